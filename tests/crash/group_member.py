@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-from turbopump.client.consuming.running_push import RunningPush
+from turbopump.client.consumer.running_push import RunningPush
 from turbopump.client.push_consumer import ConsumeFrom, Delivery, PushConsumer
 
 TICK_S = 0.02

@@ -11,7 +11,7 @@ from turbopump.client.identity import Credentials, RequestSigner
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.selectors import HashRing, by_hash
 from turbopump.client.sending.outgoing import SendFrames
-from turbopump.client.traces.trace import (
+from turbopump.client.trace import (
     ContextCode,
     Traced,
     end_transaction_record,

@@ -18,7 +18,7 @@ from tests.interop.foreign import CACHE, CLIENTS, cpp_client, go_client, java_cl
 from tests.interop.our_clients import PATIENCE_SECONDS
 
 from turbopump import ConsumeFrom, PushConsumer
-from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consumer.delivery import Delivery, Retry
 
 BALANCE_EACH_SECOND = "-Drocketmq.client.rebalance.waitInterval=1000"
 """Java 5.x now and then has its queues only with its second rebalance, 20 s later."""

@@ -27,8 +27,8 @@ from turbopump import (
     PushConsumer,
     SendResult,
 )
-from turbopump.client.consuming.offset_store import ConsumeFrom
-from turbopump.client.traces.trace import TRACE_TOPIC
+from turbopump.client.consumer.offsets import ConsumeFrom
+from turbopump.client.trace import TRACE_TOPIC
 from turbopump.errors import SendError
 
 USER = Credentials("rocketmq", "12345678")

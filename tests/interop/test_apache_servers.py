@@ -33,7 +33,7 @@ from tests.interop.our_clients import (
 from tests.interop.patient_apache import PATIENT
 
 from turbopump import PullConsumer, PushConsumer, ReceivedMessage
-from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.pull_consumer import PullStatus
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.route import TopicRouteData

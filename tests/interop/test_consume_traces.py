@@ -21,7 +21,7 @@ from tests.interop.patient_apache import patient_apache
 from tests.interop.test_our_kinds_of_sends import traces_by_mqadmin
 
 from turbopump import ConsumeFrom, PushConsumer, SendResult
-from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.dead_letters import DeadLetters
 
 BODIES = ("content", "raises", "later")

@@ -14,7 +14,7 @@ from tests.interop.our_clients import PATIENCE_SECONDS, make_topics, patient_pro
 from tests.interop.patient_apache import patient_apache
 
 from turbopump import ConsumeFrom, Message, PullConsumer, PushConsumer
-from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.dead_letters import DeadLetters, ResendTo, resend, resending
 from turbopump.client.dead_letters.dead_letter import DeadLetter
 from turbopump.client.dead_letters.resending import Outcome, send_once

@@ -31,7 +31,7 @@ from tests.interop.patient_apache import PATIENT, patient_apache
 from tests.interop.shared_directory import SMALL_FILES, SharedDirectory, Who, the_other
 
 from turbopump import ConsumeFrom, Message, PullConsumer, PushConsumer, ReceivedMessage
-from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consumer.delivery import Delivery
 
 SCENARIOS = ("delay_levels", "send_back")
 CLIENTS = (

@@ -27,8 +27,8 @@ from tests.interop.patient_apache import patient_apache
 from tests.interop.test_pop import set_mode
 
 from turbopump import ConsumeFrom, PullConsumer, PushConsumer
-from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.popping.popped import PoppedDelivery
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.pop import PoppedDelivery
 from turbopump.protocol.bodies.assignment import MessageRequestMode
 from turbopump.remoting.client import RemotingClient
 

@@ -41,9 +41,9 @@ from tests.interop.our_clients import (
 from tests.interop.our_servers import PATIENT_BROKER, OurServers, turbopump_broker
 
 from turbopump import ConsumeFrom, Message, MessageQueue, PushConsumer, ReceivedMessage
-from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.selectors import by_hash
-from turbopump.client.traces.trace import FIELD_END, RECORD_END, TRACE_TOPIC
+from turbopump.client.trace import FIELD_END, RECORD_END, TRACE_TOPIC
 
 FEW = 24
 LEVELS = "1s 2s 3s 1s 1s 20s"

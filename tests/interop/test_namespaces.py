@@ -13,7 +13,7 @@ from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS, make_topic
 from tests.interop.our_servers import patient_turbopump
 
 from turbopump import ConsumeFrom, Producer, PushConsumer
-from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consumer.delivery import Delivery, Retry
 
 SCENARIOS = ("receives", "sends")
 

@@ -25,7 +25,7 @@ from tests.interop.our_servers import OurServers, patient_turbopump
 from tests.interop.patient_apache import patient_apache
 
 from turbopump import ConsumeFrom, MessageQueue, PushConsumer
-from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consumer.delivery import Delivery, Retry
 
 QUEUES = 4  # as make_topics makes them
 Event = tuple[int, int, int, str, str]

@@ -40,7 +40,7 @@ from turbopump import (
     SendResult,
     SimpleConsumer,
 )
-from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consumer.delivery import Delivery
 from turbopump.errors import RemotingError
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.assignment import (

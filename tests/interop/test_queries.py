@@ -33,7 +33,7 @@ from tests.interop.patient_apache import PATIENT
 
 from turbopump import Message, MessageFinder, PullConsumer, ReceivedMessage, SendResult
 from turbopump.cli.message import INCOMPLETE
-from turbopump.client.consuming.found_messages import FoundMessages
+from turbopump.client.consumer.pull import FoundMessages
 from turbopump.errors import MessageNotFoundError
 
 VERSIONS = (NEWEST, NEWEST_4)

@@ -22,7 +22,7 @@ from tests.interop.our_clients import (
 )
 
 from turbopump import ConsumeFrom, Message, Producer, PushConsumer, ReceivedMessage
-from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.errors import ReplyError
 
 

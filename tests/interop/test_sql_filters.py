@@ -33,7 +33,7 @@ from turbopump import (
     SimpleConsumer,
     Sql,
 )
-from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consumer.delivery import Delivery
 
 TOPIC = "selected"
 SELECTED = Sql("n BETWEEN 20 AND 79 AND TAGS IN ('red', 'blue')")

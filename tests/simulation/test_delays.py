@@ -15,7 +15,7 @@ from tests.simulation.figures import Figures
 from tests.simulation.one_broker import EIGHTEEN_LEVELS, HOST, OneBroker, with_one_broker
 from tests.unit.broker.talking import Client
 
-from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.config.delay_levels import parse_delay_levels

@@ -16,7 +16,7 @@ from tests.simulation.figures import Figures
 from tests.simulation.test_ordered import FAILURES, QUEUES, TOPIC, WHOLE, World, war
 from tests.simulation.test_ordered_pop import PoppingWorld
 
-from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.testing.simulated_process import SimulatedProcess
 from turbopump.testing.simulation import Simulation
 

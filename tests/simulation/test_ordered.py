@@ -16,7 +16,7 @@ from tests.simulation.figures import Figures
 from tests.simulation.kept_programs import KeptPrograms
 
 from turbopump.broker.broker import Broker
-from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType

@@ -17,9 +17,9 @@ from tests.simulation.figures import Figures
 from tests.simulation.kept_programs import KeptPrograms
 
 from turbopump.broker.broker import Broker
-from turbopump.client.consuming.delivery import Delivery, Retry
-from turbopump.client.consuming.offset_store import ConsumeFrom
-from turbopump.client.popping.popped import PoppedDelivery
+from turbopump.client.consumer.delivery import Delivery, Retry
+from turbopump.client.consumer.offsets import ConsumeFrom
+from turbopump.client.consumer.pop import PoppedDelivery
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.simple_consumer import SimpleConsumer

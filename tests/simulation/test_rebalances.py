@@ -22,7 +22,7 @@ from tests.simulation.figures import Figures
 from turbopump.broker.broker import Broker
 from turbopump.broker.handlers.clients import ClientsHandler
 from turbopump.client.allocation import strategy_of
-from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.config.broker_config import BrokerConfig
@@ -292,7 +292,7 @@ class World:
 @contextmanager
 def watched(world: World) -> Iterator[None]:
     """The broker's notices and the queues that members lose are told to ``world``."""
-    from turbopump.client.consuming.assigned_queue import AssignedQueue
+    from turbopump.client.consumer.assigned_queue import AssignedQueue
 
     with pytest.MonkeyPatch.context() as patch:
         notify, drop = ClientsHandler._notify, AssignedQueue.drop
@@ -376,7 +376,7 @@ def test_of_an_ordered_group_that_changes_nothing_is_lost_and_what_is_handed_ove
 
 def test_a_new_owner_that_begins_too_early_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: were this to pass as well, the tests above had no teeth."""
-    from turbopump.client.consuming.offset_store import OffsetStore, Start
+    from turbopump.client.consumer.offsets import OffsetStore, Start
 
     starting_offset = OffsetStore.starting_offset
 
@@ -396,7 +396,7 @@ def test_an_ordered_queue_that_is_given_away_too_early_is_found_out(
 ) -> None:
     """The same for order: a member that does not wait for the handler of a queue that it gives
     away."""
-    from turbopump.client.consuming.assigned_queue import AssignedQueue
+    from turbopump.client.consumer.assigned_queue import AssignedQueue
 
     async def at_once(self: AssignedQueue) -> None:
         pass

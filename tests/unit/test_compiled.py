@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import turbopump.broker.handlers.send
 import turbopump.message.unread
 import turbopump.store.message_store  # noqa: F401  (the imports: every function with a twin is known then)
-from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consumer.delivery import Delivery
 from turbopump.compiled import IS_COMPILED, KIND, TWINS
 from turbopump.errors import ProtocolError
 from turbopump.message.batch import decode_batch, encode_item

@@ -23,17 +23,17 @@ from turbopump.blocking.clients import (
     TransactionProducer,
 )
 from turbopump.blocking.push_consumer import PushConsumer, PushConsumerSettings
-from turbopump.client.consuming.delivery import Delivery, Retry
-from turbopump.client.consuming.found_messages import FoundMessages
-from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.consumer.delivery import Delivery, Retry
+from turbopump.client.consumer.offsets import ConsumeFrom
+from turbopump.client.consumer.pop import PoppedMessage
+from turbopump.client.consumer.pull import FoundMessages
 from turbopump.client.hooks import SendHook
 from turbopump.client.idempotence import MemoryStore, RedisStore, SqliteStore
 from turbopump.client.identity import Credentials
-from turbopump.client.popping.popped import PoppedMessage
 from turbopump.client.pull_consumer import PullResult, PullStatus
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
-from turbopump.client.sending.faults import LatencyFaults
+from turbopump.client.sending.queue_chooser import LatencyFaults
 from turbopump.client.sending.send_result import SendResult, SendStatus
 from turbopump.client.settings import ProducerSettings, Surrounding
 from turbopump.client.transaction_producer import TransactionResult, TransactionState

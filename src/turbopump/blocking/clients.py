@@ -18,9 +18,9 @@ from turbopump.client import (
     simple_consumer,
     transaction_producer,
 )
-from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.consuming.handling import Handler
-from turbopump.client.consuming.subscription import Sql
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.handling import Handler
+from turbopump.client.consumer.subscription import Sql
 from turbopump.client.idempotence import IdempotenceStore
 from turbopump.client.idempotence.consumer import DAY_S, THREADS, Key
 from turbopump.client.loop_thread import the_loop_thread

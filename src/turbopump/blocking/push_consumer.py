@@ -15,11 +15,10 @@ from typing import Any, Final
 from turbopump.blocking.on_loop_thread import OnLoopThread, made_as, on_loop, waits, waits_anytime
 from turbopump.client import push_consumer as asyncio_push_consumer
 from turbopump.client.allocation import Strategy
-from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.consuming.delivery_batch import BatchHandler
-from turbopump.client.consuming.handling import Handler
-from turbopump.client.consuming.offset_store import ConsumeFrom
-from turbopump.client.consuming.ready_messages import NoMoreMessages
+from turbopump.client.consumer.delivery import BatchHandler, Delivery
+from turbopump.client.consumer.handling import Handler
+from turbopump.client.consumer.offsets import ConsumeFrom
+from turbopump.client.consumer.ready_messages import NoMoreMessages
 from turbopump.client.settings import Surrounding
 from turbopump.message.message_queue import MessageQueue
 from turbopump.store.disk import Disk

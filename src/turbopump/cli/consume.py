@@ -12,7 +12,7 @@ from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.name_servers import name_server_option
 from turbopump.cli.names import checked_number, checked_topic
 from turbopump.cli.serving import run_client
-from turbopump.client.consuming.subscription import Sql
+from turbopump.client.consumer.subscription import Sql
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 
 AT_ONCE: Final = 256

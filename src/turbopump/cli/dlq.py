@@ -33,7 +33,7 @@ from turbopump.client.dead_letters import (
     resend,
     would_resend,
 )
-from turbopump.client.traces.trace import TRACE_TOPIC
+from turbopump.client.trace import TRACE_TOPIC
 from turbopump.clock import SystemClock
 from turbopump.errors import MessageNotFoundError
 from turbopump.filtering.sql92 import SqlError, compile_sql

@@ -19,7 +19,7 @@ from turbopump.cli.json_lines import write_message
 from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.name_servers import name_server_option
 from turbopump.cli.serving import run_client
-from turbopump.client.consuming.found_messages import FoundMessages
+from turbopump.client.consumer.pull import FoundMessages
 from turbopump.client.message_finder import MessageFinder
 from turbopump.clock import SystemClock
 from turbopump.config.addresses import join_address

@@ -3,13 +3,16 @@ Values in, a value out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from turbopump.client.operating.operated import Operated
+from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.routes import TopicRoute
 from turbopump.message.message import ReceivedMessage
+from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
+from turbopump.protocol.bodies.running import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from turbopump.protocol.requests.transactions import CheckTransactionState
 from turbopump.remoting.connection import Connection
 
@@ -70,3 +73,23 @@ def heartbeat_data(client_id: str, members: Iterable[Member]) -> HeartbeatData:
             member.consumer() for member in members if member.consumer is not None
         ),
     )
+
+
+# --- What a consumer can be asked and told by an operator. It must not know requests
+# (``operator_requests.py``).
+
+
+class Operated(Protocol):
+    """A consumer as an operator meets it; queues by the names that brokers know."""
+
+    def places(self) -> Mapping[MessageQueue, int]:
+        """Up to where each of its queues is done."""
+
+    def reset(self, places: Mapping[MessageQueue, int]) -> None:
+        """Go on there, those that are ours, and tell the broker."""
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """Settings and queues."""
+
+    async def consume_directly(self, message: Delivery) -> ConsumeMessageDirectlyResult:
+        """Handle this message now."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from turbopump.client.environment import Environment
 from turbopump.client.heartbeat import Member, heartbeat_data
 from turbopump.client.identity import RequestSigner
-from turbopump.client.operating.operator_requests import add_operator_requests
+from turbopump.client.operator_requests import add_operator_requests
 from turbopump.client.routes import Routes, TopicRoute
 from turbopump.errors import (
     CallTimeoutError,

@@ -7,8 +7,10 @@ event loop is told so in the same words. It must not know what runs.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, Protocol, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from turbopump.client.heartbeat import Member
 from turbopump.client.instance import ClientInstance
@@ -81,3 +83,30 @@ class Lifecycle(Generic[RunningT]):
                 close(self.running), name=f"close of a {self._what}"
             )
         await (asyncio.shield(self._close) if wait else asyncio.sleep(0))
+
+
+# --- ``async with`` for whatever is started and closed: each client, and what is made of one.
+
+
+class InContext(ABC):
+    """Started on the way in, closed on the way out, however that is."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Make ready."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close. May be called twice."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -9,24 +9,24 @@ how a queue is pulled. Source: apache/rocketmq ``DefaultLitePullConsumer``,
 
 from __future__ import annotations
 
+import asyncio
 import random as random_module
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from turbopump.client.allocation import Strategy, strategy_of
-from turbopump.client.consuming.consumer_rules import COMMIT_RULES, LITE_PULL_RULES, POLL_RULES
-from turbopump.client.consuming.found_messages import Time, as_ms
-from turbopump.client.consuming.offset_store import ConsumeFrom, OffsetStore
-from turbopump.client.consuming.prefetched_queue import PrefetchedQueue
-from turbopump.client.consuming.prefetching import Limits
-from turbopump.client.consuming.queue_listeners import QueueListener, QueueListeners
-from turbopump.client.consuming.queue_pull import PULL_BATCH
-from turbopump.client.consuming.rebalance import Change
-from turbopump.client.consuming.running_lite_pull import LitePullSettings, RunningLitePull
-from turbopump.client.consuming.subscription import (
+from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
+from turbopump.client.consumer.operated_consumers import OperatedLitePull
+from turbopump.client.consumer.prefetching import Limits, PrefetchedQueue, Prefetching
+from turbopump.client.consumer.pull import PULL_BATCH, Time, as_ms
+from turbopump.client.consumer.rebalance import Balancer, Change, QueueListener, QueueListeners
+from turbopump.client.consumer.settings import COMMIT_RULES, LITE_PULL_RULES, POLL_RULES
+from turbopump.client.consumer.subscription import (
     ALL,
     Sql,
+    Subscription,
     first_subscriptions,
     subscription_to,
     topic_subscription,
@@ -34,15 +34,16 @@ from turbopump.client.consuming.subscription import (
 from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
-from turbopump.client.in_context import InContext
-from turbopump.client.lifecycle import Lifecycle
+from turbopump.client.instance import ClientInstance
+from turbopump.client.lifecycle import InContext, Lifecycle
 from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.producer import Producer
+from turbopump.client.routes import TopicRoute
 from turbopump.client.setting_rules import check, group_in
 from turbopump.client.shared_instances import join_instance
-from turbopump.client.traces.tracing import consumer_tracing, trace_topic
+from turbopump.client.tracing import Tracing, consumer_tracing, trace_topic
 from turbopump.clock import Clock
-from turbopump.errors import ConfigError
+from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.bodies.heartbeat import (
@@ -405,3 +406,130 @@ class LitePullConsumer(InContext):
                 subscription.data() for subscription in self._subscriptions.values()
             ),
         )
+
+
+# --- A lite pull consumer while it runs: what it is made of from start to close, and in which order
+# that begins and ends.
+#
+# One rule: it hears of its group, its routes and its connections from the instance it has joined. It
+# must not know its user's calls.
+
+
+@dataclass(frozen=True, slots=True)
+class LitePullSettings:
+    """As its user gave them, checked: see ``LitePullConsumer``."""
+
+    consume_from: ConsumeFrom | datetime
+    auto_commit: bool
+    limits: Limits
+    strategy: Strategy
+    namespace: str | None
+
+
+class RunningLitePull:
+    """``subscriptions``: by topic, as they are at any time. ``divided_topics``: those whose queues
+    the group divides, as brokers know them. ``tracing`` None: nothing is traced."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        member: Member,
+        settings: LitePullSettings,
+        subscriptions: Mapping[str, Subscription],
+        divided_topics: Callable[[], Sequence[str]],
+        listeners: QueueListeners,
+        tracing: Tracing | None,
+    ) -> None:
+        assert member.consumer is not None
+        self.instance = instance
+        self.member = member
+        self.closing = False
+        self.traces = tracing.of_consumer() if tracing is not None else None
+        self.offsets = OffsetStore(instance, member.group)
+        self.prefetching = Prefetching(
+            *(
+                instance,
+                member.group,
+                subscriptions,
+                settings.consume_from,
+                self.offsets,
+                settings.limits,
+            ),
+            auto_commit=settings.auto_commit,
+            namespace=settings.namespace,
+        )
+        self.balancer = Balancer(
+            *(instance, member.group, divided_topics, settings.strategy),
+            assigned=self.prefetching.of_topic,
+            apply=self.prefetching.apply,
+        )
+        self._divided_topics = divided_topics
+        self._listeners = listeners
+        self._tracing = tracing
+        self._tasks: list[asyncio.Task[None]] = []
+        member.operated = OperatedLitePull(
+            self.prefetching,
+            member.consumer,
+            instance.routes.name_servers,
+            instance.environment.clock,
+        )
+        member.on_group_change = self._group_changed
+        member.on_route_change = self._route_changed
+        member.on_disconnect = self.prefetching.told_nothing
+
+    # --- life
+    # ----------------------------------------------------------------------------------------------
+
+    async def prepare(self, topics: Collection[str]) -> None:
+        """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
+        if self._tracing is not None:
+            await self._tracing.start()
+        await self.instance.routes.find(list(topics))
+        self._spawn(self._listeners.run(self.instance), "queue listeners")
+
+    async def begin(self, named: Sequence[MessageQueue] | None) -> None:
+        """Take up the queues that are named or, with None, this member's share, and pull ahead from
+        now on. Raises NotStartedError if it is closed."""
+        if self.closing:
+            complete = False
+        elif named is not None:
+            complete = await self.prefetching.apply(Change(named, ()))
+        else:
+            complete = await self.balancer.balance()
+        if self.closing:
+            raise NotStartedError(
+                "this LitePullConsumer was closed while it was started; start a new one"
+            )
+        self._spawn(self.balancer.run(complete=complete), "balancer")
+        self._spawn(self.prefetching.commit_for_ever(), "commits")
+
+    async def close(self) -> None:
+        """Commit what is to be committed, and leave the group, whatever fails on the way."""
+        for task in self._tasks:
+            task.cancel()
+        self.prefetching.close()
+        try:
+            await self.prefetching.commit(final=True)
+            self._listeners.close()
+            if self._tracing is not None:
+                await self._tracing.close()
+        finally:
+            await self.instance.leave(self.member)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.append(self.instance.spawn(work, name=name))
+
+    # --- what it hears
+    # ----------------------------------------------------------------------------------------------
+
+    def _group_changed(self) -> None:
+        """Somebody may be about to take over queues of ours: what is done shall not be read
+        again."""
+        if not self.closing:
+            self.instance.spawn(self.prefetching.commit(), name="commit")
+            self.balancer.wake()
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        self._listeners.route_changed(route)
+        if route.topic in self._divided_topics():
+            self.balancer.wake()

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from turbopump.client.consuming.consumer_rules import COMMIT_RULES
-from turbopump.client.consuming.found_messages import (
+from turbopump.client.consumer.offsets import OffsetStore
+from turbopump.client.consumer.pull import (
+    TOOLS_GROUP,
     FoundMessages,
     Time,
     as_ms,
@@ -21,13 +22,13 @@ from turbopump.client.consuming.found_messages import (
     good_messages,
     in_order,
     is_meant,
+    pull_now,
 )
-from turbopump.client.consuming.offset_store import OffsetStore
-from turbopump.client.consuming.pulling_now import TOOLS_GROUP, pull_now
+from turbopump.client.consumer.settings import COMMIT_RULES
 from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.identity import Credentials, InstanceSettings
-from turbopump.client.in_context import InContext
 from turbopump.client.instance import ClientInstance
+from turbopump.client.lifecycle import InContext
 from turbopump.client.routes import TopicRoute
 from turbopump.client.setting_rules import TOPIC, Rule, check, is_name, is_whole, whole_from
 from turbopump.clock import Clock

@@ -28,10 +28,11 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import AttributeValue
 
-from turbopump.client.consuming.delivery_batch import BatchHandler
-from turbopump.client.consuming.handling import Handler, is_coroutine_function
+from turbopump.client.consumer.delivery import BatchHandler
+from turbopump.client.consumer.handling import Handler
 from turbopump.client.hooks import MessageKind, SendContext, SendHook
 from turbopump.client.namespace import INSTANCE_ID
+from turbopump.client.user_function import is_coroutine_function
 from turbopump.config.addresses import parse_address
 from turbopump.errors import ConfigError, ResponseError
 from turbopump.message.message import Message, ReceivedMessage

@@ -16,15 +16,14 @@ from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
 from turbopump.client.hooks import SendHook, SendHooks
 from turbopump.client.identity import Credentials, InstanceSettings
-from turbopump.client.in_context import InContext
 from turbopump.client.instance import ClientInstance
+from turbopump.client.lifecycle import InContext
 from turbopump.client.namespace import wrap
 from turbopump.client.recall import recall_message
 from turbopump.client.request_reply import Replier, Requester
 from turbopump.client.selectors import Selector
 from turbopump.client.sending.accumulator import Accumulator, AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure, InFlightLimiter
-from turbopump.client.sending.faults import FaultDetector, FaultStrategy, LatencyFaults
 from turbopump.client.sending.outgoing import (
     COMPRESS_FROM,
     Compression,
@@ -34,16 +33,31 @@ from turbopump.client.sending.outgoing import (
     SendFrames,
     as_message,
 )
-from turbopump.client.sending.producer_rules import PRODUCER_RULES
-from turbopump.client.sending.queue_chooser import QueueChooser, RoundRobin
+from turbopump.client.sending.queue_chooser import (
+    FaultDetector,
+    FaultStrategy,
+    LatencyFaults,
+    QueueChooser,
+    RoundRobin,
+)
 from turbopump.client.sending.send_result import RETRYABLE_CODES, SendResult, SendStatistics
 from turbopump.client.sending.sender import Sender, SendRules
-from turbopump.client.setting_rules import TOPIC, check, check_timeout, group_in
+from turbopump.client.setting_rules import (
+    SWITCH,
+    TOPIC,
+    Rule,
+    check,
+    check_timeout,
+    group_in,
+    is_collection,
+    is_whole,
+)
 from turbopump.client.shared_instances import join_instance
-from turbopump.client.traces.trace import GROUP_PREFIX as TRACE_GROUP_PREFIX
-from turbopump.client.traces.tracing import Tracing, trace_topic
+from turbopump.client.trace import GROUP_PREFIX as TRACE_GROUP_PREFIX
+from turbopump.client.tracing import Tracing, trace_topic
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError, NotStartedError
+from turbopump.message.compression import DECOMPRESSED_SIZE_MAX
 from turbopump.message.ids import UniqueIds
 from turbopump.message.message import BODY_SIZE_MAX, Message, ReceivedMessage
 from turbopump.message.message_queue import MessageQueue
@@ -490,3 +504,39 @@ class Producer(InContext):
     def _inside(self, topic: str) -> str:
         check({"topic": TOPIC}, {"topic": topic})
         return wrap(self._namespace, topic)
+
+
+# --- What the settings of a producer must be.
+
+
+def _are_codes(value: object) -> bool:
+    return is_collection(value) and all(map(is_whole, value))
+
+
+def _are_hooks(value: object) -> bool:
+    return is_collection(value) and all(isinstance(hook, SendHook) for hook in value)
+
+
+def _made_as(kind: type, example: str) -> Rule:
+    wants = f"must be made as {kind.__name__}, as in {example}, or None to go without"
+    return Rule(lambda value: value is None or isinstance(value, kind), wants)
+
+
+PRODUCER_RULES: Final[Mapping[str, Rule]] = {
+    "retry_codes": Rule(_are_codes, "must be a collection of response codes, as in (2, 14)"),
+    "retry_unless_ok": SWITCH,
+    "latency_faults": _made_as(LatencyFaults, "LatencyFaults()"),
+    "body_size_max": Rule(
+        lambda size: is_whole(size) and 0 < size <= DECOMPRESSED_SIZE_MAX,
+        f"must be a number of bytes above 0 and at most {DECOMPRESSED_SIZE_MAX}, the longest "
+        "body that consumers decompress",
+    ),
+    "back_pressure": _made_as(BackPressure, "BackPressure(messages=1000)"),
+    "auto_batch": _made_as(AutoBatch, "AutoBatch()"),
+    "hooks": Rule(
+        _are_hooks,
+        "must be a list of SendHook objects: write a class of your own that inherits "
+        "SendHook, give [YourHook()]",
+    ),
+}
+"""Those that are checked nowhere else: ``SendRules`` and ``Compression`` check theirs."""

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from turbopump.client.consuming.consumer_rules import COMMIT_RULES, PULL_RULES, QUEUE_RULES
-from turbopump.client.consuming.offset_store import OffsetStore
-from turbopump.client.consuming.pulled_messages import tell_of
-from turbopump.client.consuming.queue_pull import PULL_BATCH, PullResult, PullStatus, pull_queue
-from turbopump.client.consuming.subscription import (
+from turbopump.client.consumer.offsets import OffsetStore
+from turbopump.client.consumer.pull import PULL_BATCH, PullResult, PullStatus, pull_queue, tell_of
+from turbopump.client.consumer.settings import COMMIT_RULES, PULL_RULES, QUEUE_RULES
+from turbopump.client.consumer.subscription import (
     ALL,
     Sql,
     Subscription,
@@ -26,8 +25,8 @@ from turbopump.client.consuming.subscription import (
 from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
-from turbopump.client.in_context import InContext
 from turbopump.client.instance import ClientInstance
+from turbopump.client.lifecycle import InContext
 from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.setting_rules import Rule, check, group_in, is_whole
 from turbopump.client.shared_instances import join_instance

@@ -17,43 +17,37 @@ from pathlib import Path
 from typing import Final
 
 from turbopump.client.allocation import Strategy, strategy_of
-from turbopump.client.consuming.assigned_queue import PULL_BATCH
-from turbopump.client.consuming.consumer_rules import (
+from turbopump.client.consumer.assigned_queue import PULL_BATCH
+from turbopump.client.consumer.delivery import BatchHandler, Delivery, Retry
+from turbopump.client.consumer.handling import Handler
+from turbopump.client.consumer.offsets import ConsumeFrom
+from turbopump.client.consumer.ordered import InOrder
+from turbopump.client.consumer.pop import BATCH_MAX
+from turbopump.client.consumer.process_queue import BYTES_MAX, MESSAGES_MAX, SPAN_MAX, PullLimits
+from turbopump.client.consumer.ready_messages import MessageStream, ReadyMessages
+from turbopump.client.consumer.running_push import PushSettings, RunningPush
+from turbopump.client.consumer.send_back import INNER_PRODUCER
+from turbopump.client.consumer.settings import (
     CONCURRENCY_RULES,
+    INVISIBLE_S,
     PUSH_RULES,
     TAKE_RULES,
+    THRESHOLD,
     check_batches,
+    pop_settings,
 )
-from turbopump.client.consuming.delivery import Delivery, Retry
-from turbopump.client.consuming.delivery_batch import BatchHandler
-from turbopump.client.consuming.handling import Handler
-from turbopump.client.consuming.message_stream import MessageStream
-from turbopump.client.consuming.offset_store import ConsumeFrom
-from turbopump.client.consuming.ordered_line import InOrder
-from turbopump.client.consuming.process_queue import BYTES_MAX, MESSAGES_MAX, SPAN_MAX, PullLimits
-from turbopump.client.consuming.ready_messages import ReadyMessages
-from turbopump.client.consuming.running_push import PushSettings, RunningPush
-from turbopump.client.consuming.send_back import INNER_PRODUCER
-from turbopump.client.consuming.subscription import (
-    ALL,
-    Sql,
-    first_subscriptions,
-    topic_subscription,
-)
+from turbopump.client.consumer.subscription import ALL, Sql, first_subscriptions, topic_subscription
 from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
-from turbopump.client.in_context import InContext
-from turbopump.client.lifecycle import Lifecycle
+from turbopump.client.lifecycle import InContext, Lifecycle
 from turbopump.client.namespace import unwrap, unwrapped, wrap
-from turbopump.client.popping.pop import BATCH_MAX
-from turbopump.client.popping.settings import INVISIBLE_S, THRESHOLD, pop_settings
 from turbopump.client.producer import Producer
 from turbopump.client.request_reply import Replier
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.setting_rules import check, group_in
 from turbopump.client.shared_instances import join_broadcasting, join_instance
-from turbopump.client.traces.tracing import consumer_tracing, trace_topic
+from turbopump.client.tracing import consumer_tracing, trace_topic
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError
 from turbopump.message.message import ReceivedMessage

@@ -13,7 +13,7 @@ from typing import Final
 
 from turbopump.client.routes import TopicRoute
 from turbopump.client.sending.sender import Sender
-from turbopump.client.traces.tracing import Tracing
+from turbopump.client.tracing import Tracing
 from turbopump.errors import (
     CallTimeoutError,
     ConnectError,

@@ -24,9 +24,8 @@ from turbopump.client.heartbeat import Member
 from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
 from turbopump.client.routes import TopicRoute
-from turbopump.client.sending.faults import FaultStrategy
 from turbopump.client.sending.outgoing import Outgoing, Packer, SendFrames, refuse_odd
-from turbopump.client.sending.queue_chooser import NearFirst, RoundRobin
+from turbopump.client.sending.queue_chooser import FaultStrategy, NearFirst, RoundRobin
 from turbopump.client.sending.send_attempts import Target
 from turbopump.client.sending.send_result import SendResult, no_time
 from turbopump.client.sending.sender import Sender, SendRules, UnderWay

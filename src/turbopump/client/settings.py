@@ -11,7 +11,7 @@ from turbopump.client.hooks import SendHook
 from turbopump.client.identity import Credentials
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
-from turbopump.client.sending.faults import LatencyFaults
+from turbopump.client.sending.queue_chooser import LatencyFaults
 from turbopump.clock import Clock
 
 

@@ -9,14 +9,30 @@ POP.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import random as random_module
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from turbopump.client.consuming.consumer_rules import INVISIBLE_RULES, RECEIVE_RULES, SIMPLE_RULES
-from turbopump.client.consuming.offset_store import ConsumeFrom
-from turbopump.client.consuming.send_back import SendBack
-from turbopump.client.consuming.subscription import (
+from turbopump.client.consumer.offsets import ConsumeFrom
+from turbopump.client.consumer.pop import (
+    ANSWER_S,
+    ATTEMPTS_MAX,
+    BATCH_MAX,
+    GIVEN_BACK_S,
+    WAIT_S,
+    PoppedMessage,
+    PopResult,
+    init_mode_of,
+    introduced_master,
+    pop,
+)
+from turbopump.client.consumer.receipts import TIMEOUT_S as CALL_TIMEOUT_S
+from turbopump.client.consumer.receipts import PopAcks, Receipts
+from turbopump.client.consumer.send_back import SendBack
+from turbopump.client.consumer.settings import INVISIBLE_RULES, RECEIVE_RULES, SIMPLE_RULES
+from turbopump.client.consumer.subscription import (
     ALL,
     SQL92,
     Sql,
@@ -27,26 +43,29 @@ from turbopump.client.consuming.subscription import (
 from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
-from turbopump.client.in_context import InContext
 from turbopump.client.instance import ClientInstance
-from turbopump.client.lifecycle import Lifecycle
+from turbopump.client.lifecycle import InContext, Lifecycle
 from turbopump.client.namespace import unwrap, wrap
-from turbopump.client.popping.acks import PopAcks
-from turbopump.client.popping.pop import ATTEMPTS_MAX, BATCH_MAX, init_mode_of
-from turbopump.client.popping.popped import PoppedMessage
-from turbopump.client.popping.receipts import TIMEOUT_S as CALL_TIMEOUT_S
-from turbopump.client.popping.receipts import Receipts
-from turbopump.client.popping.sources import PopSources
 from turbopump.client.setting_rules import check, check_timeout, group_in
 from turbopump.client.shared_instances import join_instance
 from turbopump.clock import Clock
-from turbopump.errors import ConfigError
+from turbopump.errors import (
+    ConfigError,
+    MessageError,
+    ProtocolError,
+    RemotingError,
+    ResponseError,
+    RouteNotFoundError,
+)
+from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
     MessageModel,
 )
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.pop import InitMode, Notification, NotificationReply
 
 __all__ = ["PoppedMessage", "SimpleConsumer"]
 
@@ -302,3 +321,315 @@ def _refuse_others(message: object) -> None:
         raise TypeError(
             f"{message!r:.80} is no message of a SimpleConsumer: give what `receive` returned"
         )
+
+
+# --- Where a simple consumer's messages come from: every broker of every topic it subscribes to, asked
+# in turn.
+#
+# One rule: a message is popped only for a reader that is there to get it. So while there is nothing,
+# brokers are asked to say when there is something (long polls that take nothing), and a pop whose
+# reader has gone meanwhile is given back. It must not know what a reader does with a message.
+
+log = logging.getLogger(__name__)
+
+ANY_QUEUE: Final = -1
+PAUSE_S: Final = 1.0
+"""For which a broker that failed, or a topic that is not there, is passed over."""
+HASTE_S: Final = 0.05
+"""A broker that said that there is something, and had nothing, is asked again a little later."""
+
+Error = RemotingError | ProtocolError | RouteNotFoundError
+
+
+class PopSources:
+    """``subscriptions`` by topic, as they are at the time. What has been retried ``retries_max``
+    times (None: without limit) and comes again becomes a dead letter by ``backs``; not if it is
+    ``ordered``, for there brokers count for all that was taken together."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        subscriptions: Mapping[str, Subscription],
+        init_mode: InitMode,
+        receipts: Receipts,
+        acks: PopAcks,
+        backs: SendBack,
+        *,
+        retries_max: int | None,
+        ordered: bool,
+        namespace: str | None,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._subscriptions = subscriptions
+        self._init_mode = init_mode
+        self._receipts = receipts
+        self._acks = acks
+        self._backs = backs
+        self._retries_max = None if ordered else retries_max
+        self._ordered = ordered
+        self._unanswered: dict[str, str] = {}
+        """By source, the attempt of an ordered pop that got no answer, and may have taken
+        something."""
+        self._namespace = namespace
+        self._loop = asyncio.get_running_loop()
+        self._turn = 0
+        self._failed: dict[str, Error] = {}
+        self._asked_again_at: dict[str, float] = {}
+        self._late: set[asyncio.Task[PopResult[PoppedMessage]]] = set()
+        self._closing = asyncio.Event()
+
+    async def receive(self, count: int, invisible_s: float, timeout: float) -> list[PoppedMessage]:
+        """What one source has, as soon as one has something; nothing after ``timeout`` seconds or
+        once closed. If none could be asked by then, what the last one failed with is raised:
+        RemotingError, ProtocolError, or RouteNotFoundError if no name server answers."""
+        deadline = self._loop.time() + timeout
+        told = False
+        while not self._closing.is_set():
+            sources = await self._sources()
+            messages = await self._first_that_has(sources, count, invisible_s)
+            if messages and not self._closing.is_set():
+                return messages
+            self._give_back(messages)
+            left = deadline - self._loop.time()
+            if left <= 0:
+                if not any(self._may_ask(str(source)) for source in sources):
+                    self._raise_failure()
+                break
+            if told:
+                await asyncio.sleep(min(left, HASTE_S))
+            told = await self._something_came(sources, min(left, WAIT_S))
+        return []
+
+    def close(self) -> None:
+        """Whoever waits gets nothing."""
+        self._closing.set()
+
+    async def finish(self, patience: float) -> None:
+        """Give back what still comes for readers that have gone."""
+        if self._late:
+            await asyncio.wait(self._late, timeout=patience)
+            await asyncio.sleep(0)  # their callbacks
+
+    # --- which
+    # ----------------------------------------------------------------------------------------------
+
+    async def _sources(self) -> list[MessageQueue]:
+        """Each topic on each of its brokers, another one first each time."""
+        sources: list[MessageQueue] = []
+        for topic in list(self._subscriptions):
+            if not self._may_ask(topic):
+                continue
+            try:
+                route = await self._instance.routes.get(topic)
+            except RouteNotFoundError as error:
+                self._fail(topic, error)
+                continue
+            self._works(topic)
+            brokers = sorted({queue.broker_name for queue in route.subscribe_queues})
+            sources += [
+                MessageQueue(topic, name, ANY_QUEUE)
+                for name in brokers
+                if route.master(name) is not None
+            ]
+        self._turn += 1
+        at = self._turn % len(sources) if sources else 0
+        return sources[at:] + sources[:at]
+
+    def _may_ask(self, source: str) -> bool:
+        return self._asked_again_at.get(source, 0.0) <= self._loop.time()
+
+    def _fail(self, source: str, error: Error) -> None:
+        if source not in self._failed:  # one line when it begins and one when it ends
+            log.warning(
+                "nothing to receive here, goes on trying group=%s source=%s cause=%s",
+                self._group,
+                source,
+                error,
+            )
+        self._failed.pop(source, None)
+        self._failed[source] = error
+        self._asked_again_at[source] = self._loop.time() + PAUSE_S
+
+    def _works(self, source: str) -> None:
+        if self._failed.pop(source, None) is not None:
+            log.info("receiving works again group=%s source=%s", self._group, source)
+        self._asked_again_at.pop(source, None)
+
+    def _raise_failure(self) -> None:
+        for error in reversed(self._failed.values()):
+            if (
+                not isinstance(error, RouteNotFoundError)
+                or not self._instance.routes.name_server_answers
+            ):
+                raise error
+
+    # --- popping
+    # ----------------------------------------------------------------------------------------------
+
+    async def _first_that_has(
+        self, sources: Sequence[MessageQueue], count: int, invisible_s: float
+    ) -> list[PoppedMessage]:
+        messages: list[PoppedMessage] = []
+        try:
+            for source in sources:
+                await self._pop_into(messages, source, count, invisible_s)
+                if messages:
+                    break
+        except BaseException:  # nobody gets what the pops before have brought
+            self._give_back(messages)
+            raise
+        return messages
+
+    async def _pop_into(
+        self, messages: list[PoppedMessage], source: MessageQueue, count: int, invisible_s: float
+    ) -> None:
+        """As many as it has, until there are ``count``: a broker gives 32 at a time."""
+        while len(messages) < count and self._may_ask(str(source)):
+            batch = min(count - len(messages), BATCH_MAX)
+            try:
+                found = await self._pop(source, batch, invisible_s)
+            except (RemotingError, ProtocolError) as error:
+                self._fail(str(source), error)
+                break
+            self._works(str(source))
+            messages += self._live(found, self._loop.time() + invisible_s)
+            if len(found.wanted) + len(found.unwanted) < batch:
+                break
+
+    async def _pop(
+        self, source: MessageQueue, batch: int, invisible_s: float
+    ) -> PopResult[PoppedMessage]:
+        attempt_id = None
+        if self._ordered:
+            new = f"{self._instance.environment.random.getrandbits(128):032x}"
+            attempt_id = self._unanswered.pop(str(source), new)
+        popping = self._loop.create_task(
+            pop(
+                *(
+                    self._instance,
+                    self._group,
+                    self._subscriptions[source.topic],
+                    source,
+                    PoppedMessage,
+                ),
+                batch=batch,
+                invisible_s=invisible_s,
+                wait_s=0.0,
+                init_mode=self._init_mode,
+                namespace=self._namespace,
+                attempt_id=attempt_id,
+            ),
+            name=f"turbopump pop {source}",
+        )
+        try:
+            return await asyncio.shield(popping)
+        except RemotingError:
+            if attempt_id is not None:
+                self._unanswered[str(source)] = attempt_id
+            raise
+        except asyncio.CancelledError:
+            self._late.add(popping)
+            popping.add_done_callback(self._came_late)
+            raise
+
+    def _live(self, found: PopResult[PoppedMessage], deadline: float) -> list[PoppedMessage]:
+        for message in found.unwanted:
+            self._acks.begin(message, message.broker_name, deadline)
+        if self._retries_max is None:
+            return list(found.wanted)
+        spent = [message for message in found.wanted if message.reconsume_times > self._retries_max]
+        for message in spent:
+            self._bury(message, deadline)
+        return (
+            [message for message in found.wanted if message not in spent]
+            if spent
+            else list(found.wanted)
+        )
+
+    def _bury(self, message: PoppedMessage, deadline: float) -> None:
+        log.warning(
+            "retried too often, becomes a dead letter group=%s msg_id=%s",
+            self._group,
+            message.msg_id,
+        )
+
+        def acknowledge(taken: bool) -> None:
+            if taken:
+                self._acks.begin(message, message.broker_name, deadline)
+
+        self._backs.begin_plain(message, -1, acknowledge)
+
+    def _came_late(self, popping: asyncio.Task[PopResult[PoppedMessage]]) -> None:
+        self._late.discard(popping)
+        if not popping.cancelled() and popping.exception() is None:
+            self._give_back([*popping.result().wanted, *popping.result().unwanted])
+
+    def _give_back(self, messages: Sequence[PoppedMessage]) -> None:
+        for message in messages:
+            self._acks.spawn(self._give_back_one(message), name=f"give back {message.msg_id}")
+
+    async def _give_back_one(self, message: PoppedMessage) -> None:
+        try:
+            await self._receipts.change_invisible_time(message, GIVEN_BACK_S)
+        except (RemotingError, MessageError) as error:
+            log.info("not given back, comes again later msg_id=%s cause=%s", message.msg_id, error)
+
+    # --- waiting
+    # ----------------------------------------------------------------------------------------------
+
+    async def _something_came(self, sources: Sequence[MessageQueue], seconds: float) -> bool:
+        """Wait until a source says that there is something, ``seconds`` at most; less if there is
+        none to ask."""
+        asked = [source for source in sources if self._may_ask(str(source))]
+        waits = {self._loop.create_task(self._has_something(source, seconds)) for source in asked}
+        if not asked:
+            waits.add(self._loop.create_task(_after(min(seconds, PAUSE_S))))
+        closing = self._loop.create_task(self._closing.wait())
+        try:
+            while waits and not closing.done():
+                done, _ = await asyncio.wait({*waits, closing}, return_when=asyncio.FIRST_COMPLETED)
+                if any(task.result() for task in done & waits):
+                    return True
+                waits -= done
+            return False
+        finally:
+            for task in (*waits, closing):
+                task.cancel()
+            await asyncio.gather(*waits, closing, return_exceptions=True)
+
+    async def _has_something(self, source: MessageQueue, seconds: float) -> bool:
+        asked = self._loop.time()
+        try:
+            address = await introduced_master(self._instance, source)
+            request = Notification(
+                consumer_group=self._group,
+                topic=source.topic,
+                queue_id=ANY_QUEUE,
+                poll_time=int(seconds * 1000),
+                born_time=0,
+                order=self._ordered,
+            )
+            command = await self._instance.remoting.exchange(
+                address, request, timeout=seconds + ANSWER_S
+            )
+            if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                await asyncio.sleep(min(seconds, PAUSE_S))
+                return True  # it cannot say: look
+            if command.code != ResponseCode.SUCCESS:
+                raise ResponseError(
+                    command.code, command.remark, request="Notification", address=address
+                )
+            has_something = command.header(NotificationReply).has_msg
+        except (RemotingError, ProtocolError) as error:
+            self._fail(str(source), error)
+            return False
+        if not has_something:  # not even held, if too many wait already
+            await asyncio.sleep(max(min(seconds, PAUSE_S) - (self._loop.time() - asked), 0.0))
+        return has_something
+
+
+async def _after(seconds: float) -> bool:
+    await asyncio.sleep(seconds)
+    return False

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple, Unpack
 
-from turbopump.client.consuming.handling import cancelled
+from turbopump.client.consumer.handling import cancelled
 from turbopump.client.hooks import EndTransactionContext
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.producer import DEFAULT_GROUP, Producer

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.broker.talking import Talk, converse, pull
 
-from turbopump.client.consuming.pulled_messages import pulled_messages
+from turbopump.client.consumer.pull import pulled_messages
 from turbopump.message.batch import decode_batch, encode_batch
 from turbopump.message.inner_batch import unwrapped
 from turbopump.message.message import Message, ReceivedMessage

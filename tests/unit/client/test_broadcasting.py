@@ -10,7 +10,7 @@ import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 from tests.unit.client.test_push_consumer import consumer_of, fill
 
-from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.errors import ConfigError
 from turbopump.protocol.bodies.heartbeat import MessageModel

@@ -15,7 +15,7 @@ from turbopump.client.instance import FAREWELL_TIMEOUT_S
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.send_result import SendResult
-from turbopump.client.traces.trace import TRACE_TOPIC
+from turbopump.client.trace import TRACE_TOPIC
 from turbopump.errors import (
     ConnectError,
     NotStartedError,

@@ -8,8 +8,8 @@ import asyncio
 from tests.unit.client.scripted_cluster import scripted_cluster, until
 from tests.unit.client.test_push_consumer import consumer_of, fill
 
-from turbopump.client.consuming.consume_statistics import TopicStatistics
-from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consumer.delivery import Delivery, Retry
+from turbopump.client.consumer.statistics import TopicStatistics
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.protocol.bodies.running import ConsumeStatus
 from turbopump.testing.simulation import Simulation, simulate

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from turbopump.client.consuming.delivery import Retry
+from turbopump.client.consumer.delivery import Retry
 from turbopump.client.dead_letters import (
     DeadLetter,
     DeadLetters,
@@ -21,8 +21,8 @@ from turbopump.client.dead_letters import (
     resend,
     resending,
 )
+from turbopump.client.dead_letters.dead_letter import latest_reason
 from turbopump.client.dead_letters.journal import Journal, JournalFile, read_journal
-from turbopump.client.dead_letters.reading import latest_reason
 from turbopump.client.dead_letters.resending import Outcome, send_once
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer

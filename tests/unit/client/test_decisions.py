@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 from tests.fuzzing import examples
 
 from turbopump.client.allocation import allocate_average
-from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.consuming.process_queue import ProcessQueue, PullLimits
-from turbopump.client.consuming.rebalance import decide
-from turbopump.client.consuming.subscription import tag_subscription
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.process_queue import ProcessQueue, PullLimits
+from turbopump.client.consumer.rebalance import decide
+from turbopump.client.consumer.subscription import tag_subscription
 from turbopump.client.environment import Environment, name_server_addresses
 from turbopump.client.routes import inherited_route, topic_route
-from turbopump.client.sending.faults import FaultStrategy, LatencyFaults
 from turbopump.client.sending.outgoing import SendFrames
-from turbopump.client.sending.queue_chooser import RoundRobin
+from turbopump.client.sending.queue_chooser import FaultStrategy, LatencyFaults, RoundRobin
 from turbopump.message.codec import decode_entry, encode_entry, encode_host
 from turbopump.message.message_queue import MessageQueue
 from turbopump.protocol.bodies.route import BrokerData, QueueData, TopicRouteData

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from turbopump import blocking
-from turbopump.client.consuming.subscription import Sql
+from turbopump.client.consumer.subscription import Sql
 from turbopump.client.dead_letters import DeadLetters, ResendTo, resend, would_resend
 from turbopump.client.idempotence import IdempotentConsumer, MemoryStore, SqliteStore
 from turbopump.client.idempotence.store import RedisStore
@@ -25,7 +25,7 @@ from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
-from turbopump.client.sending.faults import LatencyFaults
+from turbopump.client.sending.queue_chooser import LatencyFaults
 from turbopump.client.simple_consumer import SimpleConsumer
 from turbopump.client.transaction_producer import TransactionProducer
 from turbopump.errors import ConfigError, NotStartedError

@@ -12,7 +12,7 @@ from tests.unit.client.test_producer import producer_of
 
 from turbopump.client.hooks import SendContext, SendHook
 from turbopump.client.producer import Producer
-from turbopump.client.sending.faults import FaultStrategy, LatencyFaults
+from turbopump.client.sending.queue_chooser import FaultStrategy, LatencyFaults
 from turbopump.client.sending.send_result import SendStatus
 from turbopump.errors import ConfigError, SendError
 from turbopump.message.message_queue import MessageQueue

@@ -18,8 +18,8 @@ from tests.unit.client.test_push_over_pop import popping
 from tests.unit.client.test_trace import TRACE_TOPIC, by_message, store
 
 from turbopump import IdempotentConsumer, MemoryStore, blocking
-from turbopump.client.consuming.delivery import Delivery, Retry
-from turbopump.client.consuming.direct_consumption import consume_directly
+from turbopump.client.consumer.delivery import Delivery, Retry
+from turbopump.client.consumer.operated_consumers import consume_directly
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.errors import ConfigError
 from turbopump.protocol.bodies.running import ConsumeResult

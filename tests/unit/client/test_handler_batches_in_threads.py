@@ -14,12 +14,11 @@ import pytest
 from tests.unit.client.test_handler_threads import PATIENCE_S, Queue, in_threads, messages_of, until
 
 from turbopump import Retry, blocking
-from turbopump.client.consuming.consumption import Consumption
-from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.consuming.delivery_batch import called_with_lists
-from turbopump.client.consuming.handler_threads import HandlerThreads
-from turbopump.client.consuming.ready_batches import ReadyBatches
-from turbopump.client.popping.popped import PoppedDelivery
+from turbopump.client.consumer.delivery import Delivery, called_with_lists
+from turbopump.client.consumer.handling import HandlerThreads
+from turbopump.client.consumer.pop import PoppedDelivery
+from turbopump.client.consumer.ready_messages import ReadyBatches
+from turbopump.client.consumer.statistics import Consumption
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.config.broker_config import DefaultRequestMode

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from turbopump.client.consuming.consumption import Consumption
-from turbopump.client.consuming.delivery import Delivery, Retry
-from turbopump.client.consuming.handler_threads import HandlerThreads
-from turbopump.client.consuming.ready_messages import ReadyMessages
+from turbopump.client.consumer.delivery import Delivery, Retry
+from turbopump.client.consumer.handling import HandlerThreads
+from turbopump.client.consumer.ready_messages import ReadyMessages
+from turbopump.client.consumer.statistics import Consumption
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.message.message import Message
@@ -295,7 +295,7 @@ def test_the_loop_does_other_things_between_what_many_messages_say(
         turns: list[int] = []
         time = iter(range(10**9))
         monkeypatch.setattr(
-            "turbopump.client.consuming.handler_threads.monotonic", lambda: next(time) * 0.0005
+            "turbopump.client.consumer.handling.monotonic", lambda: next(time) * 0.0005
         )
 
         class Slow(Queue):

@@ -24,12 +24,11 @@ from tests.unit.client.test_handler_threads import until as until_really
 from tests.unit.client.test_push_consumer import committed, consumer_of, fill
 
 from turbopump import IdempotentConsumer, PushConsumer, Retry, TransactionProducer
-from turbopump.client.consuming import handling
-from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.consuming.direct_consumption import consume_directly
-from turbopump.client.consuming.handler_threads import HandlerThreads
-from turbopump.client.consuming.handling import HandlerPool
-from turbopump.client.consuming.ready_messages import ReadyMessages
+from turbopump.client.consumer import handling
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.handling import HandlerPool, HandlerThreads
+from turbopump.client.consumer.operated_consumers import consume_directly
+from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.idempotence import MemoryStore
 from turbopump.errors import ConfigError
 from turbopump.protocol.bodies.running import ConsumeResult

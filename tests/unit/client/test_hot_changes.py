@@ -10,9 +10,9 @@ import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 from tests.unit.client.test_push_consumer import committed, consumer_of, fill
 
-from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.consuming.handler_threads import HandlerThreads
-from turbopump.client.consuming.ready_messages import ReadyMessages
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.handling import HandlerThreads
+from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.protocol.requests.pull import PullMessage

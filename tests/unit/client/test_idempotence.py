@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from turbopump import blocking
-from turbopump.client.consuming.delivery import Delivery, LateHandlerError, Retry
+from turbopump.client.consumer.delivery import Delivery, LateHandlerError, Retry
 from turbopump.client.idempotence import (
     Claim,
     IdempotenceStore,

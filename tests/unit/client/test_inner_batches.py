@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from turbopump import ConsumeFrom, LitePullConsumer, PullConsumer, PushConsumer
-from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consumer.delivery import Delivery
 from turbopump.message.batch import encode_batch
 from turbopump.message.message import Message
 from turbopump.message.sysflag import SysFlag

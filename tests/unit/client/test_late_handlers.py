@@ -24,9 +24,9 @@ from tests.unit.client.test_push_consumer import committed, consumer_of, fill
 from tests.unit.client.test_push_over_pop import consumer_of as popping_consumer_of
 from tests.unit.client.test_push_over_pop import popping
 
-from turbopump.client.consuming.consumption import Consumption
-from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.consuming.late_handlers import give_back_late
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.running_push import give_back_late
+from turbopump.client.consumer.statistics import Consumption
 from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
 from turbopump.testing.simulation import Simulation, simulate
 

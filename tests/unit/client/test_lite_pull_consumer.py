@@ -17,7 +17,7 @@ import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 
 from turbopump import Message, MessageQueue, Producer, PullConsumer, Sql
-from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.lite_pull_consumer import LitePullConsumer
 from turbopump.errors import ConfigError, NotStartedError, ResponseError
 from turbopump.protocol.codes import RequestCode, ResponseCode

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.client.scripted_cluster import HOST, ScriptedCluster, refusal, scripted_cluster
 
 from turbopump.broker.broker import Broker
-from turbopump.client.consuming.found_messages import FoundMessages
+from turbopump.client.consumer.pull import FoundMessages
 from turbopump.client.message_finder import MessageFinder, _place_of
 from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendResult

@@ -11,8 +11,8 @@ import pytest
 from tests.unit.client.scripted_cluster import scripted_cluster, until
 from tests.unit.client.test_producer import producer_of
 
-from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import PushConsumer

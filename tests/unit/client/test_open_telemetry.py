@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from turbopump import blocking
-from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.hooks import SendContext, SendHook
 from turbopump.client.open_telemetry import OpenTelemetry
 from turbopump.client.producer import Producer

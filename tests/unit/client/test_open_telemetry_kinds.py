@@ -17,7 +17,7 @@ from opentelemetry import trace
 from tests.unit.client.test_open_telemetry import Spans, context_of, spans, with_producer
 
 from turbopump import Retry
-from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.sending.accumulator import AutoBatch

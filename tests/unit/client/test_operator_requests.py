@@ -10,8 +10,8 @@ import pytest
 
 from turbopump import LitePullConsumer, Message, MessageQueue, Producer, PushConsumer, Retry
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.protocol import fastjson
 from turbopump.protocol.bodies.offsets import GetConsumerStatusBody
 from turbopump.protocol.bodies.running import (

@@ -21,7 +21,7 @@ from tests.unit.client.test_push_consumer import consumer_of as pulling_consumer
 from tests.unit.client.test_push_over_pop import consumer_of as popping_consumer_of
 from tests.unit.client.test_push_over_pop import popping
 
-from turbopump.client.consuming.delivery import Delivery, Retry
+from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.protocol.requests.locks import UnlockBatchMq
 from turbopump.protocol.requests.send import SendMessageV2

@@ -11,9 +11,9 @@ import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 
 from turbopump.client.allocation import allocate_by_configuration
-from turbopump.client.consuming.assignment import Assignment
-from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.consuming.rebalance import Change
+from turbopump.client.consumer.assignment import Assignment
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.rebalance import Change
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer, Retry
 from turbopump.errors import ConfigError, NotStartedError, RouteNotFoundError
 from turbopump.message.message_queue import MessageQueue

@@ -9,7 +9,7 @@ from tests.unit.client.scripted_cluster import until
 from tests.unit.client.test_push_over_pop import PULL, Handled, consumer_of, popping
 
 from turbopump import Retry
-from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consumer.delivery import Delivery
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.pop import ChangeInvisibleTime, PopMessage
 from turbopump.protocol.requests.pull import PullMessage

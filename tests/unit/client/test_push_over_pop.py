@@ -20,8 +20,8 @@ from tests.unit.client.scripted_pops import ScriptedPops
 
 from turbopump import ConsumeFrom, MessageQueue, PushConsumer, Retry
 from turbopump.client.allocation import allocate_by_configuration
-from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.popping.queue import LADDER_S
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.popped_queue import LADDER_S
 from turbopump.errors import ConfigError
 from turbopump.protocol.bodies.assignment import MessageRequestMode
 from turbopump.protocol.codes import RequestCode, ResponseCode

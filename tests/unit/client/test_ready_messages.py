@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from turbopump.client.consuming.delivery import Delivery
-from turbopump.client.consuming.message_stream import MessageStream
-from turbopump.client.consuming.ready_messages import NoMoreMessages, ReadyMessages
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.ready_messages import MessageStream, NoMoreMessages, ReadyMessages
 from turbopump.testing.simulation import Simulation, simulate
 
 

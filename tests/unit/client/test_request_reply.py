@@ -16,7 +16,7 @@ from tests.unit.client.scripted_cluster import (
     until,
 )
 
-from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.request_reply import reply_to

@@ -10,7 +10,7 @@ import pytest
 
 from turbopump import ConsumeFrom, Message, Producer, PullConsumer, PushConsumer
 from turbopump import blocking as without_await
-from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consumer.delivery import Delivery
 from turbopump.errors import ReplyError, RequestTimeoutError
 from turbopump.testing import BrokerThread
 from turbopump.testing.broker_in_loop import running_broker

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 from tests.unit.client.test_push_consumer import committed, consumer_of, fill
 
-from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.push_consumer import Retry
 from turbopump.errors import ConfigError
 from turbopump.message.properties import decode_properties

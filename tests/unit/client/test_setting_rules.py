@@ -17,7 +17,7 @@ from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.selectors import HashRing
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
-from turbopump.client.sending.faults import LatencyFaults
+from turbopump.client.sending.queue_chooser import LatencyFaults
 from turbopump.client.simple_consumer import SimpleConsumer
 from turbopump.clock import SystemClock
 from turbopump.errors import ConfigError

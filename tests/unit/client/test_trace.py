@@ -10,13 +10,13 @@ from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripte
 from tests.unit.client.test_producer import producer_of
 from tests.unit.client.test_push_consumer import consumer_of, fill
 
-from turbopump.client.consuming.delivery import Delivery, Retry
-from turbopump.client.consuming.offset_store import ConsumeFrom
+from turbopump.client.consumer.delivery import Delivery, Retry
+from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.hooks import MessageKind
 from turbopump.client.lite_pull_consumer import LitePullConsumer
 from turbopump.client.sending.accumulator import AutoBatch
-from turbopump.client.traces.trace import TRACE_TOPIC, Traced, pub_record
-from turbopump.client.traces.tracing import (
+from turbopump.client.trace import TRACE_TOPIC, Traced, pub_record
+from turbopump.client.tracing import (
     HELD_MAX,
     KEYS_SIZE_MAX,
     SIZE_MAX,

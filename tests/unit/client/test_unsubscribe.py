@@ -23,7 +23,7 @@ from tests.unit.client.test_push_consumer import committed, consumer_of
 from tests.unit.client.test_push_over_pop import POP, Handled
 
 from turbopump import blocking
-from turbopump.client.consuming.delivery import Delivery
+from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.errors import ConfigError
 from turbopump.message.message_queue import MessageQueue

@@ -16,9 +16,8 @@ from turbopump import Message, TransactionState
 from turbopump.blocking import Producer, TransactionProducer
 from turbopump.client import loop_thread
 from turbopump.client import producer as asyncio_producer
-from turbopump.client.consuming.handler_threads import HandlerThreads
-from turbopump.client.consuming.handling import HandlerPool
-from turbopump.client.consuming.ready_messages import ReadyMessages
+from turbopump.client.consumer.handling import HandlerPool, HandlerThreads
+from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.loop_thread import LoopThread, the_loop_thread
 from turbopump.client.user_function import UserFunction
 from turbopump.testing import BrokerThread

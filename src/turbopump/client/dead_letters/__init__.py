@@ -1,8 +1,13 @@
 """Dead letters, for people and programs: who has some, what they are, and how to send them again,
 each once."""
 
-from turbopump.client.dead_letters.dead_letter import DeadLetter, InDoubt, ResendTo
-from turbopump.client.dead_letters.reading import DeadGroup, DeadLetters
+from turbopump.client.dead_letters.dead_letter import (
+    DeadGroup,
+    DeadLetter,
+    DeadLetters,
+    InDoubt,
+    ResendTo,
+)
 from turbopump.client.dead_letters.resending import ResendReport, resend, would_resend
 
 __all__ = [

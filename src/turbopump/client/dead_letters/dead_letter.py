@@ -9,11 +9,21 @@ nothing else: whoever resends it, whenever, gives the same id. Source: apache/ro
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+import random as random_module
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from turbopump.client.consumer.offsets import OffsetStore
+from turbopump.client.consumer.pull import TOOLS_GROUP, pull_now
+from turbopump.client.identity import Credentials
+from turbopump.client.instance import ClientInstance
+from turbopump.client.lifecycle import InContext
+from turbopump.client.message_finder import MessageFinder, instance_of
+from turbopump.client.trace import ERROR, FIELD_END, RECORD_END, TRACE_TOPIC
+from turbopump.clock import Clock
+from turbopump.errors import BodyError, MessageNotFoundError, RemotingError, RouteNotFoundError
 from turbopump.message import properties as names
 from turbopump.message.failure import CONSUME_FAILURE, failure_of
 from turbopump.message.message import ReceivedMessage
@@ -21,6 +31,10 @@ from turbopump.message.message_queue import MessageQueue
 from turbopump.message.properties import encode_properties
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX
 from turbopump.message.sysflag import COMPRESSION_MASK, SysFlag
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.topics import TopicList
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.namesrv import GetAllTopicList
 from turbopump.protocol.requests.send import SendMessageV2
 
 RESENT_FROM: Final = "RESENT_FROM"
@@ -182,3 +196,236 @@ class DeadLetter:
             batch=False,
             broker_name=queue.broker_name,
         )
+
+
+# --- A cluster's dead letters: which groups have some, and every one of a group's, oldest first in
+# each queue.
+#
+# One rule: it reads and changes nothing; not even an offset is committed. Resending is
+# ``resending.py``. It must not know who looks.
+
+PULL_COUNT: Final = 32
+TRACES_MAX: Final = 64
+TIMEOUT_S: Final = 5.0
+
+Wanted = Callable[[DeadLetter], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadGroup:
+    """A group with dead letters: how many are kept, and when the oldest and the newest of them died
+    (ms since 1970 UTC).
+
+    ``missing``: its brokers that could not be asked, and why; there may be more."""
+
+    group: str
+    count: int
+    oldest_ms: int | None
+    newest_ms: int | None
+    missing: dict[str, str]
+
+
+class DeadLetters(InContext):
+    """Use it as ``async with DeadLetters("127.0.0.1:9876") as dead_letters:``. Settings as
+    ``MessageFinder``'s.
+
+    Every method that asks a broker may raise a RemotingError; those that are given a group,
+    MessageNotFoundError if it has no dead letters to be read, with what to do.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | list[str] | tuple[str, ...],
+        *,
+        instance_name: str | None = None,
+        unit_name: str | None = None,
+        credentials: Credentials | None = None,
+        namespace_v2: str | None = None,
+        clock: Clock | None = None,
+        random: random_module.Random | None = None,
+        local_ip: str | None = None,
+    ) -> None:
+        self._finder = MessageFinder(
+            namesrv,
+            instance_name=instance_name,
+            unit_name=unit_name,
+            credentials=credentials,
+            namespace_v2=namespace_v2,
+            clock=clock,
+            random=random,
+            local_ip=local_ip,
+        )
+
+    async def start(self) -> None:
+        """Make ready; connections are opened by the first question."""
+        await self._finder.start()
+
+    async def close(self) -> None:
+        """Close the connections. May be called twice."""
+        await self._finder.close()
+
+    @property
+    def instance(self) -> ClientInstance:
+        """The connections and routes. Raises NotStartedError."""
+        return instance_of(self._finder)
+
+    # --- groups
+    # ----------------------------------------------------------------------------------------------
+
+    async def groups(self) -> list[DeadGroup]:
+        """Every group that has dead letters, sorted by name. Raises RouteNotFoundError if no broker
+        is there that could have some."""
+        topics = sorted(topic for topic in await self._topics() if topic.startswith(DLQ_PREFIX))
+        groups = [await self._group(topic) for topic in topics]
+        return [group for group in groups if group.count or group.missing]
+
+    async def count(self, group: str) -> int:
+        """How many dead letters the group has now."""
+        ranges = [await self._range(queue) for queue in await self._queues(group)]
+        return sum(end - first for first, end in ranges)
+
+    async def _topics(self) -> tuple[str, ...]:
+        failures: list[str] = []
+        for address in self.instance.routes.name_servers:
+            try:
+                answer = await self.instance.remoting.exchange(
+                    address, GetAllTopicList(), timeout=TIMEOUT_S
+                )
+                if answer.code == ResponseCode.SUCCESS:
+                    if topics := fastjson.decode(answer.body, TopicList).topic_list:
+                        return topics
+                    raise RouteNotFoundError(  # each broker has topics of its own
+                        f"no broker is registered at the name server {address}, so nobody knows "
+                        "of dead letters. "
+                        "Start a broker, or check that its namesrvAddr names this name server"
+                    )
+                failures.append(f"{address}: code {answer.code}: {answer.remark}")
+            except (RemotingError, BodyError) as error:
+                failures.append(str(error))
+        raise RemotingError(
+            f"no name server can be asked for the topics: {'; '.join(failures)}. Check the name "
+            "server address, and that it runs"
+        )
+
+    async def _group(self, topic: str) -> DeadGroup:
+        group = topic.removeprefix(DLQ_PREFIX)
+        count, times = 0, []
+        missing: dict[str, str] = {}
+        try:
+            queues = await self._finder.queues(topic)
+        except RouteNotFoundError as error:
+            return DeadGroup(group, 0, None, None, {"the name server": str(error)})
+        for queue in queues:
+            try:
+                first, end = await self._range(queue)
+                if first < end:
+                    count += end - first
+                    for offset in {first, end - 1}:
+                        messages, _ = await pull_now(self.instance, queue, offset, 1)
+                        times += [message.store_timestamp for message in messages]
+            except RemotingError as error:
+                missing[str(queue)] = str(error)
+        return DeadGroup(group, count, min(times, default=None), max(times, default=None), missing)
+
+    async def _range(self, queue: MessageQueue) -> tuple[int, int]:
+        offsets = OffsetStore(self.instance, TOOLS_GROUP)
+        return await offsets.min_offset(queue), await offsets.max_offset(queue)
+
+    # --- letters
+    # ----------------------------------------------------------------------------------------------
+
+    async def letters(self, group: str, wanted: Wanted | None = None) -> AsyncIterator[DeadLetter]:
+        """The group's dead letters that are there now; what dies while they are read is not among
+        them."""
+        ranges = {queue: await self._range(queue) for queue in await self._queues(group)}
+        for queue, (offset, end) in ranges.items():
+            while offset < end:
+                messages, reply = await pull_now(self.instance, queue, offset, PULL_COUNT)
+                for message in messages:
+                    if offset <= message.queue_offset < end:
+                        letter = DeadLetter(group, message)
+                        if wanted is None or wanted(letter):
+                            yield letter
+                if reply.next_begin_offset <= offset:
+                    break
+                offset = reply.next_begin_offset
+
+    async def _queues(self, group: str) -> list[MessageQueue]:
+        topic = DLQ_PREFIX + group
+        try:
+            queues = await self._finder.queues(topic)
+        except RouteNotFoundError as error:
+            if not self.instance.routes.name_server_answers:
+                raise
+            raise MessageNotFoundError(
+                f"group {group!r} has no dead letters: there is no topic {topic} ({error}); "
+                "turbopump dlq list shows the groups"
+            ) from None
+        if not queues:
+            raise MessageNotFoundError(
+                f"the dead letters of group {group!r} cannot be read: topic {topic} forbids it "
+                "(older brokers make it so); allow it with "
+                f"turbopump topic create '{topic}' --queues 1 --perm 6"
+            )
+        return queues
+
+    async def reason(self, letter: DeadLetter, *, trace_topic: str = TRACE_TOPIC) -> str | None:
+        """Why the group's last attempt failed, as our client says in the message or its consumer's
+        trace; None if there is neither."""
+        if letter.failure is not None:
+            return letter.failure
+        msg_id = letter.message.msg_id
+        try:
+            found = await self._finder.by_key(trace_topic, msg_id, TRACES_MAX)
+        except (RouteNotFoundError, RemotingError):
+            return None
+        return latest_reason([message.body for message in found.messages], letter.group, msg_id)
+
+
+# TODO-PROSE from reasons.py:
+# Why a consumer could not handle a message, out of the trace records it left.
+#
+# ::
+#
+#     SubAfter \x01 requestId \x01 msgId \x01 costMs \x01 success \x01 keys \x01 contextCode [\x01
+#     time \x01 group [\x01 error=text]] \x02
+#
+# The text is told by our clients only.
+#
+# Values in, values out. Source: apache/rocketmq ``TraceDataEncoder``, ``ConsumeReturnType``
+# (contextCode is its ordinal).
+
+
+REASONS: Final = {
+    "1": "the handler took too long (TIME_OUT)",
+    "2": "the handler raised an exception (EXCEPTION)",
+    "3": "the handler returned nothing (RETURNNULL)",
+    "4": "the handler asked to have it again (FAILED)",
+}
+_SHORT: Final = 7
+_WHOLE: Final = 9
+
+
+def latest_reason(bodies: Iterable[bytes], group: str, msg_id: str) -> str | None:
+    """What the latest record of ``group`` says about its failure with ``msg_id``; bodies are those
+    of trace messages, oldest first."""
+    latest: tuple[int, str] | None = None
+    for body in bodies:
+        for record in body.decode(errors="replace").split(RECORD_END):
+            fields = record.split(FIELD_END)
+            if (
+                fields[0] != "SubAfter"
+                or len(fields) < _SHORT
+                or fields[2] != msg_id
+                or fields[4] != "false"
+            ):
+                continue
+            if len(fields) >= _WHOLE and fields[8] != group:
+                continue
+            time = int(fields[7]) if len(fields) >= _WHOLE and fields[7].isdigit() else 0
+            reason = REASONS.get(fields[6])
+            if reason is not None and len(fields) > _WHOLE and fields[_WHOLE].startswith(ERROR):
+                reason += ": " + fields[_WHOLE].removeprefix(ERROR)
+            if reason is not None and (latest is None or time >= latest[0]):
+                latest = time, reason
+    return latest[1] if latest is not None else None

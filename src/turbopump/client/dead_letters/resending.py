@@ -17,8 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from turbopump.client.consuming.handling import is_coroutine_function
-from turbopump.client.dead_letters.dead_letter import DeadLetter, InDoubt, ResendTo
+from turbopump.client.dead_letters.dead_letter import (
+    DeadLetter,
+    DeadLetters,
+    InDoubt,
+    ResendTo,
+    Wanted,
+)
 from turbopump.client.dead_letters.journal import (
     Aim,
     Journal,
@@ -27,7 +32,6 @@ from turbopump.client.dead_letters.journal import (
     read_journal,
     read_unlocked,
 )
-from turbopump.client.dead_letters.reading import DeadLetters, Wanted
 from turbopump.client.dead_letters.target import (
     Arrival,
     OutOfSight,
@@ -40,6 +44,7 @@ from turbopump.client.dead_letters.target import (
 )
 from turbopump.client.instance import ClientInstance
 from turbopump.client.setting_rules import FUNCTION, SECONDS_OR_0, Rule, check, is_name, is_seconds
+from turbopump.client.user_function import is_coroutine_function
 from turbopump.errors import (
     ConnectError,
     MessageError,

@@ -11,9 +11,8 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from turbopump.client.consuming.found_messages import good_messages, is_meant
-from turbopump.client.consuming.offset_store import OffsetStore
-from turbopump.client.consuming.pulling_now import TOOLS_GROUP, pull_now
+from turbopump.client.consumer.offsets import OffsetStore
+from turbopump.client.consumer.pull import TOOLS_GROUP, good_messages, is_meant, pull_now
 from turbopump.client.dead_letters.dead_letter import RESENT_FROM, DeadLetter, ResendTo
 from turbopump.client.instance import ClientInstance
 from turbopump.errors import BodyError, RemotingError, ResponseError, RouteNotFoundError

@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.client.consuming.consumer_rules import ONE_BY_ONE
-from turbopump.client.consuming.delivery import Delivery, Retry, is_retry
-from turbopump.client.consuming.handling import Handler, is_coroutine_function
+from turbopump.client.consumer.delivery import Delivery, Retry, is_retry
+from turbopump.client.consumer.handling import Handler
+from turbopump.client.consumer.settings import ONE_BY_ONE
 from turbopump.client.environment import SYSTEM_RANDOM
 from turbopump.client.idempotence.store import (
     HANDLER_RULES,
@@ -26,7 +26,7 @@ from turbopump.client.idempotence.store import (
     IdempotenceStore,
 )
 from turbopump.client.setting_rules import check
-from turbopump.client.user_function import UserFunction
+from turbopump.client.user_function import UserFunction, is_coroutine_function
 from turbopump.message.message import ReceivedMessage
 
 log = logging.getLogger(__name__)

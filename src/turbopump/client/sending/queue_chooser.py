@@ -7,20 +7,26 @@ brokers.
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
 
+from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.routes import TopicRoute
 from turbopump.client.selectors import Selector, by_hash
-from turbopump.client.sending.faults import FaultStrategy
 from turbopump.client.sending.outgoing import refuse_odd
 from turbopump.client.sending.send_attempts import Target
-from turbopump.errors import ConfigError
+from turbopump.client.setting_rules import SECONDS, SWITCH, Rule, check, is_whole
+from turbopump.errors import ConfigError, RemotingError
 from turbopump.message.message import Message
 from turbopump.message.message_queue import MessageQueue
 from turbopump.message.properties import SHARDING_KEY
+from turbopump.message.rules import DEFAULT_TOPIC
+from turbopump.protocol.requests.offsets import GetMaxOffset
 
 
 class QueueChooser:
@@ -176,3 +182,183 @@ class NearFirst:
 
 def _any(_broker_name: str) -> bool:
     return True
+
+
+# --- Which brokers to leave alone for a while: those that were slow, if asked to look at that, and
+# those that refused or reset a connection.
+#
+# One rule: time comes in as a value, and a broker is only avoided while there is another. It must not
+# know how sending works. Source: apache/rocketmq ``MQFaultStrategy``, ``LatencyFaultToleranceImpl``.
+
+ISOLATION_MS: Final = 10_000
+"""A failed attempt counts as one that took this long."""
+
+
+def _are_durations(values: object) -> bool:
+    return isinstance(values, list | tuple) and all(
+        is_whole(value) and value >= 0 for value in values
+    )
+
+
+_DURATIONS: Final = Rule(
+    _are_durations, "must be whole numbers of ms, 0 or more, as in (50, 100, 550)"
+)
+_RULES: Final[Mapping[str, Rule]] = {
+    "latency_max_ms": _DURATIONS,
+    "not_available_ms": _DURATIONS,
+    "detector": SWITCH,
+    "detect_interval": SECONDS,
+    "detect_timeout": SECONDS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyFaults:
+    """``sendLatencyFaultEnable``: an attempt that took at least ``latency_max_ms[i]`` keeps its
+    broker out of use for ``not_available_ms[i]``. ``detector``: unreachable brokers stay out until
+    they answer again, asked every ``detect_interval`` seconds with ``detect_timeout`` seconds to
+    answer. Raises ConfigError if the tables do not fit, or hold no durations."""
+
+    latency_max_ms: tuple[int, ...] = (50, 100, 550, 1800, 3000, 5000, 15000)
+    not_available_ms: tuple[int, ...] = (0, 0, 2000, 5000, 6000, 10000, 30000)
+    detector: bool = False
+    detect_interval: float = 2.0
+    detect_timeout: float = 0.2
+
+    def __post_init__(self) -> None:
+        check(
+            _RULES,
+            {
+                "latency_max_ms": self.latency_max_ms,
+                "not_available_ms": self.not_available_ms,
+                "detector": self.detector,
+                "detect_interval": self.detect_interval,
+                "detect_timeout": self.detect_timeout,
+            },
+        )
+        rising = all(
+            a < b for a, b in zip(self.latency_max_ms, self.latency_max_ms[1:], strict=False)
+        )
+        if (
+            not rising
+            or not self.latency_max_ms
+            or len(self.latency_max_ms) != len(self.not_available_ms)
+        ):
+            raise ConfigError(
+                f"latency_max_ms={self.latency_max_ms} must rise and have as many values as "
+                f"not_available_ms={self.not_available_ms}"
+            )
+
+    def not_available_for(self, latency_ms: float) -> int:
+        """How long a broker that took ``latency_ms`` is left alone, in ms."""
+        at = bisect_right(self.latency_max_ms, latency_ms)
+        return self.not_available_ms[at - 1] if at else 0
+
+
+class FaultStrategy:
+    """What is known of each broker's faults. ``settings`` None: only refused and reset connections
+    count."""
+
+    def __init__(self, settings: LatencyFaults | None = None) -> None:
+        self.settings = settings
+        self._tables = settings or LatencyFaults()
+        self._until: dict[str, float] = {}
+        self._unreachable: set[str] = set()
+        self.empty = True
+        """Nothing is held against any broker: the common case, in which nobody need ask further."""
+
+    @property
+    def unreachable(self) -> list[str]:
+        """The brokers that the detector asks."""
+        return sorted(self._unreachable)
+
+    def succeeded(self, broker_name: str, latency_ms: float, now: float) -> None:
+        """An attempt was answered after ``latency_ms``; ``now`` is in seconds on any clock that
+        only goes forward."""
+        self._unreachable.discard(broker_name)
+        self._until.pop(broker_name, None)
+        if self.settings is not None:
+            self._isolate(broker_name, self._tables.not_available_for(latency_ms), now)
+        self.empty = not self._until and not self._unreachable
+
+    def failed(self, broker_name: str, now: float, *, connection: bool) -> None:
+        """An attempt failed; ``connection``: because there was none, or it ended."""
+        if self.settings is None and not connection:
+            return
+        self._isolate(broker_name, self._tables.not_available_for(ISOLATION_MS), now)
+        if self.settings is not None and self.settings.detector:
+            self._unreachable.add(broker_name)
+        self.empty = not self._until and not self._unreachable
+
+    def reached(self, broker_name: str) -> None:
+        """The detector got an answer."""
+        self._unreachable.discard(broker_name)
+        self.empty = not self._until and not self._unreachable
+
+    def forget(self, broker_name: str) -> None:
+        """There is no such broker any more."""
+        self._until.pop(broker_name, None)
+        self.reached(broker_name)
+
+    def available(self, broker_name: str, now: float) -> bool:
+        """Reachable, and not left alone at the moment."""
+        until = self._until.get(broker_name)
+        if until is not None and until <= now:
+            del self._until[broker_name]
+            self.empty = not self._until and not self._unreachable
+            until = None
+        return until is None and broker_name not in self._unreachable
+
+    def expire(self, now: float) -> None:
+        """Forget what is over, also of brokers that nobody asks about any more."""
+        for broker_name in list(self._until):
+            self.available(broker_name, now)
+
+    def reachable(self, broker_name: str) -> bool:
+        """Not waiting for the detector."""
+        return broker_name not in self._unreachable
+
+    def _isolate(self, broker_name: str, duration_ms: int, now: float) -> None:
+        if duration_ms > 0:
+            self._until[broker_name] = max(
+                self._until.get(broker_name, 0.0), now + duration_ms / 1000
+            )
+
+
+# TODO-PROSE from fault_detector.py:
+# Asks brokers that could not be reached whether they answer again, so that they are used as soon
+# as they do.
+#
+# One rule: any answer at all means reachable. It must not know who sends.
+# Source: apache/rocketmq ``LatencyFaultToleranceImpl.detectByOneRound``.
+
+
+class FaultDetector:
+    """Runs for as long as its task does."""
+
+    def __init__(self, instance: ClientInstance, faults: FaultStrategy) -> None:
+        self._instance = instance
+        self._faults = faults
+
+    async def run(self) -> None:
+        """Ask every ``detect_interval`` seconds."""
+        settings = self._faults.settings
+        assert settings is not None
+        while True:
+            await asyncio.sleep(settings.detect_interval)
+            await asyncio.gather(
+                *(self._ask(name, settings.detect_timeout) for name in self._faults.unreachable)
+            )
+
+    async def _ask(self, broker_name: str, timeout: float) -> None:
+        address = self._instance.routes.address_of(broker_name)
+        if address is None:
+            self._faults.forget(broker_name)
+            return
+        try:
+            await self._instance.remoting.exchange(
+                address, GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0), timeout=timeout
+            )
+        except RemotingError:
+            return
+        self._faults.reached(broker_name)

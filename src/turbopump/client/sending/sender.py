@@ -25,9 +25,8 @@ from turbopump.client.routes import (
     NameServersSilentError,
     TopicRoute,
 )
-from turbopump.client.sending.faults import FaultStrategy
 from turbopump.client.sending.outgoing import Outgoing, SendFrames
-from turbopump.client.sending.queue_chooser import Selection
+from turbopump.client.sending.queue_chooser import FaultStrategy, Selection
 from turbopump.client.sending.send_attempts import Attempts, Target
 from turbopump.client.sending.send_result import (
     RETRYABLE_CODES,

@@ -1,0 +1,305 @@
+"""A message in a consumer's hands: what the broker stored, and how to say that it is done or wanted
+again.
+
+One rule: the first word counts; a message is settled once per delivery. It must not know queues or
+offsets: it tells its owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Final, Protocol
+
+from turbopump.client.setting_rules import Rule, check, is_number, is_whole
+from turbopump.message.failure import failure_text
+from turbopump.message.message import ReceivedMessage
+
+RETRY_RULES: Final[Mapping[str, Rule]] = {
+    "delay": Rule(
+        lambda value: is_number(value) and -(2**31) < value < 2**31,
+        "must be a number of seconds, or a timedelta",
+    ).or_none(),
+    "level": Rule(
+        lambda value: is_whole(value) and -(2**31) <= value < 2**31,
+        "must be a whole number: a delay level, 0 for one that grows with each attempt, -1 for a "
+        "dead letter at once",
+    ),
+    "reason": Rule(
+        lambda value: isinstance(value, BaseException | str), "must be text or an exception"
+    ).or_none(),
+}
+
+
+class LateHandlerError(TimeoutError):
+    """Why a message is wanted again whose handler has it still: nobody of its own has said so."""
+
+
+class Owner(Protocol):
+    """Whoever delivered the message: the queue it came from."""
+
+    @property
+    def dropped(self) -> bool: ...
+
+    def delivery_done(self, message: Delivery) -> None: ...
+
+    def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None: ...
+
+    def delivery_left(self, message: Delivery) -> None: ...
+
+
+class Delivery(ReceivedMessage):
+    """A received message with ``done()`` and ``retry()``. ``attempt`` counts its deliveries to this
+    group, from 1.
+
+    ``topic`` is the one it was first sent to, also when it comes by way of the group's retry topic.
+    """
+
+    __slots__ = (
+        "_owner",
+        "again",
+        "attempt",
+        "cause",
+        "handled_s",
+        "settled",
+        "taken",
+        "taken_at",
+        "trace",
+    )
+
+    _owner: Owner
+    attempt: int
+    settled: bool
+    again: bool
+    """Whether it was settled by ``retry``."""
+    taken: bool
+    """Whether it was handed to somebody, who has not settled it or given it back."""
+    cause: BaseException | str | None
+    """Why it is wanted again: what the handler raised, or what was said."""
+    taken_at: float
+    """When it was handed to somebody, in the loop's seconds."""
+    handled_s: float | None
+    """How long its handler took, if it ran in a thread; None: until it is settled."""
+    trace: object
+    """What a tracer keeps of it while it is handled."""
+
+    def deliver(self, owner: Owner, attempt: int) -> None:
+        """For the owner: hand it out (again)."""
+        self._owner = owner
+        self.attempt = attempt
+        self.settled = self.again = False
+        self.taken = False
+        self.handled_s = None
+        self.cause = None
+
+    def deliver_again(self) -> None:
+        """The same, once more."""
+        self.deliver(self._owner, self.attempt + 1)
+
+    def left(self) -> None:
+        """For whoever took it: it is put down and not settled, and goes back to nobody, since it is
+        not wanted."""
+        self.taken = False
+        self._owner.delivery_left(self)
+
+    def goes_with(self, other: Delivery) -> bool:
+        """Whether one call of a handler may be about both: they are of one queue, and were sent to
+        one topic."""
+        return (
+            self._owner is other._owner
+            and self.queue_id == other.queue_id
+            and self.topic == other.topic
+        )
+
+    @property
+    def failure(self) -> str | None:
+        """Why it is wanted again, in one line; None if nobody said."""
+        return None if self.cause is None else failure_text(self.cause)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it still makes sense to handle it: nobody has settled it, and its queue is still
+        ours."""
+        return not self.settled and not self._owner.dropped
+
+    def done(self) -> None:
+        """It has been dealt with and may be committed, whatever happens next. A second word about
+        this delivery is ignored."""
+        if not self.settled:
+            self.settled = True
+            self._owner.delivery_done(self)
+
+    def retry(
+        self,
+        delay: float | timedelta | None = None,
+        *,
+        level: int = 0,
+        reason: BaseException | str | None = None,
+    ) -> None:
+        """Have it again. It is sent back to the broker, which delivers it to the group again after
+        a delay that grows with each attempt (or that of ``level``), and makes it a dead letter
+        after the last attempt (or at once, for ``level=-1``). With ``delay``, in seconds (or a
+        timedelta), it stays here, is delivered again by this consumer, and holds the queue's offset
+        until it is done. ``reason`` is told to operators (traces, ``turbopump dlq show``). Raises
+        ConfigError for what is none of these."""
+        delay = checked_delay(delay, level, reason)
+        if not self.settled:
+            self.settled = self.again = True
+            self.cause = reason
+            self._owner.delivery_failed(self, delay, level)
+        elif isinstance(self.cause, LateHandlerError):
+            self.cause = reason  # too late to count, but known
+
+    @property
+    def given_back_late(self) -> bool:
+        """Whether it was settled because its handler did not end, which has not said itself that it
+        failed."""
+        return self.settled and isinstance(self.cause, LateHandlerError)
+
+
+class Retry:
+    """What a handler returns to have the message again: ``return Retry()``, ``Retry(level=5)``,
+    ``Retry(delay=30)`` or ``Retry(reason="no stock")``. See ``Delivery.retry``. Raises ConfigError
+    for what is no delay, level or reason."""
+
+    __slots__ = ("delay", "level", "reason")
+
+    def __init__(
+        self,
+        delay: float | timedelta | None = None,
+        *,
+        level: int = 0,
+        reason: BaseException | str | None = None,
+    ) -> None:
+        self.delay = checked_delay(delay, level, reason)
+        self.level = level
+        self.reason = reason
+
+
+def is_retry(result: object) -> bool:
+    """Whether a handler that returned this wants the message again."""
+    return isinstance(result, Retry) or (isinstance(result, type) and issubclass(result, Retry))
+
+
+def checked_delay(
+    delay: float | timedelta | None, level: int, reason: BaseException | str | None
+) -> float | None:
+    """The delay in seconds. Raises ConfigError if one of the three cannot be meant."""
+    # nearly always
+    if delay is None and reason is None and level.__class__ is int and -2 < level < 100:
+        return None
+    if isinstance(delay, timedelta):
+        delay = delay.total_seconds()
+    check(RETRY_RULES, {"delay": delay, "level": level, "reason": reason})
+    return delay
+
+
+# --- Messages of one queue that a handler gets with one call: what the call's end says is said of each
+# that was not settled by itself.
+#
+# One rule: each message is settled once, and the first word counts. In order, what lies behind a
+# message that is wanted again is wanted again with it. It must not know queues or offsets: each
+# message tells its owner. Source: apache/rocketmq
+# ``ConsumeMessageConcurrentlyService.processConsumeResult``,
+# ``ConsumeMessageOrderlyService.checkReconsumeTimes``.
+
+BatchHandler = Callable[[list[Delivery]], object]
+"""A coroutine function or a plain function; what its end means is said in ``docs/consuming.md``."""
+
+
+class DeliveryBatch:
+    """``messages`` in the order of their queue, at least one. ``ordered``: the queue is handled in
+    order."""
+
+    __slots__ = ("_ordered", "messages")
+
+    def __init__(self, messages: Sequence[Delivery], *, ordered: bool) -> None:
+        self.messages = messages
+        self._ordered = ordered
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it makes sense to handle any of them."""
+        return any(message.wanted for message in self.messages)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all are."""
+        return all(message.settled for message in self.messages)
+
+    @property
+    def taken(self) -> bool:
+        """Whether somebody has one that is not settled."""
+        return any(message.taken and not message.settled for message in self.messages)
+
+    @property
+    def taken_at(self) -> float:
+        """When they were handed to somebody, in the loop's seconds."""
+        return self.messages[0].taken_at
+
+    @property
+    def handled_s(self) -> float | None:
+        """How long the handler took, if it ran in a thread: it counts for those that are settled
+        afterwards."""
+        return self.messages[0].handled_s
+
+    @handled_s.setter
+    def handled_s(self, seconds: float | None) -> None:
+        for message in self.messages:
+            if not message.settled:
+                message.handled_s = seconds
+
+    def left(self) -> None:
+        """They are put down; those that are not settled go back to nobody."""
+        for message in self.messages:
+            if not message.settled:
+                message.left()
+
+    def done(self) -> None:
+        """Those that are not settled have been dealt with; in order, those behind one that is
+        wanted again come again with it."""
+        again = False
+        for message in self.messages:
+            if message.settled:
+                again = again or (self._ordered and message.again)
+            elif again:
+                message.retry(reason="it came behind a message of its batch that is wanted again")
+            else:
+                message.done()
+
+    def retry(
+        self,
+        delay: float | None = None,
+        *,
+        level: int = 0,
+        reason: BaseException | str | None = None,
+    ) -> None:
+        """Those that are not settled are wanted again, as ``Delivery.retry`` says."""
+        for message in self.messages:
+            message.retry(delay, level=level, reason=reason)
+
+
+Handled = Delivery | DeliveryBatch
+"""What one call of a handler is about."""
+
+
+def called_with_lists(handler: BatchHandler) -> Callable[[Handled], object]:
+    """``handler`` as the pools call it. It gets a list of its own, which it may change."""
+
+    def call(handled: Handled) -> object:
+        return handler(list(handled.messages) if isinstance(handled, DeliveryBatch) else [handled])
+
+    return call
+
+
+def keys_of(handled: Handled) -> str:
+    """What a line of the log says of it: for a batch how many are not settled, and which is the
+    first of them."""
+    if isinstance(handled, Delivery):
+        return (
+            f"msg_id={handled.msg_id} topic={handled.topic} "
+            f"queue={handled.broker_name}:{handled.queue_id} "
+            f"offset={handled.queue_offset} attempt={handled.attempt}"
+        )
+    unsettled = [message for message in handled.messages if not message.settled] or handled.messages
+    return f"count={len(unsettled)} first: {keys_of(unsettled[0])}"

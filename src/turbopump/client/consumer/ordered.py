@@ -1,0 +1,391 @@
+"""The messages of one queue in line: the next one is handed out when the one before it is done.
+
+One rule: at most one message of the queue is in somebody's hands, and after a failure it is the
+same one again. It must not know locks, offsets or brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from copy import copy
+from dataclasses import dataclass
+from typing import Final
+
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.ready_messages import AnyReady
+from turbopump.client.instance import CALL_TIMEOUT_S, ClientInstance
+from turbopump.errors import BodyError, ConnectError, ProtocolError, RemotingError, ResponseError
+from turbopump.message.message_queue import MessageQueue
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.locks import LockBatchMq, UnlockBatchMq
+
+
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    """How a message that failed is retried in place: after so many seconds, and how often (None:
+    until it succeeds). ``batch``: so many messages of a queue at a time, for a handler that takes
+    several at once; None: one."""
+
+    suspend_s: float
+    retries_max: int | None
+    batch: int | None = None
+
+
+class OrderedLine:
+    """Hands messages to ``ready``, one at a time, until it is stopped."""
+
+    def __init__(self, ready: AnyReady) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ready = ready
+        self._waiting: deque[Delivery] = deque()
+        self._out: Delivery | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+        self._idle: list[asyncio.Future[None]] = []
+
+    def put(self, messages: Iterable[Delivery]) -> None:
+        """Messages that follow those that were put before."""
+        if not self._stopped:
+            self._waiting.extend(messages)
+            if self._out is None:
+                self._next()
+
+    def done(self, message: Delivery) -> None:
+        """It has been dealt with: the next one may go."""
+        if message is self._out:
+            self._out = None
+            if not self._stopped:
+                self._next()
+            self._tell()
+
+    def again(self, message: Delivery, delay: float) -> None:
+        """It has failed: it is handed out again after so many seconds, and the others wait. Its
+        owner gives it a new delivery then."""
+        assert message is self._out
+        message.taken = False
+        if not self._stopped:
+            self._timer = self._loop.call_later(max(delay, 0.0), self._hand_out, message)
+        self._tell()
+
+    def left(self) -> None:
+        """Whoever had the message has put it down."""
+        self._tell()
+
+    def stop(self) -> None:
+        """Hand nothing out any more. Who has a message may still deal with it."""
+        self._stopped = True
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def idle(self) -> None:
+        """Wait, after ``stop``, until nobody has a message of this queue in hand."""
+        while self._in_hand:
+            waiter = self._loop.create_future()
+            self._idle.append(waiter)
+            await waiter
+
+    @property
+    def _in_hand(self) -> bool:
+        return self._out is not None and self._out.taken
+
+    def _next(self) -> None:
+        if self._waiting:
+            self._out = self._waiting.popleft()
+            self._ready.put([self._out])
+
+    def _hand_out(self, message: Delivery) -> None:
+        self._timer = None
+        # a handler that has asked for it again may still say something, of that delivery
+        self._out = again = copy(message)
+        again.deliver_again()
+        self._ready.put([again])
+
+    def _tell(self) -> None:
+        if self._idle and not self._in_hand:
+            waiters, self._idle = self._idle, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+
+# --- The messages of one queue in line, several at a time: the next ones are handed out when all that
+# were handed out before are dealt with.
+#
+# One rule: what failed comes again together, before everything else of the queue, in its order. It
+# must not know locks, offsets or brokers. Source: apache/rocketmq ``ProcessQueue.takeMessages``,
+# ``makeMessageToConsumeAgain``.
+
+
+class OrderedBatches(OrderedLine):
+    """As ``OrderedLine``, up to ``count`` messages at a time."""
+
+    def __init__(self, ready: AnyReady, count: int) -> None:
+        super().__init__(ready)
+        self._count = count
+        self._left: dict[Delivery, None] = {}
+        """Handed out, or soon will be, and neither dealt with nor failed."""
+        self._failed: list[Delivery] = []
+        self._delay = 0.0
+
+    def put(self, messages: Iterable[Delivery]) -> None:
+        if not self._stopped:
+            self._waiting.extend(messages)
+            if not self._left and not self._failed:
+                self._next()
+
+    def done(self, message: Delivery) -> None:
+        if message in self._left:
+            del self._left[message]
+            self._look()
+
+    def again(self, message: Delivery, delay: float) -> None:
+        """It has failed: when the others that were handed out with it are dealt with, it comes
+        again after so many seconds, the longest that was said of any of them."""
+        message.taken = False
+        if message in self._left:
+            del self._left[message]
+            self._failed.append(message)
+            self._delay = max(self._delay, delay)
+            self._look()
+
+    @property
+    def _in_hand(self) -> bool:
+        return any(message.taken for message in self._left)
+
+    def _look(self) -> None:
+        if not self._left and not self._stopped:
+            if self._failed:
+                self._timer = self._loop.call_later(self._delay, self._go_on)
+            else:
+                self._next()
+        self._tell()
+
+    def _go_on(self) -> None:
+        self._timer = None
+        failed = sorted(self._failed, key=lambda message: message.queue_offset)
+        self._failed, self._delay = [], 0.0
+        for message in reversed(failed):
+            # a handler that has asked for it again may still say something, of that delivery
+            again = copy(message)
+            again.deliver_again()
+            self._waiting.appendleft(again)
+        self._next()
+
+    def _next(self) -> None:
+        batch = first_together(self._waiting, self._count)
+        for message in batch:
+            self._waiting.popleft()
+            self._left[message] = None
+        if batch:
+            self._ready.put(batch)
+
+
+def first_together(waiting: deque[Delivery], count: int) -> list[Delivery]:
+    """Those at the front, ``count`` at most, that may go into one call of a handler."""
+    batch: list[Delivery] = []
+    for message in waiting:
+        if len(batch) == count or (batch and not message.goes_with(batch[0])):
+            break
+        batch.append(message)
+    return batch
+
+
+def line_of(ready: AnyReady, order: InOrder | None) -> OrderedLine | None:
+    """What puts the messages of a queue into ``ready`` in ``order``; None: nothing does."""
+    if order is None:
+        return None
+    return OrderedLine(ready) if order.batch is None else OrderedBatches(ready, order.batch)
+
+
+# --- The queues that a member of a group has locked at their brokers, so that no other member handles
+# their messages.
+#
+# One rule: a lock is relied on for 30 s since the request that a broker last granted it to was
+# *sent*; the broker keeps it for 60 s, so that whoever gets it next begins after we have stopped. A
+# lock that was not valid for a moment is lost, and is taken anew. It must not know what is done with
+# a queue. Source: apache/rocketmq ``RebalanceImpl.lockAll``, ``ProcessQueue.isLockExpired``.
+
+log = logging.getLogger(__name__)
+
+RENEWAL_INTERVAL_S: Final = 20.0
+RELIANCE_S: Final = 30.0
+KEPT_S: Final = 55.0
+"""The broker keeps it for 60 s; until then nobody else has it, and what was done with it may be
+committed."""
+LOOK_INTERVAL_S: Final = 1.0
+"""How often is looked for locks that are to be renewed, again if it failed, or are lost."""
+
+
+class HeldLock:
+    """A lock that was granted to us. ``since``: loop time at which the request was sent that was
+    granted last."""
+
+    __slots__ = ("_loop", "revoked", "since")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, since: float) -> None:
+        self._loop = loop
+        self.since = since
+        self.revoked = False
+
+    @property
+    def valid(self) -> bool:
+        """Whether a handler may begin."""
+        return not self.revoked and self._loop.time() < self.since + RELIANCE_S
+
+    @property
+    def kept(self) -> bool:
+        """Whether nobody else can have it yet."""
+        return not self.revoked and self._loop.time() < self.since + KEPT_S
+
+
+class QueueLocks:
+    """The locks of one member. ``on_lost`` is called with a queue whose lock is no longer valid; it
+    is forgotten here then."""
+
+    def __init__(
+        self, instance: ClientInstance, group: str, on_lost: Callable[[MessageQueue], None]
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._held: dict[MessageQueue, HeldLock] = {}
+        self._renewing: set[str] = set()
+        self._complaints: dict[str, str] = {}
+
+    async def acquire(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, HeldLock]:
+        """Lock queues; which could be. Brokers that do not answer grant nothing."""
+        granted: dict[MessageQueue, HeldLock] = {}
+        for answer in await asyncio.gather(
+            *(self._ask(broker, ours) for broker, ours in _by_broker(queues).items())
+        ):
+            if answer is not None:
+                since, locked = answer
+                granted |= {queue: HeldLock(self._loop, since) for queue in locked}
+        self._held |= granted
+        return granted
+
+    async def release(self, queues: Iterable[MessageQueue]) -> None:
+        """Give locks back. A broker that does not hear of it frees them after a minute."""
+        for queue in (queues := list(queues)):
+            self._held.pop(queue, None)
+        await asyncio.gather(
+            *(self._unlock(broker, ours) for broker, ours in _by_broker(queues).items())
+        )
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Renew it no longer, without giving it back yet."""
+        self._held.pop(queue, None)
+
+    async def keep(self) -> None:
+        """Renew what is held every 20 s, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            for queue, lock in list(self._held.items()):
+                if not lock.valid:
+                    self._lose(queue, "it could not be renewed for 30 s")
+            due = self._loop.time() - RENEWAL_INTERVAL_S
+            old = [queue for queue, lock in self._held.items() if lock.since <= due]
+            for broker in _by_broker(old):
+                if broker not in self._renewing:
+                    self._instance.spawn(self._renew(broker), name=f"renew locks at {broker}")
+
+    async def _renew(self, broker: str) -> None:
+        self._renewing.add(broker)
+        try:
+            before = {
+                queue: lock for queue, lock in self._held.items() if queue.broker_name == broker
+            }
+            answer = await self._ask(broker, list(before))
+        finally:
+            self._renewing.discard(broker)
+        if answer is None:
+            return
+        since, locked = answer
+        for queue, lock in before.items():
+            if self._held.get(queue) is not lock:
+                continue
+            if queue not in locked:
+                lock.revoked = True
+                self._lose(queue, "its broker does not renew it")
+            elif lock.valid:
+                lock.since = since
+
+    def _lose(self, queue: MessageQueue, cause: str) -> None:
+        log.warning(
+            "lock of a queue is lost, its messages wait until it is locked again queue=%s cause=%s",
+            queue,
+            cause,
+        )
+        self._held.pop(queue, None)
+        self._on_lost(queue)
+
+    async def _ask(
+        self, broker: str, queues: Collection[MessageQueue]
+    ) -> tuple[float, Collection[MessageQueue]] | None:
+        since = self._loop.time()
+        try:
+            address = self._address(broker, queues)
+            await self._instance.introduced(address)
+            since = self._loop.time()
+            command = await self._instance.remoting.exchange(
+                address, LockBatchMq(), self._body(queues), timeout=CALL_TIMEOUT_S
+            )
+            if command.code != ResponseCode.SUCCESS:
+                raise ResponseError(
+                    command.code, command.remark, request="LockBatchMq", address=address
+                )
+            locked = fastjson.decode(command.body, LockBatchResponseBody).locked
+        except (RemotingError, ProtocolError, BodyError) as error:
+            # once per cause: it is asked again and again
+            if self._complaints.get(broker) != str(error):
+                self._complaints[broker] = str(error)
+                log.warning(
+                    "queues not locked group=%s broker=%s queues=%d cause=%s",
+                    self._group,
+                    broker,
+                    len(queues),
+                    error,
+                )
+            return None
+        self._complaints.pop(broker, None)
+        return since, [queue for queue in queues if queue in locked]
+
+    async def _unlock(self, broker: str, queues: Collection[MessageQueue]) -> None:
+        try:
+            address = self._address(broker, queues)
+            await self._instance.remoting.call(
+                address, UnlockBatchMq(), self._body(queues), timeout=CALL_TIMEOUT_S
+            )
+        except RemotingError as error:
+            log.info(
+                "queues not unlocked, their broker frees them in a minute broker=%s cause=%s",
+                broker,
+                error,
+            )
+
+    def _address(self, broker: str, queues: Collection[MessageQueue]) -> str:
+        address = self._instance.routes.address_of(broker, topic=next(iter(queues)).topic)
+        if address is None:
+            raise ConnectError(f"no address is known for broker {broker}")
+        return address
+
+    def _body(self, queues: Collection[MessageQueue]) -> bytes:
+        return fastjson.encode(
+            LockBatchRequestBody(
+                consumer_group=self._group, client_id=self._instance.client_id, mq_set=tuple(queues)
+            )
+        )
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    brokers: dict[str, list[MessageQueue]] = {}
+    for queue in sorted(queues):
+        brokers.setdefault(queue.broker_name, []).append(queue)
+    return brokers

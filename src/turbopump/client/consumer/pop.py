@@ -1,0 +1,414 @@
+"""One pop: the request, and what its answer means.
+
+One rule: it says how the pop went, and decides nothing. It must not know why it pops, or what
+becomes of the messages. Source: apache/rocketmq ``PullAPIWrapper.popAsync``,
+``MQClientAPIImpl.popMessageAsync``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.offsets import ConsumeFrom
+from turbopump.client.consumer.pull import DamagedMessage, tell_of
+from turbopump.client.consumer.subscription import Subscription
+from turbopump.client.instance import ClientInstance
+from turbopump.client.namespace import unwrap
+from turbopump.client.routes import Routes
+from turbopump.errors import (
+    BodyError,
+    ConnectError,
+    MessageError,
+    ResponseError,
+    StoredMessageError,
+)
+from turbopump.message.checked import DamagedEntry, good_entries
+from turbopump.message.codec import decode_entry
+from turbopump.message.inner_batch import is_wrapped, unwrapped
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.pop_handle import (
+    PopHandle,
+    QueueKey,
+    decode_numbers,
+    decode_offsets,
+    kind_of,
+    message_key,
+    queue_key,
+)
+from turbopump.message.properties import POP_CK, property_value
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.pop import InitMode, PopMessage, PopMessageReply
+
+# --- Inner batches that were popped: each message by itself, as pulls have them, under the one handle
+# that all of a batch have.
+#
+# One rule: for its broker a batch is one message. It is done when all of its messages are, and when
+# one is to come again they all do. Apache's clients hand a batch's bytes to the handler of a pop as
+# one message (``MQClientAPIImpl.processPopResponse`` takes nothing apart).
+
+
+class Popped(Protocol):
+    """Any message with a handle. ``batch``: the inner batch that it came in."""
+
+    topic: str
+    handle: str
+    queue_offset: int
+    batch: PoppedBatch | None
+
+
+class PoppedBatch:
+    """One delivery of a batch, with the ``messages`` in it. ``turn``: its handle changes once at a
+    time."""
+
+    __slots__ = ("_left", "_moved", "messages", "turn")
+
+    def __init__(self, messages: Sequence[Popped]) -> None:
+        self.messages = list(messages)
+        self.turn = asyncio.Lock()
+        self._left = {message.queue_offset for message in messages}
+        self._moved = (0.0, -1.0)
+
+    def done(self, message: Popped) -> bool:
+        """``message`` is done; whether all are now."""
+        self._left.discard(message.queue_offset)
+        return not self._left
+
+    def replace(self, before: Popped, message: Popped) -> None:
+        """``message`` is another delivery of the same, and has the handle from now on."""
+        self.messages = [message if other is before else other for other in self.messages]
+
+    def moved(self, handle: str, seconds: float, now: float) -> None:
+        """It comes again after so many seconds from ``now``, and has another handle from now on."""
+        self._moved = seconds, now
+        for message in self.messages:
+            message.handle = handle
+
+    def has_moved(self, seconds: float, since: float) -> bool:
+        """Whether it was told to come again after so many seconds, at ``since`` or later."""
+        return self._moved[0] == seconds and self._moved[1] >= since
+
+
+PoppedT = TypeVar("PoppedT", bound=Popped)
+
+
+def to_acknowledge(messages: Iterable[PoppedT]) -> Iterator[PoppedT]:
+    """Of messages that are done those that brokers are told of: of a batch one message, and only
+    when all of its messages are done."""
+    told: set[PoppedBatch] = set()
+    for message in messages:
+        batch = message.batch
+        if batch is None:
+            yield message
+        elif batch.done(message) and batch not in told:
+            told.add(batch)
+            yield message
+
+
+# --- Popped messages, and how they come out of a pop's answer: each with the handle by which its
+# broker knows this delivery of it.
+#
+# One rule: a handle names one delivery of one message; when its invisible time changes, it gets
+# another. Pure. It must not know who popped. Source: apache/rocketmq
+# ``MQClientAPIImpl.processPopResponse``.
+
+
+class PoppedMessage(ReceivedMessage):
+    """A message that is invisible to the rest of its group for a while. ``topic`` is the one it was
+    sent to, also when it comes again.
+
+    ``handle`` is what its broker knows this delivery by (Apache's ``POP_CK``, in Java's API the
+    receipt handle).
+    """
+
+    __slots__ = ("batch", "handle")
+
+    handle: str
+    batch: PoppedBatch | None
+    """The inner batch that it came in, with which it is acknowledged and comes again; None: it came
+    by itself."""
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery to this group it is, from 1."""
+        return self.reconsume_times + 1
+
+    @property
+    def visible_at_ms(self) -> int:
+        """When it comes again unless it is acknowledged: ms since 1970 by the broker's clock."""
+        return PopHandle.decode(self.handle).visible_at_ms
+
+
+class PoppedDelivery(Delivery):
+    """A popped message in a push consumer's hands. It is not wanted any more when it has become
+    visible to others."""
+
+    __slots__ = ("_now", "batch", "deadline", "handle")
+
+    handle: str
+    batch: PoppedBatch | None
+    deadline: float
+    _now: Callable[[], float]
+
+    def invisible_until(self, deadline: float, now: Callable[[], float]) -> None:
+        """For the owner: when it comes again unless it is acknowledged; ``now`` tells the time by
+        the same clock, in seconds."""
+        self.deadline = deadline
+        self._now = now
+
+    @property
+    def overdue(self) -> bool:
+        """Whether others may have it by now."""
+        return self._now() >= self.deadline
+
+    @property
+    def wanted(self) -> bool:
+        return not (self.settled or self._owner.dropped or self.overdue)
+
+
+MessageT = TypeVar("MessageT", PoppedMessage, PoppedDelivery)
+
+
+def popped_messages(
+    body: bytes, reply: PopMessageReply, queue: MessageQueue, message_type: type[MessageT]
+) -> tuple[list[MessageT], list[DamagedMessage]]:
+    """The good messages in the answer to a pop of ``queue`` (queue id −1: of any queue), with
+    broker name and handle; and the damaged ones. Inner batches are taken apart.
+
+    Raises MessageError if the answer's texts are none.
+    """
+    messages, batches, damaged = _decoded(body, queue, message_type)
+    _give_handles(messages, reply, queue.broker_name)
+    if not batches:
+        return messages, damaged
+    single: list[MessageT] = []
+    for number, message in enumerate(messages):
+        single += _taken_apart(message, batches[number]) if number in batches else [message]
+    return single, damaged
+
+
+def _decoded(
+    body: bytes, queue: MessageQueue, message_type: type[MessageT]
+) -> tuple[list[MessageT], dict[int, list[bytes]], list[DamagedMessage]]:
+    """The messages as the broker knows them, and by their number the entries in those that are
+    inner batches."""
+    messages: list[MessageT] = []
+    batches: dict[int, list[bytes]] = {}
+    damaged: list[DamagedMessage] = []
+
+    def add(entry: bytes, *, check_crc: bool) -> bool:
+        message = decode_entry(entry, check_crc=check_crc, message_type=message_type)
+        assert isinstance(message, message_type)
+        if check_crc and property_value(message.properties_text, POP_CK) is None:
+            return False
+        if is_wrapped(message.sys_flag):
+            batches[len(messages)] = unwrapped(entry)
+        message.batch = None
+        messages.append(message)
+        return True
+
+    def on_damage(entry: DamagedEntry) -> None:
+        # a message that comes again was written anew by the broker: it may carry the CRC of what it
+        # was before
+        try:
+            if add(body[entry.begin : entry.end], check_crc=True):
+                return
+        except StoredMessageError:
+            pass
+        damaged.append(DamagedMessage(queue, entry.queue_offset, entry.fault))
+
+    for entry in good_entries(body, on_damage):
+        try:
+            add(entry, check_crc=False)
+        except StoredMessageError as error:
+            damaged.append(DamagedMessage(queue, -1, str(error)))
+    return messages, batches, damaged
+
+
+def _taken_apart(whole: MessageT, entries: Sequence[bytes]) -> list[MessageT]:
+    """The messages of a batch, each with what the batch has of its pop."""
+    messages: list[MessageT] = []
+    for entry in entries:
+        message = decode_entry(entry, check_crc=False, message_type=type(whole))
+        assert isinstance(message, type(whole))
+        message.broker_name, message.handle, message.reconsume_times = (
+            whole.broker_name,
+            whole.handle,
+            whole.reconsume_times,
+        )
+        messages.append(message)
+    batch = PoppedBatch(messages)
+    for message in messages:
+        message.batch = batch
+    return messages
+
+
+def _give_handles(messages: Sequence[MessageT], reply: PopMessageReply, broker_name: str) -> None:
+    starts = decode_numbers(reply.start_offset_info)
+    offsets = decode_offsets(reply.msg_offset_info)
+    counts = decode_numbers(reply.order_count_info)
+    seen: dict[QueueKey, int] = {}
+    for message in messages:
+        message.broker_name = broker_name
+        said = property_value(message.properties_text, POP_CK)
+        if said is not None:  # it comes again: the broker has put its handle in
+            message.handle = said
+            continue
+        kind = kind_of(message.topic)
+        key = queue_key(kind, message.queue_id)
+        if counts:  # in order it comes again out of its own queue, where nothing is written on it
+            came_before = counts.get(
+                message_key(kind, message.queue_id, message.queue_offset), counts.get(key, 0)
+            )
+            message.reconsume_times = came_before or message.reconsume_times
+        # RocketMQ: a broker that tells none begins with the first
+        starts_at = starts.setdefault(key, message.queue_offset)
+        index = seen[key] = seen.get(key, -1) + 1
+        message.handle = PopHandle(
+            start_offset=starts_at,
+            pop_time_ms=reply.pop_time,
+            invisible_ms=reply.invisible_time,
+            revive_queue_id=reply.revive_qid,
+            kind=key.kind,
+            broker_name=broker_name,
+            queue_id=message.queue_id,
+            queue_offset=_place(message, offsets.get(key, ()), index),
+        ).encode()
+
+
+def _place(message: ReceivedMessage, offsets: Sequence[int], index: int) -> int:
+    """Its place in the queue that was popped, which need not be what it was stored with."""
+    if message.queue_offset in offsets or index >= len(offsets):
+        return message.queue_offset
+    return offsets[index]
+
+
+def single_handle(message: Popped) -> PopHandle:
+    """The handle of one message. Raises MessageError if it is none."""
+    handle = PopHandle.decode(message.handle)
+    if handle.queue_offset is None:
+        raise MessageError(f"the handle {message.handle!r} names no single message")
+    return handle
+
+
+BATCH_MAX: Final = 32
+"""Messages in one pop; brokers refuse more."""
+ANSWER_S: Final = 10.0
+"""For the answer, beyond what the broker may hold the pop."""
+WAIT_S: Final = 5.0
+"""How long a broker may hold a pop, or a question whether there is something to pop. Java's client
+says 15; but no arrival in a retry topic of the usual form wakes what Apache's brokers hold, so that
+a message that comes again would come so much later."""
+GIVEN_BACK_S: Final = 1.0
+"""A message that came and is not handled is made to come again after so long, instead of when its
+time is over. RocketMQ's proxy does so (``NACK_INVISIBLE_TIME``)."""
+ATTEMPTS_MAX: Final = 16
+"""Retries before a message is a dead letter, if nothing else is said."""
+
+_NOTHING: Final = (
+    ResponseCode.POLLING_TIMEOUT,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.POLLING_FULL,
+)
+
+
+class PopResult(NamedTuple, Generic[MessageT]):
+    """``wanted`` by the filter; the ``unwanted`` came because brokers compare hashes of tags.
+    ``full``: too many pops wait there."""
+
+    wanted: Sequence[MessageT]
+    unwanted: Sequence[MessageT] = ()
+    full: bool = False
+
+
+async def pop(
+    instance: ClientInstance,
+    group: str,
+    subscription: Subscription,
+    queue: MessageQueue,
+    message_type: type[MessageT],
+    *,
+    batch: int,
+    invisible_s: float,
+    wait_s: float,
+    init_mode: InitMode,
+    namespace: str | None,
+    attempt_id: str | None = None,
+) -> PopResult[MessageT]:
+    """Take messages of ``queue`` (as brokers know it; queue id −1: of any) for ``invisible_s``
+    seconds.
+
+    ``wait_s``: how long the broker may hold it. ``attempt_id``: it is an ordered pop, and one that
+    is made again because no answer came gets what the first one took. Messages come without
+    ``namespace``; damaged ones are logged and left out, and come again. Raises RemotingError, and
+    BodyError for an answer that cannot be read.
+    """
+    address = await introduced_master(instance, queue)
+    request = PopMessage(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        max_msg_nums=batch,
+        invisible_time=milliseconds(invisible_s),
+        poll_time=int(wait_s * 1000),
+        born_time=0,  # the broker's own now: our clock may be another
+        init_mode=init_mode,
+        exp_type=subscription.kind,
+        exp=subscription.expression,
+        order=attempt_id is not None,
+        attempt_id=attempt_id,
+    )
+    command = await instance.remoting.exchange(address, request, timeout=wait_s + ANSWER_S)
+    if command.code in _NOTHING:
+        return PopResult((), full=command.code == ResponseCode.POLLING_FULL)
+    if command.code != ResponseCode.SUCCESS:
+        raise ResponseError(command.code, command.remark, request="PopMessage", address=address)
+    try:
+        messages, damaged = popped_messages(
+            command.body, command.header(PopMessageReply), queue, message_type
+        )
+    except MessageError as error:
+        raise BodyError(f"the answer of {address} to a pop cannot be read: {error}") from None
+    tell_of(damaged)
+    wanted = [message for message in messages if subscription.wants(message)]
+    unwanted = (
+        [message for message in messages if not subscription.wants(message)]
+        if len(wanted) < len(messages)
+        else []
+    )
+    for message in messages:
+        message.topic = unwrap(namespace, queue.topic)
+    return PopResult(wanted, unwanted)
+
+
+async def introduced_master(instance: ClientInstance, queue: MessageQueue) -> str:
+    """The address of the master of the queue's broker, which knows us now. Raises RemotingError."""
+    address = master_address(instance.routes, queue.broker_name, queue.topic)
+    await instance.introduced(address)
+    return address
+
+
+def master_address(routes: Routes, broker_name: str, topic: str) -> str:
+    """By the route of ``topic``, or any other. Raises ConnectError if it has no master at the
+    moment: only a master pops."""
+    first = [routes.known[topic]] if topic in routes.known else []
+    for route in [*first, *routes.known.values()]:
+        address = route.master(broker_name)
+        if address is not None:
+            return address
+    raise ConnectError(f"no master of broker {broker_name} is known")
+
+
+def init_mode_of(consume_from: ConsumeFrom | datetime) -> InitMode:
+    """Where a group without a place begins. Brokers know no time here: a datetime means the last,
+    as in Java."""
+    return InitMode.MIN if consume_from is ConsumeFrom.FIRST else InitMode.MAX
+
+
+def milliseconds(seconds: float) -> int:
+    """At least one."""
+    return max(round(seconds * 1000), 1)

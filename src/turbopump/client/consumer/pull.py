@@ -1,0 +1,353 @@
+"""One pull of one queue: the request, and what its answer means.
+
+One rule: it says how the pull went and where to go on, and decides nothing. It must not know why
+the queue is pulled. Source: apache/rocketmq ``PullAPIWrapper``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from turbopump.client.consumer.subscription import Subscription
+from turbopump.client.instance import ClientInstance
+from turbopump.client.namespace import unwrap, unwrapped
+from turbopump.errors import (
+    ConnectError,
+    ProtocolError,
+    RemotingError,
+    ResponseError,
+    StoredMessageError,
+)
+from turbopump.message.checked import DamagedEntry, good_entries
+from turbopump.message.codec import decode_entry
+from turbopump.message.inner_batch import unwrapped as messages_of
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
+from turbopump.message.unread import unread_messages
+from turbopump.protocol.bodies.route import MASTER_ID
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
+from turbopump.protocol.requests.queries import QueryMessage
+
+PULL_BATCH: Final = 32
+
+
+class PullStatus(Enum):
+    """How a pull went; ``next_offset`` says in every case where to go on."""
+
+    FOUND = "FOUND"
+    NO_NEW_MESSAGE = "NO_NEW_MSG"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MSG"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+    """The queue no longer (or not yet) has that offset."""
+
+
+class PullResult(msgspec.Struct, frozen=True):
+    """``messages`` in the order of the queue; ``min_offset`` is the oldest the queue has,
+    ``max_offset`` one past its newest.
+
+    ``damaged`` came too, but failed their check (CRC) and are not among the messages; each has been
+    logged as an error. ``broker_id``: which of the broker's members the next pull should ask (0:
+    the master).
+    """
+
+    status: PullStatus
+    messages: Sequence[ReceivedMessage]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    damaged: Sequence[DamagedMessage] = ()
+    broker_id: int = MASTER_ID
+
+
+_STATUS_BY_CODE: Final[dict[int, PullStatus]] = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MESSAGE,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MESSAGE,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+async def pull_queue(
+    instance: ClientInstance,
+    group: str,
+    subscription: Subscription,
+    queue: MessageQueue,
+    offset: int,
+    max_messages: int,
+    *,
+    address: str,
+    wait: float,
+    timeout: float,
+    namespace: str | None,
+) -> PullResult:
+    """Ask the broker at ``address``, which must have been introduced, for ``queue`` (as brokers
+    know it) from ``offset`` on.
+
+    ``wait``: seconds that it may hold the pull; ``timeout``: seconds for the answer, beyond
+    ``wait``. Messages and damage come without ``namespace``. Nothing is logged. Raises
+    ResponseError for any other answer, or another RemotingError.
+    """
+    request = PullMessage(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=max_messages,
+        sys_flag=int(PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if wait > 0 else 0)),
+        suspend_timeout_millis=int(wait * 1000),
+        subscription=subscription.expression,
+        sub_version=subscription.version,
+        expression_type=subscription.kind,
+    )
+    command = await instance.remoting.exchange(address, request, timeout=wait + timeout)
+    status = _STATUS_BY_CODE.get(command.code)
+    if status is None:
+        raise ResponseError(command.code, command.remark, request="PullMessage", address=address)
+    reply = command.header(PullMessageReply)
+    messages: list[ReceivedMessage] = []
+    damaged: list[DamagedMessage] = []
+    if status is PullStatus.FOUND:
+        found, damaged = pulled_messages(
+            command.body, queue, offset, reply.next_begin_offset, ReceivedMessage
+        )
+        if namespace:
+            for message in found:
+                message.topic = unwrap(namespace, message.topic)
+            damaged = [replace(one, queue=unwrapped(namespace, one.queue)) for one in damaged]
+        for message in found:
+            if subscription.wants(message):
+                message.broker_name = queue.broker_name
+                messages.append(message)
+        if not messages:
+            status = PullStatus.NO_MATCHED_MESSAGE  # the broker compares hashes of tags only
+    return PullResult(
+        *(
+            status,
+            messages,
+            reply.next_begin_offset,
+            reply.min_offset,
+            reply.max_offset,
+            damaged,
+            reply.suggest_which_broker_id,
+        )
+    )
+
+
+# --- From a pull's answer to messages. One rule: a damaged message is never handed over, and is told
+# of where it was.
+#
+# The check is ``turbopump.message.checked``: bodyCRC, and the CRC over the whole entry where the
+# broker stored one.
+
+log = logging.getLogger(__name__)
+
+MessageT = TypeVar("MessageT", bound=ReceivedMessage)
+
+
+class DamagedMessage(msgspec.Struct, frozen=True):
+    """A message that came damaged: its queue, its offset there (the first it can have, if its own
+    is damaged) and what is wrong."""
+
+    queue: MessageQueue
+    queue_offset: int
+    fault: str
+
+
+def pulled_messages(
+    body: bytes, queue: MessageQueue, offset: int, next_offset: int, message_type: type[MessageT]
+) -> tuple[list[MessageT], list[DamagedMessage]]:
+    """The good messages in the answer to a pull of ``queue`` from ``offset`` on, which goes on at
+    ``next_offset``; and the damaged ones. Inner batches are taken apart, and what of them lies
+    before ``offset`` is left out."""
+    messages, at = unread_messages(body, message_type)
+    damaged: list[DamagedMessage] = []
+    if at == len(body):
+        return messages, damaged
+
+    def tell(said: int, fault: str) -> None:
+        expected = messages[-1].queue_offset + 1 if messages else offset
+        place = said if expected <= said < next_offset else expected
+        damaged.append(DamagedMessage(queue, place, fault))
+
+    def on_damage(entry: DamagedEntry) -> None:
+        tell(entry.queue_offset, entry.fault)
+
+    for entry in good_entries(body[at:], on_damage):
+        try:
+            for one in messages_of(entry):
+                message = decode_entry(one, check_crc=False, message_type=message_type)
+                assert isinstance(message, message_type)
+                if one is entry or message.queue_offset >= offset:
+                    messages.append(message)
+        except StoredMessageError as error:
+            tell(int.from_bytes(entry[20:28], signed=True), str(error))
+    return messages, damaged
+
+
+def tell_of(damaged: Sequence[DamagedMessage]) -> None:
+    """One line for each message that is left out."""
+    for one in damaged:
+        log.error(
+            "damaged message not handed over topic=%s broker=%s queue=%d offset=%d cause=%s",
+            *(
+                one.queue.topic,
+                one.queue.broker_name,
+                one.queue.queue_id,
+                one.queue_offset,
+                one.fault,
+            ),
+        )
+
+
+# --- What is at a place of a queue now: one pull for somebody who belongs to no group.
+#
+# One rule: it waits for nothing and leaves no trace on the broker. It must not know who asks.
+
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""The group that every broker has for tools; Apache's mqadmin reads under its name."""
+TIMEOUT_S: Final = 10.0
+_OUTCOMES: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+async def pull_now(
+    instance: ClientInstance, queue: MessageQueue, offset: int, count: int
+) -> tuple[list[ReceivedMessage], PullMessageReply]:
+    """The good messages from ``offset`` on, if any (a broker gives 32 at most by default), and the
+    reply, which says where to go on and what offsets the queue has. Raises a RemotingError."""
+    address = (await instance.routes.get(queue.topic)).readable_address(queue.broker_name)
+    if address is None:
+        raise ConnectError(
+            f"topic {queue.topic!r} has no queue on a broker {queue.broker_name!r}; its queues: "
+            "turbopump topic route"
+        )
+    request = PullMessage(
+        consumer_group=TOOLS_GROUP,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=count,
+        sys_flag=PullSysFlag.SUBSCRIPTION,
+        subscription="*",
+        expression_type="TAG",
+    )
+    answer = await instance.remoting.exchange(address, request, timeout=TIMEOUT_S)
+    if answer.code not in _OUTCOMES:
+        raise ResponseError(answer.code, answer.remark, request="PullMessage", address=address)
+    reply = answer.header(PullMessageReply)
+    if answer.code != ResponseCode.SUCCESS:
+        return [], reply
+    messages, _ = pulled_messages(
+        answer.body, queue, offset, reply.next_begin_offset, ReceivedMessage
+    )
+    for message in messages:
+        message.broker_name = queue.broker_name
+    return messages, reply
+
+
+# --- What brokers found, put together: checked, compared with what was asked, and in order. It must
+# not know how they were asked.
+
+
+Time = int | datetime
+"""ms since 1970 UTC, or a datetime."""
+
+
+class FoundMessages(msgspec.Struct, frozen=True):
+    """``messages``, oldest first. ``missing``: brokers (or queues) that could not be asked, and
+    why: there may be more messages there. ``remarks``: what brokers that found nothing by a key say
+    about it: that it is damaged, that they keep no index."""
+
+    messages: Sequence[ReceivedMessage]
+    missing: Mapping[str, str]
+    remarks: Mapping[str, str] = {}
+
+
+async def each_answer(asked: Mapping[str, Awaitable[list[ReceivedMessage]]]) -> FoundMessages:
+    """All that is found, and by name who could not be asked."""
+    outcomes = await asyncio.gather(*asked.values(), return_exceptions=True)
+    messages: list[ReceivedMessage] = []
+    missing: dict[str, str] = {}
+    for name, outcome in zip(asked, outcomes, strict=True):
+        if isinstance(outcome, list):
+            messages.extend(outcome)
+        elif isinstance(outcome, RemotingError | ProtocolError):
+            missing[name] = str(outcome)
+        else:
+            raise outcome
+    return FoundMessages(messages, missing)
+
+
+def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedMessage]:
+    """The messages in a broker's answer; those that are damaged are logged and left out."""
+    messages = []
+
+    def on_damage(entry: DamagedEntry) -> None:
+        log.error(
+            "damaged message not handed over broker=%s address=%s cause=%s",
+            broker_name,
+            address,
+            entry.fault,
+        )
+
+    for entry in good_entries(body, on_damage):
+        try:
+            message = decode_entry(entry, check_crc=False)
+        except StoredMessageError as error:
+            log.error(
+                "damaged message not handed over broker=%s address=%s cause=%s",
+                broker_name,
+                address,
+                error,
+            )
+            continue
+        message.broker_name = broker_name
+        messages.append(message)
+    return messages
+
+
+def is_meant(message: ReceivedMessage, request: QueryMessage, begin_ms: int) -> bool:
+    """Whether a message is what the request, at ``begin_ms`` or later, asked for."""
+    if (
+        message.topic != request.topic
+        or not begin_ms <= message.store_timestamp <= request.end_timestamp
+    ):
+        return False
+    if request.unique_key:
+        return message.properties.get(UNIQ_KEY) == request.key
+    return request.key in message.properties.get(KEYS, "").split(KEY_SEPARATOR)
+
+
+def in_order(messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
+    """By store time, oldest first."""
+    return sorted(
+        messages,
+        key=lambda message: (
+            message.store_timestamp,
+            message.broker_name,
+            message.commit_log_offset,
+        ),
+    )
+
+
+def as_ms(time: Time | None, default: int) -> int:
+    """A time in ms since 1970."""
+    if time is None:
+        return default
+    return int(time.timestamp() * 1000) if isinstance(time, datetime) else time

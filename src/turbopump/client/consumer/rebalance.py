@@ -1,0 +1,297 @@
+"""Dividing the queues of a group among its members: what each gets (pure), and when the division is
+looked at again.
+
+One rule: it is decided from what the brokers say *now*; if they cannot be asked, everything stays
+as it is and is looked at again soon. It must not know what having a queue means. Source:
+apache/rocketmq ``RebalanceImpl``, ``RebalanceService``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from turbopump.client.allocation import Strategy
+from turbopump.client.instance import CALL_TIMEOUT_S, ROUTE_INTERVAL_S, ClientInstance
+from turbopump.client.namespace import unwrap, unwrapped
+from turbopump.client.routes import TopicRoute
+from turbopump.client.user_function import NotCalledError, UserFunction
+from turbopump.errors import BodyError, RemotingError, ResponseError, RouteNotFoundError
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.rules import RETRY_PREFIX
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.consumers import ConsumerIdList
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.clients import GetConsumerListByGroup
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 20.0
+RETRY_INTERVAL_S: Final = 0.25
+RETRY_INTERVAL_MAX_S: Final = 1.0
+"""After a look that was not complete it is looked again, at these intervals: the first is doubled
+up to the last. In order, a queue that changes hands waits for them after its lock is given back or
+has expired: two seconds after a notice everything has its owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one look at a topic means for us."""
+
+    gained: Sequence[MessageQueue]
+    lost: Sequence[MessageQueue]
+
+
+def decide(
+    queues: Collection[MessageQueue],
+    clients: Collection[str],
+    client_id: str,
+    assigned: Collection[MessageQueue],
+    strategy: Strategy,
+) -> Change:
+    """What ``client_id`` gains and loses of the topic of ``queues``. A client that the brokers do
+    not list gets nothing new and loses nothing. A strategy may know queues of other topics too:
+    those are not asked about."""
+    if client_id not in clients:
+        return Change((), ())
+    topics = {queue.topic for queue in queues}
+    ours = [
+        queue
+        for queue in strategy(sorted(queues), sorted(clients), client_id)
+        if queue.topic in topics
+    ]
+    kept = set(ours)
+    before = set(assigned)
+    return Change([queue for queue in ours if queue not in before], sorted(before - kept))
+
+
+class Balancer:
+    """Looks at every topic each 20 s, at ``wake`` and, after a failure, soon again.
+
+    ``assigned`` gives our queues of a topic; ``apply`` makes a change real and says whether all of
+    it could be done. ``strategy`` None: every queue is ours, whoever else is there (broadcasting).
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        topics: Callable[[], Sequence[str]],
+        strategy: Strategy | None,
+        *,
+        assigned: Callable[[str], Collection[MessageQueue]],
+        apply: Callable[[Change], Awaitable[bool]],
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._topics = topics
+        self._strategy = strategy
+        self._assigned = assigned
+        self._apply = apply
+        self._look: Callable[[str], Awaitable[bool]] = self.divide
+        self._woken = asyncio.Event()
+        self._complaints: dict[str, str] = {}
+        self._changes: dict[str, str] = {}
+
+    def leave_to(self, look: Callable[[str], Awaitable[bool]]) -> None:
+        """From now on ``look`` divides each topic and makes the changes real; what ``divide``
+        promises, it does."""
+        self._look = look
+
+    def wake(self) -> None:
+        """Something has changed: look now."""
+        self._woken.set()
+
+    async def run(self, *, complete: bool = True) -> None:
+        """Look again and again, the first time when woken or after one interval; soon, if the last
+        look was not ``complete``."""
+        pause = RETRY_INTERVAL_S
+        while True:
+            try:
+                async with asyncio.timeout(INTERVAL_S if complete else pause):
+                    await self._woken.wait()
+                pause = RETRY_INTERVAL_S
+            except TimeoutError:
+                pause = min(pause * 2, RETRY_INTERVAL_MAX_S)
+            if complete := await self.balance():
+                pause = RETRY_INTERVAL_S
+
+    async def balance(self) -> bool:
+        """Look at every topic now; False if something could not be done and should be tried again
+        soon."""
+        self._woken.clear()
+        complete = True
+        for topic in self._topics():
+            try:
+                complete &= await self._look(topic)
+                self._complaints.pop(topic, None)
+            except (RemotingError, RouteNotFoundError, BodyError) as error:
+                if not topic.startswith(RETRY_PREFIX):
+                    complete = False
+                    self._complain(topic, str(error))
+            except Exception as error:
+                # of a user's strategy, which may do better the next time: as ``rebalanceByTopic``
+                complete = False
+                self._complain(topic, f"{error!r:.200}", error)
+        return complete
+
+    async def divide(self, topic: str) -> bool:
+        """Divide the queues of ``topic`` as they and the members are now; False if not all of it
+        could be done. Raises RemotingError, RouteNotFoundError, BodyError."""
+        route = await self._instance.routes.get(topic)
+        if self._strategy is None:
+            clients = [self._instance.client_id]
+            change = decide(
+                route.subscribe_queues,
+                clients,
+                self._instance.client_id,
+                self._assigned(topic),
+                lambda queues, *_: list(queues),
+            )
+        else:
+            clients = await self._clients(sorted(route.every_address(slaves=True)))
+            change = decide(
+                route.subscribe_queues,
+                clients,
+                self._instance.client_id,
+                self._assigned(topic),
+                self._strategy,
+            )
+        if change.gained or change.lost:
+            gained, lost = (
+                " ".join(map(str, queues)) or "-" for queues in (change.gained, change.lost)
+            )
+            text = f"members={len(clients)} gained={gained} lost={lost}"
+            if self._changes.get(topic) != text:  # once, however often it is tried again
+                self._changes[topic] = text
+                log.info("rebalanced group=%s topic=%s %s", self._group, topic, text)
+            return await self._apply(change)
+        self._changes.pop(topic, None)
+        return self._instance.client_id in clients
+
+    async def _clients(self, addresses: Sequence[str]) -> list[str]:
+        """The members of our group as any one of the topic's brokers knows them."""
+        request = GetConsumerListByGroup(consumer_group=self._group)
+        failure: RemotingError | None = None
+        for address in addresses:
+            try:
+                await self._instance.introduced(address)
+                command = await self._instance.remoting.exchange(
+                    address, request, timeout=CALL_TIMEOUT_S
+                )
+                if command.code != ResponseCode.SUCCESS:
+                    raise ResponseError(
+                        command.code,
+                        command.remark,
+                        request="GetConsumerListByGroup",
+                        address=address,
+                    )
+            except RemotingError as error:
+                failure = error
+                continue
+            clients = fastjson.decode(command.body, ConsumerIdList).consumer_id_list
+            if self._instance.client_id not in clients:
+                self._instance.forget_introduction(address)
+            return clients
+        if failure is not None:
+            raise failure
+        raise RouteNotFoundError("the topic has no broker at the moment")
+
+    def _complain(self, topic: str, cause: str, failure: Exception | None = None) -> None:
+        if self._complaints.get(topic) != cause:  # once per cause, not every few seconds
+            self._complaints[topic] = cause
+            if failure is None:
+                log.warning(
+                    "nothing to consume yet, goes on trying group=%s topic=%s cause=%s",
+                    self._group,
+                    topic,
+                    cause,
+                )
+            else:
+                log.error(
+                    "not rebalanced, the queues stay as they are and it goes on trying group=%s "
+                    "topic=%s cause=%s",
+                    self._group,
+                    topic,
+                    cause,
+                    exc_info=failure,
+                )
+
+
+# --- Who wants to know when the readable queues of a topic change.
+#
+# One rule: a listener hears of a change once, and one that fails is logged and called again for the
+# next. It must not know consumers. Source: apache/rocketmq ``TopicMessageQueueChangeListener``.
+
+
+QueueListener = Callable[[str, Sequence[MessageQueue]], object]
+"""(the topic, its readable queues now, sorted); a coroutine function or a plain one."""
+
+
+class QueueListeners:
+    """The listeners of one consumer; they get names without ``namespace``."""
+
+    def __init__(self, namespace: str | None) -> None:
+        self._namespace = namespace
+        self._listeners: dict[str, list[UserFunction]] = {}
+        self._known: dict[str, tuple[MessageQueue, ...]] = {}
+        self._instance: ClientInstance | None = None
+
+    async def add(self, topic: str, listener: QueueListener) -> None:
+        """Tell of ``topic`` (as brokers know it), from now on or from ``run`` on."""
+        self._listeners.setdefault(topic, []).append(
+            UserFunction(listener, threads=1, name="queue-listener")
+        )
+        if self._instance is not None:
+            await self._learn(topic, self._instance)
+
+    async def run(self, instance: ClientInstance) -> None:
+        """From now on changes are told. A topic that does not exist yet has no queues, and is asked
+        for again."""
+        self._instance = instance
+        while True:
+            for topic in list(self._listeners):
+                await self._learn(topic, instance)
+            await asyncio.sleep(ROUTE_INTERVAL_S)
+
+    def route_changed(self, route: TopicRoute) -> None:
+        """Tell, if the queues are others than before."""
+        if (
+            self._instance is None
+            or route.topic not in self._known
+            or self._known[route.topic] == route.subscribe_queues
+        ):
+            return
+        self._known[route.topic] = route.subscribe_queues
+        queues = [unwrapped(self._namespace, queue) for queue in route.subscribe_queues]
+        for listener in self._listeners[route.topic]:
+            self._instance.spawn(
+                self._tell(listener, unwrap(self._namespace, route.topic), queues),
+                name="queue listener",
+            )
+
+    def close(self) -> None:
+        """Call nobody, until it is ``run`` again."""
+        self._instance = None
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                listener.close()
+            listeners[:] = [listener.anew() for listener in listeners]
+
+    async def _learn(self, topic: str, instance: ClientInstance) -> None:
+        try:
+            route = await instance.routes.get(topic)
+            self._known.setdefault(topic, route.subscribe_queues)
+        except RouteNotFoundError:
+            self._known.setdefault(topic, ())
+
+    async def _tell(self, listener: UserFunction, topic: str, queues: list[MessageQueue]) -> None:
+        try:
+            await listener.call(topic, queues)
+        except NotCalledError:
+            pass  # the consumer is closed
+        except Exception:
+            log.exception("listener for queues failed topic=%s", topic)

@@ -1,0 +1,313 @@
+"""Acknowledgements that nobody waits for: what became done while one request was on its way goes
+with the next, to each broker in turn.
+
+One rule: an acknowledgement is told at least once, and again until its broker has it or the message
+has become visible anyway. It must not know who handled a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from turbopump.client.consumer.pop import (
+    Popped,
+    master_address,
+    milliseconds,
+    single_handle,
+    to_acknowledge,
+)
+from turbopump.client.instance import ClientInstance
+from turbopump.client.namespace import wrap
+from turbopump.errors import (
+    ConnectError,
+    MessageError,
+    RemotingError,
+    ResponseError,
+    RouteNotFoundError,
+)
+from turbopump.message.pop_handle import PopHandle, QueueKind
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.pop import BatchAck, BatchAckBody, pack_bits
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.pop import AckMessage, BatchAckMessage, ChangeInvisibleTime
+
+log = logging.getLogger(__name__)
+
+AT_ONCE_MAX: Final = 512
+"""Acknowledgements in one request."""
+PAUSE_S: Final = 1.0
+"""Until what a broker did not take is told again."""
+
+_FINAL: Final = (
+    ResponseCode.NO_MESSAGE,
+    ResponseCode.MESSAGE_ILLEGAL,
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.NO_PERMISSION,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+)
+
+
+class _Waiting(NamedTuple):
+    message: Popped
+    deadline: float
+
+
+class PopAcks:
+    """Tells by way of ``receipts``."""
+
+    def __init__(self, instance: ClientInstance, receipts: Receipts) -> None:
+        self._instance = instance
+        self._receipts = receipts
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[str, list[_Waiting]] = {}
+        self._sending: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refused = False
+
+    def begin(self, message: Popped, broker_name: str, deadline: float) -> None:
+        """It is done. ``deadline``, in the loop's seconds: when it comes again if its broker does
+        not hear of it."""
+        self._waiting.setdefault(broker_name, []).append(_Waiting(message, deadline))
+        if broker_name not in self._sending:
+            self._sending.add(broker_name)
+            self.spawn(self._send(broker_name), name=f"acknowledge to {broker_name}")
+
+    def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        """Do this too, and let ``finish`` wait for it."""
+        task = self._instance.spawn(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def finish(self, patience: float) -> None:
+        """Wait until everything is told, ``patience`` seconds at most."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=patience)
+
+    async def _send(self, broker_name: str) -> None:
+        waiting = self._waiting[broker_name]
+        try:
+            while waiting:
+                await asyncio.sleep(0)  # what else becomes done in this turn goes along
+                now, later = waiting[:AT_ONCE_MAX], waiting[AT_ONCE_MAX:]
+                waiting[:] = later
+                try:
+                    await self._receipts.acknowledge(one.message for one in now)
+                    self._refused = False
+                except (RemotingError, MessageError) as error:
+                    code = error.code if isinstance(error, ResponseError) else None
+                    # it comes too late: the message comes again, or has come
+                    if code != ResponseCode.NO_MESSAGE:
+                        self._tell_refused(broker_name, len(now), error)
+                    if isinstance(error, RemotingError) and code not in _FINAL:
+                        waiting[:0] = [
+                            one for one in now if one.deadline > self._loop.time() + PAUSE_S
+                        ]
+                        if waiting:
+                            await asyncio.sleep(PAUSE_S)
+        finally:
+            self._sending.discard(broker_name)
+
+    def _tell_refused(self, broker_name: str, count: int, error: Exception) -> None:
+        if not self._refused:  # one line when it begins
+            log.warning(
+                "messages cannot be acknowledged, tried again until they come again broker=%s "
+                "count=%d cause=%s",
+                *(broker_name, count, error),
+            )
+        self._refused = True
+
+
+# --- What is told to brokers of popped messages: that they are done, or that they are to come again at
+# another time.
+#
+# One rule: it is told to the master of the broker that a handle names, and to nobody else. It must
+# not know why. Source: apache/rocketmq ``MQClientAPIImpl.ackMessageAsync``, ``batchAckMessageAsync``,
+# ``changeInvisibleTimeAsync``.
+
+TIMEOUT_S: Final = 5.0
+SPAN_MAX: Final = 4096
+"""A message further than that behind the start of its pop is acknowledged alone: a batch has a bit
+for every offset between."""
+
+
+class _Receipt(NamedTuple):
+    topic: str
+    text: str
+    handle: PopHandle
+    place: int
+
+
+class Receipts:
+    """Of one group, by the name that brokers know; users know topics without ``namespace``."""
+
+    def __init__(self, instance: ClientInstance, group: str, namespace: str | None) -> None:
+        self._instance = instance
+        self._group = group
+        self._namespace = namespace
+        self._without_batches: set[str] = set()
+        """Brokers that know no 200151."""
+
+    async def acknowledge(self, messages: Iterable[Popped], *, timeout: float = TIMEOUT_S) -> None:
+        """These are done. Several of one broker go as one request, which says nothing of each. Of
+        an inner batch its broker hears when all of its messages are.
+
+        Raises MessageError for a handle that is none, before anything is sent; RemotingError if a
+        broker could not be told or refused (code 208: it knows no such message), after the others
+        were told.
+        """
+        by_broker: dict[str, list[_Receipt]] = {}
+        for message in to_acknowledge(messages):
+            receipt = self._receipt(message)
+            by_broker.setdefault(receipt.handle.broker_name, []).append(receipt)
+        outcomes = await asyncio.gather(
+            *(
+                self._acknowledge_at(name, receipts, timeout)
+                for name, receipts in by_broker.items()
+            ),
+            return_exceptions=True,
+        )
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+    async def change_invisible_time(
+        self, message: Popped, seconds: float, *, timeout: float = TIMEOUT_S
+    ) -> str:
+        """It comes again ``seconds`` from now, with its whole inner batch if it came in one; its
+        new handle, the old one is void. Raises MessageError, RemotingError."""
+        batch = message.batch
+        if batch is None:
+            return await self._change(message, seconds, timeout)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        async with batch.turn:
+            # else one of its messages was to come then, too
+            if not batch.has_moved(seconds, began):
+                batch.moved(await self._change(message, seconds, timeout), seconds, loop.time())
+        return message.handle
+
+    async def _change(self, message: Popped, seconds: float, timeout: float) -> str:
+        receipt = self._receipt(message)
+        handle = receipt.handle
+        request = ChangeInvisibleTime(
+            consumer_group=self._group,
+            topic=handle.real_topic(receipt.topic, self._group),
+            queue_id=handle.queue_id,
+            extra_info=receipt.text,
+            offset=receipt.place,
+            invisible_time=milliseconds(seconds),
+        )
+        address = await self._address(handle.broker_name, receipt.topic)
+        reply = await self._instance.remoting.call(address, request, timeout=timeout)
+        return PopHandle(
+            start_offset=receipt.place,
+            pop_time_ms=reply.pop_time,
+            invisible_ms=reply.invisible_time,
+            revive_queue_id=reply.revive_qid,
+            kind=handle.kind,
+            broker_name=handle.broker_name,
+            queue_id=handle.queue_id,
+            queue_offset=receipt.place,
+        ).encode()
+
+    def _receipt(self, message: Popped) -> _Receipt:
+        handle = single_handle(message)
+        assert handle.queue_offset is not None
+        return _Receipt(
+            wrap(self._namespace, message.topic), message.handle, handle, handle.queue_offset
+        )
+
+    async def _acknowledge_at(
+        self, broker_name: str, receipts: Sequence[_Receipt], timeout: float
+    ) -> None:
+        address = await self._address(broker_name, receipts[0].topic)
+        if broker_name in self._without_batches:
+            single, body = list(receipts), None
+        else:
+            single, body = self._batched(broker_name, receipts)
+        if body is not None:
+            command = await self._instance.remoting.exchange(
+                address, BatchAckMessage(), fastjson.encode(body), timeout=timeout
+            )
+            if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                self._without_batches.add(broker_name)
+                single = list(receipts)
+            elif command.code != ResponseCode.SUCCESS:
+                raise ResponseError(
+                    command.code, command.remark, request="BatchAckMessage", address=address
+                )
+        await asyncio.gather(
+            *(self._acknowledge_one(address, receipt, timeout) for receipt in single)
+        )
+
+    def _batched(
+        self, broker_name: str, receipts: Sequence[_Receipt]
+    ) -> tuple[list[_Receipt], BatchAckBody | None]:
+        """Those that go alone, and the request for the others."""
+        together: dict[tuple[str, QueueKind, int, int, int, int, int], list[_Receipt]] = {}
+        alone: list[_Receipt] = []
+        for receipt in receipts:
+            handle = receipt.handle
+            if len(receipts) == 1 or not 0 <= receipt.place - handle.start_offset < SPAN_MAX:
+                alone.append(receipt)
+                continue
+            one_pop = (
+                *(
+                    receipt.topic,
+                    handle.kind,
+                    handle.queue_id,
+                    handle.start_offset,
+                    handle.pop_time_ms,
+                ),
+                *(handle.invisible_ms, handle.revive_queue_id),
+            )
+            together.setdefault(one_pop, []).append(receipt)
+        if not together:
+            return alone, None
+        acks = tuple(
+            BatchAck(
+                consumer_group=self._group,
+                topic=topic,
+                retry=kind.value,
+                start_offset=start,
+                queue_id=queue_id,
+                revive_queue_id=revive_queue_id,
+                pop_time=pop_time,
+                invisible_time=invisible,
+                bits=pack_bits(receipt.place - start for receipt in group),
+            )
+            for (
+                topic,
+                kind,
+                queue_id,
+                start,
+                pop_time,
+                invisible,
+                revive_queue_id,
+            ), group in together.items()
+        )
+        return alone, BatchAckBody(broker_name=broker_name, acks=acks)
+
+    async def _acknowledge_one(self, address: str, receipt: _Receipt, timeout: float) -> None:
+        handle = receipt.handle
+        request = AckMessage(
+            consumer_group=self._group,
+            topic=handle.real_topic(receipt.topic, self._group),
+            queue_id=handle.queue_id,
+            extra_info=receipt.text,
+            offset=receipt.place,
+        )
+        await self._instance.remoting.call(address, request, timeout=timeout)
+
+    async def _address(self, broker_name: str, topic: str) -> str:
+        try:
+            return master_address(self._instance.routes, broker_name, topic)
+        except ConnectError:
+            try:
+                await self._instance.routes.refresh(topic)
+            except RouteNotFoundError as error:
+                raise ConnectError(str(error)) from None
+            return master_address(self._instance.routes, broker_name, topic)

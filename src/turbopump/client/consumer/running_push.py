@@ -1,0 +1,330 @@
+"""A push consumer while it runs: what it is made of from start to close, and in which order that
+begins and ends.
+
+One rule: it hears of its group, its routes and its connections from the instance it has joined. It
+must not know its user's calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, MutableMapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, cast
+
+from turbopump.client.allocation import Strategy
+from turbopump.client.consumer.assignment import Assignment, BrokerDivision, PopAssignment
+from turbopump.client.consumer.delivery import (
+    BatchHandler,
+    Handled,
+    LateHandlerError,
+    called_with_lists,
+    keys_of,
+)
+from turbopump.client.consumer.handling import Handler, HandlerPool, HandlerThreads
+from turbopump.client.consumer.offsets import (
+    ConsumeFrom,
+    LocalOffsets,
+    OffsetStore,
+    default_directory,
+)
+from turbopump.client.consumer.operated_consumers import OperatedPush
+from turbopump.client.consumer.ordered import InOrder
+from turbopump.client.consumer.process_queue import PullLimits
+from turbopump.client.consumer.ready_messages import ReadyBatches, ReadyMessages
+from turbopump.client.consumer.rebalance import Balancer, Change
+from turbopump.client.consumer.send_back import SendBack
+from turbopump.client.consumer.settings import PopSettings
+from turbopump.client.consumer.statistics import Consumption
+from turbopump.client.consumer.subscription import Subscription
+from turbopump.client.heartbeat import Member
+from turbopump.client.instance import ClientInstance
+from turbopump.client.routes import TopicRoute
+from turbopump.client.tracing import Tracing
+from turbopump.client.user_function import is_coroutine_function
+from turbopump.errors import NotStartedError
+from turbopump.message.message_queue import MessageQueue
+from turbopump.message.pop_handle import pop_retry_topic
+from turbopump.store.disk import Disk
+
+
+@dataclass(frozen=True, slots=True)
+class PushSettings:
+    """As its user gave them, checked: see ``PushConsumer``. ``order``: in order, and how;
+    ``asks_brokers``: brokers divide the queues; ``limits`` and ``batch``: how much is pulled ahead,
+    and in one pull; ``handler_batch`` None: a handler gets one message at a time."""
+
+    handler: Handler | BatchHandler | None
+    handler_batch: int | None
+    consume_from: ConsumeFrom | datetime
+    order: InOrder | None
+    broadcast: bool
+    offsets_directory: Path | None
+    disk: Disk | None
+    max_reconsume_times: int | None
+    strategy: Strategy
+    pop: PopSettings
+    asks_brokers: bool
+    namespace: str | None
+    limits: PullLimits
+    batch: int
+    consume_timeout: float
+
+
+class RunningPush:
+    """``ready``: what waits to be handled; ``messages``: the same for who takes it without a
+    handler. ``subscriptions``: by topic, as they are at any time. ``tracing`` None: nothing is
+    traced. ``concurrency``: handler calls at once."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        member: Member,
+        settings: PushSettings,
+        subscriptions: MutableMapping[str, Subscription],
+        tracing: Tracing | None,
+        *,
+        concurrency: int,
+    ) -> None:
+        assert member.consumer is not None
+        group, namespace = member.group, settings.namespace
+        self.instance = instance
+        self.member = member
+        self.closing = False
+        self.closed = asyncio.Event()
+        self._subscriptions = subscriptions
+        self._ordered, self._consume_timeout = settings.order is not None, settings.consume_timeout
+        self._tracing = tracing
+        self._tasks: list[asyncio.Task[None]] = []
+        self.consumption = Consumption(
+            asyncio.get_running_loop().time, tracing.of_consumer() if tracing is not None else None
+        )
+        self.ready: ReadyMessages | ReadyBatches
+        self.ready = self.messages = ReadyMessages(self.consumption.began)
+        if settings.handler_batch is not None:
+            began, ordered = self.consumption.began_together, settings.order is not None
+            self.ready = ReadyBatches(settings.handler_batch, began, ordered=ordered)
+        self._offsets: OffsetStore | LocalOffsets = OffsetStore(instance, group)
+        self._backs: SendBack | None = None
+        if settings.broadcast:
+            directory = settings.offsets_directory or default_directory()
+            self._offsets = LocalOffsets(
+                self._offsets, directory, instance.client_id, group, settings.disk
+            )
+        else:
+            self._backs = SendBack(instance, group, settings.max_reconsume_times, namespace)
+        self.assignment = Assignment(
+            *(
+                instance,
+                group,
+                subscriptions,
+                settings.consume_from,
+                self.ready,
+                self._offsets,
+                self._backs,
+            ),
+            order=settings.order,
+            namespace=namespace,
+            consumption=self.consumption,
+            limits=settings.limits,
+            batch=settings.batch,
+        )
+        self.pops = PopAssignment(
+            *(instance, group, subscriptions, settings.consume_from, self.ready, settings.pop),
+            *(self._backs, self.consumption),
+            order=settings.order,
+            namespace=namespace,
+        )
+        self.balancer = Balancer(
+            *(
+                instance,
+                group,
+                lambda: list(subscriptions),
+                None if settings.broadcast else settings.strategy,
+            ),
+            assigned=self.assignment.of_topic,
+            apply=self.assignment.apply,
+        )
+        if settings.asks_brokers:
+            division = BrokerDivision(
+                instance, group, subscriptions, self.assignment, self.pops, self.balancer.divide
+            )
+            self.balancer.leave_to(division.look)
+        self.handlers = self._handlers(settings, concurrency)
+        member.operated = OperatedPush(
+            *(self.assignment, self.pops, member.consumer, self.handlers, self.consumption),
+            *(instance.routes.name_servers, instance.environment.clock),
+            concurrency=concurrency,
+            ordered=settings.order is not None,
+            namespace=namespace,
+        )
+        member.on_group_change = self._group_changed
+        member.on_route_change = self._route_changed
+        member.on_disconnect = self._disconnected
+
+    def _handlers(
+        self, settings: PushSettings, concurrency: int
+    ) -> HandlerPool | HandlerThreads | None:
+        handler = settings.handler
+        if handler is None:
+            return None
+        fate = (
+            "is not delivered again (broadcasting)"
+            if settings.broadcast and settings.order is None
+            else None
+        )
+        kind: type[HandlerPool | HandlerThreads] = (
+            HandlerPool if is_coroutine_function(handler) else HandlerThreads
+        )
+        call = (
+            handler
+            if settings.handler_batch is None
+            else called_with_lists(cast(BatchHandler, handler))
+        )
+        return kind(call, self.ready, concurrency=concurrency, fate=fate)
+
+    @property
+    def queues(self) -> Collection[MessageQueue]:
+        """Those that are ours at the moment, pulled or popped."""
+        return [*self.assignment.queues, *self.pops.queues]
+
+    # --- life
+    # ----------------------------------------------------------------------------------------------
+
+    async def prepare(self, topics: Collection[str]) -> None:
+        """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
+        if self._tracing is not None:
+            await self._tracing.start()
+        await self.instance.routes.find(list(topics))
+
+    async def begin(self) -> None:
+        """Take up this member's share of the queues, and handle what they hold from now on. Raises
+        NotStartedError if it is closed."""
+        complete = not self.closing and await self.balancer.balance()
+        if self.closing:
+            raise NotStartedError(
+                "this PushConsumer was closed while it was started; start a new one"
+            )
+        spawn, assignment = self.instance.spawn, self.assignment
+        self._tasks = [
+            spawn(self.balancer.run(complete=complete), name="balancer"),
+            spawn(assignment.commit_for_ever(), name="commits"),
+        ]
+        if assignment.locks is not None:
+            self._tasks.append(spawn(assignment.locks.keep(), name="locks"))
+        if self.handlers is not None:
+            self.handlers.start()
+            if not self._ordered:
+                late = give_back_late(self.handlers.in_hand, self._consume_timeout)
+                self._tasks.append(spawn(late, name="late handlers"))
+
+    async def give_up(self, topic: str) -> None:
+        """It is not consumed any more: what is done of its queues is committed, and they are left
+        to others. In order, they are free when nobody handles a message of them, which is not
+        waited for."""
+        for name in (topic, pop_retry_topic(topic, self.member.group)):
+            if name in self._subscriptions:
+                self.assignment.stop_pulling(name)
+                del self._subscriptions[name]
+                await self.pops.apply(Change((), list(self.pops.of_topic(name))))
+                await self.assignment.apply(Change((), list(self.assignment.of_topic(name))))
+
+    def is_handling(self, task: asyncio.Task[Any] | None, thread: int | None) -> bool:
+        """Whether this task, or this thread, is one that calls the handler."""
+        return self.handlers is not None and task is not None and self.handlers.has(task, thread)
+
+    async def close(self, timeout: float) -> None:
+        """Stop pulling, let running handlers finish (``timeout`` seconds at most), commit, leave
+        the group, whatever fails on the way."""
+        for task in self._tasks:
+            task.cancel()
+        try:
+            await self._finish(timeout)
+        finally:
+            await self.instance.leave(self.member)
+            self.closed.set()
+
+    async def _finish(self, timeout: float) -> None:
+        self.assignment.stop_pulling()
+        self.pops.stop_popping()
+        self.ready.close()
+        if self.handlers is not None:
+            await self.handlers.stop(timeout)
+        if self._backs is not None:
+            await self._backs.finish(timeout)
+        await self.assignment.close(timeout)
+        # A handler in a thread cannot be stopped: what it has stays invisible for its time.
+        await self.pops.close(timeout, give_back_taken=self.handlers is None)
+        if isinstance(self._offsets, LocalOffsets):
+            await self._offsets.close()
+        if self._tracing is not None:
+            await self._tracing.close()
+
+    # --- what it hears
+    # ----------------------------------------------------------------------------------------------
+
+    def _group_changed(self) -> None:
+        """Somebody may be about to take over queues of ours: what is done shall not be done
+        again."""
+        if not self.closing:
+            self.instance.spawn(self.assignment.commit(), name="commit")
+            self.balancer.wake()
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        if route.topic in self._subscriptions:
+            self.balancer.wake()
+
+    def _disconnected(self, address: str) -> None:
+        """A broker that was killed may have lost the last seconds of offsets: tell it again."""
+        address_of = self.instance.routes.address_of
+        self.assignment.told_nothing(
+            [
+                queue
+                for queue in self.assignment.queues
+                if address_of(queue.broker_name, topic=queue.topic) == address
+            ]
+        )
+
+
+# --- Messages whose handlers do not come back: after a while each is given back to its broker, so that
+# its queue goes on.
+#
+# One rule: whoever handles such a message is not disturbed, and nothing it says of it later counts.
+# It must not know queues or offsets. Source: apache/rocketmq ``ProcessQueue.cleanExpiredMsg``.
+
+log = logging.getLogger(__name__)
+
+LEVEL: Final = 3
+"""The delay level after which such a message comes again: 10 s by Apache's table."""
+
+
+async def give_back_late(in_hand: Callable[[], Iterable[Handled]], timeout: float) -> None:
+    """For ever: of what handlers have ``in_hand``, give back what has been there for ``timeout``
+    seconds."""
+    loop = asyncio.get_running_loop()
+    while True:
+        now = loop.time()
+        next_due = now + timeout
+        for message in in_hand():
+            if message.settled or not message.taken:
+                continue
+            due = message.taken_at + timeout
+            if due <= now:
+                _give_back(message, now - message.taken_at)
+            else:
+                next_due = min(next_due, due)
+        await asyncio.sleep(max(next_due - now, 0.001))
+
+
+def _give_back(message: Handled, seconds: float) -> None:
+    log.warning(
+        "handler has not ended for %.0f s, its message is given back, what it says later does "
+        "not count %s",
+        *(seconds, keys_of(message)),
+    )
+    message.retry(
+        level=LEVEL, reason=LateHandlerError(f"its handler had not ended after {seconds:.0f} s")
+    )

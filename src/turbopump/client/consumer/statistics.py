@@ -1,0 +1,178 @@
+"""How a consumer's pulls and handling go, by topic: times and rates of the last minute, failures of
+the last hour.
+
+One rule: noting costs an addition; windows are made when somebody reads, out of slices of ten
+seconds. Pure: time comes in as a value, in seconds. Source: apache/rocketmq
+``ConsumerStatsManager``, ``StatsItem``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from typing import Final
+
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.tracing import ConsumeTraces
+from turbopump.protocol.bodies.running import ConsumeStatus
+
+SLICE_S: Final = 10.0
+MINUTE_S: Final = 60.0
+HOUR_S: Final = 3600.0
+
+
+class _Slice:
+    """What happened in ten seconds from ``start`` on."""
+
+    __slots__ = ("failed", "handled", "handling_s", "ok", "pulled", "pulling_s", "pulls", "start")
+
+    def __init__(self, start: float) -> None:
+        self.start = start
+        self.pulls = self.pulled = self.handled = self.ok = self.failed = 0
+        self.pulling_s = self.handling_s = 0.0
+
+
+class TopicStatistics:
+    """One topic of a group. Keeps an hour."""
+
+    __slots__ = ("_end", "_now", "_past", "_since")
+
+    def __init__(self, now: float) -> None:
+        self._since = now
+        self._past: deque[_Slice] = deque(maxlen=int(HOUR_S / SLICE_S))
+        self._end = 0.0
+        self._now = self._roll(now)
+
+    def pulled(self, count: int, seconds: float, now: float) -> None:
+        """A pull brought ``count`` messages after ``seconds``."""
+        current = self._now if now < self._end else self._roll(now)
+        current.pulls += 1
+        current.pulled += count
+        current.pulling_s += seconds
+
+    def handled(self, seconds: float, now: float, *, ok: bool) -> None:
+        """A message was dealt with, or has failed, after ``seconds`` in somebody's hands."""
+        current = self._now if now < self._end else self._roll(now)
+        current.handled += 1
+        current.handling_s += seconds
+        if ok:
+            current.ok += 1
+        else:
+            current.failed += 1
+
+    def status(self, now: float) -> ConsumeStatus:
+        """Times in ms, rates per second. RocketMQ: the handling time is that of the last hour if
+        the last minute had none."""
+        minute, hour = self._window(now, MINUTE_S), self._window(now, HOUR_S)
+        seconds = max(min(now - self._since, now - _start(now) + MINUTE_S - SLICE_S), 1.0)
+        handling = minute if minute.handled else hour
+        return ConsumeStatus(
+            pull_rt=_mean_ms(minute.pulling_s, minute.pulls),
+            pull_tps=minute.pulled / seconds,
+            consume_rt=_mean_ms(handling.handling_s, handling.handled),
+            consume_ok_tps=minute.ok / seconds,
+            consume_failed_tps=minute.failed / seconds,
+            consume_failed_msgs=hour.failed,
+        )
+
+    def _window(self, now: float, length: float) -> _Slice:
+        """The slices of so many seconds, the running one among them, as one."""
+        first = _start(now) - length + SLICE_S
+        total = _Slice(first)
+        for piece in (*self._past, self._now):
+            if piece.start >= first:
+                total.pulls += piece.pulls
+                total.pulled += piece.pulled
+                total.pulling_s += piece.pulling_s
+                total.handled += piece.handled
+                total.handling_s += piece.handling_s
+                total.ok += piece.ok
+                total.failed += piece.failed
+        return total
+
+    def _roll(self, now: float) -> _Slice:
+        if self._end:
+            self._past.append(self._now)
+        self._now = _Slice(_start(now))
+        self._end = self._now.start + SLICE_S
+        return self._now
+
+
+def _start(now: float) -> float:
+    return now // SLICE_S * SLICE_S
+
+
+def _mean_ms(seconds: float, times: int) -> float:
+    return seconds * 1000 / times if times else 0.0
+
+
+# --- What is noted of a consumer's messages, from when they are taken to when they are settled:
+# statistics always, traces if wanted.
+#
+# One rule: noting changes nothing of what becomes of a message. It must not know queues, offsets or
+# brokers.
+
+
+class Consumption:
+    """``now`` in seconds, of a clock that only goes on. ``traces`` None: nothing is traced."""
+
+    def __init__(self, now: Callable[[], float], traces: ConsumeTraces | None = None) -> None:
+        self._now = now
+        self._traces = traces
+        self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
+        self._topics: dict[str, TopicStatistics] = {}
+
+    def of(self, topic: str) -> TopicStatistics:
+        """The statistics of one topic, as brokers know it."""
+        found = self._topics.get(topic)
+        if found is None:
+            found = self._topics[topic] = TopicStatistics(self._now())
+        return found
+
+    def statuses(self) -> dict[str, ConsumeStatus]:
+        """How each topic goes now."""
+        now = self._now()
+        return {topic: statistics.status(now) for topic, statistics in self._topics.items()}
+
+    def began(self, message: Delivery) -> None:
+        """Somebody has taken the message; from any thread."""
+        message.taken_at = self._now()
+        if self._traces is None:
+            return
+        if get_ident() == self._thread:
+            self._traces.began(message)
+        else:
+            message.trace = self._traces.now_ms()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._traces.began_at, message)
+
+    def began_together(self, messages: Sequence[Delivery]) -> None:
+        """Somebody has taken these, for one call of a handler; from any thread."""
+        now = self._now()
+        for message in messages:
+            message.taken_at = now
+        if self._traces is None:
+            return
+        together = self._traces.together(len(messages))
+        for message in messages:
+            message.trace = together
+        if get_ident() == self._thread:
+            self._traces.began_all(messages)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._traces.began_all, messages)
+
+    def ended(self, message: Delivery, statistics: TopicStatistics, *, ok: bool) -> float:
+        """It is dealt with, or has failed; when that is. Notes nothing of a message that nobody had
+        taken."""
+        now = self._now()
+        if message.taken:
+            seconds = now - message.taken_at if message.handled_s is None else message.handled_s
+            statistics.handled(seconds, now, ok=ok)
+            if self._traces is not None:
+                self._traces.ended(message, ok=ok, seconds=seconds)
+        return now

@@ -1,0 +1,173 @@
+"""What an operator asks of a running consumer by way of a broker: 220 go on elsewhere, 221 how far
+are you, 307 what are you doing (with the stacks of threads and tasks), 309 handle this message now.
+
+One rule: a reset is obeyed at once and wins over whatever was on its way. It must not know how a
+consumer works. Source: apache/rocketmq ``ClientRemotingProcessor``,
+``MQClientInstance.resetOffset``, ``ConsumerRunningInfo``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
+from typing import Final
+
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.heartbeat import Member, Operated
+from turbopump.errors import BodyError, ProtocolError, StoredMessageError
+from turbopump.message.codec import decode_entry
+from turbopump.message.message_queue import MessageQueue
+from turbopump.protocol import fastjson
+from turbopump.protocol.bodies.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+)
+from turbopump.protocol.bodies.offsets import GetConsumerStatusBody, ResetOffsetBody
+from turbopump.protocol.bodies.running import (
+    ConsumerRunningInfo,
+    ConsumeStatus,
+    PopProcessQueueInfo,
+    ProcessQueueInfo,
+)
+from turbopump.protocol.codes import CURRENT_VERSION, ResponseCode
+from turbopump.protocol.requests.consumers import ConsumeMessageDirectly, GetConsumerRunningInfo
+from turbopump.protocol.requests.offset_control import (
+    GetConsumerStatusFromClient,
+    ResetConsumerOffset,
+)
+from turbopump.remoting.router import RequestContext, Response, Router
+
+STACK_MAX: Final = 256 * 1024
+"""Characters of stacks that are told."""
+
+
+def add_operator_requests(router: Router, members: Callable[[], Sequence[Member]]) -> None:
+    """Have the consumers among ``members`` answer operators."""
+
+    def find(group: str) -> Operated | Response:
+        for member in members():
+            if member.group == group and member.operated is not None and not member.left:
+                return member.operated
+        return Response(
+            code=ResponseCode.SYSTEM_ERROR,
+            remark=f"The Consumer Group <{group}> not exist in this consumer",
+        )
+
+    def reset(request: ResetConsumerOffset, context: RequestContext) -> Response:
+        consumer = find(request.group)
+        if isinstance(consumer, Response):
+            return consumer
+        places = _body(context).offset_table
+        consumer.reset(
+            {queue: place for queue, place in places.items() if queue.topic == request.topic}
+        )
+        return Response()
+
+    def status(request: GetConsumerStatusFromClient, _context: RequestContext) -> Response:
+        consumer = find(request.group)
+        if isinstance(consumer, Response):
+            return consumer
+        places = {
+            queue: place
+            for queue, place in consumer.places().items()
+            if queue.topic == request.topic
+        }
+        return Response(body=fastjson.encode(GetConsumerStatusBody(message_queue_table=places)))
+
+    def running(request: GetConsumerRunningInfo, _context: RequestContext) -> Response:
+        consumer = find(request.consumer_group)
+        if isinstance(consumer, Response):
+            return consumer
+        info = consumer.running_info()
+        if request.jstack_enable:
+            info.jstack = stacks()
+        return Response(body=fastjson.encode(info))
+
+    async def directly(request: ConsumeMessageDirectly, context: RequestContext) -> Response:
+        consumer = find(request.consumer_group)
+        if isinstance(consumer, Response):
+            return consumer
+        try:
+            message = decode_entry(context.body, message_type=Delivery)
+        except StoredMessageError as error:
+            return Response(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"the message in the request cannot be read: {error}",
+            )
+        assert isinstance(message, Delivery)
+        message.broker_name = request.broker_name or ""
+        return Response(body=fastjson.encode(await consumer.consume_directly(message)))
+
+    router.add(ResetConsumerOffset, reset)
+    router.add(GetConsumerStatusFromClient, status)
+    router.add(GetConsumerRunningInfo, running)
+    router.add(ConsumeMessageDirectly, directly)
+
+
+def running_info(
+    name_servers: Sequence[str],
+    consumer: ConsumerData,
+    queues: Mapping[MessageQueue, ProcessQueueInfo],
+    *,
+    concurrency: int,
+    ordered: bool,
+    started_ms: int,
+    statuses: Mapping[str, ConsumeStatus],
+    popped: Mapping[MessageQueue, PopProcessQueueInfo] | None = None,
+) -> ConsumerRunningInfo:
+    """What every consumer tells, under Apache's names."""
+    subscriptions = consumer.subscription_data_set
+    return ConsumerRunningInfo(
+        properties={
+            "PROP_NAMESERVER_ADDR": ";".join(name_servers),
+            "PROP_CONSUME_TYPE": (consumer.consume_type or ConsumeType.CONSUME_PASSIVELY).value,
+            "PROP_CONSUMEORDERLY": "true" if ordered else "false",
+            "messageModel": (consumer.message_model or MessageModel.CLUSTERING).value,
+            "consumeFromWhere": (
+                consumer.consume_from_where or ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+            ).value,
+            "PROP_THREADPOOL_CORE_SIZE": str(concurrency),
+            "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
+            "PROP_CLIENT_VERSION": str(CURRENT_VERSION),
+        },
+        subscription_set=tuple(subscriptions),
+        mq_table=dict(queues),
+        mq_pop_table=dict(popped or {}),
+        status_table={
+            one.topic: statuses.get(one.topic, ConsumeStatus())
+            for one in subscriptions
+            if one.topic
+        },
+    )
+
+
+def stacks() -> str:
+    """The stacks of all threads of this process and of the tasks of this loop, as Python prints
+    them."""
+    out = StringIO()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        out.write(f"thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}\n")
+    for task in sorted(asyncio.all_tasks(), key=asyncio.Task.get_name):
+        out.write(f"task {task.get_name()}\n")
+        waits: object = task.get_coro()
+        while waits is not None:  # from the task's own function to the innermost that waits
+            suspended = getattr(waits, "cr_frame", None)
+            if suspended is not None:
+                out.write("".join(traceback.format_stack(suspended, limit=1)))
+            waits = getattr(waits, "cr_await", None)
+    text = out.getvalue()
+    return text if len(text) <= STACK_MAX else text[:STACK_MAX] + "…"
+
+
+def _body(context: RequestContext) -> ResetOffsetBody:
+    try:
+        return fastjson.decode(context.body, ResetOffsetBody)
+    except ProtocolError as error:
+        raise BodyError(f"the offsets to go to cannot be read: {error}") from None

@@ -1,1 +1,0 @@
-"""Where a message was: records in Apache's encoding, sent beside the messages themselves."""

@@ -1,0 +1,551 @@
+"""What a producer or consumer that traces has beside it: the dispatcher that collects its records,
+and the producer that sends them.
+
+One rule: traces go out under a group of their own, on the connections that are there. It must not
+know what a record says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, NamedTuple, Protocol
+from zlib import crc32
+
+from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.environment import Environment
+from turbopump.client.hooks import EndTransactionContext, MessageKind, SendContext, SendHook
+from turbopump.client.identity import InstanceSettings
+from turbopump.client.namespace import unwrap
+from turbopump.client.sending.send_result import DEFAULT_REGION, SendResult, SendStatus
+from turbopump.client.setting_rules import TRACE_RULES, check
+from turbopump.client.trace import (
+    GROUP_PREFIX,
+    TRACE_TOPIC,
+    ContextCode,
+    Traced,
+    end_transaction_record,
+    pub_record,
+    recall_record,
+    sub_after_record,
+    sub_before_record,
+)
+from turbopump.errors import MessageError, SendError, TurbopumpError
+from turbopump.message.batch import decode_batch
+from turbopump.message.ids import UniqueIds
+from turbopump.message.message import Message, ReceivedMessage
+from turbopump.message.properties import (
+    KEY_SEPARATOR,
+    KEYS,
+    MSG_REGION,
+    TAGS,
+    TRACE_SWITCH,
+    decode_properties,
+)
+from turbopump.message.rules import GROUP_SIZE_MAX
+from turbopump.protocol.codes import ResponseCode
+
+SEND_TIMEOUT_S = 5.0
+
+
+class _Producer(Protocol):
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def send(self, message: Message, /) -> Awaitable[object]: ...
+
+
+def trace_topic(trace: bool | str) -> str | None:
+    """Where traces go by the setting ``trace``: nowhere, to Apache's topic, or to the one named.
+    Raises ConfigError."""
+    check(TRACE_RULES, {"trace": trace})
+    return TRACE_TOPIC if trace is True else trace or None
+
+
+def trace_group(group: str, kind: str) -> str:
+    """The group that the traces of ``group`` are sent under, as Apache names it; of a long name
+    there is the beginning and a checksum of the whole, for this too may have no more than 120
+    characters."""
+    room = GROUP_SIZE_MAX - len(f"{GROUP_PREFIX}--{kind}-1")
+    if len(group) > room:
+        group = f"{group[: room - 9]}-{crc32(group.encode()):08x}"
+    return f"{GROUP_PREFIX}-{group}-{kind}-1"
+
+
+class Tracing:
+    """``make`` makes the producer; ``group`` is that of the one that is traced, ``topic`` where the
+    traces go, ``kind`` what is traced: PRODUCE or CONSUME."""
+
+    def __init__(
+        self,
+        make: Callable[..., _Producer],
+        settings: InstanceSettings,
+        environment: Environment,
+        *,
+        group: str,
+        topic: str,
+        namespace: str | None,
+        kind: str = "PRODUCE",
+    ) -> None:
+        self._producer = make(
+            list(settings.name_servers),
+            group=trace_group(group, kind),
+            instance_name=settings.instance_name,
+            unit_name=settings.unit_name,
+            credentials=settings.credentials,
+            namespace_v2=settings.namespace_v2,
+            send_timeout=SEND_TIMEOUT_S,
+            clock=environment.clock,
+            random=environment.random,
+            local_ip=environment.ip,
+        )
+        self._environment = environment
+        self._group = group
+        self._namespace = namespace
+        now_ms = environment.clock.now_ms
+        self.dispatcher = TraceDispatcher(
+            self._producer.send, topic=topic, namespace=namespace, now_ms=now_ms
+        )
+
+    def of_consumer(self) -> ConsumeTraces:
+        """What a consumer tells of its messages."""
+        around = self._environment
+        ids = UniqueIds(
+            around.clock, ip=around.ip, token=around.random.getrandbits(32), pid=around.pid()
+        )
+        return ConsumeTraces(
+            self.dispatcher.append,
+            group=self._group,
+            namespace=self._namespace,
+            next_id=ids.next,
+            now_ms=around.clock.now_ms,
+        )
+
+    async def start(self) -> None:
+        """Before the first record."""
+        await self._producer.start()
+
+    async def finish(self, timeout: float) -> None:
+        """Send what is held, for ``timeout`` seconds at most."""
+        await self.dispatcher.close(timeout)
+
+    async def close(self) -> None:
+        """Send what is held, unless that was done, for five seconds at most, then close."""
+        await self.dispatcher.close()
+        await self._producer.close()
+
+
+def consumer_tracing(
+    make: Callable[..., _Producer],
+    settings: InstanceSettings,
+    environment: Environment,
+    topic: str | None,
+    *,
+    group: str,
+    namespace: str | None,
+) -> Tracing | None:
+    """What a consumer that traces to ``topic`` has beside it; None if it does not trace."""
+    if topic is None:
+        return None
+    return Tracing(
+        make, settings, environment, group=group, topic=topic, namespace=namespace, kind="CONSUME"
+    )
+
+
+# TODO-PROSE from trace_dispatcher.py:
+# Collects trace records of sends and sends them on: some at a time, every few seconds, never in a
+# sender's way.
+#
+# One rule: nothing that happens to a trace fails or delays a send; what cannot be kept is dropped and
+# counted. It must not know how sending works. Source: apache/rocketmq ``AsyncTraceDispatcher``,
+# ``SendMessageTraceHookImpl``.
+#
+# RocketMQ leaves one record of a batch, whose msgId and trace key are the ids with commas: its
+# readers compare ids, and find no message of the batch. Here each of its messages has a record of its
+# own.
+
+
+log = logging.getLogger(__name__)
+
+BATCH: Final = 10
+"""Records that make a message (``traceMsgBatchNum``)."""
+FLUSH_INTERVAL_S: Final = 5.0
+HELD_MAX: Final = 16_384
+"""Records that wait at most; more are dropped. A batch takes half of the room at most: what is sent
+beside it is traced, too."""
+SIZE_MAX: Final = 128_000
+"""Characters in one trace message, from which on it is sent."""
+KEYS_SIZE_MAX: Final = 24_000
+"""Bytes of keys in one trace message: with what else it has they are to stay below
+``PROPERTIES_SIZE_MAX``."""
+CLOSE_TIMEOUT_S: Final = 5.0
+
+TraceRecord = tuple[Traced, str]
+"""The message it speaks of, and its text."""
+
+
+class TraceDispatcher(SendHook):
+    """``send`` sends one message of the trace topic."""
+
+    def __init__(
+        self,
+        send: Callable[[Message], Awaitable[object]],
+        *,
+        topic: str,
+        namespace: str | None,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.dropped = 0
+        self._send = send
+        self._topic = topic
+        self._namespace = namespace
+        self._now_ms = now_ms
+        self._held: list[TraceRecord] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: set[asyncio.Task[None]] = set()
+        self._failing = False
+
+    def after(self, context: SendContext) -> None:
+        """A record of the attempt, if it was answered and the broker wants traces."""
+        result = context.result
+        if result is None or not result.trace_on:
+            return
+        cost_ms = max(self._now_ms() - context.started_ms, 0)
+        sent = _sent(context, result)
+        if len(sent) > 1:
+            room = (HELD_MAX - len(self._held)) // 2
+            self.dropped += max(len(sent) - room, 0)
+            sent = sent[:room]
+        for one in sent:
+            message = Traced(
+                context.topic, one.msg_id, one.properties.get(TAGS), one.properties.get(KEYS)
+            )
+            record = pub_record(
+                message,
+                time_ms=context.started_ms,
+                region=result.region_id,
+                group=context.group,
+                store_host=context.address,
+                body_size=one.body_size,
+                cost_ms=cost_ms,
+                kind=context.kind,
+                offset_msg_id=one.offset_msg_id,
+                success=result.status is SendStatus.OK,
+            )
+            self.append(message, record)
+
+    def end_transaction(self, context: EndTransactionContext) -> None:
+        """A record of how a transaction ended."""
+        properties = context.properties
+        message = Traced(context.topic, context.msg_id, properties.get(TAGS), properties.get(KEYS))
+        record = end_transaction_record(
+            message,
+            time_ms=self._now_ms(),
+            region=properties.get(MSG_REGION, DEFAULT_REGION),
+            group=context.group,
+            store_host=context.address,
+            kind=MessageKind.TRANSACTION_COMMIT,
+            transaction_id=context.transaction_id or context.msg_id,
+            state=context.state,
+            from_check=context.from_check,
+        )
+        self.append(message, record)
+
+    def recalled(self, topic: str, msg_id: str, *, group: str, time_ms: int, success: bool) -> None:
+        """A record of a recall."""
+        message = Traced(unwrap(self._namespace, topic), msg_id)
+        name = unwrap(self._namespace, group)
+        self.append(
+            message,
+            recall_record(
+                message, time_ms=time_ms, region=DEFAULT_REGION, group=name, success=success
+            ),
+        )
+
+    def append(self, message: Traced, record: str) -> None:
+        """Keep a record for the next message of the trace topic."""
+        if len(self._held) >= HELD_MAX:
+            self.dropped += 1
+            return
+        self._held.append((message, record))
+        if len(self._held) >= BATCH and not self._sending:
+            self._start()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_INTERVAL_S, self._start)
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Send what is held, for ``timeout`` seconds at most; what is not sent by then is
+        dropped."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._held or self._sending:
+                    self._start()
+                    await asyncio.wait(set(self._sending))
+        for task in self._sending:
+            task.cancel()
+        self.dropped += len(self._held)
+        self._held.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _start(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._held and not self._sending:
+            task = asyncio.get_running_loop().create_task(
+                self._send_held(), name="turbopump traces"
+            )
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _send_held(self) -> None:
+        while self._held:
+            held, self._held = self._held, []
+            for part in trace_parts(held):
+                await self._send_part(part)
+            if len(self._held) < BATCH:
+                break
+        if self._held and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_INTERVAL_S, self._start)
+
+    async def _send_part(self, part: list[TraceRecord]) -> None:
+        """If they are refused together, each half on its own: a record that cannot be sent takes no
+        others with it."""
+        try:
+            await self._send(trace_message(part, self._topic))
+            self._failing = False
+        except TurbopumpError as error:
+            if len(part) > 1 and _is_refusal(error):
+                await self._send_part(part[: len(part) // 2])
+                await self._send_part(part[len(part) // 2 :])
+                return
+            log.log(
+                logging.DEBUG if self._failing else logging.WARNING,
+                "traces not sent cause=%s",
+                error,
+            )
+            self._failing = True
+
+
+def _is_refusal(error: TurbopumpError) -> bool:
+    """Whether it is about what the message holds."""
+    return isinstance(error, MessageError) or (
+        isinstance(error, SendError) and error.code == ResponseCode.MESSAGE_ILLEGAL
+    )
+
+
+class _Sent(NamedTuple):
+    """A message that an attempt has stored."""
+
+    msg_id: str
+    offset_msg_id: str
+    body_size: int
+    properties: dict[str, str]
+
+
+def _sent(context: SendContext, result: SendResult) -> list[_Sent]:
+    """Each message of a batch; of an inner batch, whose messages have one id, it as a whole."""
+    msg_ids, offset_msg_ids = result.msg_ids, result.offset_msg_id.split(",")
+    items = [] if context.batch is None else decode_batch(context.batch)
+    if len(items) != len(msg_ids):
+        return [_Sent(result.msg_id, result.offset_msg_id, context.body_size, context.properties)]
+    if len(offset_msg_ids) != len(msg_ids):
+        offset_msg_ids = [result.offset_msg_id] * len(msg_ids)
+    return [
+        _Sent(msg_id, offset_msg_id, len(item.body), decode_properties(item.properties.decode()))
+        for msg_id, offset_msg_id, item in zip(msg_ids, offset_msg_ids, items, strict=True)
+    ]
+
+
+def trace_parts(records: list[TraceRecord]) -> list[list[TraceRecord]]:
+    """What goes into a message each: of one topic, and neither its text nor its keys too long."""
+    by_topic: dict[str, list[TraceRecord]] = {}
+    for one in records:
+        by_topic.setdefault(one[0].topic, []).append(one)
+    parts = []
+    for group in by_topic.values():
+        part: list[TraceRecord] = []
+        keys_size = text_size = 0
+        for traced, record in group:
+            size = sum(_fitting(traced.trace_keys).values())
+            if part and (keys_size + size > KEYS_SIZE_MAX or text_size >= SIZE_MAX):
+                parts.append(part)
+                part, keys_size, text_size = [], 0, 0
+            part.append((traced, record))
+            keys_size += size
+            text_size += len(record)
+        parts.append(part)
+    return parts
+
+
+def trace_message(part: list[TraceRecord], topic: str) -> Message:
+    """The message of the trace topic. Of one with more keys than have room beside its id the trace
+    has the first."""
+    keys: dict[str, int] = {}
+    for traced, _ in part:
+        keys |= _fitting(traced.trace_keys)
+    return Message(topic, "".join([record for _, record in part]), keys=keys)
+
+
+def _fitting(keys: list[str]) -> dict[str, int]:
+    """The first of the keys that a trace message has room for, and how many bytes each takes."""
+    fitting: dict[str, int] = {}
+    left = KEYS_SIZE_MAX
+    for key in keys:
+        size = len(key.encode()) + len(KEY_SEPARATOR)
+        if size <= left and key not in fitting:
+            fitting[key] = size
+            left -= size
+    return fitting
+
+
+# TODO-PROSE from consume_traces.py:
+# Trace records of a consumer: one before a message is handled, one after.
+#
+# One rule: a message whose producer's broker wants no traces leaves none. It must not know how
+# messages are handled, nor how traces are sent. Source: apache/rocketmq
+# ``ConsumeMessageTraceHookImpl``, ``DefaultLitePullConsumerImpl.poll``.
+
+
+CONSUME_TIMEOUT_MS: Final = 15 * 60 * 1000
+"""Handling that took longer is traced as TIME_OUT (``consumeTimeout``)."""
+
+
+class _Begun(NamedTuple):
+    traced: Traced
+    request_id: str
+    time_ms: int
+    shared_by: int = 1
+
+
+class Together:
+    """Messages that one call of a handler is about: ``count`` of them, since ``time_ms``."""
+
+    __slots__ = ("count", "request_id", "time_ms")
+
+    def __init__(self, count: int, time_ms: int) -> None:
+        self.count = count
+        self.time_ms = time_ms
+        self.request_id = ""
+
+
+class ConsumeTraces:
+    """``append`` keeps a record for the next message of the trace topic; ``next_id`` makes request
+    ids."""
+
+    def __init__(
+        self,
+        append: Callable[[Traced, str], None],
+        *,
+        group: str,
+        namespace: str | None,
+        next_id: Callable[[], str],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._append = append
+        self._group = unwrap(namespace, group)
+        self._namespace = namespace
+        self._next_id = next_id
+        self.now_ms = now_ms
+
+    def began(self, message: Delivery) -> None:
+        """It is about to be handled."""
+        message.trace = (
+            self._before(message, self._next_id(), self.now_ms()) if _wanted(message) else None
+        )
+
+    def began_at(self, message: Delivery) -> None:
+        """It was about to be handled when ``message.trace`` became the time, in ms, or what it
+        shares with others; a second word is ignored."""
+        began = message.trace
+        if isinstance(began, int):
+            message.trace = (
+                self._before(message, self._next_id(), began) if _wanted(message) else None
+            )
+        elif isinstance(began, Together):
+            began.request_id = began.request_id or self._next_id()
+            message.trace = (
+                self._before(message, began.request_id, began.time_ms, began.count)
+                if _wanted(message)
+                else None
+            )
+
+    def together(self, count: int) -> Together:
+        """What messages share that are about to be handled together: a record each, all with one
+        request id. From any thread."""
+        return Together(count, self.now_ms())
+
+    def began_all(self, messages: Iterable[Delivery]) -> None:
+        """``began_at`` of each."""
+        for message in messages:
+            self.began_at(message)
+
+    def ended(self, message: Delivery, *, ok: bool, seconds: float) -> None:
+        """It was handled for so long, and ``message.cause`` says why not."""
+        self.began_at(message)
+        begun = message.trace
+        if isinstance(begun, _Begun):
+            message.trace = None
+            self._after(
+                begun, round(seconds * 1000), _code_of(message, ok=ok), ok=ok, error=message.failure
+            )
+
+    def polled(self, messages: Iterable[ReceivedMessage]) -> None:
+        """A user has polled these: what he makes of them nobody can tell."""
+        request_id, now_ms = self._next_id(), self.now_ms()
+        for begun in [
+            self._before(message, request_id, now_ms) for message in messages if _wanted(message)
+        ]:
+            self._after(begun, 0, ContextCode.SUCCESS, ok=True, error=None)
+
+    def _before(
+        self, message: ReceivedMessage, request_id: str, now_ms: int, count: int = 1
+    ) -> _Begun:
+        properties = message.properties
+        traced = Traced(
+            unwrap(self._namespace, message.topic),
+            message.msg_id,
+            properties.get(TAGS),
+            properties.get(KEYS),
+        )
+        record = sub_before_record(
+            traced,
+            time_ms=now_ms,
+            region=properties.get(MSG_REGION, DEFAULT_REGION),
+            group=self._group,
+            request_id=request_id,
+            retry_times=message.reconsume_times,
+        )
+        self._append(traced, record)
+        return _Begun(traced, request_id, now_ms, count)
+
+    def _after(
+        self, begun: _Begun, cost_ms: int, code: ContextCode, *, ok: bool, error: str | None
+    ) -> None:
+        if cost_ms >= CONSUME_TIMEOUT_MS and code is not ContextCode.EXCEPTION:
+            code = ContextCode.TIME_OUT
+        record = sub_after_record(
+            begun.traced,
+            request_id=begun.request_id,
+            cost_ms=cost_ms // begun.shared_by,  # as Apache's: each has its share of the call
+            code=code,
+            success=ok,
+            time_ms=self.now_ms(),
+            group=self._group,
+            error=error,
+        )
+        self._append(begun.traced, record)
+
+
+def _wanted(message: ReceivedMessage) -> bool:
+    return message.properties.get(TRACE_SWITCH) != "false"
+
+
+def _code_of(message: Delivery, *, ok: bool) -> ContextCode:
+    if ok:
+        return ContextCode.SUCCESS
+    return ContextCode.EXCEPTION if isinstance(message.cause, BaseException) else ContextCode.FAILED
