@@ -36,8 +36,7 @@ if TYPE_CHECKING:
         TransactionState,
     )
     from turbopump.errors import TurbopumpError
-    from turbopump.message.message import Message, ReceivedMessage
-    from turbopump.message.message_queue import MessageQueue
+    from turbopump.message.message import Message, MessageQueue, ReceivedMessage
 
 __version__ = "0.1.0"
 
@@ -89,7 +88,7 @@ _HOME = {
     "FoundMessages": "turbopump.client.consumer.pull",
     "Message": "turbopump.message.message",
     "MessageFinder": "turbopump.client.message_finder",
-    "MessageQueue": "turbopump.message.message_queue",
+    "MessageQueue": "turbopump.message.message",
     "PoppedMessage": "turbopump.client.consumer.pop",
     "Producer": "turbopump.client.producer",
     "PullConsumer": "turbopump.client.pull_consumer",

@@ -24,7 +24,7 @@ from tests.crash import group_member
 
 import turbopump
 from turbopump.client.allocation import strategy_of
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 
 PATIENCE_S = 60.0
 

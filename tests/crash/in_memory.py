@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from turbopump.message.codec import decode_entries
-from turbopump.message.java_hash import tags_code
+from turbopump.message.java import tags_code
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
 from turbopump.testing.simulated_disk import SimulatedDisk
-from turbopump.testing.simulated_file import SimulatedFile
 from turbopump.testing.simulated_loop import SimulatedLoop
+from turbopump.testing.simulated_mount import SimulatedFile
 
 Image = dict[Path, bytes]
 ROOT = Path("/store")

@@ -18,7 +18,7 @@ from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.client.sending.send_result import SendStatus
 from turbopump.errors import TurbopumpError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.testing.ledger import Ledger, Queue, Send
 
 TOPIC = "crash"

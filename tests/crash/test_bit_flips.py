@@ -20,7 +20,7 @@ from tests.crash.reading import pulled
 from turbopump.client.producer import Producer
 from turbopump.config.broker_config import FlushDiskType
 from turbopump.message.codec import entry_fault
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.testing.broker_in_loop import running_broker
 
 SEGMENT = 64 * 1024

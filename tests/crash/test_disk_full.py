@@ -21,7 +21,7 @@ from tests.crash.reading import pulled
 from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendStatus
 from turbopump.errors import SendError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 
 TOPIC = "orders"
 QUEUES = 2

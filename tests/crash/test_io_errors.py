@@ -32,7 +32,7 @@ from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.sending.send_result import SendStatus
 from turbopump.config.broker_config import FlushDiskType
 from turbopump.errors import RemotingError, SendError, StoreError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker
 from turbopump.testing.simulated_mount import PowerCut
 

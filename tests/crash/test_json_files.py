@@ -19,7 +19,7 @@ from turbopump.broker.topics import TopicTable
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.clock import SystemClock
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.store import disk as disk_module
 from turbopump.store.disk import SystemDisk
 from turbopump.store.json_table import JsonTable

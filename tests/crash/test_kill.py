@@ -18,7 +18,7 @@ from tests.crash.load import TOPIC, Load
 
 import turbopump
 from turbopump.client.producer import Producer
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 
 SERVING_SECONDS_MAX = 60.0
 """It is one second where nothing else runs; a machine that is loaded or frozen may take its

@@ -15,7 +15,7 @@ from turbopump.client.hooks import SendContext, SendHook
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.errors import TurbopumpError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 
 TOPIC, QUEUES = "three", 4
 PRODUCERS, LANES = 4, 16

@@ -23,9 +23,9 @@ from tests.crash.load import TOPIC, Load
 
 from turbopump.client.pull_consumer import PullConsumer, PullStatus
 from turbopump.errors import TurbopumpError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.offsets import ConsumerOffsetTable
+from turbopump.protocol.requests.offsets import ConsumerOffsetTable
 from turbopump.store.disk import SystemDisk
 
 ASYNC_PROMISE_S = 0.5

@@ -20,8 +20,7 @@ from tests.crash.plain_sleeps import QUIET_MS, lateness_of_sleeps
 
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
-from turbopump.message.message import Message
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import Message, MessageQueue
 
 TOPIC = "later"
 QUEUES = 4

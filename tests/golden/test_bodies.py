@@ -10,36 +10,19 @@ from tests.golden.recorded import FIVE, FOUR, Recorded, described, of_kind
 
 from turbopump.message.codec import body_crc32
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies import (
-    cluster,
-    connections,
-    consumers,
-    groups,
-    heartbeat,
-    locks,
-    offsets,
-    register,
-    route,
-    running,
-    stats,
-    topics,
-)
 from turbopump.protocol.codes import V5_0_0
-
-MODULES = (
-    cluster,
-    connections,
+from turbopump.protocol.requests import (
+    assignment,
+    clients,
     consumers,
     groups,
-    heartbeat,
-    locks,
+    namesrv,
     offsets,
-    register,
-    route,
-    running,
-    stats,
+    statistics,
     topics,
 )
+
+MODULES = (assignment, clients, consumers, groups, namesrv, offsets, statistics, topics)
 APACHES_NAMES = {
     "ConsumerOffsetSerializeWrapper": "ConsumerOffsetTable",
     "DelayOffsetSerializeWrapper": "DelayOffsetTable",

@@ -20,9 +20,8 @@ from turbopump.client.trace import (
     sub_after_record,
     sub_before_record,
 )
-from turbopump.message.java_hash import java_hash_code
-from turbopump.message.message import Message
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.java import java_hash_code
+from turbopump.message.message import Message, MessageQueue
 from turbopump.protocol.command import decode_command
 from turbopump.protocol.frame import FrameReader
 

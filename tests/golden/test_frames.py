@@ -12,36 +12,18 @@ from turbopump.protocol.command import Command, decode_command, encode_command
 from turbopump.protocol.frame import JSON, ROCKETMQ, FrameReader
 from turbopump.protocol.request import Request, header_from_ext
 from turbopump.protocol.requests import (
+    assignment,
     clients,
     consumers,
     groups,
-    locks,
     namesrv,
-    offset_control,
     offsets,
     pull,
-    queries,
-    replies,
     send,
-    send_back,
     topics,
 )
 
-MODULES = (
-    clients,
-    consumers,
-    groups,
-    locks,
-    namesrv,
-    offset_control,
-    offsets,
-    pull,
-    queries,
-    replies,
-    send,
-    send_back,
-    topics,
-)
+MODULES = (assignment, clients, consumers, groups, namesrv, offsets, pull, send, topics)
 FORMS = {"JSON": JSON, "ROCKETMQ": ROCKETMQ}
 
 

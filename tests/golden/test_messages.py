@@ -19,7 +19,7 @@ from turbopump.message.codec import (
     encode_host,
 )
 from turbopump.message.ids import UniqueIds, decode_offset_msg_id, offset_msg_id
-from turbopump.message.java_hash import tags_code
+from turbopump.message.java import tags_code
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.properties import decode_properties, encode_properties
 

@@ -25,9 +25,8 @@ from turbopump import (
 )
 from turbopump.errors import RemotingError, ResponseError, RouteNotFoundError
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.groups import CreateGroup
+from turbopump.protocol.requests.groups import CreateGroup, SubscriptionGroupConfig
 from turbopump.protocol.requests.namesrv import GetRouteInfo
 from turbopump.protocol.requests.offsets import QueryConsumerOffset
 from turbopump.protocol.requests.topics import CreateTopic

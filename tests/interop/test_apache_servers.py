@@ -36,9 +36,8 @@ from turbopump import PullConsumer, PushConsumer, ReceivedMessage
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.pull_consumer import PullStatus
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.route import TopicRouteData
 from turbopump.protocol.frame import ROCKETMQ
-from turbopump.protocol.requests.namesrv import GetRouteInfo
+from turbopump.protocol.requests.namesrv import GetRouteInfo, TopicRouteData
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.remoting.client import RemotingClient

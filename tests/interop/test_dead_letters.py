@@ -19,7 +19,7 @@ from turbopump.client.dead_letters import DeadLetters, ResendTo, resend, resendi
 from turbopump.client.dead_letters.dead_letter import DeadLetter
 from turbopump.client.dead_letters.resending import Outcome, send_once
 from turbopump.client.dead_letters.target import find_by_id
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 
 GROUP = "dead-billing"
 COUNT = 120

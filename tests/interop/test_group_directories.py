@@ -34,11 +34,14 @@ from tests.interop.store_ledger import offset_of
 from turbopump import Producer, PullConsumer, SendResult
 from turbopump.errors import ResponseError
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.fastjson_text import FastjsonError
-from turbopump.protocol.requests.groups import GetAllGroups
-from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.protocol.fastjson_read import FastjsonError
+from turbopump.protocol.requests.groups import (
+    GetAllGroups,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+)
+from turbopump.protocol.requests.send import ConsumerSendMsgBack
 from turbopump.remoting.client import RemotingClient
 
 TOPIC, GROUP = "handed-over", "handed-over-group"

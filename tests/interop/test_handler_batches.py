@@ -29,7 +29,7 @@ from tests.interop.test_pop import set_mode
 from turbopump import ConsumeFrom, PullConsumer, PushConsumer
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.pop import PoppedDelivery
-from turbopump.protocol.bodies.assignment import MessageRequestMode
+from turbopump.protocol.requests.assignment import MessageRequestMode
 from turbopump.remoting.client import RemotingClient
 
 QUEUES = 4  # as make_topics makes them

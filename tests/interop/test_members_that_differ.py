@@ -20,10 +20,9 @@ from tests.interop.members import foreign_member
 from tests.interop.our_clients import PATIENCE_SECONDS, make_topics
 
 from turbopump import PushConsumer
-from turbopump.cli.consumer_status import consumer_status
+from turbopump.cli.consumer import consumer_status
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.connections import ConsumerConnection
-from turbopump.protocol.requests.consumers import GetConsumerConnectionList
+from turbopump.protocol.requests.consumers import ConsumerConnection, GetConsumerConnectionList
 from turbopump.remoting.client import RemotingClient
 
 

@@ -11,7 +11,7 @@ from tests.interop.conftest import skipping_without_tools
 from tests.interop.foreign import java_client
 
 from turbopump.blocking import ConsumeFrom, Producer, PullConsumer, PushConsumer
-from turbopump.testing.broker_thread import BrokerThread
+from turbopump.testing.broker_in_loop import BrokerThread
 
 MQADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
 COUNT = 21

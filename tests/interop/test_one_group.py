@@ -31,7 +31,7 @@ from tests.interop.our_clients import (
 from tests.interop.our_servers import PATIENT_BROKER, turbopump_broker
 
 from turbopump import Message, Producer, PullConsumer
-from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
+from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 
 QUEUES = 4  # as make_topics makes them
 # of which every fifth fails once, every fifth twice, every fifth is delayed, in each of the queues

@@ -43,12 +43,12 @@ from turbopump import (
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.errors import RemotingError
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.assignment import (
+from turbopump.protocol.requests.assignment import (
     MessageRequestMode,
+    SetMessageRequestMode,
     SetMessageRequestModeRequestBody,
 )
-from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
-from turbopump.protocol.requests.assignment import SetMessageRequestMode
+from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 from turbopump.remoting.client import RemotingClient
 
 with_pop = pytest.mark.parametrize("servers", [OURS, NEWEST], indirect=True)

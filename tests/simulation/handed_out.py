@@ -16,8 +16,8 @@ from tests.unit.broker.talking import Client
 from turbopump.broker.pop.records import CHECKPOINT_TAG, Checkpoint, revive_topic
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.codec import decode_entries
+from turbopump.message.handles import PopHandle, pop_retry_topic
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.pop_handle import PopHandle, pop_retry_topic
 from turbopump.protocol import fastjson
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 

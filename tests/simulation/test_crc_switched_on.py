@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
 
-from turbopump.message.delay_levels import SCHEDULE_TOPIC
+from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.message.ids import offset_msg_id
 from turbopump.message.properties import PROPERTIES_SIZE_MAX, encode_properties
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.transactions import EndTransaction, Outcome
+from turbopump.protocol.requests.send import EndTransaction, Outcome
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"

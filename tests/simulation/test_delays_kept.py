@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.one_broker import HOST, OneBroker, full_after, with_one_broker
 
 from turbopump.config.broker_config import FlushDiskType
-from turbopump.message.delay_levels import SCHEDULE_TOPIC
+from turbopump.message.delivery_time import SCHEDULE_TOPIC
 
 LEVELS = "1s 5s 30s"
 

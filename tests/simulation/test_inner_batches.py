@@ -22,8 +22,7 @@ from turbopump.errors import RemotingError
 from turbopump.message.batch import decode_batch, encode_batch
 from turbopump.message.codec import decode_entries
 from turbopump.message.message import Message
-from turbopump.message.properties import encode_properties
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.properties import SysFlag, encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
 from turbopump.store.message_store import MessageStore

@@ -9,7 +9,7 @@ from tests.unit.broker.popping import Popper
 
 from turbopump.broker.pop.records import ACK_TAG
 from turbopump.message.codec import decode_entries
-from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
+from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 SYNC = {"flush_disk_type": "SYNC_FLUSH"}

@@ -27,9 +27,9 @@ from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.namesrv_config import NamesrvConfig
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.namesrv.server import NameServer
-from turbopump.protocol.bodies.topics import TopicConfig
+from turbopump.protocol.requests.topics import TopicConfig
 from turbopump.testing.simulated_process import ProcessKilled, SimulatedProcess
 from turbopump.testing.simulation import Simulation, simulate
 

@@ -17,7 +17,7 @@ from tests.unit.broker.popping import Popper
 
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.recall import RecallMessage
+from turbopump.protocol.requests.send import RecallMessage
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 from turbopump.testing.simulated_mount import SimulatedMount
 

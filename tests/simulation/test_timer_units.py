@@ -9,7 +9,7 @@ import pytest
 from tests.simulation.one_broker import OneBroker, with_one_broker
 from tests.simulation.test_timers_kept import SMALL, files, send
 
-from turbopump.protocol.requests.recall import RecallMessage
+from turbopump.protocol.requests.send import RecallMessage
 from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL
 from turbopump.testing.simulated_mount import SimulatedMount
 

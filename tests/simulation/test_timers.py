@@ -23,8 +23,12 @@ from turbopump.errors import RemotingError
 from turbopump.message.codec import decode_entries
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.recall import RecallMessage
-from turbopump.protocol.requests.send import SendMessage, SendMessageReply, SendMessageV2
+from turbopump.protocol.requests.send import (
+    RecallMessage,
+    SendMessage,
+    SendMessageReply,
+    SendMessageV2,
+)
 from turbopump.testing.simulated_process import ProcessKilled
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ

@@ -17,7 +17,7 @@ from tests.simulation.one_broker import HOST, OneBroker, full_after, with_one_br
 from turbopump.message.codec import decode_entries
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.recall import RecallMessage
+from turbopump.protocol.requests.send import RecallMessage
 from turbopump.store.retention import Next
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 from turbopump.store.timers.timer_wheel import SLOT_SIZE

@@ -10,9 +10,8 @@ from pyspark.sql.types import StructType
 from tests.spark.plain_twin import rows
 
 from turbopump.spark.cluster import Cluster
-from turbopump.spark.pull import read_range
 from turbopump.spark.reader import BatchReader
-from turbopump.spark.reading import RangesPartition
+from turbopump.spark.reading import RangesPartition, read_range
 from turbopump.spark.source import RocketMQDataSource
 
 

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from turbopump.message.compression import decompress
-from turbopump.spark.columns import COLUMN_NAMES
+from turbopump.spark.options import COLUMN_NAMES
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HEAD = struct.Struct(">iIiiiqqiq")

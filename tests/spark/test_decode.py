@@ -15,8 +15,8 @@ from tests.spark.stored_messages import property_bytes, stored_message
 from turbopump.errors import StoredMessageError
 from turbopump.message.batch import encode_item
 from turbopump.spark import decode as decode_module
-from turbopump.spark.columns import COLUMN_NAMES, arrow_schema
 from turbopump.spark.decode import decode
+from turbopump.spark.options import COLUMN_NAMES, arrow_schema
 
 
 def vector_rows(raw: bytes, columns: tuple[str, ...] = COLUMN_NAMES) -> list[tuple[object, ...]]:

@@ -7,11 +7,11 @@ import asyncio
 
 from tests.unit.client.test_inner_batches import BODIES, make_batches
 
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.spark.cluster import Cluster
 from turbopump.spark.decode import decode
-from turbopump.spark.pull import read_range
-from turbopump.spark.ranges import OffsetRange
+from turbopump.spark.offsets import OffsetRange
+from turbopump.spark.reading import read_range
 from turbopump.testing import BrokerThread
 
 

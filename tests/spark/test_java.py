@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from turbopump.spark.java import java_environment
+from turbopump.spark.session import java_environment
 
 
 def pretended_java(home: Path, version: str) -> Path:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from turbopump.errors import ConfigError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.spark.offsets import decode_offsets, encode_offsets
 
 PLACES = {

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from turbopump.errors import ConfigError
-from turbopump.message.message_queue import MessageQueue
-from turbopump.spark.columns import COLUMN_NAMES
-from turbopump.spark.options import OPTION_NAMES, read_options
+from turbopump.message.message import MessageQueue
+from turbopump.spark.options import COLUMN_NAMES, OPTION_NAMES, read_options
 
 NEEDED = {"nameServer": "127.0.0.1:9876", "topic": "T"}
 

@@ -10,15 +10,13 @@ from tests.spark.fake_cluster import FakeCluster
 from tests.spark.stored_messages import stored_message
 
 from turbopump.errors import ConnectError, RemotingError, ResponseError, RouteNotFoundError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.command import Command
-from turbopump.spark import pull
-from turbopump.spark.cluster import Cluster
+from turbopump.spark.cluster import Cluster, Link
 from turbopump.spark.decode import decode
-from turbopump.spark.link import Link
-from turbopump.spark.pull import DataLossError, read_range
-from turbopump.spark.ranges import OffsetRange
+from turbopump.spark.offsets import OffsetRange
+from turbopump.spark.reading import DataLossError, read_range
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
@@ -42,7 +40,7 @@ def offsets_read(
 def test_a_range_is_read_exactly_over_several_pulls_and_chunks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pull, "CHUNK_ROWS_MAX", 10)
+    monkeypatch.setattr("turbopump.spark.reading.CHUNK_ROWS_MAX", 10)
     with FakeCluster({"T": 1}, pull_max=7) as fake:
         fake.fill("T", 0, 60)
         assert offsets_read(fake, 5, 50) == list(range(5, 50))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import examples
 
-from turbopump.message.message_queue import MessageQueue
-from turbopump.spark.ranges import TASK_ROWS_MIN, OffsetRange, admit, ranges_between, split
+from turbopump.message.message import MessageQueue
+from turbopump.spark.offsets import TASK_ROWS_MIN, OffsetRange, admit, ranges_between, split
 
 QUEUES = [
     MessageQueue(topic, broker, number)

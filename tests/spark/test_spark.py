@@ -20,7 +20,7 @@ from tests.spark.plain_reader import PlainDataSource
 from tests.spark.stored_messages import property_bytes
 
 from turbopump import Message, Producer
-from turbopump.spark.columns import COLUMN_NAMES
+from turbopump.spark.options import COLUMN_NAMES
 from turbopump.testing import BrokerThread
 
 

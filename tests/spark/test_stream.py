@@ -14,8 +14,7 @@ from tests.spark.fake_cluster import FakeCluster, FakeQueue
 from turbopump.errors import ConfigError, RouteNotFoundError
 from turbopump.protocol.command import Command
 from turbopump.spark.options import read_options
-from turbopump.spark.pull import DataLossError
-from turbopump.spark.reading import RangesPartition
+from turbopump.spark.reading import DataLossError, RangesPartition
 from turbopump.spark.stream import StreamReader
 
 Maker = Callable[..., StreamReader]

@@ -13,9 +13,8 @@ from tests.spark.fake_cluster import FakeCluster, FakeQueue
 
 from turbopump.errors import ConfigError
 from turbopump.spark.options import ReadOptions, read_options
-from turbopump.spark.pull import DataLossError
 from turbopump.spark.reader import BatchReader
-from turbopump.spark.reading import RangesPartition
+from turbopump.spark.reading import DataLossError, RangesPartition
 from turbopump.spark.stream import StreamReader
 
 Found = list[tuple[int, int]]

@@ -22,14 +22,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import turbopump.broker.handlers.send
-import turbopump.message.unread
+import turbopump.message.pulled
 import turbopump.store.message_store  # noqa: F401  (the imports: every function with a twin is known then)
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.compiled import IS_COMPILED, KIND, TWINS
 from turbopump.errors import ProtocolError
 from turbopump.message.batch import decode_batch, encode_item
 from turbopump.message.codec import CRC_NAME, decode_entry, encode_entry, entry_fault, without_crc
-from turbopump.message.java_hash import java_hash
+from turbopump.message.java import java_hash
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import decode_properties
 from turbopump.store.queues.checked_entries import topic_field

@@ -37,8 +37,7 @@ from turbopump.client.sending.queue_chooser import LatencyFaults
 from turbopump.client.sending.send_result import SendResult, SendStatus
 from turbopump.client.settings import ProducerSettings, Surrounding
 from turbopump.client.transaction_producer import TransactionResult, TransactionState
-from turbopump.message.message import Message
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import Message, MessageQueue
 
 __all__ = [
     "AutoBatch",

@@ -26,8 +26,7 @@ from turbopump.client.idempotence.consumer import DAY_S, THREADS, Key
 from turbopump.client.loop_thread import the_loop_thread
 from turbopump.client.selectors import Selector
 from turbopump.client.sending.send_result import SendResult, SendStatistics
-from turbopump.message.message import Message, ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import Message, MessageQueue, ReceivedMessage
 
 
 class Producer(OnLoopThread[producer.Producer]):

@@ -20,7 +20,7 @@ from turbopump.client.consumer.handling import Handler
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.ready_messages import NoMoreMessages
 from turbopump.client.settings import Surrounding
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.store.disk import Disk
 
 SETTLE_AT_ONCE: Final = 16

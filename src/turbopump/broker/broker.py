@@ -48,7 +48,7 @@ from turbopump.compiled import KIND
 from turbopump.config.addresses import join_address
 from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, FlushDiskType
 from turbopump.errors import ConfigError, NotStartedError
-from turbopump.message.delay_levels import DelayLevels
+from turbopump.message.delivery_time import DelayLevels
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
 from turbopump.remoting.server import RemotingServer

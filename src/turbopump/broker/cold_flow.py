@@ -17,7 +17,7 @@ from turbopump.broker.groups import SYSTEM_GROUPS
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.setting import LONG_MAX
-from turbopump.protocol.bodies.cold_flow import ColdFlowInfo, ColdReading
+from turbopump.protocol.requests.statistics import ColdFlowInfo, ColdReading
 
 WINDOW_S: Final = 5.0
 FORGET_S: Final = 60.0

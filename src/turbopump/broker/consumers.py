@@ -15,14 +15,14 @@ from typing import Final, Generic, TypeVar
 from turbopump.filtering.sql92 import SqlError, compile_sql
 from turbopump.filtering.tag import code_filter, parse_tags, tag_codes
 from turbopump.message.rules import RETRY_PREFIX
-from turbopump.protocol.bodies.heartbeat import (
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.clients import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
     MessageModel,
     SubscriptionData,
 )
-from turbopump.protocol.codes import ResponseCode
 from turbopump.remoting.router import Response
 from turbopump.store.queues.queue_reader import Wanted
 

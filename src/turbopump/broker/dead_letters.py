@@ -17,8 +17,7 @@ from turbopump.broker.detours import Detour, Parcel
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.schedule.delays import scheduled
 from turbopump.broker.topics import READ_WRITE, TopicTable
-from turbopump.message.delay_levels import DelayLevels
-from turbopump.message.failure import with_failure
+from turbopump.message.delivery_time import DelayLevels
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import (
     DELAY_TIME_LEVEL,
@@ -27,10 +26,11 @@ from turbopump.message.properties import (
     WAIT_STORE_MSG_OK,
     decode_properties,
     encode_properties,
+    with_failure,
 )
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX
-from turbopump.protocol.bodies.topics import TopicConfig
 from turbopump.protocol.requests.send import SendRequest
+from turbopump.protocol.requests.topics import TopicConfig
 
 FIRST_LEVEL: Final = 3
 """The delay level of the first retry; each one after waits a level longer."""

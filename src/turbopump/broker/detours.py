@@ -17,9 +17,14 @@ import msgspec
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import ProtocolError
 from turbopump.message.batch import walk_batch
-from turbopump.message.java_hash import tags_code
-from turbopump.message.properties import INNER_BASE, INNER_NUM, property_value, send_properties
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.java import tags_code
+from turbopump.message.properties import (
+    INNER_BASE,
+    INNER_NUM,
+    SysFlag,
+    property_value,
+    send_properties,
+)
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendRequest
 from turbopump.remoting.router import Response

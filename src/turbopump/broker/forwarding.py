@@ -16,10 +16,9 @@ from collections import deque
 from turbopump.clock import Clock
 from turbopump.errors import RoomInMakingError
 from turbopump.message.codec import encode_host
-from turbopump.message.java_hash import tags_code
+from turbopump.message.java import tags_code
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.properties import KEYS, TAGS, UNIQ_KEY, property_value
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.properties import KEYS, TAGS, UNIQ_KEY, SysFlag, property_value
 from turbopump.store.log.commit_log import NewMessage, Placed
 from turbopump.store.log.flusher import Flusher
 from turbopump.store.message_store import MessageStore

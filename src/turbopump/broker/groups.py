@@ -12,12 +12,12 @@ from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.rules import RETRY_PREFIX, group_fault
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.assignment import (
+from turbopump.protocol.requests.assignment import (
     MessageRequestMode,
     MessageRequestModeTable,
     SetMessageRequestModeRequestBody,
 )
-from turbopump.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from turbopump.protocol.requests.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from turbopump.store.json_table import JsonTable
 
 SYSTEM_GROUPS: Final = (

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from turbopump.clock import Clock
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.offsets import ConsumerOffsetTable
-from turbopump.protocol.bodies.topics import DataVersion
+from turbopump.protocol.requests.offsets import ConsumerOffsetTable
+from turbopump.protocol.requests.topics import DataVersion
 from turbopump.store.json_table import JsonTable
 
 

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from turbopump.clock import Clock
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.store.json_table import JsonTable
 from turbopump.store.watermark import Watermark

@@ -12,8 +12,7 @@ from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.errors import StoreError
 from turbopump.filtering.tag import code_filter
 from turbopump.protocol.codes import ResponseCode
-from turbopump.remoting.answers import failure
-from turbopump.remoting.router import RequestContext, Response
+from turbopump.remoting.router import RequestContext, Response, failure
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, Later, Question, Steps
 from turbopump.store.message_store import MessageStore

@@ -38,18 +38,17 @@ from turbopump.broker.tables import Tables
 from turbopump.broker.transactions.transactions import Transactions
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.protocol.requests.assignment import QueryAssignment, SetMessageRequestMode
+from turbopump.protocol.requests.assignment import (
+    LockBatchMq,
+    QueryAssignment,
+    SetMessageRequestMode,
+    UnlockBatchMq,
+)
 from turbopump.protocol.requests.clients import (
     CheckClientConfig,
     GetConsumerListByGroup,
     Heartbeat,
     UnregisterClient,
-)
-from turbopump.protocol.requests.cold_flow import (
-    GetColdFlow,
-    RemoveColdFlow,
-    SetCommitLogReadMode,
-    UpdateColdFlow,
 )
 from turbopump.protocol.requests.consumers import (
     ConsumeMessageDirectly,
@@ -71,17 +70,14 @@ from turbopump.protocol.requests.groups import (
     GetAllGroups,
     GetGroup,
 )
-from turbopump.protocol.requests.locks import LockBatchMq, UnlockBatchMq
-from turbopump.protocol.requests.offset_control import (
+from turbopump.protocol.requests.offsets import (
     CloneGroupOffset,
     GetConsumerStatus,
-    QueryCorrectionOffset,
-    ResetOffset,
-)
-from turbopump.protocol.requests.offsets import (
     GetMaxOffset,
     GetMinOffset,
     QueryConsumerOffset,
+    QueryCorrectionOffset,
+    ResetOffset,
     SearchOffset,
     UpdateConsumerOffset,
 )
@@ -94,17 +90,32 @@ from turbopump.protocol.requests.pop import (
     PollingInfo,
     PopMessage,
 )
-from turbopump.protocol.requests.pull import LitePullMessage, PullMessage
-from turbopump.protocol.requests.queries import (
+from turbopump.protocol.requests.pull import (
     GetEarliestMsgStoreTime,
+    LitePullMessage,
+    PullMessage,
     QueryMessage,
     ViewMessageById,
 )
-from turbopump.protocol.requests.recall import RecallMessage
-from turbopump.protocol.requests.replies import SendReplyMessage, SendReplyMessageV2
-from turbopump.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
-from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
-from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo, ViewBrokerStatsData
+from turbopump.protocol.requests.send import (
+    ConsumerSendMsgBack,
+    EndTransaction,
+    RecallMessage,
+    ResumeCheckHalfMessage,
+    SendBatchMessage,
+    SendMessage,
+    SendMessageV2,
+    SendReplyMessage,
+    SendReplyMessageV2,
+)
+from turbopump.protocol.requests.statistics import (
+    GetBrokerRuntimeInfo,
+    GetColdFlow,
+    RemoveColdFlow,
+    SetCommitLogReadMode,
+    UpdateColdFlow,
+    ViewBrokerStatsData,
+)
 from turbopump.protocol.requests.topics import (
     CreateTopic,
     CreateTopicList,
@@ -113,7 +124,6 @@ from turbopump.protocol.requests.topics import (
     GetTopicConfig,
     GetTopicStatsInfo,
 )
-from turbopump.protocol.requests.transactions import EndTransaction, ResumeCheckHalfMessage
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
 from turbopump.store.message_store import MessageStore

@@ -18,13 +18,17 @@ from turbopump.broker.topics import READ_WRITE, TopicTable
 from turbopump.clock import Clock
 from turbopump.errors import ProtocolError, RemotingError
 from turbopump.message.codec import body_crc32
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.register import RegisterBrokerBody
-from turbopump.protocol.bodies.route import TopicRouteData
-from turbopump.protocol.bodies.topics import PERM_READ, TopicConfigAndMappingSerializeWrapper
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.namesrv import GetRouteInfo, RegisterBroker, UnregisterBroker
+from turbopump.protocol.requests.namesrv import (
+    GetRouteInfo,
+    RegisterBroker,
+    RegisterBrokerBody,
+    TopicRouteData,
+    UnregisterBroker,
+)
+from turbopump.protocol.requests.topics import PERM_READ, TopicConfigAndMappingSerializeWrapper
 from turbopump.remoting.client import RemotingClient
 
 log = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from turbopump.broker.topics import (
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreClosedError
-from turbopump.message.properties import KEYS, decode_properties
+from turbopump.message.properties import KEYS, TRANSACTION_MASK, SysFlag, decode_properties
 from turbopump.message.rules import (
     DLQ_PREFIX,
     NOT_SENDABLE_TOPICS,
@@ -37,10 +37,9 @@ from turbopump.message.rules import (
     TOPIC_SIZE_MAX,
     topic_fault,
 )
-from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
-from turbopump.protocol.bodies.topics import PERM_WRITE, TopicConfig
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendRequest
+from turbopump.protocol.requests.topics import PERM_WRITE, TopicConfig
 from turbopump.remoting.router import Response
 from turbopump.store.disk_space import NO_ROOM
 from turbopump.store.message_store import MessageStore

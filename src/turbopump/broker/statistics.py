@@ -21,8 +21,8 @@ from turbopump.broker.send_queue import SendQueue
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.rules import is_system_topic
-from turbopump.protocol.bodies.stats import BrokerStatsItem
 from turbopump.protocol.codes import CURRENT_VERSION
+from turbopump.protocol.requests.statistics import BrokerStatsItem
 from turbopump.store.files import StorePaths
 from turbopump.store.log.commit_log import BOUNDS_MS
 from turbopump.store.message_store import MessageStore

@@ -17,7 +17,7 @@ from turbopump.broker.queue_locks import SavedLocks
 from turbopump.broker.topics import TopicTable, make_lost_topics
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.protocol.bodies.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
+from turbopump.protocol.requests.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
 from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
 from turbopump.store.json_table import JsonTable

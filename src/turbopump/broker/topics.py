@@ -23,7 +23,7 @@ from turbopump.message.rules import (
     is_system_topic,
 )
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.topics import (
+from turbopump.protocol.requests.topics import (
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,

@@ -5,14 +5,15 @@ from contextlib import asynccontextmanager
 
 import click
 
-from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.serving import (
     advertised,
     log_effective,
+    log_options,
     print_effective,
     refuse_open_bind,
     refuse_unmeant_directory,
     serve,
+    start_log,
 )
 from turbopump.config.broker_config import BrokerConfig, load_broker_config
 

@@ -1,21 +1,25 @@
 """Asking the servers of a cluster for a command: name servers, masters, and how an answer is shown.
 It must not know what is asked."""
 
+from __future__ import annotations
+
 import json
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Iterable
+from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 import click
 
 from turbopump.cli.serving import run_client
-from turbopump.errors import RemotingError
+from turbopump.config.addresses import parse_address, parse_addresses
+from turbopump.errors import ConfigError, RemotingError
+from turbopump.message.rules import topic_fault
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.cluster import ClusterInfo
-from turbopump.protocol.bodies.route import MASTER_ID
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo
+from turbopump.protocol.requests.namesrv import MASTER_ID, ClusterInfo, GetBrokerClusterInfo
 from turbopump.remoting.client import RemotingClient
 
 BodyT = TypeVar("BodyT")
@@ -130,3 +134,71 @@ def show(output: str, value: object, lines: list[str]) -> None:
         return
     for line in lines:
         click.echo(line)
+
+
+# --- The option `-n`: where a client command finds its name servers.
+#
+# Its one rule: the option, else the variable NAMESRV_ADDR, else the address that `turbopump dev` has.
+# It must not connect.
+
+
+def _parse(_context: click.Context, _parameter: click.Parameter, text: str) -> list[str]:
+    addresses = parse_addresses(text, what="name server address")
+    if not addresses:
+        raise ConfigError("the list of name servers is empty: HOST:PORT;HOST:PORT is expected")
+    return addresses
+
+
+name_server_option = click.option(
+    "-n",
+    "--namesrv",
+    "namesrv",
+    metavar="ADDRS",
+    envvar="NAMESRV_ADDR",
+    show_envvar=True,
+    default="127.0.0.1:9876",
+    show_default=True,
+    callback=_parse,
+    help="Name servers, HOST:PORT;HOST:PORT.",
+)
+
+
+# --- Names and numbers of the command line: what is checked before anything else happens, and what may
+# have been meant.
+
+
+def checked_topic(_context: click.Context, _parameter: click.Parameter, topic: str) -> str:
+    """A topic whose name may be. Raises BadParameter."""
+    fault = topic_fault(topic)
+    if fault is not None:
+        raise click.BadParameter(fault)
+    return topic
+
+
+def checked_address(
+    _context: click.Context, _parameter: click.Parameter, address: str | None
+) -> str | None:
+    """HOST:PORT. Raises BadParameter."""
+    if address is None:
+        return None
+    try:
+        parse_address(address)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+    return address
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``" (did you mean orders?)"`` if a known name is near (case does not matter), else ``""``."""
+    spelled = {one.lower(): one for one in known}
+    near = get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
+    return f" (did you mean {spelled[near[0]]}?)" if near else ""
+
+
+def checked_number(
+    _context: click.Context, _parameter: click.Parameter, number: float | None
+) -> float | None:
+    """Not `nan`, which is in every range of click. Raises BadParameter."""
+    if number is not None and math.isnan(number):
+        raise click.BadParameter("nan is no number")
+    return number

@@ -7,11 +7,9 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
+from turbopump.cli.cluster import checked_number, checked_topic, name_server_option
 from turbopump.cli.json_lines import write_message
-from turbopump.cli.log_output import log_options, start_log
-from turbopump.cli.name_servers import name_server_option
-from turbopump.cli.names import checked_number, checked_topic
-from turbopump.cli.serving import run_client
+from turbopump.cli.serving import log_options, run_client, start_log
 from turbopump.client.consumer.subscription import Sql
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 

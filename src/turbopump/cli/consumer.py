@@ -1,22 +1,44 @@
 """`turbopump consumer list|show|status`: consumer groups, who is in them, how far they are, and how
 they do."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from turbopump.cli.cluster import NOT_FOUND, ask_each, masters, show, with_client
-from turbopump.cli.consumer_status import consumer_status, status_lines
-from turbopump.cli.log_output import log_options, start_log
-from turbopump.cli.name_servers import name_server_option
-from turbopump.cli.names import did_you_mean
+from turbopump.broker.consumers import Member, Told, told
+from turbopump.broker.consumers import conflicts as found_among
+from turbopump.cli.cluster import (
+    NOT_FOUND,
+    ask_each,
+    did_you_mean,
+    masters,
+    name_server_option,
+    show,
+    with_client,
+)
 from turbopump.cli.offset import places
+from turbopump.cli.serving import log_options, start_log
 from turbopump.cli.topic import output_option
-from turbopump.protocol.bodies.connections import ConsumerConnection
-from turbopump.protocol.bodies.groups import SubscriptionGroupWrapper
+from turbopump.errors import BodyError, RemotingError
+from turbopump.message.rules import RETRY_PREFIX
+from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.consumers import GetConsumerConnectionList
-from turbopump.protocol.requests.groups import GetAllGroups
+from turbopump.protocol.requests.clients import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+)
+from turbopump.protocol.requests.consumers import (
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    GetConsumerConnectionList,
+    GetConsumerRunningInfo,
+)
+from turbopump.protocol.requests.groups import GetAllGroups, SubscriptionGroupWrapper
 from turbopump.remoting.client import RemotingClient
 
 
@@ -170,3 +192,132 @@ async def _group(client: RemotingClient, addresses: list[str], group: str) -> di
             for topic, data in sorted(subscriptions.items())
         ],
     }
+
+
+# --- How the consumers of a group do: what each of them tells (307), and what is wrong among them, by
+# their brokers' word and by their own.
+#
+# Works with Apache's brokers, which say nothing of conflicts: what the consumers say is compared
+# here, by the rules of our broker.
+
+TIMEOUT_S = 12.0
+"""A broker waits ten seconds for a client."""
+
+
+async def consumer_status(
+    client: RemotingClient, addresses: list[str], group: str
+) -> dict[str, Any]:
+    """``clients``, each once, and ``conflicts``, as sentences. Raises RemotingError."""
+    asked = GetConsumerConnectionList(consumer_group=group)
+    answers = await ask_each(
+        client, addresses, asked, ConsumerConnection, ResponseCode.CONSUMER_NOT_ONLINE
+    )
+    found: dict[str, dict[str, Any]] = {}
+    members: list[Member] = []
+    conflicts: dict[str, None] = {}
+    for address, body in answers.items():
+        conflicts |= dict.fromkeys(body.conflicts or ())
+        ids = [one.client_id or "" for one in body.connection_set]
+        for one in body.connection_set:
+            client_id = one.client_id or ""
+            if client_id not in found:
+                info = await _running(client, address, group, client_id)
+                language = one.language.name if one.language is not None else None
+                found[client_id] = {
+                    "client_id": client_id,
+                    "address": one.client_addr,
+                    "language": language,
+                    "version": one.version,
+                    **_row(info),
+                }
+                if not isinstance(info, str):
+                    members.append(
+                        Member(client_id, one.version, 0.0, told=_told(info, body.message_model))
+                    )
+            if (
+                ids.count(client_id) > 1
+                and not body.conflicts
+                and body.message_model is not MessageModel.BROADCASTING
+            ):
+                conflicts[
+                    f"client id {client_id} is used by {ids.count(client_id)} connections "
+                    f"to {address}"
+                ] = None
+    conflicts |= dict.fromkeys(found_among(group, members))
+    clients = [found[client_id] for client_id in sorted(found)]
+    return {"group": group, "clients": clients, "conflicts": list(conflicts)}
+
+
+def status_lines(status: dict[str, Any]) -> Iterator[str]:
+    """The same for people."""
+    if not status["clients"]:
+        yield f"group {status['group']} has no consumers now"
+    for row in status["clients"]:
+        yield f"{row['client_id']}  {row['address']}  {row['language']}  {row['version']}"
+        if row["fault"]:
+            yield f"  does not answer: {row['fault']}"
+        for topic in row["topics"]:
+            yield (
+                f"  {topic['topic']}  {topic['expression']}  queues {topic['queues']}  ok "
+                f"{topic['ok_tps']:.2f}/s  "
+                f"failed {topic['failed_tps']:.2f}/s  {topic['consume_ms']:.1f} ms  pulled "
+                f"{topic['pull_tps']:.2f}/s"
+            )
+    for sentence in status["conflicts"]:
+        yield f"conflict: {sentence}"
+
+
+async def _running(
+    client: RemotingClient, address: str, group: str, client_id: str
+) -> ConsumerRunningInfo | str:
+    request = GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
+    try:
+        answer = await client.exchange(address, request, timeout=TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            return answer.remark or f"code {answer.code}"
+        return fastjson.decode(answer.body, ConsumerRunningInfo)
+    except (RemotingError, BodyError) as error:
+        return str(error)
+
+
+def _row(info: ConsumerRunningInfo | str) -> dict[str, Any]:
+    if isinstance(info, str):
+        return {"fault": info, "properties": {}, "topics": []}
+    topics = []
+    for data in sorted(info.subscription_set, key=lambda data: data.topic or ""):
+        topic = data.topic or ""
+        status = info.status_table.get(topic)
+        topics.append(
+            {
+                "topic": topic,
+                "kind": data.expression_type or "TAG",
+                "expression": data.sub_string or "*",
+                "queues": sum(
+                    queue.topic == topic for queue in (*info.mq_table, *info.mq_pop_table)
+                ),
+                "ok_tps": status.consume_ok_tps if status else 0.0,
+                "failed_tps": status.consume_failed_tps if status else 0.0,
+                "failed_last_hour": status.consume_failed_msgs if status else 0,
+                "consume_ms": status.consume_rt if status else 0.0,
+                "pull_tps": status.pull_tps if status else 0.0,
+                "pull_ms": status.pull_rt if status else 0.0,
+            }
+        )
+    return {"fault": None, "properties": info.properties, "topics": topics}
+
+
+def _told(info: ConsumerRunningInfo, of_group: MessageModel | None) -> Told:
+    """What a consumer says of itself. Java's and ours tell all; Go's and C++'s not where they
+    begin, nor whether they are broadcasting, which is taken from the group's last heartbeat then. A
+    push consumer may pop where its broker tells it to: that it pulls is taken from its queues."""
+    said = info.properties
+    kind = ConsumeType.__members__.get(said.get("PROP_CONSUME_TYPE", ""))
+    pulls = any(not queue.topic.startswith(RETRY_PREFIX) for queue in info.mq_table)
+    data = ConsumerData(
+        subscription_data_set=tuple(info.subscription_set),
+        consume_type=None if kind is ConsumeType.CONSUME_PASSIVELY and not pulls else kind,
+        message_model=MessageModel.__members__.get(said.get("messageModel", ""), of_group),
+        consume_from_where=ConsumeFromWhere.__members__.get(said.get("consumeFromWhere", "")),
+        ordered={"true": True, "false": False}.get(said.get("PROP_CONSUMEORDERLY", "")),
+    )
+    return told(data)

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from turbopump import __version__
-from turbopump.cli.log_output import log_options, start_log
 from turbopump.cli.serving import (
     advertised,
     log_effective,
+    log_options,
     reachable,
     refuse_open_bind,
     refuse_unmeant_directory,
     serve,
+    start_log,
 )
 from turbopump.config.addresses import LOOPBACK, join_address
 from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, load_broker_config

@@ -17,12 +17,10 @@ from typing import Any, Final
 import click
 import msgspec
 
-from turbopump.cli.dlq_text import group_lines, letter_lines, letter_row, report_lines
-from turbopump.cli.log_output import log_options, start_log
+from turbopump.cli.cluster import checked_number, name_server_option
+from turbopump.cli.dlq_output import group_lines, letter_lines, letter_row, report_lines
 from turbopump.cli.message import INCOMPLETE, NOT_FOUND
-from turbopump.cli.name_servers import name_server_option
-from turbopump.cli.names import checked_number
-from turbopump.cli.serving import run_client
+from turbopump.cli.serving import log_options, run_client, start_log
 from turbopump.cli.topic import output_option
 from turbopump.client.dead_letters import (
     DeadLetter,
@@ -327,7 +325,7 @@ def export(
     choice = Choice((), sql)
 
     async def work(dead_letters: DeadLetters) -> int:
-        from turbopump.cli.dlq_export import open_export, streams
+        from turbopump.cli.dlq_output import open_export, streams
 
         written = 0
         try:

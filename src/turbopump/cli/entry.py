@@ -5,6 +5,8 @@ reads the table below. A failure is one sentence and an exit code (1 it could no
 asked wrongly), never a traceback. It must not know options.
 """
 
+from __future__ import annotations
+
 import importlib
 import os
 import sys
@@ -123,7 +125,15 @@ def _open_closed_descriptors() -> None:
 def _reader_left() -> int:
     """Whoever read our output has gone (`turbopump consume | head`): that is no failure, and
     nothing more can be said."""
-    from turbopump.cli.standard_output import drop_output
 
     drop_output()
     return 0
+
+
+# --- Standard output whose reader has gone (`turbopump consume | head`).
+
+
+def drop_output() -> None:
+    """Send what is still to be written nowhere, or the interpreter complains when it flushes
+    standard output at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -15,10 +15,9 @@ from typing import Any, Final
 
 import click
 
+from turbopump.cli.cluster import name_server_option
 from turbopump.cli.json_lines import write_message
-from turbopump.cli.log_output import log_options, start_log
-from turbopump.cli.name_servers import name_server_option
-from turbopump.cli.serving import run_client
+from turbopump.cli.serving import log_options, run_client, start_log
 from turbopump.client.consumer.pull import FoundMessages
 from turbopump.client.message_finder import MessageFinder
 from turbopump.clock import SystemClock

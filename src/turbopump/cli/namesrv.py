@@ -5,8 +5,15 @@ from contextlib import asynccontextmanager
 
 import click
 
-from turbopump.cli.log_output import log_options, start_log
-from turbopump.cli.serving import log_effective, print_effective, reachable, refuse_open_bind, serve
+from turbopump.cli.serving import (
+    log_effective,
+    log_options,
+    print_effective,
+    reachable,
+    refuse_open_bind,
+    serve,
+    start_log,
+)
 from turbopump.config.addresses import outward_address
 from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
 

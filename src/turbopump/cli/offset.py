@@ -4,18 +4,23 @@ from typing import Any, NoReturn
 
 import click
 
-from turbopump.cli.cluster import NOT_FOUND, ask_each, masters, show, with_client
-from turbopump.cli.log_output import log_options, start_log
+from turbopump.cli.cluster import (
+    NOT_FOUND,
+    ask_each,
+    checked_address,
+    masters,
+    name_server_option,
+    show,
+    with_client,
+)
 from turbopump.cli.message import TimeOption
-from turbopump.cli.name_servers import name_server_option
-from turbopump.cli.names import checked_address
+from turbopump.cli.serving import log_options, start_log
 from turbopump.cli.topic import output_option
 from turbopump.errors import RemotingError
-from turbopump.protocol.bodies.offsets import ResetOffsetBody
-from turbopump.protocol.bodies.stats import ConsumeStats
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.consumers import GetConsumeStats
-from turbopump.protocol.requests.offset_control import CloneGroupOffset, ResetOffset
+from turbopump.protocol.requests.offsets import CloneGroupOffset, ResetOffset, ResetOffsetBody
+from turbopump.protocol.requests.statistics import ConsumeStats
 from turbopump.remoting.client import RemotingClient
 
 END = -1

@@ -7,13 +7,10 @@ from typing import Final
 
 import click
 
-from turbopump.cli.json_lines import read_message
-from turbopump.cli.log_output import log_options, start_log
-from turbopump.cli.name_servers import name_server_option
-from turbopump.cli.names import checked_topic
-from turbopump.cli.serving import run_client
-from turbopump.cli.standard_input import lines_as_they_arrive
-from turbopump.cli.standard_output import drop_output
+from turbopump.cli.cluster import checked_topic, name_server_option
+from turbopump.cli.entry import drop_output
+from turbopump.cli.json_lines import lines_as_they_arrive, read_message
+from turbopump.cli.serving import log_options, run_client, start_log
 from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendResult, SendStatus
 from turbopump.errors import TurbopumpError

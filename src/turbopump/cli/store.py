@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import click
 
+from turbopump.cli.cluster import did_you_mean
 from turbopump.cli.entry import cause
 from turbopump.cli.json_lines import write_message
-from turbopump.cli.names import did_you_mean
 from turbopump.errors import StoredMessageError, StoreError
 from turbopump.message.message import ReceivedMessage
 from turbopump.protocol import fastjson

@@ -6,28 +6,28 @@ import click
 
 from turbopump.cli.cluster import (
     ask_name_servers,
+    checked_address,
+    checked_topic,
     masters,
+    name_server_option,
     refuse_other_server,
     refuse_unknown_cluster,
     show,
     with_client,
 )
-from turbopump.cli.log_output import log_options, start_log
-from turbopump.cli.name_servers import name_server_option
-from turbopump.cli.names import checked_address, checked_topic
+from turbopump.cli.serving import log_options, start_log
 from turbopump.errors import RemotingError
-from turbopump.protocol.bodies.cluster import ClusterInfo
-from turbopump.protocol.bodies.route import TopicRouteData
-from turbopump.protocol.bodies.topics import TopicList
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.namesrv import (
+    ClusterInfo,
     GetAllTopicList,
     GetBrokerClusterInfo,
     GetRouteInfo,
     GetTopicsByCluster,
+    TopicRouteData,
 )
-from turbopump.protocol.requests.topics import CreateTopic
+from turbopump.protocol.requests.topics import CreateTopic, TopicList
 from turbopump.remoting.client import RemotingClient
 
 output_option = click.option(

@@ -13,7 +13,7 @@ from typing import Final
 
 from turbopump.client.selectors import ROOM_END, VIRTUAL_NODES, node_key, ring_hash
 from turbopump.errors import ConfigError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
 
 Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQueue]]

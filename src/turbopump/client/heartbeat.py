@@ -9,11 +9,10 @@ from typing import Protocol
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.routes import TopicRoute
-from turbopump.message.message import ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
-from turbopump.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
-from turbopump.protocol.bodies.running import ConsumeMessageDirectlyResult, ConsumerRunningInfo
-from turbopump.protocol.requests.transactions import CheckTransactionState
+from turbopump.message.message import MessageQueue, ReceivedMessage
+from turbopump.protocol.requests.clients import ConsumerData, HeartbeatData, ProducerData
+from turbopump.protocol.requests.consumers import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from turbopump.protocol.requests.send import CheckTransactionState
 from turbopump.remoting.connection import Connection
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from turbopump.client.namespace import unwrap, unwrapped
 from turbopump.client.sending.send_result import SendResult
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 
 log = logging.getLogger(__name__)
 

@@ -34,9 +34,9 @@ from turbopump.message.properties import (
     PAIR_END,
     PRODUCER_GROUP,
     REPLY_ARRIVE_TIME,
+    SysFlag,
     property_value,
 )
-from turbopump.message.sysflag import SysFlag
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import (
@@ -44,8 +44,7 @@ from turbopump.protocol.requests.clients import (
     NotifyConsumerIdsChanged,
     UnregisterClient,
 )
-from turbopump.protocol.requests.replies import PushReplyMessageToClient
-from turbopump.protocol.requests.transactions import CheckTransactionState
+from turbopump.protocol.requests.send import CheckTransactionState, PushReplyMessageToClient
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import RequestContext, Response, Router
 

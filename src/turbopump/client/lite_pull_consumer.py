@@ -44,9 +44,8 @@ from turbopump.client.shared_instances import join_instance
 from turbopump.client.tracing import Tracing, consumer_tracing, trace_topic
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError, NotStartedError
-from turbopump.message.message import ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
-from turbopump.protocol.bodies.heartbeat import (
+from turbopump.message.message import MessageQueue, ReceivedMessage
+from turbopump.protocol.requests.clients import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,

@@ -42,12 +42,10 @@ from turbopump.errors import (
     ResponseError,
 )
 from turbopump.message.ids import decode_offset_msg_id
-from turbopump.message.message import ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.pull import PullMessageReply
-from turbopump.protocol.requests.queries import QueryMessage, ViewMessageById
+from turbopump.protocol.requests.pull import PullMessageReply, QueryMessage, ViewMessageById
 
 FOUND_MAX: Final = 64
 """Messages that a broker gives by key at most, unless its ``maxMsgsNumBatch`` says otherwise."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 
 SEPARATOR: Final = "%"

@@ -45,8 +45,9 @@ from turbopump.message.properties import (
     TAGS,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
+    TRANSACTION_MASK,
+    SysFlag,
 )
-from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
 
 _SPAN: Final = "open telemetry span"
 _TYPES: Final = {

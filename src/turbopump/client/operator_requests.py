@@ -20,26 +20,28 @@ from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.heartbeat import Member, Operated
 from turbopump.errors import BodyError, ProtocolError, StoredMessageError
 from turbopump.message.codec import decode_entry
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.heartbeat import (
+from turbopump.protocol.codes import CURRENT_VERSION, ResponseCode
+from turbopump.protocol.requests.clients import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
     MessageModel,
 )
-from turbopump.protocol.bodies.offsets import GetConsumerStatusBody, ResetOffsetBody
-from turbopump.protocol.bodies.running import (
+from turbopump.protocol.requests.consumers import (
+    ConsumeMessageDirectly,
     ConsumerRunningInfo,
     ConsumeStatus,
+    GetConsumerRunningInfo,
     PopProcessQueueInfo,
     ProcessQueueInfo,
 )
-from turbopump.protocol.codes import CURRENT_VERSION, ResponseCode
-from turbopump.protocol.requests.consumers import ConsumeMessageDirectly, GetConsumerRunningInfo
-from turbopump.protocol.requests.offset_control import (
+from turbopump.protocol.requests.offsets import (
+    GetConsumerStatusBody,
     GetConsumerStatusFromClient,
     ResetConsumerOffset,
+    ResetOffsetBody,
 )
 from turbopump.remoting.router import RequestContext, Response, Router
 

@@ -59,8 +59,7 @@ from turbopump.clock import Clock
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.compression import DECOMPRESSED_SIZE_MAX
 from turbopump.message.ids import UniqueIds
-from turbopump.message.message import BODY_SIZE_MAX, Message, ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import BODY_SIZE_MAX, Message, MessageQueue, ReceivedMessage
 from turbopump.message.rules import topic_fault
 
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"

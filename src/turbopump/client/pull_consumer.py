@@ -32,8 +32,8 @@ from turbopump.client.setting_rules import Rule, check, group_in, is_whole
 from turbopump.client.shared_instances import join_instance
 from turbopump.clock import Clock
 from turbopump.errors import ConnectError, NotStartedError
-from turbopump.message.message_queue import MessageQueue
-from turbopump.protocol.bodies.heartbeat import (
+from turbopump.message.message import MessageQueue
+from turbopump.protocol.requests.clients import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,

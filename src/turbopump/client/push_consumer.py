@@ -50,16 +50,15 @@ from turbopump.client.shared_instances import join_broadcasting, join_instance
 from turbopump.client.tracing import consumer_tracing, trace_topic
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError
-from turbopump.message.message import ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.rules import RETRY_PREFIX
-from turbopump.protocol.bodies.heartbeat import (
+from turbopump.protocol.requests.clients import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
     MessageModel,
 )
-from turbopump.protocol.bodies.running import ConsumeStatus
+from turbopump.protocol.requests.consumers import ConsumeStatus
 from turbopump.store.disk import Disk
 
 __all__ = ["ConsumeFrom", "Delivery", "PushConsumer", "Retry"]

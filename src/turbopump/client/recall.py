@@ -22,10 +22,10 @@ from turbopump.errors import (
     ResponseError,
     RouteNotFoundError,
 )
-from turbopump.message.recall_handle import RecallHandle
+from turbopump.message.handles import RecallHandle
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, topic_fault
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.recall import RecallMessage
+from turbopump.protocol.requests.send import RecallMessage
 
 AGAIN_S: Final = 0.1
 """Wait before a broker is asked again whose connection ended."""

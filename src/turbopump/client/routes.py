@@ -22,15 +22,18 @@ from turbopump.errors import (
     ResponseError,
     RouteNotFoundError,
 )
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.message.rules import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.cluster import ClusterInfo
-from turbopump.protocol.bodies.route import MASTER_ID, TopicRouteData
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo, GetRouteInfo
-from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.shared_task import outcome_of
+from turbopump.protocol.requests.namesrv import (
+    MASTER_ID,
+    ClusterInfo,
+    GetBrokerClusterInfo,
+    GetRouteInfo,
+    TopicRouteData,
+)
+from turbopump.remoting.client import RemotingClient, outcome_of
 
 log = logging.getLogger(__name__)
 

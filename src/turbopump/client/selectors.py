@@ -16,9 +16,8 @@ from hashlib import md5
 from typing import Final
 
 from turbopump.client.setting_rules import Rule, check, is_whole
-from turbopump.message.java_hash import java_hash, java_hash_code
-from turbopump.message.message import Message
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.java import java_hash, java_hash_code
+from turbopump.message.message import Message, MessageQueue
 from turbopump.message.rules import is_unicode
 
 __all__ = ["HashRing", "Selector", "at_random", "by_hash", "in_rooms", "java_hash"]

@@ -57,14 +57,14 @@ from turbopump.errors import (
     ResponseError,
     RouteNotFoundError,
 )
-from turbopump.message.message_queue import MessageQueue
-from turbopump.protocol.bodies.heartbeat import (
+from turbopump.message.message import MessageQueue
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.clients import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
     MessageModel,
 )
-from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pop import InitMode, Notification, NotificationReply
 
 __all__ = ["PoppedMessage", "SimpleConsumer"]

@@ -45,7 +45,7 @@ from turbopump.message.properties import (
 )
 from turbopump.message.rules import DEFAULT_TOPIC, topic_fault
 from turbopump.protocol.command import encode_command, request_command
-from turbopump.protocol.requests.transactions import CheckTransactionState, EndTransaction, Outcome
+from turbopump.protocol.requests.send import CheckTransactionState, EndTransaction, Outcome
 from turbopump.remoting.connection import Connection
 
 # TODO-PROSE from transaction_state.py:

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from turbopump.filtering.sql_error import NoVerdictError as NoVerdictError
-from turbopump.filtering.sql_error import SqlError as SqlError
 from turbopump.filtering.sql_nodes import (
     LITERALS,
     SEARCHES,
@@ -37,6 +35,8 @@ from turbopump.filtering.sql_nodes import (
     searched,
     within,
 )
+from turbopump.filtering.sql_tokens import NoVerdictError as NoVerdictError
+from turbopump.filtering.sql_tokens import SqlError as SqlError
 from turbopump.filtering.sql_tokens import Tokens
 
 DEPTH_MAX: Final = 60

@@ -14,8 +14,6 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from turbopump.filtering.sql_error import SqlError
-
 KEYWORDS: Final = frozenset(
     [
         "NOT",
@@ -119,3 +117,15 @@ class Tokens:
         if kind == "name" and text.upper() in KEYWORDS:
             return Token(text.upper(), text, at)
         return Token(kind, text, at)
+
+
+# --- What can go wrong with a SQL92 filter.
+
+
+class SqlError(ValueError):
+    """The expression is no SQL92 filter; says where and what should stand there."""
+
+
+class NoVerdictError(Exception):
+    """A message cannot be judged (a number was wanted and the property holds none): it does not
+    match."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from turbopump.message.java_hash import tags_code
+from turbopump.message.java import tags_code
 
 ALL = "*"
 

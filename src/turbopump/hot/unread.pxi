@@ -1,4 +1,4 @@
-# message/unread.py: a pull's answer becomes messages that keep their bytes.
+# message/pulled.py: a pull's answer becomes messages that keep their bytes.
 
 
 def unread_messages(data, message_type):

@@ -32,7 +32,7 @@ from turbopump.compiled import has_twin
 from turbopump.errors import StoredMessageError
 from turbopump.message.ids import decode_host, packed_ip
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.properties import SysFlag
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB

@@ -10,7 +10,7 @@ import zlib
 from typing import Final
 
 from turbopump.errors import StoredMessageError
-from turbopump.message.sysflag import COMPRESSION_MASK, LZ4, ZLIB, ZSTD, SysFlag
+from turbopump.message.properties import COMPRESSION_MASK, LZ4, ZLIB, ZSTD, SysFlag
 
 DECOMPRESSED_SIZE_MAX: Final = 64 * 1024 * 1024
 """Bytes; sixteen times the largest body a broker takes by default."""

@@ -10,14 +10,16 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from turbopump.errors import MessageError
 from turbopump.message import properties as names
 from turbopump.message.compression import decompress
 from turbopump.message.delivery_time import time_properties
 from turbopump.message.entry_fields import HEAD_FIELDS, body_of, head_field_of, properties_text_of
 from turbopump.message.ids import offset_msg_id
-from turbopump.message.properties import decode_properties
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.java import Int32
+from turbopump.message.properties import SysFlag, decode_properties
 from turbopump.message.user_properties import checked_properties, text_pairs, user_properties
 
 BODY_SIZE_MAX: Final = 4 * 1024 * 1024
@@ -331,3 +333,23 @@ class ReceivedMessage:
     def offset_msg_id(self) -> str:
         """Where it is stored: broker address and commit-log offset, in hex."""
         return offset_msg_id(self.store_host[0], self.store_host[1], self.commit_log_offset)
+
+
+# --- The name of one queue: topic, broker and queue number.
+#
+# One value, frozen and ordered, used as a key wherever something is kept per queue. It must not know
+# what is in the queue, nor where its broker lives. Apache's peers write it as a JSON *key* too
+# (`{{"brokerName":…}:5}`).
+
+
+class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel"):
+    """One queue of one topic on one broker. Sorts by topic, then broker name, then queue id, as
+    Apache's does, so that every consumer of a group computes the same allocation from the same
+    list."""
+
+    topic: str = ""
+    broker_name: str = ""
+    queue_id: Int32 = 0
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.broker_name}:{self.queue_id}"

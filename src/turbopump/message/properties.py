@@ -11,6 +11,7 @@ A name given twice: the last one counts. Source: apache/rocketmq ``MessageConst`
 from __future__ import annotations
 
 from collections.abc import Mapping
+from traceback import format_exception_only
 from typing import Final
 
 from turbopump.compiled import has_twin
@@ -136,3 +137,73 @@ def send_properties(
         keys,
         ended.encode() + added,
     )
+
+
+# --- The bits of a message's ``sysFlag`` (apache/rocketmq ``MessageSysFlag``, ``CompressionType``).
+
+
+class SysFlag:
+    """What the store must know of a message. Plain ints: ``int & IntFlag`` would cost 0.7 µs,
+    several times per message."""
+
+    COMPRESSED: Final = 0x1
+    MULTI_TAGS: Final = 0x2
+    TRANSACTION_PREPARED: Final = 0x4
+    TRANSACTION_COMMIT: Final = 0x8
+    BORN_HOST_V6: Final = 0x10
+    STORE_HOST_V6: Final = 0x20
+    NEED_UNWRAP: Final = 0x40
+    INNER_BATCH: Final = 0x80
+
+
+TRANSACTION_MASK: Final = 0xC
+"""Both transaction bits; both set means rolled back."""
+
+COMPRESSION_MASK: Final = 0x700
+LZ4: Final = 0x100
+ZSTD: Final = 0x200
+ZLIB: Final = 0x300
+"""Compression type; 0 together with COMPRESSED is zlib too (clients before 5.0)."""
+
+
+# --- Why a consumer could not handle a message, as a property of the copy that comes again or becomes
+# a dead letter.
+#
+# ::
+#
+#     TURBOPUMP_FAILURE = attempt SP text           "3 ValueError: no stock": the attempt that failed, counted from 1, and one line
+#
+# One rule: it says nothing about another attempt: whoever reads it compares the number. Our own;
+# Apache's clients and brokers carry it along like any property.
+
+CONSUME_FAILURE: Final = "TURBOPUMP_FAILURE"
+TEXT_MAX: Final = 300
+"""Characters of a text that are kept."""
+
+
+def failure_text(cause: BaseException | str) -> str:
+    """One line without control characters: ``ValueError: no stock``, or what was said."""
+    text = cause if isinstance(cause, str) else "".join(format_exception_only(cause))
+    printable = "".join(
+        character if character.isprintable() else " " for character in text[: 4 * TEXT_MAX]
+    )
+    line = " ".join(printable.split())
+    return line if len(line) <= TEXT_MAX else line[: TEXT_MAX - 1] + "…"
+
+
+def with_failure(
+    properties: Mapping[str, str], failure: str | None, attempt: int
+) -> dict[str, str]:
+    """The properties with the failure of this attempt, and of no other; without any if there is
+    none or it has no room."""
+    plain = {name: value for name, value in properties.items() if name != CONSUME_FAILURE}
+    if not failure:
+        return plain
+    told = {**plain, CONSUME_FAILURE: f"{attempt} {failure_text(failure)}"}
+    return told if len(encode_properties(told).encode()) <= PROPERTIES_SIZE_MAX // 2 else plain
+
+
+def failure_of(properties: Mapping[str, str], attempt: int) -> str | None:
+    """What the properties say about the failure of this attempt."""
+    number, _, text = properties.get(CONSUME_FAILURE, "").partition(" ")
+    return text if number == str(attempt) and text else None

@@ -16,7 +16,7 @@ from typing import Final
 
 from turbopump.errors import MessageError
 from turbopump.message import properties as names
-from turbopump.message.failure import CONSUME_FAILURE
+from turbopump.message.properties import CONSUME_FAILURE
 
 _USE: Final[Mapping[str, str]] = {
     names.KEYS: "give keys=",

@@ -12,27 +12,21 @@ from typing import Final
 from turbopump.clock import Clock
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.message.codec import body_crc32
-from turbopump.namesrv.registration import (
+from turbopump.namesrv.route_table import (
     DEFAULT_TIMEOUT_MS,
     BrokerIdentity,
     Incomplete,
     Registration,
+    RouteTable,
     Superseded,
 )
-from turbopump.namesrv.route_table import RouteTable
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.cluster import BrokerMemberGroupBody
-from turbopump.protocol.bodies.register import RegisterBrokerBody
-from turbopump.protocol.bodies.topics import (
-    DataVersion,
-    TopicConfigAndMappingSerializeWrapper,
-    TopicList,
-)
 from turbopump.protocol.codes import V3_0_11, V4_9_4, V5_0_0, ResponseCode
 from turbopump.protocol.requests.namesrv import (
     AddWritePerm,
     AddWritePermReply,
     BrokerHeartbeat,
+    BrokerMemberGroupBody,
     DeleteTopicInNamesrv,
     GetAllTopicList,
     GetBrokerClusterInfo,
@@ -42,10 +36,16 @@ from turbopump.protocol.requests.namesrv import (
     QueryDataVersion,
     QueryDataVersionReply,
     RegisterBroker,
+    RegisterBrokerBody,
     RegisterBrokerReply,
     UnregisterBroker,
     WipeWritePerm,
     WipeWritePermReply,
+)
+from turbopump.protocol.requests.topics import (
+    DataVersion,
+    TopicConfigAndMappingSerializeWrapper,
+    TopicList,
 )
 from turbopump.remoting.router import RequestContext, Response, Router
 

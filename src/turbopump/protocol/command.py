@@ -25,7 +25,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from turbopump.errors import HeaderError
-from turbopump.message.integers import Int32
+from turbopump.message.java import Int32
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import CURRENT_VERSION, FLAG_ONEWAY, FLAG_RESPONSE, LanguageCode
 from turbopump.protocol.frame import JSON, ROCKETMQ, Frame, frame_head

@@ -19,7 +19,6 @@ from turbopump.protocol.frame import JSON
 from turbopump.protocol.request import Reply, Request, header_from_ext
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
-from turbopump.remoting.shared_task import outcome_of
 
 CONNECT_TIMEOUT_S: Final = 3.0
 
@@ -203,3 +202,20 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ConnectError(f"{address!r} is not an address; expected HOST:PORT")
     return host.strip("[]"), int(port)
+
+
+# --- Waiting for a task that several wait for: who gives up does not end it for the others.
+
+T = TypeVar("T")
+
+
+async def outcome_of(task: asyncio.Future[T], ended: Callable[[], Exception]) -> T:
+    """What the task returns, or raises. ``ended`` makes what is raised if the task itself was
+    cancelled, and not who waits for it."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        current = asyncio.current_task()
+        if task.cancelled() and current is not None and not current.cancelling():
+            raise ended() from None
+        raise

@@ -20,9 +20,16 @@ from turbopump.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE
 from turbopump.protocol.command import Command, TypedJsonHeader, decode_command
 from turbopump.protocol.frame import FRAME_SIZE_MAX, JSON, Frame, FrameReader
 from turbopump.protocol.request import HeaderT
-from turbopump.remoting.answers import encode_response, failure
 from turbopump.remoting.backlog import Backlog
-from turbopump.remoting.router import LATER, Outcome, RequestContext, Response, Router
+from turbopump.remoting.router import (
+    LATER,
+    Outcome,
+    RequestContext,
+    Response,
+    Router,
+    encode_response,
+    failure,
+)
 
 log = logging.getLogger(__name__)
 

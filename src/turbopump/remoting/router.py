@@ -9,20 +9,28 @@ to be called again when there is room (``backlog.py``).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from turbopump.errors import HeaderError, ProtocolError
-from turbopump.protocol.codes import FLAG_ONEWAY, ResponseCode
-from turbopump.protocol.command import Command, TypedJsonHeader, decode_command, typed_json_decoder
+from turbopump.errors import HeaderError, ProtocolError, TurbopumpError
+from turbopump.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
+from turbopump.protocol.command import (
+    Command,
+    TypedJsonHeader,
+    decode_command,
+    encode_command,
+    typed_json_decoder,
+)
 from turbopump.protocol.frame import JSON, Frame
 from turbopump.protocol.request import Header, Request, header_from_ext
 
 if TYPE_CHECKING:
     from turbopump.remoting.connection import Connection
+
 
 RequestT = TypeVar("RequestT", bound=Request[Any])
 
@@ -162,3 +170,42 @@ class Router:
                 code=ResponseCode.SYSTEM_ERROR,
                 remark=f"{name} ({command.code}) cannot be read: {error}",
             )
+
+
+# --- Answers as frames: what a handler said, and what is said for one that failed. It must not know of
+# connections' state.
+
+log = logging.getLogger(__name__)
+
+
+def encode_response(opaque: int, response: Response) -> bytes:
+    """The frame that answers request ``opaque``."""
+    ext = response.header.to_ext() if response.header is not None else {}
+    if response.ext:
+        ext.update(response.ext)
+    return encode_command(
+        Command(
+            response.code,
+            opaque=opaque,
+            flag=FLAG_RESPONSE,
+            remark=response.remark,
+            ext=ext or None,
+            body=response.body,
+        )
+    )
+
+
+def failure(error: Exception, context: RequestContext) -> Response:
+    """The answer to a request whose handler failed: code 1 and one sentence; the traceback goes to
+    our log only."""
+    if isinstance(error, TurbopumpError):
+        log.warning(
+            "request failed code=%s peer=%s cause=%s", context.code, context.peer.peer, error
+        )
+        return Response(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
+    log.exception("request failed code=%s peer=%s", context.code, context.peer.peer)
+    return Response(
+        code=ResponseCode.SYSTEM_ERROR,
+        remark=f"internal error {type(error).__name__} while handling request {context.code}; "
+        "the server's log has the details",
+    )

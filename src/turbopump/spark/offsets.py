@@ -12,11 +12,12 @@ refused. It must not know about brokers or Spark.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from turbopump.errors import ConfigError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 
 VERSION: Final = 1
 EARLIEST: Final = -2
@@ -83,3 +84,97 @@ def _object(value: Any, what: str, where: str) -> Mapping[str, Any]:
             f'{{"T":{{"broker-a":{{"0":123}}}}}}, not {value!r}'
         )
     return value
+
+
+# --- Ranges of queue offsets: dividing them among tasks, and admitting only so many messages at a
+# time.
+#
+# The one rule: pure arithmetic, the same answer for the same input on every machine, so that a
+# replayed micro-batch reads what it read before. It must not know about brokers or Spark.
+
+TASK_ROWS_MIN: Final = 1000
+"""A task costs about 10 ms, as much as reading some thousand messages: fewer rows are not worth a
+task of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The messages of one queue from ``begin`` up to, not including, ``end``."""
+
+    queue: MessageQueue
+    begin: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        return self.end - self.begin
+
+
+def ranges_between(
+    begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int]
+) -> list[OffsetRange]:
+    """What lies between two places, queue by queue in sorted order. A queue without a begin, or
+    with an end before it, gives nothing."""
+    return [
+        OffsetRange(queue, begins[queue], ends[queue])
+        for queue in sorted(ends)
+        if begins.get(queue, ends[queue]) < ends[queue]
+    ]
+
+
+def split(ranges: Iterable[OffsetRange], tasks_max: int | None) -> list[list[OffsetRange]]:
+    """The ranges in at most ``tasks_max`` lists of nearly equal numbers of messages, in order;
+    queues are cut where needed.
+
+    None: one task per queue, as Spark's Kafka source does. Fewer tasks come out when they would
+    have less than ``TASK_ROWS_MIN``.
+    """
+    todo = [piece for piece in ranges if piece.end > piece.begin]
+    if tasks_max is None:
+        return [[piece] for piece in todo]
+    assert tasks_max > 0
+    total = sum(piece.count for piece in todo)
+    count = max(1, min(tasks_max, -(-total // TASK_ROWS_MIN)))
+    tasks: list[list[OffsetRange]] = []
+    done = 0
+    for piece in todo:
+        while piece.end > piece.begin:
+            if done >= total * len(tasks) // count:
+                tasks.append([])
+            cut = min(piece.end, piece.begin + total * len(tasks) // count - done)
+            tasks[-1].append(replace(piece, end=cut))
+            done += cut - piece.begin
+            piece = replace(piece, begin=cut)
+    return tasks
+
+
+def admit(
+    begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int], rows_max: int
+) -> dict[MessageQueue, int]:
+    """Ends that admit at most ``rows_max`` messages in all, each queue in proportion to what it has
+    waiting.
+
+    Proportional shares keep queues at about the same moment in time, which watermarks need. No
+    queue starves: with room for all each gets at least one; with less, the longest waiting lines
+    get one each. Exactly min(rows_max, all) are admitted.
+    """
+    waiting = {piece.queue: piece.count for piece in ranges_between(begins, ends)}
+    total = sum(waiting.values())
+    if total <= rows_max:
+        return dict(ends)
+    by_length = sorted(waiting, key=lambda queue: (-waiting[queue], queue))
+    shares = dict.fromkeys(by_length[:rows_max], 1)
+    room = rows_max - len(shares)
+    if room > 0:
+        above_one = total - len(shares)
+        parts = {queue: divmod(room * (waiting[queue] - 1), above_one) for queue in by_length}
+        by_remainder = sorted(by_length, key=lambda queue: (-parts[queue][1], queue))
+        rest = room - sum(part for part, _ in parts.values())
+        for queue in by_length:
+            shares[queue] += parts[queue][0]
+        for queue in by_remainder[:rest]:
+            shares[queue] += 1
+    return {
+        queue: begins[queue] + shares.get(queue, 0) if queue in waiting else end
+        for queue, end in ends.items()
+    }

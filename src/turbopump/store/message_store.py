@@ -23,7 +23,7 @@ from turbopump.message.codec import (
     without_crc,
     write_entry,
 )
-from turbopump.message.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.disk import Disk
 from turbopump.store.disk_space import SpaceLimits, SpaceWatch, with_free_bytes

@@ -8,10 +8,8 @@ it is used.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from turbopump.testing.broker_in_loop import RunningBroker, running_broker
-    from turbopump.testing.broker_thread import BrokerThread
+    from turbopump.testing.broker_in_loop import BrokerThread, RunningBroker, running_broker
     from turbopump.testing.ledger import Ledger, Queue, Rule, Violation
-    from turbopump.testing.simulated_clock import SimulatedClock
     from turbopump.testing.simulated_disk import SimulatedDisk
     from turbopump.testing.simulated_loop import (
         DeadlockError,
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from turbopump.testing.simulated_network import SimulatedNetwork
     from turbopump.testing.simulated_pipe import Link
     from turbopump.testing.simulated_process import ProcessKilled, SimulatedProcess
-    from turbopump.testing.simulation import Simulation, simulate
+    from turbopump.testing.simulation import SimulatedClock, Simulation, simulate
 
 __all__ = [
     "BrokerThread",
@@ -49,7 +47,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "BrokerThread": "broker_thread",
+    "BrokerThread": "broker_in_loop",
     "DeadlockError": "simulated_loop",
     "ForbiddenInSimulationError": "simulated_loop",
     "Ledger": "ledger",
@@ -60,7 +58,7 @@ _HOME = {
     "Queue": "ledger",
     "Rule": "ledger",
     "RunningBroker": "broker_in_loop",
-    "SimulatedClock": "simulated_clock",
+    "SimulatedClock": "simulation",
     "SimulatedDisk": "simulated_disk",
     "SimulatedLoop": "simulated_loop",
     "SimulatedNetwork": "simulated_network",

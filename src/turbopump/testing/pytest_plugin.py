@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from turbopump.testing.broker_thread import BrokerThread
+    from turbopump.testing.broker_in_loop import BrokerThread
 
 _SCOPES = ("function", "class", "module", "package", "session")
 
@@ -41,7 +41,7 @@ def rocketmq() -> "Iterator[BrokerThread]":
     queues)`, `rocketmq.broker_address`, `rocketmq.directory`. It runs in a thread: synchronous and
     asyncio tests can use it.
     """
-    from turbopump.testing.broker_thread import BrokerThread
+    from turbopump.testing.broker_in_loop import BrokerThread
 
     with BrokerThread() as running:
         yield running

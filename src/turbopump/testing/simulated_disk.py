@@ -25,9 +25,8 @@ from pathlib import Path
 
 from turbopump.clock import Clock
 from turbopump.store.disk import Space
-from turbopump.testing.simulated_file import SimulatedFile
 from turbopump.testing.simulated_loop import SimulatedLoop
-from turbopump.testing.simulated_mount import PowerCut, SimulatedMount
+from turbopump.testing.simulated_mount import PowerCut, SimulatedFile, SimulatedMount
 
 ANY = "any"
 Change = list[tuple[Path, SimulatedFile | None]]

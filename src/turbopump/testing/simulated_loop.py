@@ -20,25 +20,21 @@ the same everywhere). Tasks and futures hash by serial number here, so sets of t
 every run.
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextvars
 import heapq
 import random
 import struct
 import threading
+import warnings
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from hashlib import blake2b
 from typing import Any, NoReturn, Protocol, TextIO, TypeVar
 
 from turbopump.testing.simulated_process import SimulatedProcess, current_process
-from turbopump.testing.simulated_tasks import (
-    NumberedFuture,
-    bury,
-    create_numbered_task,
-    describe_handle,
-    describe_task,
-)
 
 T = TypeVar("T")
 
@@ -252,7 +248,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             raise ForbiddenInSimulationError("another thread calls into the simulated loop")
         return self.call_soon(callback, *args, context=context)
 
-    def create_future(self) -> "asyncio.Future[Any]":
+    def create_future(self) -> asyncio.Future[Any]:
         return NumberedFuture(loop=self, serial=self.next_serial())
 
     def next_serial(self) -> int:
@@ -260,7 +256,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._future_serial += 1
         return self._future_serial
 
-    def living_tasks(self) -> "set[asyncio.Task[Any]]":
+    def living_tasks(self) -> set[asyncio.Task[Any]]:
         """The tasks that can still run: all but those of killed processes."""
         return asyncio.all_tasks(self).difference(
             *(process.tasks for process in self.processes if not process.alive)
@@ -375,5 +371,103 @@ def run_in(loop: SimulatedLoop, main: Coroutine[Any, Any, T]) -> T:
     return result
 
 
-async def _settle(tasks: "list[asyncio.Task[Any]]") -> None:
+async def _settle(tasks: list[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# --- Tasks and futures of the simulated loop: they hash by serial number, so that sets of them iterate
+# alike in every run.
+#
+# asyncio keeps tasks in sets (`TaskGroup`, `all_tasks`, `asyncio.wait`), and the default hash is an
+# address. Knows the process a task belongs to, and nothing of the loop but that it hands out serial
+# numbers.
+
+_FAREWELLS_MAX = 100
+
+
+class _Numbering(Protocol):
+    def next_serial(self) -> int: ...
+
+
+class NumberedFuture(asyncio.Future[Any]):
+    """What `SimulatedLoop.create_future` makes."""
+
+    def __init__(self, *, loop: asyncio.AbstractEventLoop, serial: int) -> None:
+        super().__init__(loop=loop)
+        self._serial = serial
+
+    def __hash__(self) -> int:
+        return self._serial
+
+
+class NumberedTask(asyncio.Task[Any]):
+    """What `SimulatedLoop.create_task` makes."""
+
+    def __init__(
+        self, coro: Any, *, loop: asyncio.AbstractEventLoop, serial: int, **kwargs: Any
+    ) -> None:
+        # Before super(): asyncio puts the task into a set while it constructs it.
+        self._serial = serial
+        super().__init__(coro, loop=loop, **kwargs)
+
+    def __hash__(self) -> int:
+        return self._serial
+
+
+def create_numbered_task(loop: Any, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
+    """The task factory: numbers the task and registers it with the process in which it is
+    created."""
+    numbering: _Numbering = loop
+    task = NumberedTask(coro, loop=loop, serial=numbering.next_serial(), **kwargs)
+    context: contextvars.Context | None = kwargs.get("context")
+    process = current_process.get() if context is None else context.get(current_process)
+    if process is not None:
+        process.tasks.add(task)
+        task.add_done_callback(process.tasks.discard)
+    return task
+
+
+def bury(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Close the coroutines of tasks that will never run again, so that none is reported as lost.
+
+    What they do on their way out (`except BaseException: await self.close()`) finds no running
+    loop; that is not the program's mistake, so no warning of it is let through.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            coroutine = task.get_coro()
+            if isinstance(coroutine, Coroutine):
+                _close(coroutine)
+
+
+def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """End a coroutine that will not run again, however often it awaits on its way out."""
+    for _ in range(_FAREWELLS_MAX):
+        try:
+            coroutine.close()
+        except RuntimeError:
+            continue  # it answered GeneratorExit by awaiting something
+        except BaseException:
+            return
+        return
+
+
+def describe_task(task: asyncio.Task[Any]) -> str:
+    """One line: the coroutine's name and the line it waits at."""
+    stack = task.get_stack(limit=1)
+    where = f" at {stack[-1].f_code.co_filename}:{stack[-1].f_lineno}" if stack else ""
+    coroutine = task.get_coro()
+    return f"waiting: {getattr(coroutine, '__qualname__', coroutine)}{where}"
+
+
+def describe_handle(handle: asyncio.Handle) -> str:
+    """A name that is the same on every Python: coroutine and number for a task's step, else the
+    callback's."""
+    callback = handle._callback  # type: ignore[attr-defined]
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        return f"{getattr(owner.get_coro(), '__qualname__', '')}#{hash(owner)}"
+    name = getattr(callback, "__qualname__", None)
+    return name if isinstance(name, str) else type(callback).__name__

@@ -6,8 +6,7 @@ from typing import Any
 from tests.unit.broker.talking import Client
 
 from turbopump.message.codec import decode_entries
-from turbopump.message.message import ReceivedMessage
-from turbopump.message.pop_handle import (
+from turbopump.message.handles import (
     PopHandle,
     QueueKey,
     decode_numbers,
@@ -15,6 +14,7 @@ from turbopump.message.pop_handle import (
     kind_of,
     queue_key,
 )
+from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import POP_CK
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command

@@ -12,11 +12,11 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.codec import decode_entries
 from turbopump.message.message import ReceivedMessage
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.consumers import ConsumerIdList
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.clients import (
+    ConsumerIdList,
     GetConsumerListByGroup,
     Heartbeat,
     NotifyConsumerIdsChanged,

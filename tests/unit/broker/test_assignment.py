@@ -7,15 +7,16 @@ import pytest
 from tests.unit.broker.talking import Talk, converse, subscription, talking, watched
 
 from turbopump.broker.handlers.assignment import allocate_for_pop, average, by_circle
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.assignment import (
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.assignment import (
     MessageRequestMode,
+    QueryAssignment,
     QueryAssignmentResponseBody,
+    SetMessageRequestMode,
     SetMessageRequestModeRequestBody,
 )
-from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.assignment import QueryAssignment, SetMessageRequestMode
 
 QUEUES = [MessageQueue("T", "b", number) for number in range(5)]
 EVERYTHING = [MessageQueue("T", "b", -1)]

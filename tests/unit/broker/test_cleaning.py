@@ -14,11 +14,10 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import GetMinOffset
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.store.disk_space import SpaceLimits
-from turbopump.testing.simulated_clock import SimulatedClock
 from turbopump.testing.simulated_disk import SimulatedDisk
-from turbopump.testing.simulated_file import SimulatedFile
 from turbopump.testing.simulated_loop import SimulatedLoop
-from turbopump.testing.simulation import Simulation
+from turbopump.testing.simulated_mount import SimulatedFile
+from turbopump.testing.simulation import SimulatedClock, Simulation
 
 SEGMENT = 64 * 1024
 EVERY_HOUR = ";".join(map(str, range(24)))

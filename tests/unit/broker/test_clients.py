@@ -17,9 +17,14 @@ from tests.unit.broker.talking import (
     until,
 )
 
-from turbopump.protocol.bodies.heartbeat import ConsumeType, MessageModel
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.clients import GetConsumerListByGroup, Heartbeat, UnregisterClient
+from turbopump.protocol.requests.clients import (
+    ConsumeType,
+    GetConsumerListByGroup,
+    Heartbeat,
+    MessageModel,
+    UnregisterClient,
+)
 from turbopump.testing.simulation import Simulation
 
 

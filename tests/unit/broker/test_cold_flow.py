@@ -19,9 +19,9 @@ from turbopump.broker.cold_flow import (
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.codec import decode_entries
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.cold_flow import ColdFlowInfo
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.cold_flow import (
+from turbopump.protocol.requests.statistics import (
+    ColdFlowInfo,
     GetColdFlow,
     RemoveColdFlow,
     SetCommitLogReadMode,

@@ -12,14 +12,13 @@ from tests.unit.broker.talking import Talk, consumer, in_virtual_time, subscript
 from turbopump.broker.consumers import ClientTable, conflicts
 from turbopump.broker.handlers.clients import LOOK_PAUSE_S, SMALL_GROUP
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.connections import ConsumerConnection
-from turbopump.protocol.bodies.heartbeat import (
+from turbopump.protocol.requests.clients import (
     ConsumerData,
     ConsumeType,
     MessageModel,
     SubscriptionData,
 )
-from turbopump.protocol.requests.consumers import GetConsumerConnectionList
+from turbopump.protocol.requests.consumers import ConsumerConnection, GetConsumerConnectionList
 from turbopump.testing.simulation import Simulation
 
 DIFFERENT = (

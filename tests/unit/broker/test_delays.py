@@ -11,7 +11,7 @@ from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
 from turbopump.broker.detours import Parcel
 from turbopump.broker.schedule.delays import by_level
 from turbopump.message.codec import decode_entries
-from turbopump.message.delay_levels import DelayLevels
+from turbopump.message.delivery_time import DelayLevels
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode

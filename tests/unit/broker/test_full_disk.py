@@ -14,9 +14,7 @@ from tests.unit.broker.transacting import BROKER, GIVEN_UP, HALF, OP, World, in_
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
-from turbopump.protocol.requests.transactions import Outcome
+from turbopump.protocol.requests.send import ConsumerSendMsgBack, Outcome, SendMessageV2
 from turbopump.testing.simulated_disk import SimulatedDisk
 
 FREE_MIN = 20 * SEGMENT

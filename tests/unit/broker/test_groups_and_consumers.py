@@ -7,36 +7,21 @@ from pathlib import Path
 
 from tests.unit.broker.talking import Talk, converse, subscription
 
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.connections import (
-    ConsumerConnection,
-    ProducerConnection,
-    ProducerTableInfo,
-    QuerySubscriptionResponseBody,
-)
-from turbopump.protocol.bodies.groups import (
-    GroupList,
-    SubscriptionGroupConfig,
-    SubscriptionGroupList,
-    SubscriptionGroupWrapper,
-)
-from turbopump.protocol.bodies.stats import (
-    ConsumeStats,
-    ConsumeStatsList,
-    OffsetWrapper,
-    QueryConsumeTimeSpanBody,
-)
-from turbopump.protocol.bodies.topics import TopicList
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.requests.consumers import (
+    ConsumerConnection,
     GetAllProducerInfo,
     GetBrokerConsumeStats,
     GetConsumerConnectionList,
     GetConsumeStats,
     GetProducerConnectionList,
+    ProducerConnection,
+    ProducerTableInfo,
     QueryConsumeTimeSpan,
     QuerySubscriptionByConsumer,
+    QuerySubscriptionResponseBody,
     QueryTopicConsumeByWho,
     QueryTopicsByConsumer,
 )
@@ -47,8 +32,19 @@ from turbopump.protocol.requests.groups import (
     GetAllGroups,
     GetAllGroupsReply,
     GetGroup,
+    GroupList,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    SubscriptionGroupWrapper,
 )
 from turbopump.protocol.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
+from turbopump.protocol.requests.statistics import (
+    ConsumeStats,
+    ConsumeStatsList,
+    OffsetWrapper,
+    QueryConsumeTimeSpanBody,
+)
+from turbopump.protocol.requests.topics import TopicList
 
 
 def test_groups_are_created_changed_listed_and_deleted_and_survive_a_restart(

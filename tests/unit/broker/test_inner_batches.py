@@ -8,14 +8,16 @@ import pytest
 from tests.unit.broker.talking import Talk, converse, pull
 
 from turbopump.client.consumer.pull import pulled_messages
-from turbopump.message.batch import decode_batch, encode_batch
-from turbopump.message.inner_batch import unwrapped
-from turbopump.message.message import Message, ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.batch import decode_batch, encode_batch, unwrapped
+from turbopump.message.message import Message, MessageQueue, ReceivedMessage
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import PullMessageReply
-from turbopump.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
-from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.protocol.requests.send import (
+    ConsumerSendMsgBack,
+    SendBatchMessage,
+    SendMessage,
+    SendMessageV2,
+)
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 
 QUEUE = MessageQueue("B", "broker-a", 0)

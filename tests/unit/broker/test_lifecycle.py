@@ -24,8 +24,8 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.batch import encode_batch
 from turbopump.message.message import Message
-from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 from turbopump.protocol.requests.send import SendMessageV2
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.talking import Talk, converse
 
-from turbopump.protocol.bodies.topics import TopicConfig
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.topics import DeleteTopic
+from turbopump.protocol.requests.topics import DeleteTopic, TopicConfig
 
 
 def tables(root: Path) -> list[Path]:

@@ -18,17 +18,16 @@ from tests.unit.broker.talking import (
     subscription,
 )
 
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.assignment import (
+from turbopump.protocol.requests.assignment import (
+    LockBatchMq,
+    LockBatchRequestBody,
     MessageRequestMode,
+    SetMessageRequestMode,
     SetMessageRequestModeRequestBody,
 )
-from turbopump.protocol.bodies.connections import ConsumerConnection
-from turbopump.protocol.bodies.locks import LockBatchRequestBody
-from turbopump.protocol.requests.assignment import SetMessageRequestMode
-from turbopump.protocol.requests.consumers import GetConsumerConnectionList
-from turbopump.protocol.requests.locks import LockBatchMq
+from turbopump.protocol.requests.consumers import ConsumerConnection, GetConsumerConnectionList
 from turbopump.testing.simulation import Simulation
 
 REMEDY = "; make them alike, or give them groups of their own"

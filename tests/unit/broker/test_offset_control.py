@@ -10,32 +10,28 @@ from typing import Any
 import pytest
 from tests.unit.broker.talking import Client, Talk, converse, until
 
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.offsets import (
-    ConsumerOffsetTable,
-    GetConsumerStatusBody,
-    ResetOffsetBody,
-    ResetOffsetBodyForC,
-)
-from turbopump.protocol.bodies.stats import QueryCorrectionOffsetBody
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.protocol.requests.clients import Heartbeat
-from turbopump.protocol.requests.offset_control import (
+from turbopump.protocol.requests.offsets import (
     CloneGroupOffset,
+    ConsumerOffsetTable,
     GetConsumerStatus,
+    GetConsumerStatusBody,
     GetConsumerStatusFromClient,
+    OffsetReply,
+    QueryConsumerOffset,
     QueryCorrectionOffset,
     ResetConsumerOffset,
     ResetOffset,
-)
-from turbopump.protocol.requests.offsets import (
-    OffsetReply,
-    QueryConsumerOffset,
+    ResetOffsetBody,
+    ResetOffsetBodyForC,
     UpdateConsumerOffset,
 )
 from turbopump.protocol.requests.pull import PullSysFlag
+from turbopump.protocol.requests.statistics import QueryCorrectionOffsetBody
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import RequestContext, Response, Router
 

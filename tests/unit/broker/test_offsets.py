@@ -11,10 +11,10 @@ from tests.unit.broker.talking import Talk, converse, in_virtual_time, talking, 
 
 from turbopump.broker.broker import Broker
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.offsets import ConsumerOffsetTable
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.protocol.requests.offsets import (
+    ConsumerOffsetTable,
     GetMaxOffset,
     GetMinOffset,
     OffsetReply,

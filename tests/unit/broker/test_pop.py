@@ -10,12 +10,12 @@ from tests.unit.broker.talking import Talk, in_virtual_time, subscription
 
 from turbopump.message.properties import encode_properties
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
-from turbopump.protocol.bodies.pop import BatchAck, BatchAckBody, pack_bits
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.groups import CreateGroup
+from turbopump.protocol.requests.groups import CreateGroup, SubscriptionGroupConfig
 from turbopump.protocol.requests.pop import (
     AckMessage,
+    BatchAck,
+    BatchAckBody,
     BatchAckMessage,
     Notification,
     NotificationReply,
@@ -23,6 +23,7 @@ from turbopump.protocol.requests.pop import (
     PollingInfo,
     PollingInfoReply,
     PopMessageReply,
+    pack_bits,
 )
 from turbopump.testing.simulation import Simulation
 

@@ -11,7 +11,7 @@ from tests.unit.broker.talking import Talk, in_virtual_time
 from tests.unit.broker.test_inner_batches import send_inner
 
 from turbopump.broker.pop.reader import PopSight
-from turbopump.message.pop_handle import QueueKind, decode_numbers, message_key, queue_key
+from turbopump.message.handles import QueueKind, decode_numbers, message_key, queue_key
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pop import Notification, NotificationReply, PopMessageReply
 from turbopump.testing.simulation import Simulation

@@ -11,10 +11,9 @@ from tests.unit.broker.talking import Talk, converse, pull, subscription
 
 from turbopump.message.properties import encode_properties
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.connections import CheckClientRequestBody
-from turbopump.protocol.bodies.heartbeat import SubscriptionData
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.clients import CheckClientConfig
+from turbopump.protocol.requests.clients import CheckClientConfig, SubscriptionData
+from turbopump.protocol.requests.consumers import CheckClientRequestBody
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.queues.checked_entries import GetResult
 from turbopump.store.queues.queue_reader import TURN_UNITS, UNITS_MAX, PropertyText, read_matching

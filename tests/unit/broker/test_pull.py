@@ -10,8 +10,8 @@ from tests.unit.broker.talking import Talk, converse, in_virtual_time, pull, sub
 from turbopump.message.batch import encode_batch
 from turbopump.message.codec import decode_entries
 from turbopump.message.message import Message
-from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 from turbopump.protocol.requests.offsets import QueryConsumerOffset
 from turbopump.protocol.requests.pull import (
     LitePullMessage,

@@ -14,7 +14,7 @@ from turbopump.message.codec import decode_entries, encode_host
 from turbopump.message.message import ReceivedMessage
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import OffsetReply, SearchOffset
-from turbopump.protocol.requests.queries import (
+from turbopump.protocol.requests.pull import (
     EarliestStoreTimeReply,
     GetEarliestMsgStoreTime,
     QueryMessage,

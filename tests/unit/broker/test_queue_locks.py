@@ -10,11 +10,15 @@ from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
 from tests.unit.broker.talking import Client, Talk, converse
 
 from turbopump.broker.queue_locks import LIFE_S, LOCKS_MAX, RELIANCE_S, QueueLocks
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody
 from turbopump.protocol.command import encode_command, request_command
-from turbopump.protocol.requests.locks import LockBatchMq, UnlockBatchMq
+from turbopump.protocol.requests.assignment import (
+    LockBatchMq,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchMq,
+)
 
 ONE, TWO = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
 

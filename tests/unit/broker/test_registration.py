@@ -11,8 +11,7 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.route import TopicRouteData
-from turbopump.protocol.requests.namesrv import GetRouteInfo
+from turbopump.protocol.requests.namesrv import GetRouteInfo, TopicRouteData
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient

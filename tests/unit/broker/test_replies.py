@@ -15,12 +15,12 @@ from turbopump.message.properties import decode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.clients import UnregisterClient
-from turbopump.protocol.requests.replies import (
+from turbopump.protocol.requests.send import (
     PushReplyMessageToClient,
+    SendMessageReply,
     SendReplyMessage,
     SendReplyMessageV2,
 )
-from turbopump.protocol.requests.send import SendMessageReply
 from turbopump.remoting.router import RequestContext, Response
 from turbopump.testing.simulation import Simulation
 

@@ -9,15 +9,13 @@ from typing import Any
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull, take_nothing
 
 from turbopump.message.codec import decode_entries
-from turbopump.message.message import ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import encode_properties
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
-from turbopump.protocol.bodies.locks import LockBatchRequestBody
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.locks import LockBatchMq
-from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.protocol.requests.assignment import LockBatchMq, LockBatchRequestBody
+from turbopump.protocol.requests.groups import SubscriptionGroupConfig
+from turbopump.protocol.requests.send import ConsumerSendMsgBack
 from turbopump.testing.simulation import Simulation
 
 RETRY, DEAD = "%RETRY%g", "%DLQ%g"

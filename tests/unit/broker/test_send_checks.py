@@ -10,9 +10,8 @@ from tests.unit.broker.talking import Talk, converse, take_nothing
 from turbopump.message.batch import encode_batch
 from turbopump.message.message import Message
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.groups import SubscriptionGroupWrapper
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.groups import GetAllGroups
+from turbopump.protocol.requests.groups import GetAllGroups, SubscriptionGroupWrapper
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
 

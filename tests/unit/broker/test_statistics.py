@@ -23,11 +23,15 @@ from turbopump.broker.statistics import (
     sizes_of,
 )
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.register import KVTable
-from turbopump.protocol.bodies.stats import BrokerStatsData, BrokerStatsItem, TopicStatsTable
-from turbopump.protocol.requests.recall import RecallMessage
-from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
-from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo, ViewBrokerStatsData
+from turbopump.protocol.requests.namesrv import KVTable
+from turbopump.protocol.requests.send import ConsumerSendMsgBack, RecallMessage
+from turbopump.protocol.requests.statistics import (
+    BrokerStatsData,
+    BrokerStatsItem,
+    GetBrokerRuntimeInfo,
+    TopicStatsTable,
+    ViewBrokerStatsData,
+)
 from turbopump.protocol.requests.topics import DeleteTopic, GetTopicStatsInfo
 from turbopump.store.disk import SystemDisk
 from turbopump.store.log.commit_log import NAMES

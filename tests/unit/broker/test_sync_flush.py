@@ -13,12 +13,11 @@ from tests.unit.broker.talking import Talk, converse, in_virtual_time, pull
 from turbopump.config.broker_config import FlushDiskType
 from turbopump.message.batch import encode_batch
 from turbopump.message.codec import decode_entries
+from turbopump.message.handles import RecallHandle
 from turbopump.message.message import Message
-from turbopump.message.recall_handle import RecallHandle
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import GetMaxOffset
-from turbopump.protocol.requests.recall import RecallMessage
-from turbopump.protocol.requests.send import SendMessageReply, SendMessageV2
+from turbopump.protocol.requests.send import RecallMessage, SendMessageReply, SendMessageV2
 from turbopump.testing.simulated_disk import SimulatedDisk
 from turbopump.testing.simulation import Simulation
 

@@ -13,15 +13,18 @@ from tests.unit.broker.transacting import BROKER, World, in_a_world
 
 from turbopump.broker.schedule.timer_messages import slots_of
 from turbopump.message.codec import decode_entries
+from turbopump.message.handles import RecallHandle
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import encode_properties
-from turbopump.message.recall_handle import RecallHandle
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.recall import RecallMessage, RecallMessageReply
-from turbopump.protocol.requests.send import SendMessageReply, SendMessageV2
+from turbopump.protocol.requests.send import (
+    RecallMessage,
+    RecallMessageReply,
+    SendMessageReply,
+    SendMessageV2,
+)
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
-from turbopump.testing.simulated_clock import START_MS
-from turbopump.testing.simulation import Simulation
+from turbopump.testing.simulation import START_MS, Simulation
 
 assert START_MS % 1000 == 0
 

@@ -9,23 +9,21 @@ from tests.unit.broker.talking import Talk, converse, in_virtual_time, pull, tal
 
 from turbopump.errors import StoreLockedError
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.stats import TopicStatsTable
-from turbopump.protocol.bodies.topics import (
-    CreateTopicListRequestBody,
-    TopicConfig,
-    TopicConfigAndQueueMapping,
-    TopicConfigSerializeWrapper,
-)
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from turbopump.protocol.requests.pull import PullMessage
+from turbopump.protocol.requests.statistics import TopicStatsTable
 from turbopump.protocol.requests.topics import (
     CreateTopic,
     CreateTopicList,
+    CreateTopicListRequestBody,
     DeleteTopic,
     GetAllTopicConfig,
     GetTopicConfig,
     GetTopicStatsInfo,
+    TopicConfig,
+    TopicConfigAndQueueMapping,
+    TopicConfigSerializeWrapper,
 )
 from turbopump.testing.simulation import Simulation
 

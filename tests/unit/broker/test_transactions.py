@@ -14,10 +14,9 @@ from turbopump.config.broker_config import FlushDiskType
 from turbopump.message.compression import compress
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.sysflag import ZLIB, SysFlag
+from turbopump.message.properties import ZLIB, SysFlag
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.protocol.requests.transactions import Outcome, ResumeCheckHalfMessage
+from turbopump.protocol.requests.send import Outcome, ResumeCheckHalfMessage, SendMessageV2
 
 QUICK = {
     "transaction_time_out": 6000,

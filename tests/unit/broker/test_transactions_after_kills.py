@@ -14,7 +14,7 @@ from turbopump.broker.transactions.endings import GIVEN_UP_KEPT, PendingHalves
 from turbopump.broker.transactions.half_messages import read_half
 from turbopump.message.message import ReceivedMessage
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.transactions import Outcome, ResumeCheckHalfMessage
+from turbopump.protocol.requests.send import Outcome, ResumeCheckHalfMessage
 
 PATIENT = {
     "transaction_time_out": 6000,

@@ -8,8 +8,7 @@ import asyncio
 from turbopump import Message
 from turbopump.message.batch import encode_batch
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.route import TopicRouteData
-from turbopump.protocol.requests.namesrv import GetRouteInfo
+from turbopump.protocol.requests.namesrv import GetRouteInfo, TopicRouteData
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
 from turbopump.remoting.client import RemotingClient
 from turbopump.testing import running_broker

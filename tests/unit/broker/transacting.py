@@ -17,8 +17,12 @@ from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.command import Command
-from turbopump.protocol.requests.send import SendMessageReply
-from turbopump.protocol.requests.transactions import CheckTransactionState, EndTransaction, Outcome
+from turbopump.protocol.requests.send import (
+    CheckTransactionState,
+    EndTransaction,
+    Outcome,
+    SendMessageReply,
+)
 from turbopump.remoting.router import RequestContext
 from turbopump.testing.simulation import Simulation, simulate
 

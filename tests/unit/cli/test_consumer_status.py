@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
-from turbopump.cli.consumer_status import consumer_status
-from turbopump.message.message_queue import MessageQueue
+from turbopump.cli.consumer import consumer_status
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.connections import Connection, ConsumerConnection
-from turbopump.protocol.bodies.heartbeat import MessageModel, SubscriptionData
-from turbopump.protocol.bodies.running import (
+from turbopump.protocol.requests.clients import MessageModel, SubscriptionData
+from turbopump.protocol.requests.consumers import (
+    Connection,
+    ConsumerConnection,
     ConsumerRunningInfo,
+    GetConsumerRunningInfo,
     PopProcessQueueInfo,
     ProcessQueueInfo,
 )
-from turbopump.protocol.requests.consumers import GetConsumerRunningInfo
 
 PUSH = {"PROP_CONSUME_TYPE": "CONSUME_PASSIVELY"}
 PULL = {"PROP_CONSUME_TYPE": "CONSUME_ACTIVELY"}

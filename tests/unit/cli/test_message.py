@@ -194,7 +194,7 @@ def test_an_offset_of_a_queue_of_several_brokers_wants_the_broker(
     monkeypatch: pytest.MonkeyPatch, message: Any
 ) -> None:
     from turbopump.client.message_finder import MessageFinder
-    from turbopump.message.message_queue import MessageQueue
+    from turbopump.message.message import MessageQueue
 
     async def queues(_finder: MessageFinder, topic: str) -> list[MessageQueue]:
         return [MessageQueue(topic, name, 0) for name in ("broker-test", "broker-z")]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from turbopump.cli.dlq_export import open_export
+from turbopump.cli.dlq_output import open_export
 from turbopump.cli.entry import main
 
 MISTAKES = [

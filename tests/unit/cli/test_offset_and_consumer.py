@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from turbopump.blocking import ConsumeFrom, Producer, PullConsumer, PushConsumer
-from turbopump.message.message_queue import MessageQueue
-from turbopump.testing.broker_thread import BrokerThread
+from turbopump.message.message import MessageQueue
+from turbopump.testing.broker_in_loop import BrokerThread
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 COUNT = 6

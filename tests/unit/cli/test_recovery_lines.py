@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from turbopump.broker.housekeeping import LOGGER
-from turbopump.cli.log_output import RECOVERY_PROGRESS
+from turbopump.cli.serving import RECOVERY_PROGRESS
 
 SCRIPT = """
 import logging, sys
-from turbopump.cli.log_output import start_log
+from turbopump.cli.serving import start_log
 start_log(sys.argv[1], sys.argv[2] or None)
 logging.getLogger(sys.argv[3]).info("half of it")
 logging.getLogger("turbopump.broker.broker").info("of no interest")

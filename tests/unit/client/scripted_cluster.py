@@ -16,25 +16,34 @@ from functools import partial
 from typing import Any
 
 from turbopump.message.codec import encode_entry, encode_host
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.message.properties import decode_properties
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.cluster import ClusterInfo
-from turbopump.protocol.bodies.consumers import ConsumerIdList
-from turbopump.protocol.bodies.heartbeat import HeartbeatData
-from turbopump.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody
-from turbopump.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command, encode_command, request_command
 from turbopump.protocol.request import Request
+from turbopump.protocol.requests.assignment import (
+    LockBatchMq,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchMq,
+)
 from turbopump.protocol.requests.clients import (
+    ConsumerIdList,
     GetConsumerListByGroup,
     Heartbeat,
+    HeartbeatData,
     NotifyConsumerIdsChanged,
     UnregisterClient,
 )
-from turbopump.protocol.requests.locks import LockBatchMq, UnlockBatchMq
-from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo, GetRouteInfo
+from turbopump.protocol.requests.namesrv import (
+    BrokerData,
+    ClusterInfo,
+    GetBrokerClusterInfo,
+    GetRouteInfo,
+    QueueData,
+    TopicRouteData,
+)
 from turbopump.protocol.requests.offsets import (
     GetMaxOffset,
     GetMinOffset,
@@ -43,11 +52,21 @@ from turbopump.protocol.requests.offsets import (
     SearchOffset,
     UpdateConsumerOffset,
 )
-from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
-from turbopump.protocol.requests.queries import QueryMessage, ViewMessageById
-from turbopump.protocol.requests.replies import PushReplyMessageToClient, SendReplyMessageV2
-from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
-from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.protocol.requests.pull import (
+    PullMessage,
+    PullMessageReply,
+    PullSysFlag,
+    QueryMessage,
+    ViewMessageById,
+)
+from turbopump.protocol.requests.send import (
+    ConsumerSendMsgBack,
+    PushReplyMessageToClient,
+    SendBatchMessage,
+    SendMessageReply,
+    SendMessageV2,
+    SendReplyMessageV2,
+)
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext, Response, Router

@@ -15,10 +15,7 @@ from tests.unit.client.scripted_cluster import HOST, ScriptedBroker, refusal
 
 from turbopump.filtering.sql92 import compile_sql
 from turbopump.message.codec import decode_entry, encode_entry, encode_host
-from turbopump.message.java_hash import tags_code
-from turbopump.message.message import ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
-from turbopump.message.pop_handle import (
+from turbopump.message.handles import (
     ORDER_REVIVE_QUEUE,
     PopHandle,
     encode_numbers,
@@ -29,20 +26,22 @@ from turbopump.message.pop_handle import (
     queue_key,
     real_topic,
 )
+from turbopump.message.java import tags_code
+from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import POP_CK
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.assignment import (
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.assignment import (
     MessageQueueAssignment,
     MessageRequestMode,
+    QueryAssignment,
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
 )
-from turbopump.protocol.bodies.pop import BatchAckBody, unpack_bits
-from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.assignment import QueryAssignment
 from turbopump.protocol.requests.pop import (
     AckMessage,
+    BatchAckBody,
     BatchAckMessage,
     ChangeInvisibleTime,
     ChangeInvisibleTimeReply,
@@ -50,6 +49,7 @@ from turbopump.protocol.requests.pop import (
     NotificationReply,
     PopMessage,
     PopMessageReply,
+    unpack_bits,
 )
 from turbopump.remoting.router import RequestContext, Response
 from turbopump.testing.simulated_network import SimulatedNetwork

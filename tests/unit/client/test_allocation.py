@@ -14,7 +14,7 @@ from turbopump.client.allocation import (
     allocate_consistent_hash,
     allocate_nearby,
 )
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 
 BROKERS = ("broker-a", "room-1@broker-b", "room-2@broker-c", "room-3@", "a@b@c")
 

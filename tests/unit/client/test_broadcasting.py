@@ -13,12 +13,12 @@ from tests.unit.client.test_push_consumer import consumer_of, fill
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.errors import ConfigError
-from turbopump.protocol.bodies.heartbeat import MessageModel
 from turbopump.protocol.codes import RequestCode
-from turbopump.protocol.requests.locks import LockBatchMq
+from turbopump.protocol.requests.assignment import LockBatchMq
+from turbopump.protocol.requests.clients import MessageModel
 from turbopump.protocol.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
-from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.protocol.requests.send import ConsumerSendMsgBack
 from turbopump.testing.simulation import Simulation, simulate
 
 DIRECTORY = Path("/home/.rocketmq_offsets")

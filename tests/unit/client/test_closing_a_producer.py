@@ -26,8 +26,12 @@ from turbopump.errors import (
 from turbopump.message.message import Message
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.namesrv import GetRouteInfo
-from turbopump.protocol.requests.replies import SendReplyMessageV2
-from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
+from turbopump.protocol.requests.send import (
+    SendBatchMessage,
+    SendMessageReply,
+    SendMessageV2,
+    SendReplyMessageV2,
+)
 from turbopump.remoting.router import Response
 from turbopump.testing.simulation import Simulation, simulate
 

@@ -29,9 +29,8 @@ from turbopump.client.transaction_producer import Asked, TransactionAnswers
 from turbopump.client.user_function import NotCalledError, UserFunction
 from turbopump.errors import NotStartedError
 from turbopump.message.message import ReceivedMessage
-from turbopump.protocol.requests.transactions import CheckTransactionState
-from turbopump.testing.broker_in_loop import running_broker
-from turbopump.testing.broker_thread import BrokerThread
+from turbopump.protocol.requests.send import CheckTransactionState
+from turbopump.testing.broker_in_loop import BrokerThread, running_broker
 
 PATIENCE_S = 20.0
 

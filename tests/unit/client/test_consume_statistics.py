@@ -11,7 +11,7 @@ from tests.unit.client.test_push_consumer import consumer_of, fill
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.statistics import TopicStatistics
 from turbopump.client.push_consumer import PushConsumer
-from turbopump.protocol.bodies.running import ConsumeStatus
+from turbopump.protocol.requests.consumers import ConsumeStatus
 from turbopump.testing.simulation import Simulation, simulate
 
 

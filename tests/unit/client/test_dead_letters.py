@@ -34,8 +34,7 @@ from turbopump.errors import (
     ResponseError,
     RouteNotFoundError,
 )
-from turbopump.message.message import Message, ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import Message, MessageQueue, ReceivedMessage
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.remoting.client import RemotingClient
 from turbopump.testing import RunningBroker, running_broker

@@ -21,7 +21,7 @@ from turbopump.client.dead_letters import (
 )
 from turbopump.client.dead_letters.resending import Outcome, send_once
 from turbopump.client.simple_consumer import SimpleConsumer
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.testing import RunningBroker, running_broker
 
 

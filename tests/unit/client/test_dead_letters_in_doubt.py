@@ -27,7 +27,7 @@ from turbopump.client.dead_letters import (
     resending,
 )
 from turbopump.client.dead_letters.resending import Outcome, send_once
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol.requests.namesrv import DeleteTopicInNamesrv
 from turbopump.protocol.requests.topics import DeleteTopic
 from turbopump.testing import RunningBroker

@@ -20,12 +20,11 @@ from turbopump.client.routes import inherited_route, topic_route
 from turbopump.client.sending.outgoing import SendFrames
 from turbopump.client.sending.queue_chooser import FaultStrategy, LatencyFaults, RoundRobin
 from turbopump.message.codec import decode_entry, encode_entry, encode_host
-from turbopump.message.message_queue import MessageQueue
-from turbopump.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
+from turbopump.message.message import MessageQueue
 from turbopump.protocol.command import decode_command, request_command
 from turbopump.protocol.frame import FrameReader
-from turbopump.protocol.requests.replies import SendReplyMessageV2
-from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
+from turbopump.protocol.requests.namesrv import BrokerData, QueueData, TopicRouteData
+from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2, SendReplyMessageV2
 
 A = BrokerData(broker_name="a", broker_addrs={0: "h:1", 1: "h:2"})
 B = BrokerData(broker_name="b", broker_addrs={1: "h:3"})

@@ -29,8 +29,7 @@ from turbopump.client.sending.queue_chooser import LatencyFaults
 from turbopump.client.simple_consumer import SimpleConsumer
 from turbopump.client.transaction_producer import TransactionProducer
 from turbopump.errors import ConfigError, NotStartedError
-from turbopump.message.message import Message
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import Message, MessageQueue
 
 INF: Final = float("inf")
 WRONG: Final = (

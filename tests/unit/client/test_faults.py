@@ -15,7 +15,7 @@ from turbopump.client.producer import Producer
 from turbopump.client.sending.queue_chooser import FaultStrategy, LatencyFaults
 from turbopump.client.sending.send_result import SendStatus
 from turbopump.errors import ConfigError, SendError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.testing.simulation import Simulation, simulate

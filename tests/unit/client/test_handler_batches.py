@@ -22,9 +22,9 @@ from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.operated_consumers import consume_directly
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.errors import ConfigError
-from turbopump.protocol.bodies.running import ConsumeResult
+from turbopump.protocol.requests.consumers import ConsumeResult
 from turbopump.protocol.requests.pop import ChangeInvisibleTime
-from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.protocol.requests.send import ConsumerSendMsgBack
 from turbopump.testing.simulation import Simulation, simulate
 
 

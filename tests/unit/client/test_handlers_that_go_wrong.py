@@ -31,7 +31,7 @@ from turbopump.client.consumer.operated_consumers import consume_directly
 from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.idempotence import MemoryStore
 from turbopump.errors import ConfigError
-from turbopump.protocol.bodies.running import ConsumeResult
+from turbopump.protocol.requests.consumers import ConsumeResult
 from turbopump.testing.simulation import Simulation, simulate
 
 

@@ -36,8 +36,7 @@ from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.errors import ConfigError
 from turbopump.message.message import Message
 from turbopump.testing import BrokerThread, running_broker
-from turbopump.testing.simulated_clock import SimulatedClock
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import SimulatedClock, Simulation, simulate
 
 
 class HandClock:

@@ -8,7 +8,7 @@ from turbopump import ConsumeFrom, LitePullConsumer, PullConsumer, PushConsumer
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.message.batch import encode_batch
 from turbopump.message.message import Message
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.properties import SysFlag
 from turbopump.protocol.requests.send import SendBatchMessage
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient

@@ -27,7 +27,7 @@ from tests.unit.client.test_push_over_pop import popping
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.running_push import give_back_late
 from turbopump.client.consumer.statistics import Consumption
-from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.protocol.requests.send import ConsumerSendMsgBack
 from turbopump.testing.simulation import Simulation, simulate
 
 

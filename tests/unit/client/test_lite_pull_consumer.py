@@ -23,8 +23,7 @@ from turbopump.errors import ConfigError, NotStartedError, ResponseError
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
 from turbopump.protocol.requests.pull import PullMessage
-from turbopump.testing.broker_in_loop import running_broker
-from turbopump.testing.broker_thread import BrokerThread
+from turbopump.testing.broker_in_loop import BrokerThread, running_broker
 from turbopump.testing.simulation import Simulation, simulate
 
 QUEUE = MessageQueue("orders", "broker-a", 0)

@@ -30,11 +30,10 @@ from turbopump.errors import (
     RouteNotFoundError,
 )
 from turbopump.message.ids import offset_msg_id
-from turbopump.message.message import Message
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import Message, MessageQueue
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol.codes import RequestCode, ResponseCode
-from turbopump.protocol.requests.queries import QueryMessage, ViewMessageById
+from turbopump.protocol.requests.pull import QueryMessage, ViewMessageById
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import Response

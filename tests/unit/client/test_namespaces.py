@@ -19,14 +19,12 @@ from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.errors import MessageError, RequestTimeoutError, RouteNotFoundError, SendError
-from turbopump.message.message import Message
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import Message, MessageQueue
 from turbopump.message.properties import decode_properties
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
 from turbopump.protocol.requests.pull import PullMessage
-from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.protocol.requests.send import ConsumerSendMsgBack, SendMessageV2
 from turbopump.testing import running_broker
 from turbopump.testing.simulation import Simulation, simulate
 

@@ -17,10 +17,14 @@ from turbopump import Message, Producer, PushConsumer, ReceivedMessage
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.errors import ReplyError, TurbopumpError
-from turbopump.message.recall_handle import RecallHandle
-from turbopump.protocol.requests.recall import RecallMessage, RecallMessageReply
-from turbopump.protocol.requests.replies import SendReplyMessageV2
-from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
+from turbopump.message.handles import RecallHandle
+from turbopump.protocol.requests.send import (
+    RecallMessage,
+    RecallMessageReply,
+    SendBatchMessage,
+    SendMessageV2,
+    SendReplyMessageV2,
+)
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.router import Response
 from turbopump.testing.simulation import Simulation, simulate

@@ -25,14 +25,16 @@ from turbopump.client.producer import Producer
 from turbopump.client.selectors import by_hash
 from turbopump.client.transaction_producer import TransactionProducer, TransactionState
 from turbopump.errors import ConnectError, RouteNotFoundError, SendError
-from turbopump.message.message import Message
-from turbopump.message.message_queue import MessageQueue
-from turbopump.message.recall_handle import RecallHandle
+from turbopump.message.handles import RecallHandle
+from turbopump.message.message import Message, MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
-from turbopump.protocol.requests.recall import RecallMessage, RecallMessageReply
-from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.protocol.requests.send import (
+    EndTransaction,
+    RecallMessage,
+    RecallMessageReply,
+    SendMessageV2,
+)
 from turbopump.protocol.requests.topics import CreateTopic
-from turbopump.protocol.requests.transactions import EndTransaction
 from turbopump.remoting.router import RequestContext, Response
 from turbopump.testing.simulation import Simulation, simulate
 

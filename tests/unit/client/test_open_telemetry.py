@@ -28,8 +28,7 @@ from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.errors import SendError
 from turbopump.message.codec import decode_entry
-from turbopump.message.message import Message, ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import Message, MessageQueue, ReceivedMessage
 from turbopump.message.properties import decode_properties
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2

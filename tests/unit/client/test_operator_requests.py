@@ -13,16 +13,20 @@ from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.offsets import GetConsumerStatusBody
-from turbopump.protocol.bodies.running import (
+from turbopump.protocol.command import Command
+from turbopump.protocol.request import Request
+from turbopump.protocol.requests.consumers import (
+    ConsumeMessageDirectly,
     ConsumeMessageDirectlyResult,
     ConsumeResult,
     ConsumerRunningInfo,
+    GetConsumerRunningInfo,
 )
-from turbopump.protocol.command import Command
-from turbopump.protocol.request import Request
-from turbopump.protocol.requests.consumers import ConsumeMessageDirectly, GetConsumerRunningInfo
-from turbopump.protocol.requests.offset_control import GetConsumerStatus, ResetOffset
+from turbopump.protocol.requests.offsets import (
+    GetConsumerStatus,
+    GetConsumerStatusBody,
+    ResetOffset,
+)
 from turbopump.remoting.client import RemotingClient
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker
 

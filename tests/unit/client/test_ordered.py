@@ -14,14 +14,12 @@ from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.ordered import RELIANCE_S, RENEWAL_INTERVAL_S
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.errors import ConfigError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.message.properties import decode_properties
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.locks import LockBatchRequestBody
 from turbopump.protocol.codes import RequestCode
-from turbopump.protocol.requests.locks import LockBatchMq, UnlockBatchMq
-from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.protocol.requests.assignment import LockBatchMq, LockBatchRequestBody, UnlockBatchMq
+from turbopump.protocol.requests.send import ConsumerSendMsgBack, SendMessageV2
 from turbopump.testing.simulation import Simulation, simulate
 
 

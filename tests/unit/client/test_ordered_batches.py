@@ -23,7 +23,7 @@ from tests.unit.client.test_push_over_pop import popping
 
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.push_consumer import PushConsumer
-from turbopump.protocol.requests.locks import UnlockBatchMq
+from turbopump.protocol.requests.assignment import UnlockBatchMq
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.testing.simulation import Simulation, simulate
 

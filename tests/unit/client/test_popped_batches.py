@@ -17,7 +17,7 @@ from tests.unit.client.test_simple_consumer import bodies, consumer_of, popping
 from turbopump import ConsumeFrom, Retry, SimpleConsumer
 from turbopump.message.batch import encode_batch
 from turbopump.message.message import Message
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.properties import SysFlag
 from turbopump.protocol.requests.pop import ChangeInvisibleTime
 from turbopump.testing.broker_in_loop import running_broker
 from turbopump.testing.simulation import Simulation, simulate

@@ -29,10 +29,8 @@ from turbopump.errors import (
 )
 from turbopump.message.batch import decode_batch
 from turbopump.message.codec import decode_entry
-from turbopump.message.message import Message
-from turbopump.message.message_queue import MessageQueue
-from turbopump.message.properties import decode_properties
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.message import Message, MessageQueue
+from turbopump.message.properties import SysFlag, decode_properties
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
 from turbopump.testing.simulation import Simulation, simulate

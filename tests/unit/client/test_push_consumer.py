@@ -16,13 +16,12 @@ from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.rebalance import Change
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer, Retry
 from turbopump.errors import ConfigError, NotStartedError, RouteNotFoundError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.clients import GetConsumerListByGroup
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
-from turbopump.testing.simulated_clock import START_MS
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import START_MS, Simulation, simulate
 
 FIRST = ConsumeFrom.FIRST
 

@@ -23,9 +23,8 @@ from turbopump.client.allocation import allocate_by_configuration
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.popped_queue import LADDER_S
 from turbopump.errors import ConfigError
-from turbopump.protocol.bodies.assignment import MessageRequestMode
 from turbopump.protocol.codes import RequestCode, ResponseCode
-from turbopump.protocol.requests.assignment import QueryAssignment
+from turbopump.protocol.requests.assignment import MessageRequestMode, QueryAssignment
 from turbopump.protocol.requests.pop import AckMessage, BatchAckMessage, PopMessage
 from turbopump.protocol.requests.pull import PullMessage
 from turbopump.protocol.requests.send import SendMessageV2

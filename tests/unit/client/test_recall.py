@@ -21,16 +21,15 @@ from turbopump.errors import (
     ResponseError,
     RouteNotFoundError,
 )
+from turbopump.message.handles import RecallHandle
 from turbopump.message.message import Message
-from turbopump.message.recall_handle import RecallHandle
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.recall import RecallMessage, RecallMessageReply
+from turbopump.protocol.requests.send import RecallMessage, RecallMessageReply
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import RequestContext, Response
 from turbopump.testing import running_broker
-from turbopump.testing.broker_in_loop import RunningBroker
-from turbopump.testing.broker_thread import BrokerThread
+from turbopump.testing.broker_in_loop import BrokerThread, RunningBroker
 from turbopump.testing.simulation import Simulation, simulate
 
 AT = datetime(2026, 11, 22, 3, 30, tzinfo=UTC)

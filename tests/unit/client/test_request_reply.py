@@ -32,14 +32,11 @@ from turbopump.errors import (
 )
 from turbopump.message.codec import decode_entry
 from turbopump.message.compression import compress
-from turbopump.message.message import Message, ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
-from turbopump.message.properties import decode_properties
-from turbopump.message.sysflag import LZ4, ZLIB, ZSTD, SysFlag
+from turbopump.message.message import Message, MessageQueue, ReceivedMessage
+from turbopump.message.properties import LZ4, ZLIB, ZSTD, SysFlag, decode_properties
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.clients import Heartbeat
-from turbopump.protocol.requests.replies import SendReplyMessageV2
-from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.protocol.requests.send import SendMessageV2, SendReplyMessageV2
 from turbopump.testing.simulation import Simulation, simulate
 
 Scenario = Callable[[ScriptedCluster, Producer], Coroutine[Any, Any, None]]

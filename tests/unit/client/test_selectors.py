@@ -13,8 +13,7 @@ from tests.unit.client.test_producer import producer_of
 from turbopump.client.selectors import HashRing, at_random, by_hash, in_rooms
 from turbopump.errors import ConfigError, SendError
 from turbopump.message.codec import decode_entry
-from turbopump.message.message import Message
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import Message, MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.testing.simulation import Simulation, simulate

@@ -13,8 +13,7 @@ from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.push_consumer import Retry
 from turbopump.errors import ConfigError
 from turbopump.message.properties import decode_properties
-from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.protocol.requests.send import ConsumerSendMsgBack, SendMessageV2
 from turbopump.testing.simulation import Simulation, simulate
 
 RETRY = "%RETRY%readers"

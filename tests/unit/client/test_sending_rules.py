@@ -27,9 +27,8 @@ from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.outgoing import Compression
 from turbopump.errors import ConfigError, MessageError, SendError
 from turbopump.message.codec import decode_entry
-from turbopump.message.message import Message
-from turbopump.message.message_queue import MessageQueue
-from turbopump.message.sysflag import COMPRESSION_MASK, LZ4, ZLIB, ZSTD
+from turbopump.message.message import Message, MessageQueue
+from turbopump.message.properties import COMPRESSION_MASK, LZ4, ZLIB, ZSTD
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.command import Command, decode_command
 from turbopump.protocol.requests.clients import Heartbeat, UnregisterClient

@@ -23,7 +23,7 @@ from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.shared_instances import join_broadcasting
 from turbopump.errors import ConfigError, NotStartedError
-from turbopump.protocol.bodies.heartbeat import ConsumerData
+from turbopump.protocol.requests.clients import ConsumerData
 from turbopump.testing import BrokerThread
 from turbopump.testing.simulation import Simulation, simulate
 

@@ -24,9 +24,9 @@ from turbopump.errors import (
     ResponseError,
     RouteNotFoundError,
 )
-from turbopump.message.pop_handle import PopHandle
-from turbopump.protocol.bodies.heartbeat import ConsumeType
+from turbopump.message.handles import PopHandle
 from turbopump.protocol.codes import RequestCode, ResponseCode
+from turbopump.protocol.requests.clients import ConsumeType
 from turbopump.protocol.requests.pop import (
     AckMessage,
     BatchAckMessage,

@@ -21,8 +21,12 @@ from turbopump.errors import ConfigError, MessageError, SendError
 from turbopump.message.message import ReceivedMessage
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol.codes import ResponseCode
-from turbopump.testing.broker_in_loop import SMALL_FILES, RunningBroker, running_broker
-from turbopump.testing.broker_thread import BrokerThread
+from turbopump.testing.broker_in_loop import (
+    SMALL_FILES,
+    BrokerThread,
+    RunningBroker,
+    running_broker,
+)
 from turbopump.testing.simulation import Simulation, simulate
 
 COMMIT, ROLLBACK, UNKNOWN = (

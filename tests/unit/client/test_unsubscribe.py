@@ -26,8 +26,8 @@ from turbopump import blocking
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.errors import ConfigError
-from turbopump.message.message_queue import MessageQueue
-from turbopump.protocol.requests.locks import UnlockBatchMq
+from turbopump.message.message import MessageQueue
+from turbopump.protocol.requests.assignment import UnlockBatchMq
 from turbopump.protocol.requests.pop import PopMessage
 from turbopump.protocol.requests.pull import PullMessage
 from turbopump.testing import BrokerThread

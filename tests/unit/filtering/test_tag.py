@@ -3,7 +3,7 @@
 import pytest
 
 from turbopump.filtering.tag import code_filter, parse_tags, tag_codes
-from turbopump.message.java_hash import java_hash
+from turbopump.message.java import java_hash
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import examples
 
-from turbopump.message.checked import DamagedEntry, good_entries
 from turbopump.message.codec import encode_entry, encode_host
+from turbopump.message.pulled import DamagedEntry, good_entries
 
 HOST = encode_host("127.0.0.1", 10911)
 

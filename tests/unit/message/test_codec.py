@@ -21,7 +21,7 @@ from turbopump.message.codec import (
     encode_host,
 )
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.properties import SysFlag
 
 V4, V6 = ("10.0.0.1", 10911), ("2001:db8::1", 65535)
 

@@ -9,7 +9,7 @@ import zstandard
 from turbopump.errors import StoredMessageError
 from turbopump.message.codec import decode_entry, encode_entry, encode_host
 from turbopump.message.compression import compress, decompress
-from turbopump.message.sysflag import LZ4, ZLIB, ZSTD, SysFlag
+from turbopump.message.properties import LZ4, ZLIB, ZSTD, SysFlag
 
 KINDS = [ZLIB, LZ4, ZSTD]
 BODY = b"the quick brown fox " * 500 + bytes(range(256))

@@ -7,7 +7,7 @@ import pytest
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.delay_levels import DEFAULT_LEVELS, parse_delay_levels
 from turbopump.errors import ConfigError
-from turbopump.message.delay_levels import DelayLevels, delay_level
+from turbopump.message.delivery_time import DelayLevels, delay_level
 from turbopump.message.properties import encode_properties
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from turbopump.errors import MessageError
-from turbopump.message.pop_handle import (
+from turbopump.message.handles import (
     PopHandle,
     QueueKind,
     decode_numbers,

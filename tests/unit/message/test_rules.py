@@ -3,9 +3,8 @@
 import pytest
 
 from turbopump.errors import MessageError
-from turbopump.message.java_hash import java_hash, tags_code
-from turbopump.message.message import Message
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.java import java_hash, tags_code
+from turbopump.message.message import Message, MessageQueue
 from turbopump.message.rules import group_fault, is_system_topic, topic_fault
 
 

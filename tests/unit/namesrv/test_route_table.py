@@ -1,18 +1,18 @@
 """The route table alone: registrations, questions and times in, values out."""
 
-from turbopump.namesrv.registration import (
+from turbopump.namesrv.route_table import (
     Accepted,
     BrokerIdentity,
     Incomplete,
     Registration,
+    RouteTable,
     Superseded,
 )
-from turbopump.namesrv.route_table import RouteTable
-from turbopump.protocol.bodies.static_topics import TopicQueueMappingInfo
-from turbopump.protocol.bodies.topics import (
+from turbopump.protocol.requests.topics import (
     DataVersion,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
+    TopicQueueMappingInfo,
 )
 
 MASTER = BrokerIdentity("c", "broker-a", 0, "10.0.0.1:10911")

@@ -14,16 +14,14 @@ from turbopump.errors import ConfigError, ResponseError
 from turbopump.message.codec import body_crc32
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.cluster import BrokerMemberGroupBody, ClusterInfo
-from turbopump.protocol.bodies.register import RegisterBrokerBody
-from turbopump.protocol.bodies.route import TopicRouteData
-from turbopump.protocol.bodies.topics import DataVersion, TopicConfig, TopicList
 from turbopump.protocol.codes import V3_0_11, V5_0_0, ResponseCode
 from turbopump.protocol.command import Command, encode_command, request_command
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.namesrv import (
     AddWritePerm,
     BrokerHeartbeat,
+    BrokerMemberGroupBody,
+    ClusterInfo,
     DeleteTopicInNamesrv,
     GetAllTopicList,
     GetBrokerClusterInfo,
@@ -33,9 +31,12 @@ from turbopump.protocol.requests.namesrv import (
     QueryDataVersion,
     QueryDataVersionReply,
     RegisterBroker,
+    RegisterBrokerBody,
+    TopicRouteData,
     UnregisterBroker,
     WipeWritePerm,
 )
+from turbopump.protocol.requests.topics import DataVersion, TopicConfig, TopicList
 from turbopump.remoting.client import RemotingClient
 from turbopump.testing.simulated_loop import SimulatedLoop, run_in
 from turbopump.testing.simulated_network import SimulatedNetwork

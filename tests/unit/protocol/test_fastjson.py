@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turbopump.errors import BodyError, ProtocolError
-from turbopump.message.integers import Int32, Int64
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.java import Int32, Int64
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.fastjson import FastjsonError
-from turbopump.protocol.fastjson_text import parse_tolerant
+from turbopump.protocol.fastjson_read import parse_tolerant
 
 
 class Colour(StrEnum):

@@ -1,7 +1,7 @@
 """Acknowledgements in a batch, as Apache's ``BatchAckMessageRequestBody`` travels."""
 
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.pop import BatchAck, BatchAckBody, pack_bits, unpack_bits
+from turbopump.protocol.requests.pop import BatchAck, BatchAckBody, pack_bits, unpack_bits
 
 
 def test_bits_are_javas_bit_set_bytes() -> None:

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turbopump.message.codec import body_crc32
-from turbopump.protocol.bodies.register import MAX_INFLATED, RegisterBrokerBody
-from turbopump.protocol.bodies.static_topics import TopicQueueMappingInfo
-from turbopump.protocol.bodies.topics import DataVersion, TopicConfig
 from turbopump.protocol.fastjson import FastjsonError
+from turbopump.protocol.requests.namesrv import MAX_INFLATED, RegisterBrokerBody
+from turbopump.protocol.requests.topics import DataVersion, TopicConfig, TopicQueueMappingInfo
 
 
 def sized(data: bytes) -> bytes:

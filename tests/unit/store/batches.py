@@ -6,7 +6,7 @@ from tests.unit.store.directory import HOST, Directory
 
 from turbopump.message.batch import decode_batch, encode_item
 from turbopump.message.codec import decode_entries
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.properties import SysFlag
 from turbopump.store.disk import SystemDisk
 from turbopump.store.message_store import MessageStore, NewMessage, Placed
 from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, BatchConsumeQueue

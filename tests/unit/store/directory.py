@@ -9,7 +9,7 @@ from typing import Any
 
 from turbopump.message.batch import encode_item
 from turbopump.message.codec import decode_entries
-from turbopump.message.java_hash import tags_code
+from turbopump.message.java import tags_code
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.log.packed_batch import pack_batch

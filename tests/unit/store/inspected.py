@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.unit.store.directory import HOST, Directory
 
-from turbopump.message.java_hash import tags_code
+from turbopump.message.java import tags_code
 from turbopump.protocol import fastjson
 from turbopump.store.files import StorePaths
 from turbopump.store.inspection import Verification, verify_store

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.store.directory import HOST, Directory, bodies, put
 
 from turbopump.message.codec import CRC_SUFFIX_SIZE, decode_entries
-from turbopump.message.java_hash import tags_code
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.java import tags_code
+from turbopump.message.properties import SysFlag
 from turbopump.store.disk import MappedSegment
 from turbopump.store.message_store import Placed
 from turbopump.store.queues.checked_entries import GetResult, GetStatus, ReadLimits

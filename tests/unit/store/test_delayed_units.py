@@ -10,8 +10,8 @@ import pytest
 from tests.unit.store.directory import HOST, Directory
 from tests.unit.store.inspected import SMALL_FILES, changed, verified
 
-from turbopump.message.delay_levels import SCHEDULE_TOPIC, DelayLevels
-from turbopump.message.java_hash import tags_code
+from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels
+from turbopump.message.java import tags_code
 from turbopump.message.properties import encode_properties
 from turbopump.store.disk_space import Level
 from turbopump.store.message_store import MessageStore, NewMessage

@@ -12,7 +12,7 @@ from tests.fuzzing import examples
 from tests.unit.store.directory import Directory, put
 
 from turbopump.message.codec import encode_entry, encode_host, entry_fault
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.properties import SysFlag
 from turbopump.store.log import commit_log as commit_log_module
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.entry_mark import EntryMark, quick_marks, read_mark

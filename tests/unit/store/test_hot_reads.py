@@ -8,7 +8,7 @@ from tests.unit.store.directory import Directory, put
 
 from turbopump.compiled import IS_COMPILED
 from turbopump.message.codec import decode_entries
-from turbopump.message.java_hash import tags_code
+from turbopump.message.java import tags_code
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.store.directory import HOST, Directory, bodies
 
-from turbopump.message.java_hash import java_hash
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.java import java_hash
+from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Segment, SystemDisk
 from turbopump.store.index.index_file import index_file_size, index_hash, key_hash
 from turbopump.store.index.key_index import WAITING_MAX

@@ -12,9 +12,9 @@ from turbopump.errors import StoreClosedError
 from turbopump.store.files import StorePaths
 from turbopump.store.index.index_file import index_file_size
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
-from turbopump.testing.simulated_clock import SimulatedClock
 from turbopump.testing.simulated_disk import SimulatedDisk
 from turbopump.testing.simulated_loop import SimulatedLoop
+from turbopump.testing.simulation import SimulatedClock
 
 INDEX = Path("/store/index")
 FILE_SIZE = index_file_size(10, 8)

@@ -10,7 +10,7 @@ from tests.golden.recorded import DATA, FIVE, FOUR, Recorded, of_kind
 from tests.unit.store.inspected import changed, flip, verified
 
 from turbopump.message.codec import decode_entries, decode_entry
-from turbopump.message.java_hash import tags_code
+from turbopump.message.java import tags_code
 from turbopump.protocol import fastjson
 from turbopump.store.files import StorePaths
 from turbopump.store.inspection import inspect_store

@@ -16,8 +16,8 @@ from tests.unit.store.directory import HOST, Directory
 
 from turbopump.errors import StoreError
 from turbopump.message.codec import encode_host
-from turbopump.message.java_hash import java_hash
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.java import java_hash
+from turbopump.message.properties import SysFlag
 from turbopump.store.disk import MappedSegment
 from turbopump.store.index.index_file import index_hash
 from turbopump.store.log.cold_reads import Question, answer

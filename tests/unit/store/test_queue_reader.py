@@ -7,7 +7,7 @@ import pytest
 from tests.unit.store.directory import OVERHEAD, Directory, bodies, put
 
 from turbopump.message.codec import decode_entries
-from turbopump.message.java_hash import tags_code
+from turbopump.message.java import tags_code
 from turbopump.store.queues.checked_entries import GetStatus, ReadLimits
 
 

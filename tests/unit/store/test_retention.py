@@ -19,10 +19,10 @@ from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
 from turbopump.store.queues.checked_entries import GetStatus
 from turbopump.store.retention import MANUAL_ROUNDS, Next, RetentionRules
-from turbopump.testing.simulated_clock import SimulatedClock
 from turbopump.testing.simulated_disk import SimulatedDisk
 from turbopump.testing.simulated_loop import SimulatedLoop
 from turbopump.testing.simulated_mount import PowerCut
+from turbopump.testing.simulation import SimulatedClock
 
 HOUR_MS = 3_600_000
 ALWAYS = RetentionRules(hours=frozenset(range(24)))

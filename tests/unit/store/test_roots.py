@@ -18,9 +18,9 @@ from turbopump.errors import StoreClosedError, StoreDamagedError, StoreError
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
-from turbopump.testing.simulated_clock import SimulatedClock
 from turbopump.testing.simulated_disk import SimulatedDisk
 from turbopump.testing.simulated_loop import SimulatedLoop
+from turbopump.testing.simulation import SimulatedClock
 
 BODIES = [b"%03d " % number + b"x" * 900 for number in range(24)]
 """Four to a segment of 4096: six segments."""

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.store.directory import Directory, put
 
 from turbopump.message.codec import CRC_SUFFIX_SIZE
-from turbopump.message.java_hash import tags_code
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.java import tags_code
+from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Found, MappedSegment, Piece, SystemDisk
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, UNIT_SIZE

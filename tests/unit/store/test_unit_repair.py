@@ -9,8 +9,8 @@ import pytest
 from tests.unit.store.directory import Directory, bodies, put
 
 from turbopump.message.codec import decode_entries
-from turbopump.message.java_hash import tags_code
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.java import tags_code
+from turbopump.message.properties import SysFlag
 from turbopump.store.disk import MappedSegment
 from turbopump.store.log.cold_reads import Later, Steps, answer
 from turbopump.store.message_store import MessageStore

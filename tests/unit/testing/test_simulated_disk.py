@@ -10,10 +10,10 @@ import pytest
 
 from turbopump.errors import StoreLockedError
 from turbopump.store.disk import Disk, Segment
-from turbopump.testing.simulated_clock import START_MS, SimulatedClock
 from turbopump.testing.simulated_disk import SimulatedDisk
 from turbopump.testing.simulated_loop import SimulatedLoop
 from turbopump.testing.simulated_mount import PowerCut
+from turbopump.testing.simulation import START_MS, SimulatedClock
 
 ROOT = Path("/store")
 LOG = ROOT / "log"

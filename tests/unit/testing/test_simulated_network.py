@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 import pytest
 
 from turbopump.testing.simulated_loop import SimulatedLoop, run_in
-from turbopump.testing.simulated_network import SimulatedNetwork
+from turbopump.testing.simulated_network import SEND_WINDOW, SimulatedNetwork, SimulatedTransport
 from turbopump.testing.simulated_pipe import Link
 from turbopump.testing.simulated_process import SimulatedProcess
-from turbopump.testing.simulated_transport import SEND_WINDOW, SimulatedTransport
 
 T = TypeVar("T")
 

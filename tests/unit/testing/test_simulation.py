@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from turbopump.testing.simulated_clock import START_MS
 from turbopump.testing.simulated_process import ProcessKilled
-from turbopump.testing.simulation import Simulation, run_simulation, simulate
+from turbopump.testing.simulation import START_MS, Simulation, run_simulation, simulate
 
 HOST = "10.0.0.1"
 FILE = Path("/data/file")

@@ -16,19 +16,20 @@ from turbopump.broker.registration import TopicRoutes
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import BodyError, ProtocolError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.assignment import (
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.assignment import (
     MessageQueueAssignment,
     MessageRequestMode,
+    QueryAssignment,
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
+    SetMessageRequestMode,
     SetMessageRequestModeRequestBody,
 )
-from turbopump.protocol.bodies.heartbeat import MessageModel
-from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.assignment import QueryAssignment, SetMessageRequestMode
+from turbopump.protocol.requests.clients import MessageModel
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext, Response
 

@@ -28,25 +28,29 @@ from turbopump.errors import BodyError, CallTimeoutError, ProtocolError, Remotin
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.rules import group_fault
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.assignment import MessageRequestMode
-from turbopump.protocol.bodies.connections import CheckClientRequestBody
-from turbopump.protocol.bodies.consumers import ConsumerIdList
-from turbopump.protocol.bodies.heartbeat import ConsumerData, HeartbeatData
-from turbopump.protocol.bodies.offsets import GetConsumerStatusBody
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command, encode_command, request_command
 from turbopump.protocol.request import Request
+from turbopump.protocol.requests.assignment import MessageRequestMode
 from turbopump.protocol.requests.clients import (
     CheckClientConfig,
+    ConsumerData,
+    ConsumerIdList,
     GetConsumerListByGroup,
     Heartbeat,
+    HeartbeatData,
     HeartbeatReply,
     NotifyConsumerIdsChanged,
     UnregisterClient,
 )
-from turbopump.protocol.requests.consumers import ConsumeMessageDirectly, GetConsumerRunningInfo
-from turbopump.protocol.requests.offset_control import (
+from turbopump.protocol.requests.consumers import (
+    CheckClientRequestBody,
+    ConsumeMessageDirectly,
+    GetConsumerRunningInfo,
+)
+from turbopump.protocol.requests.offsets import (
     GetConsumerStatus,
+    GetConsumerStatusBody,
     GetConsumerStatusFromClient,
 )
 from turbopump.remoting.connection import Connection

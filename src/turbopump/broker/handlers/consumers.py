@@ -20,25 +20,24 @@ from turbopump.broker.statistics import Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.errors import BodyError, ProtocolError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.message.rules import group_fault
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies import connections, stats
-from turbopump.protocol.bodies.groups import (
-    GroupList,
-    SubscriptionGroupConfig,
-    SubscriptionGroupList,
-)
-from turbopump.protocol.bodies.topics import TopicConfig, TopicList
 from turbopump.protocol.codes import LanguageCode, ResponseCode
+from turbopump.protocol.requests.consumers import Connection as ConnectionBody
 from turbopump.protocol.requests.consumers import (
+    ConsumerConnection,
     GetAllProducerInfo,
     GetBrokerConsumeStats,
     GetConsumerConnectionList,
     GetConsumeStats,
     GetProducerConnectionList,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
     QueryConsumeTimeSpan,
     QuerySubscriptionByConsumer,
+    QuerySubscriptionResponseBody,
     QueryTopicConsumeByWho,
     QueryTopicsByConsumer,
 )
@@ -49,7 +48,18 @@ from turbopump.protocol.requests.groups import (
     GetAllGroups,
     GetAllGroupsReply,
     GetGroup,
+    GroupList,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
 )
+from turbopump.protocol.requests.statistics import (
+    ConsumeStats,
+    ConsumeStatsList,
+    OffsetWrapper,
+    QueryConsumeTimeSpanBody,
+    QueueTimeSpan,
+)
+from turbopump.protocol.requests.topics import TopicConfig, TopicList
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext, Response
 from turbopump.store.message_store import MessageStore
@@ -92,7 +102,7 @@ class ConsumersHandler:
         if group is None:
             remark = f"the consumer group[{request.consumer_group}] not online"
             return Response(code=ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
-        body = connections.ConsumerConnection(
+        body = ConsumerConnection(
             connection_set=tuple(
                 _connection(peer, member) for peer, member in group.members.items()
             ),
@@ -110,13 +120,13 @@ class ConsumersHandler:
             remark = f"the producer group[{request.producer_group}] not exist"
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
         found = tuple(_connection(peer, member) for peer, member in members.items())
-        return Response(body=fastjson.encode(connections.ProducerConnection(connection_set=found)))
+        return Response(body=fastjson.encode(ProducerConnection(connection_set=found)))
 
     def all_producers(self, _request: GetAllProducerInfo, _context: RequestContext) -> Response:
         now, monotonic = self._clock.now_ms(), self._clock.monotonic()
         data = {
             group: [
-                connections.ProducerInfo(
+                ProducerInfo(
                     client_id=member.client_id,
                     remote_ip=peer.peer,
                     language=_language(member),
@@ -127,14 +137,14 @@ class ConsumersHandler:
             ]
             for group, members in self._clients.producers.items()
         }
-        return Response(body=fastjson.encode(connections.ProducerTableInfo(data=data)))
+        return Response(body=fastjson.encode(ProducerTableInfo(data=data)))
 
     def subscription(
         self, request: QuerySubscriptionByConsumer, _context: RequestContext
     ) -> Response:
         group = self._clients.groups.get(request.group)
         found = group.subscriptions.get(request.topic) if group is not None else None
-        body = connections.QuerySubscriptionResponseBody(
+        body = QuerySubscriptionResponseBody(
             subscription_data=found.data if found is not None else None,
             group=request.group,
             topic=request.topic,
@@ -159,7 +169,7 @@ class ConsumersHandler:
 
     async def how_far(self, request: GetConsumeStats, _context: RequestContext) -> Response:
         """The group's place in each queue, and the end of each."""
-        body = stats.ConsumeStats()
+        body = ConsumeStats()
         for name in self._topics_for(request):
             standing = await self._standing(request.consumer_group, name, self._topics.find(name))
             body.offset_table.update(standing.offset_table)
@@ -171,9 +181,9 @@ class ConsumersHandler:
     ) -> Response:
         """How far every group is in each of its topics. What members do not subscribe to any more
         is left out, as by Apache's broker."""
-        body = stats.ConsumeStatsList(broker_addr=self._address)
+        body = ConsumeStatsList(broker_addr=self._address)
         for group in self._groups.names():
-            standings: list[stats.ConsumeStats] = []
+            standings: list[ConsumeStats] = []
             for name in self._topics_for(GetConsumeStats(consumer_group=group)):
                 topic = self._topics.find(name)
                 if topic is None or (request.is_order and not topic.order):
@@ -185,22 +195,18 @@ class ConsumersHandler:
             body.consume_stats_list.append({group: standings})
         return Response(body=fastjson.encode(body))
 
-    async def _standing(
-        self, group: str, name: str, topic: TopicConfig | None
-    ) -> stats.ConsumeStats:
+    async def _standing(self, group: str, name: str, topic: TopicConfig | None) -> ConsumeStats:
         """Its place in each queue of one topic; without a topic there is none."""
-        body = stats.ConsumeStats()
+        body = ConsumeStats()
         if topic is None:
             return body
         for queue_id in range(topic.read_queue_nums):
             place = max(self._offsets.find(group, name, queue_id) or 0, 0)
-            body.offset_table[MessageQueue(name, self._broker_name, queue_id)] = (
-                stats.OffsetWrapper(
-                    broker_offset=max(self._store.max_offset(name, queue_id), 0),
-                    consumer_offset=place,
-                    pull_offset=place,
-                    last_timestamp=max(await self._stored_at(name, queue_id, place - 1), 0),
-                )
+            body.offset_table[MessageQueue(name, self._broker_name, queue_id)] = OffsetWrapper(
+                broker_offset=max(self._store.max_offset(name, queue_id), 0),
+                consumer_offset=place,
+                pull_offset=place,
+                last_timestamp=max(await self._stored_at(name, queue_id, place - 1), 0),
             )
         body.consume_tps = self._statistics.tps("GROUP_GET_NUMS", f"{name}@{group}")
         return body
@@ -225,12 +231,12 @@ class ConsumersHandler:
             return Response(
                 code=ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{request.topic}] not exist"
             )
-        body = stats.QueryConsumeTimeSpanBody()
+        body = QueryConsumeTimeSpanBody()
         for queue_id in range(topic.write_queue_nums):
             body.consume_time_span_set.append(await self._span(request, queue_id))
         return Response(body=fastjson.encode(body))
 
-    async def _span(self, request: QueryConsumeTimeSpan, queue_id: int) -> stats.QueueTimeSpan:
+    async def _span(self, request: QueryConsumeTimeSpan, queue_id: int) -> QueueTimeSpan:
         name = request.topic
         first = await self._questions.answer(self._store.lookup.earliest_time(name, queue_id))
         end = self._store.max_offset(name, queue_id)
@@ -239,7 +245,7 @@ class ConsumersHandler:
         if (place or 0) < end:
             stored = await self._stored_at(name, queue_id, place or 0)
             delay = self._clock.now_ms() - (stored if stored >= 0 else first)
-        return stats.QueueTimeSpan(
+        return QueueTimeSpan(
             message_queue=MessageQueue(name, self._broker_name, queue_id),
             min_time_stamp=first,
             max_time_stamp=await self._stored_at(name, queue_id, end - 1),
@@ -257,8 +263,8 @@ class ConsumersHandler:
         return entry.message.store_timestamp if entry is not None and entry.fault is None else -1
 
 
-def _connection(peer: Connection, member: Member) -> connections.Connection:
-    return connections.Connection(
+def _connection(peer: Connection, member: Member) -> ConnectionBody:
+    return ConnectionBody(
         client_id=member.client_id,
         client_addr=peer.peer,
         language=_language(member),

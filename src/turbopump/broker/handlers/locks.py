@@ -14,12 +14,16 @@ from turbopump.broker.consumers import ClientTable
 from turbopump.broker.queue_locks import SavedLocks
 from turbopump.clock import Clock
 from turbopump.errors import BodyError, ProtocolError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.message.rules import group_fault
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.locks import LockBatchMq, UnlockBatchMq
+from turbopump.protocol.requests.assignment import (
+    LockBatchMq,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchMq,
+)
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext, Response
 

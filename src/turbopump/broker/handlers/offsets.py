@@ -15,27 +15,27 @@ from turbopump.broker.reading import Questions
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.setting import LONG_MAX
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.heartbeat import MessageModel
-from turbopump.protocol.bodies.offsets import QueueOffset, ResetOffsetBody, ResetOffsetBodyForC
-from turbopump.protocol.bodies.stats import QueryCorrectionOffsetBody
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.command import encode_command, request_command
-from turbopump.protocol.requests.offset_control import (
-    CloneGroupOffset,
-    QueryCorrectionOffset,
-    ResetConsumerOffset,
-    ResetOffset,
-)
+from turbopump.protocol.requests.clients import MessageModel
 from turbopump.protocol.requests.offsets import (
+    CloneGroupOffset,
     GetMaxOffset,
     GetMinOffset,
     OffsetReply,
     QueryConsumerOffset,
+    QueryCorrectionOffset,
+    QueueOffset,
+    ResetConsumerOffset,
+    ResetOffset,
+    ResetOffsetBody,
+    ResetOffsetBodyForC,
     SearchOffset,
     UpdateConsumerOffset,
 )
+from turbopump.protocol.requests.statistics import QueryCorrectionOffsetBody
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Outcome, RequestContext, Response
 from turbopump.store.message_store import MessageStore

@@ -23,10 +23,9 @@ from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import StoreError
-from turbopump.message.pop_handle import ORDER_REVIVE_QUEUE, encode_numbers, encode_offsets
-from turbopump.protocol.bodies.heartbeat import SubscriptionData
-from turbopump.protocol.bodies.topics import PERM_READ
+from turbopump.message.handles import ORDER_REVIVE_QUEUE, encode_numbers, encode_offsets
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.clients import SubscriptionData
 from turbopump.protocol.requests.pop import (
     Notification,
     NotificationReply,
@@ -36,8 +35,8 @@ from turbopump.protocol.requests.pop import (
     PopMessage,
     PopMessageReply,
 )
-from turbopump.remoting.answers import failure
-from turbopump.remoting.router import RequestContext, Response
+from turbopump.protocol.requests.topics import PERM_READ
+from turbopump.remoting.router import RequestContext, Response, failure
 from turbopump.store.message_store import MessageStore
 
 LATE_MS: Final = 500

@@ -19,7 +19,7 @@ from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, ProtocolError, StoreError
-from turbopump.message.pop_handle import (
+from turbopump.message.handles import (
     ORDER_REVIVE_QUEUE,
     PopHandle,
     QueueKind,
@@ -27,13 +27,15 @@ from turbopump.message.pop_handle import (
     real_topic,
 )
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.pop import BatchAck, BatchAckBody, unpack_bits
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pop import (
     AckMessage,
+    BatchAck,
+    BatchAckBody,
     BatchAckMessage,
     ChangeInvisibleTime,
     ChangeInvisibleTimeReply,
+    unpack_bits,
 )
 from turbopump.remoting.router import RequestContext, Response
 from turbopump.store.message_store import MessageStore

@@ -27,14 +27,13 @@ from turbopump.broker.statistics import Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.filtering.tag import code_filter
-from turbopump.protocol.bodies.heartbeat import ConsumeType, MessageModel, SubscriptionData
-from turbopump.protocol.bodies.topics import PERM_READ
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import JSON, Frame
+from turbopump.protocol.requests.clients import ConsumeType, MessageModel, SubscriptionData
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
-from turbopump.remoting.answers import failure
+from turbopump.protocol.requests.topics import PERM_READ
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response
+from turbopump.remoting.router import Outcome, RequestContext, Response, failure
 from turbopump.store.log.cold_reads import Later
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, GetStatus

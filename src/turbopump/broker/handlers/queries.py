@@ -13,7 +13,7 @@ import logging
 from turbopump.broker.reading import Questions
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.queries import (
+from turbopump.protocol.requests.pull import (
     EarliestStoreTimeReply,
     GetEarliestMsgStoreTime,
     QueryMessage,

@@ -21,7 +21,8 @@ from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, RoomInMakingError, StoreError
 from turbopump.message.codec import encode_host
-from turbopump.message.java_hash import tags_code
+from turbopump.message.handles import RecallHandle, delete_key
+from turbopump.message.java import tags_code
 from turbopump.message.properties import (
     PRODUCER_GROUP,
     REAL_QUEUE_ID,
@@ -31,12 +32,11 @@ from turbopump.message.properties import (
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
     UNIQ_KEY,
+    SysFlag,
     encode_properties,
 )
-from turbopump.message.recall_handle import RecallHandle, delete_key
-from turbopump.message.sysflag import SysFlag
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.recall import RecallMessage, RecallMessageReply
+from turbopump.protocol.requests.send import RecallMessage, RecallMessageReply
 from turbopump.remoting.router import Outcome, RequestContext, Response
 from turbopump.store.message_store import MessageStore, NewMessage, Placed
 from turbopump.store.timers.pending_timers import TIMER_TOPIC

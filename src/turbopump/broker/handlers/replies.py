@@ -20,11 +20,15 @@ from turbopump.errors import MessageError, RemotingError, StoreError
 from turbopump.message.ids import offset_msg_id
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import PAIR_END, PUSH_REPLY_TIME, REPLY_TO_CLIENT, property_value
-from turbopump.protocol.bodies.topics import TopicConfig
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import encode_command, request_command
-from turbopump.protocol.requests.replies import PushReplyMessageToClient, SendReplyRequest
-from turbopump.protocol.requests.send import SendMessageReply, SendRequest
+from turbopump.protocol.requests.send import (
+    PushReplyMessageToClient,
+    SendMessageReply,
+    SendReplyRequest,
+    SendRequest,
+)
+from turbopump.protocol.requests.topics import TopicConfig
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Outcome, RequestContext, Response
 

@@ -36,22 +36,22 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, ProtocolError, RoomInMakingError, StoreError
 from turbopump.message.codec import encode_host
 from turbopump.message.ids import UniqueIds, offset_msg_id
-from turbopump.message.java_hash import tags_code
+from turbopump.message.java import tags_code
 from turbopump.message.properties import (
     INNER_NUM,
     NAME_END,
+    TRANSACTION_MASK,
     UNIQ_KEY,
     WAIT_STORE_MSG_OK,
+    SysFlag,
     decode_properties,
     encode_properties,
     property_value,
     send_properties,
 )
-from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
 from turbopump.protocol.codes import CURRENT_VERSION, FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from turbopump.protocol.requests.send import SendMessageReply, SendRequest
-from turbopump.remoting.answers import encode_response
-from turbopump.remoting.router import LATER, Outcome, RequestContext, Response
+from turbopump.remoting.router import LATER, Outcome, RequestContext, Response, encode_response
 from turbopump.store.log.packed_batch import pack_batch
 from turbopump.store.message_store import MessageStore, NewMessage
 from turbopump.store.queues.consume_queue import UNIT_SIZE

@@ -26,14 +26,13 @@ from turbopump.broker.statistics import SNDBCK_PUT_NUMS, Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreError
-from turbopump.message.delay_levels import DelayLevels
+from turbopump.message.delivery_time import DelayLevels
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.properties import RETRY_TOPIC
-from turbopump.message.sysflag import SysFlag
-from turbopump.protocol.bodies.groups import SubscriptionGroupConfig
-from turbopump.protocol.bodies.topics import PERM_WRITE
+from turbopump.message.properties import RETRY_TOPIC, SysFlag
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.protocol.requests.groups import SubscriptionGroupConfig
+from turbopump.protocol.requests.send import ConsumerSendMsgBack
+from turbopump.protocol.requests.topics import PERM_WRITE
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Outcome, RequestContext, Response
 from turbopump.store.queues.lookup import Lookup

@@ -13,16 +13,17 @@ from turbopump.config.setting import LONG_MAX
 from turbopump.errors import BodyError, ConfigError
 from turbopump.message.rules import group_fault
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.register import KVTable
-from turbopump.protocol.bodies.stats import BrokerStatsData
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.cold_flow import (
+from turbopump.protocol.requests.namesrv import KVTable
+from turbopump.protocol.requests.statistics import (
+    BrokerStatsData,
+    GetBrokerRuntimeInfo,
     GetColdFlow,
     RemoveColdFlow,
     SetCommitLogReadMode,
     UpdateColdFlow,
+    ViewBrokerStatsData,
 )
-from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo, ViewBrokerStatsData
 from turbopump.remoting.router import Outcome, RequestContext, Response
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.message_store import MessageStore

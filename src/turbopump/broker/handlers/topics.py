@@ -29,25 +29,23 @@ from turbopump.broker.topics import (
     parse_changes,
 )
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX, is_system_topic
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.stats import TopicOffset, TopicStatsTable
-from turbopump.protocol.bodies.topics import (
-    CreateTopicListRequestBody,
-    TopicConfig,
-    TopicConfigAndQueueMapping,
-    TopicFilterType,
-)
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.statistics import TopicOffset, TopicStatsTable
 from turbopump.protocol.requests.topics import (
     CreateTopic,
     CreateTopicList,
+    CreateTopicListRequestBody,
     DeleteTopic,
     GetAllTopicConfig,
     GetAllTopicConfigReply,
     GetTopicConfig,
     GetTopicStatsInfo,
+    TopicConfig,
+    TopicConfigAndQueueMapping,
+    TopicFilterType,
 )
 from turbopump.remoting.router import Outcome, RequestContext, Response
 from turbopump.store.log.cold_reads import Question

@@ -17,7 +17,7 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, ProtocolError, StoreError
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.transactions import EndTransaction, Outcome, ResumeCheckHalfMessage
+from turbopump.protocol.requests.send import EndTransaction, Outcome, ResumeCheckHalfMessage
 from turbopump.remoting.router import Outcome as Answer
 from turbopump.remoting.router import RequestContext, Response
 

@@ -18,8 +18,8 @@ import msgspec
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.pop.records import CHECKPOINT_TAG, REVIVE_GROUP, Checkpoint
 from turbopump.message.codec import decode_entries
-from turbopump.message.integers import Int64
-from turbopump.message.pop_handle import QueueKey, kind_of, message_key, queue_key
+from turbopump.message.handles import QueueKey, kind_of, message_key, queue_key
+from turbopump.message.java import Int64
 from turbopump.message.properties import REAL_TOPIC
 from turbopump.protocol import fastjson
 from turbopump.store.json_table import JsonTable

@@ -19,7 +19,7 @@ from turbopump.broker.topics import READ_WRITE
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import StoreError
-from turbopump.protocol.bodies.topics import TopicConfig
+from turbopump.protocol.requests.topics import TopicConfig
 from turbopump.store.message_store import MessageStore
 
 FLUSH_PATIENCE_S: Final = 5.0

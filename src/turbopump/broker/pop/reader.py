@@ -26,8 +26,7 @@ from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import TurbopumpError
 from turbopump.message.codec import decode_entries, encode_entry, encode_host
-from turbopump.message.message import ReceivedMessage
-from turbopump.message.pop_handle import (
+from turbopump.message.handles import (
     ORDER_REVIVE_QUEUE,
     PopHandle,
     QueueKey,
@@ -35,6 +34,7 @@ from turbopump.message.pop_handle import (
     pop_retry_topic,
     queue_key,
 )
+from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import POP_CK, encode_properties
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.requests.pop import InitMode

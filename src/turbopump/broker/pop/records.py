@@ -23,7 +23,7 @@ from turbopump.broker.schedule.timer_messages import timed
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError
-from turbopump.message.integers import Int32, Int64
+from turbopump.message.java import Int32, Int64
 from turbopump.message.properties import TAGS, TIMER_DELIVER_MS, UNIQ_KEY, encode_properties
 from turbopump.message.rules import SYSTEM_TOPIC_PREFIX
 from turbopump.protocol import fastjson

@@ -42,10 +42,10 @@ from turbopump.broker.topics import READ_WRITE, TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoredMessageError, StoreError
+from turbopump.message.batch import plain_messages
 from turbopump.message.codec import decode_entries
-from turbopump.message.inner_batch import plain_messages
+from turbopump.message.handles import original_topic, pop_retry_topic
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.pop_handle import original_topic, pop_retry_topic
 from turbopump.message.properties import (
     DELAY_TIME_LEVEL,
     ORIGIN_MESSAGE_ID,
@@ -56,7 +56,7 @@ from turbopump.message.properties import (
 )
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.topics import TopicConfig
+from turbopump.protocol.requests.topics import TopicConfig
 from turbopump.store.message_store import MessageStore
 
 TRIED_AGAIN_S: Final = 1.0

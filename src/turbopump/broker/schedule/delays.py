@@ -23,7 +23,7 @@ from turbopump.broker.forwarding import Forwarding
 from turbopump.clock import Clock
 from turbopump.errors import MessageError, StoredMessageError, StoreError
 from turbopump.message.codec import decode_entries
-from turbopump.message.delay_levels import SCHEDULE_TOPIC, DelayLevels, delay_level
+from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels, delay_level
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import (
     DELAY_TIME_LEVEL,
@@ -33,10 +33,10 @@ from turbopump.message.properties import (
     encode_properties,
 )
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.offsets import DelayOffsetTable
-from turbopump.protocol.bodies.topics import DataVersion
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.offsets import DelayOffsetTable
 from turbopump.protocol.requests.send import SendRequest
+from turbopump.protocol.requests.topics import DataVersion
 from turbopump.remoting.router import Response
 from turbopump.store.disk import Found
 from turbopump.store.json_table import JsonTable

@@ -16,7 +16,8 @@ import msgspec
 from turbopump.broker.detours import Detour, Parcel
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.message.java_hash import java_hash
+from turbopump.message.handles import RecallHandle, delete_key
+from turbopump.message.java import java_hash
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import (
     DELAY_TIME_LEVEL,
@@ -30,13 +31,13 @@ from turbopump.message.properties import (
     TIMER_ENQUEUE_MS,
     TIMER_OUT_MS,
     TIMER_ROLL_TIMES,
+    TRANSACTION_MASK,
     UNIQ_KEY,
+    SysFlag,
     decode_properties,
     encode_properties,
 )
-from turbopump.message.recall_handle import RecallHandle, delete_key
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX
-from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendRequest
 from turbopump.remoting.router import Response

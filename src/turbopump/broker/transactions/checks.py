@@ -31,8 +31,8 @@ from turbopump.broker.transactions.half_messages import (
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreError
-from turbopump.protocol.bodies.topics import TopicConfig
 from turbopump.protocol.command import encode_command, request_command
+from turbopump.protocol.requests.topics import TopicConfig
 from turbopump.remoting.connection import Connection
 from turbopump.store.disk_space import Level
 from turbopump.store.log.commit_log import Placed

@@ -27,7 +27,7 @@ from turbopump.broker.transactions.half_messages import (
     Half,
 )
 from turbopump.errors import MessageError, StoreError
-from turbopump.protocol.requests.transactions import Outcome
+from turbopump.protocol.requests.send import Outcome
 from turbopump.store.log.commit_log import Placed
 from turbopump.store.message_store import MessageStore
 

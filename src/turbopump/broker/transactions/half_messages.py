@@ -41,15 +41,15 @@ from turbopump.message.properties import (
     REAL_TOPIC,
     TRANSACTION_CHECK_TIMES,
     TRANSACTION_ID,
+    TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_PREPARED_QUEUE_OFFSET,
     UNIQ_KEY,
+    SysFlag,
     property_value,
 )
-from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.send import SendRequest
-from turbopump.protocol.requests.transactions import CheckTransactionState
+from turbopump.protocol.requests.send import CheckTransactionState, SendRequest
 from turbopump.remoting.router import Response
 from turbopump.store.log.commit_log import Placed
 

@@ -32,9 +32,13 @@ from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import StoreError
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.properties import TRANSACTION_PREPARED_QUEUE_OFFSET, UNIQ_KEY
-from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
-from turbopump.protocol.requests.transactions import Outcome
+from turbopump.message.properties import (
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED_QUEUE_OFFSET,
+    UNIQ_KEY,
+    SysFlag,
+)
+from turbopump.protocol.requests.send import Outcome
 from turbopump.remoting.connection import Connection
 from turbopump.store.log.cold_reads import Question
 from turbopump.store.message_store import MessageStore

@@ -34,12 +34,12 @@ from turbopump.errors import (
     StoredMessageError,
 )
 from turbopump.message import properties as names
-from turbopump.message.message_queue import MessageQueue
-from turbopump.message.pop_handle import original_topic
+from turbopump.message.handles import original_topic
+from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
-from turbopump.protocol.bodies.route import MASTER_ID
-from turbopump.protocol.bodies.running import ProcessQueueInfo
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.consumers import ProcessQueueInfo
+from turbopump.protocol.requests.namesrv import MASTER_ID
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
 
 log = logging.getLogger(__name__)

@@ -40,20 +40,20 @@ from turbopump.client.consumer.statistics import Consumption
 from turbopump.client.consumer.subscription import ALL, Subscription, tag_subscription
 from turbopump.client.instance import CALL_TIMEOUT_S, ClientInstance
 from turbopump.errors import RemotingError, ResponseError, RouteNotFoundError
-from turbopump.message.message_queue import MessageQueue
-from turbopump.message.pop_handle import pop_retry_topic
+from turbopump.message.handles import pop_retry_topic
+from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.assignment import (
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.assignment import (
     MessageQueueAssignment,
     MessageRequestMode,
+    QueryAssignment,
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
 )
-from turbopump.protocol.bodies.heartbeat import MessageModel
-from turbopump.protocol.bodies.running import PopProcessQueueInfo, ProcessQueueInfo
-from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.assignment import QueryAssignment
+from turbopump.protocol.requests.clients import MessageModel
+from turbopump.protocol.requests.consumers import PopProcessQueueInfo, ProcessQueueInfo
 
 log = logging.getLogger(__name__)
 

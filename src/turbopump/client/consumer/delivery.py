@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from turbopump.client.setting_rules import Rule, check, is_number, is_whole
-from turbopump.message.failure import failure_text
 from turbopump.message.message import ReceivedMessage
+from turbopump.message.properties import failure_text
 
 RETRY_RULES: Final[Mapping[str, Rule]] = {
     "delay": Rule(

@@ -16,14 +16,14 @@ from typing import Final, NamedTuple
 
 from turbopump.client.instance import CALL_TIMEOUT_S, ClientInstance
 from turbopump.errors import ConfigError, ConnectError, ResponseError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.offsets import OffsetSerializeWrapper
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import (
     GetMaxOffset,
     GetMinOffset,
+    OffsetSerializeWrapper,
     QueryConsumerOffset,
     SearchOffset,
     UpdateConsumerOffset,

@@ -14,10 +14,10 @@ from turbopump.client.consumer.statistics import Consumption
 from turbopump.client.namespace import unwrap
 from turbopump.client.operator_requests import running_info
 from turbopump.clock import Clock
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.message.properties import RETRY_TOPIC
-from turbopump.protocol.bodies.heartbeat import ConsumerData
-from turbopump.protocol.bodies.running import (
+from turbopump.protocol.requests.clients import ConsumerData
+from turbopump.protocol.requests.consumers import (
     ConsumeMessageDirectlyResult,
     ConsumeResult,
     ConsumerRunningInfo,

@@ -18,11 +18,15 @@ from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.ready_messages import AnyReady
 from turbopump.client.instance import CALL_TIMEOUT_S, ClientInstance
 from turbopump.errors import BodyError, ConnectError, ProtocolError, RemotingError, ResponseError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.locks import LockBatchMq, UnlockBatchMq
+from turbopump.protocol.requests.assignment import (
+    LockBatchMq,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchMq,
+)
 
 
 @dataclass(frozen=True, slots=True)

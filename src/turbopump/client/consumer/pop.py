@@ -26,12 +26,9 @@ from turbopump.errors import (
     ResponseError,
     StoredMessageError,
 )
-from turbopump.message.checked import DamagedEntry, good_entries
+from turbopump.message.batch import is_wrapped, unwrapped
 from turbopump.message.codec import decode_entry
-from turbopump.message.inner_batch import is_wrapped, unwrapped
-from turbopump.message.message import ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
-from turbopump.message.pop_handle import (
+from turbopump.message.handles import (
     PopHandle,
     QueueKey,
     decode_numbers,
@@ -40,7 +37,9 @@ from turbopump.message.pop_handle import (
     message_key,
     queue_key,
 )
+from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import POP_CK, property_value
+from turbopump.message.pulled import DamagedEntry, good_entries
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pop import InitMode, PopMessage, PopMessageReply
 

@@ -26,9 +26,9 @@ from turbopump.client.consumer.statistics import Consumption
 from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.errors import MessageError, ProtocolError, RemotingError, ResponseError
-from turbopump.message.message_queue import MessageQueue
-from turbopump.protocol.bodies.running import PopProcessQueueInfo
+from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.consumers import PopProcessQueueInfo
 from turbopump.protocol.requests.pop import InitMode
 
 log = logging.getLogger(__name__)

@@ -28,11 +28,10 @@ from turbopump.errors import (
     ResponseError,
     RouteNotFoundError,
 )
-from turbopump.message.message import ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
-from turbopump.protocol.bodies.route import MASTER_ID
-from turbopump.protocol.bodies.running import ProcessQueueInfo
+from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.consumers import ProcessQueueInfo
+from turbopump.protocol.requests.namesrv import MASTER_ID
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from turbopump.message.message import ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue, ReceivedMessage
 
 MESSAGES_MAX: Final = 1000
 BYTES_MAX: Final = 100 * 1024 * 1024

@@ -26,17 +26,19 @@ from turbopump.errors import (
     ResponseError,
     StoredMessageError,
 )
-from turbopump.message.checked import DamagedEntry, good_entries
+from turbopump.message.batch import unwrapped as messages_of
 from turbopump.message.codec import decode_entry
-from turbopump.message.inner_batch import unwrapped as messages_of
-from turbopump.message.message import ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
-from turbopump.message.unread import unread_messages
-from turbopump.protocol.bodies.route import MASTER_ID
+from turbopump.message.pulled import DamagedEntry, good_entries, unread_messages
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
-from turbopump.protocol.requests.queries import QueryMessage
+from turbopump.protocol.requests.namesrv import MASTER_ID
+from turbopump.protocol.requests.pull import (
+    PullMessage,
+    PullMessageReply,
+    PullSysFlag,
+    QueryMessage,
+)
 
 PULL_BATCH: Final = 32
 
@@ -146,7 +148,7 @@ async def pull_queue(
 # --- From a pull's answer to messages. One rule: a damaged message is never handed over, and is told
 # of where it was.
 #
-# The check is ``turbopump.message.checked``: bodyCRC, and the CRC over the whole entry where the
+# The check is ``turbopump.message.pulled``: bodyCRC, and the CRC over the whole entry where the
 # broker stored one.
 
 log = logging.getLogger(__name__)

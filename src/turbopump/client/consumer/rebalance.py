@@ -20,12 +20,11 @@ from turbopump.client.namespace import unwrap, unwrapped
 from turbopump.client.routes import TopicRoute
 from turbopump.client.user_function import NotCalledError, UserFunction
 from turbopump.errors import BodyError, RemotingError, ResponseError, RouteNotFoundError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.consumers import ConsumerIdList
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.clients import GetConsumerListByGroup
+from turbopump.protocol.requests.clients import ConsumerIdList, GetConsumerListByGroup
 
 log = logging.getLogger(__name__)
 

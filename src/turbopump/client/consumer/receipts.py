@@ -28,11 +28,17 @@ from turbopump.errors import (
     ResponseError,
     RouteNotFoundError,
 )
-from turbopump.message.pop_handle import PopHandle, QueueKind
+from turbopump.message.handles import PopHandle, QueueKind
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.pop import BatchAck, BatchAckBody, pack_bits
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.pop import AckMessage, BatchAckMessage, ChangeInvisibleTime
+from turbopump.protocol.requests.pop import (
+    AckMessage,
+    BatchAck,
+    BatchAckBody,
+    BatchAckMessage,
+    ChangeInvisibleTime,
+    pack_bits,
+)
 
 log = logging.getLogger(__name__)
 

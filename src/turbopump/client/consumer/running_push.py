@@ -46,8 +46,8 @@ from turbopump.client.routes import TopicRoute
 from turbopump.client.tracing import Tracing
 from turbopump.client.user_function import is_coroutine_function
 from turbopump.errors import NotStartedError
-from turbopump.message.message_queue import MessageQueue
-from turbopump.message.pop_handle import pop_retry_topic
+from turbopump.message.handles import pop_retry_topic
+from turbopump.message.message import MessageQueue
 from turbopump.store.disk import Disk
 
 

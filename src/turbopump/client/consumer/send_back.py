@@ -17,19 +17,17 @@ from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import wrap
 from turbopump.errors import MessageError, RemotingError, RouteNotFoundError
-from turbopump.message.failure import with_failure
-from turbopump.message.message import ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import (
     DELAY_TIME_LEVEL,
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
+    SysFlag,
     encode_properties,
+    with_failure,
 )
 from turbopump.message.rules import RETRY_PREFIX
-from turbopump.message.sysflag import SysFlag
-from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.protocol.requests.send_back import ConsumerSendMsgBack
+from turbopump.protocol.requests.send import ConsumerSendMsgBack, SendMessageV2
 
 log = logging.getLogger(__name__)
 

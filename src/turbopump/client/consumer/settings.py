@@ -24,7 +24,7 @@ from turbopump.client.setting_rules import (
     whole_from,
 )
 from turbopump.errors import ConfigError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 
 
 def _is_disk(value: object) -> bool:

@@ -17,7 +17,7 @@ from typing import Final
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.tracing import ConsumeTraces
-from turbopump.protocol.bodies.running import ConsumeStatus
+from turbopump.protocol.requests.consumers import ConsumeStatus
 
 SLICE_S: Final = 10.0
 MINUTE_S: Final = 60.0

@@ -16,10 +16,10 @@ from turbopump.client.namespace import wrap
 from turbopump.client.setting_rules import TOPIC, Rule, check, is_name
 from turbopump.errors import ConfigError
 from turbopump.filtering.sql92 import SqlError, compile_sql
-from turbopump.message.java_hash import tags_code
+from turbopump.message.java import tags_code
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.rules import is_unicode, topic_fault
-from turbopump.protocol.bodies.heartbeat import SubscriptionData
+from turbopump.protocol.requests.clients import SubscriptionData
 
 ALL: Final = "*"
 TAG: Final = "TAG"

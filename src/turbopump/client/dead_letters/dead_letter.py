@@ -25,17 +25,20 @@ from turbopump.client.trace import ERROR, FIELD_END, RECORD_END, TRACE_TOPIC
 from turbopump.clock import Clock
 from turbopump.errors import BodyError, MessageNotFoundError, RemotingError, RouteNotFoundError
 from turbopump.message import properties as names
-from turbopump.message.failure import CONSUME_FAILURE, failure_of
-from turbopump.message.message import ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
-from turbopump.message.properties import encode_properties
+from turbopump.message.message import MessageQueue, ReceivedMessage
+from turbopump.message.properties import (
+    COMPRESSION_MASK,
+    CONSUME_FAILURE,
+    SysFlag,
+    encode_properties,
+    failure_of,
+)
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX
-from turbopump.message.sysflag import COMPRESSION_MASK, SysFlag
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.topics import TopicList
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import GetAllTopicList
 from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.protocol.requests.topics import TopicList
 
 RESENT_FROM: Final = "RESENT_FROM"
 """Property of a message that was resent: the dead letter it was, as

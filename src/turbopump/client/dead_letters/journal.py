@@ -25,7 +25,7 @@ from typing import Any, Final
 import msgspec
 
 from turbopump.errors import ResendError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ from turbopump.errors import (
     ResponseError,
     RouteNotFoundError,
 )
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 
 log = logging.getLogger(__name__)

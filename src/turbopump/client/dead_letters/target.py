@@ -16,17 +16,15 @@ from turbopump.client.consumer.pull import TOOLS_GROUP, good_messages, is_meant,
 from turbopump.client.dead_letters.dead_letter import RESENT_FROM, DeadLetter, ResendTo
 from turbopump.client.instance import ClientInstance
 from turbopump.errors import BodyError, RemotingError, ResponseError, RouteNotFoundError
-from turbopump.message.message import ReceivedMessage
-from turbopump.message.message_queue import MessageQueue
-from turbopump.message.pop_handle import pop_retry_topic
+from turbopump.message.handles import pop_retry_topic
+from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import UNIQ_KEY
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX
 from turbopump.protocol import fastjson
-from turbopump.protocol.bodies.connections import ConsumerConnection
-from turbopump.protocol.bodies.heartbeat import ConsumeType
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.consumers import GetConsumerConnectionList
-from turbopump.protocol.requests.queries import QueryMessage
+from turbopump.protocol.requests.clients import ConsumeType
+from turbopump.protocol.requests.consumers import ConsumerConnection, GetConsumerConnectionList
+from turbopump.protocol.requests.pull import QueryMessage
 
 log = logging.getLogger(__name__)
 

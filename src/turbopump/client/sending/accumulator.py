@@ -20,8 +20,7 @@ from turbopump.client.sending.outgoing import DELAYING, NotedFrames, Piece
 from turbopump.client.sending.send_result import SendResult, SendStatistics, no_queue, no_time
 from turbopump.client.setting_rules import Rule, check, is_seconds, is_whole
 from turbopump.errors import SendError
-from turbopump.message.message import Message
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import Message, MessageQueue
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.message.rules import RETRY_PREFIX
 

@@ -23,8 +23,7 @@ from turbopump.client.sending.send_attempts import Target
 from turbopump.client.sending.send_result import SendResult, no_room, no_time
 from turbopump.client.sending.sender import Sender
 from turbopump.client.setting_rules import Rule, check, is_whole
-from turbopump.message.message import Message
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import Message, MessageQueue
 
 _BOUND: Final = Rule(
     lambda value: is_whole(value) and value > 0,

@@ -23,15 +23,23 @@ from turbopump.errors import ConfigError, MessageError
 from turbopump.message.batch import decode_batch, encode_item, identified_item
 from turbopump.message.compression import compress
 from turbopump.message.ids import UniqueIds
-from turbopump.message.message import BODY_SIZE_MAX, Message, bytes_of_body, checked_flag
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import (
+    BODY_SIZE_MAX,
+    Message,
+    MessageQueue,
+    bytes_of_body,
+    checked_flag,
+)
 from turbopump.message.properties import (
     DELAY_TIME_LEVEL,
+    LZ4,
     NAME_END,
     PAIR_END,
     PROPERTIES_SIZE_MAX,
     UNIQ_KEY,
     WAIT_STORE_MSG_OK,
+    ZLIB,
+    ZSTD,
     encode_properties,
 )
 from turbopump.message.rules import (
@@ -41,7 +49,6 @@ from turbopump.message.rules import (
     is_unicode,
     topic_fault,
 )
-from turbopump.message.sysflag import LZ4, ZLIB, ZSTD
 from turbopump.message.user_properties import blank
 from turbopump.protocol.codes import CURRENT_VERSION, FLAG_ONEWAY, RequestCode
 

@@ -22,8 +22,7 @@ from turbopump.client.sending.outgoing import refuse_odd
 from turbopump.client.sending.send_attempts import Target
 from turbopump.client.setting_rules import SECONDS, SWITCH, Rule, check, is_whole
 from turbopump.errors import ConfigError, RemotingError
-from turbopump.message.message import Message
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import Message, MessageQueue
 from turbopump.message.properties import SHARDING_KEY
 from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.requests.offsets import GetMaxOffset

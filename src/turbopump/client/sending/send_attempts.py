@@ -43,7 +43,7 @@ from turbopump.errors import (
     ResponseError,
     SendError,
 )
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.message.properties import (
     PROPERTIES_SIZE_MAX,
     UNIQ_KEY,

@@ -19,7 +19,7 @@ from turbopump.errors import (
     ResponseError,
     SendError,
 )
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command, TypedJsonHeader
 from turbopump.protocol.request import header_from_ext

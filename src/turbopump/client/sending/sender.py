@@ -42,7 +42,7 @@ from turbopump.client.sending.send_result import (
 )
 from turbopump.client.setting_rules import SECONDS, Rule, check, whole_from
 from turbopump.errors import RemotingError, RouteNotFoundError, SendError
-from turbopump.message.message_queue import MessageQueue
+from turbopump.message.message import MessageQueue
 from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.command import Command, TypedJsonHeader
 from turbopump.protocol.requests.topics import CreateTopic

@@ -3,10 +3,16 @@ SET_MESSAGE_REQUEST_MODE. What they say stands in the bodies, ``bodies.assignmen
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar
 
+import msgspec
+
+from turbopump.message.java import Int32
+from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Request
+from turbopump.protocol.requests.clients import MessageModel
 
 
 class QueryAssignment(Request[None], kw_only=True):
@@ -20,3 +26,97 @@ class SetMessageRequestMode(Request[None], kw_only=True):
     """Body ``SetMessageRequestModeRequestBody``."""
 
     code: ClassVar[int] = RequestCode.SET_MESSAGE_REQUEST_MODE
+
+
+# --- Queues assigned by a broker (400), and whether a group pulls or pops a topic (401).
+#
+# One rule: names and defaults are Apache's. It must not know how queues are shared out.
+
+
+class MessageRequestMode(StrEnum):
+    """How a group asks for the messages of a topic."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
+class QueryAssignmentRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
+    """A client asks for its queues. ``strategy_name`` is Apache's name of an allocation strategy,
+    ``AVG`` for example."""
+
+    topic: str | None = None
+    consumer_group: str | None = None
+    client_id: str | None = None
+    strategy_name: str | None = None
+    message_model: MessageModel | None = None
+
+
+class MessageQueueAssignment(msgspec.Struct, kw_only=True, rename="camel"):
+    """One queue and how to read it; queue id −1 is all queues of the topic on that broker."""
+
+    message_queue: MessageQueue
+    mode: MessageRequestMode = MessageRequestMode.PULL
+    attachments: dict[str, str] | None = None
+
+
+class QueryAssignmentResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
+    """None: the broker knows no route, or cannot say; keep what you have."""
+
+    message_queue_assignments: tuple[MessageQueueAssignment, ...] | None = None
+
+
+class SetMessageRequestModeRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
+    """How a group reads a topic. ``pop_share_queue_num``: how many other consumers share the queues
+    of one; 0 or less: all share all."""
+
+    topic: str | None = None
+    consumer_group: str | None = None
+    mode: MessageRequestMode = MessageRequestMode.PULL
+    pop_share_queue_num: Int32 = 0
+
+
+class MessageRequestModeTable(msgspec.Struct, kw_only=True, rename="camel"):
+    """All of a broker: the file ``messageRequestMode.json``; topic -> group -> mode."""
+
+    message_request_mode_map: dict[str, dict[str, SetMessageRequestModeRequestBody]] = (
+        msgspec.field(default_factory=dict)
+    )
+
+
+# --- Locks on queues for ordered consumption: 41 asks for them or renews them, 42 gives them back.
+# What they name stands in the bodies, ``LockBatchRequestBody`` and, in the answer to 41,
+# ``LockBatchResponseBody``.
+
+
+class LockBatchMq(Request[None], kw_only=True):
+    """Lock queues for a client of a group, or renew its locks; the answer's body names those that
+    it holds now."""
+
+    code: ClassVar[int] = RequestCode.LOCK_BATCH_MQ
+
+
+class UnlockBatchMq(Request[None], kw_only=True):
+    """Free queues that a client holds. May be sent oneway; the answer says nothing."""
+
+    code: ClassVar[int] = RequestCode.UNLOCK_BATCH_MQ
+
+
+# --- Locks on queues for ordered consumption (41, 42).
+#
+# One rule: a lock belongs to a client id, not to a connection. It must not know how long it lasts.
+
+
+class LockBatchRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
+    """Queues that a client wants to lock, or gives back (the body of 41 and 42 alike).
+    `only_this_broker`: do not ask the replicas, though the broker is in strict mode."""
+
+    consumer_group: str | None = None
+    client_id: str | None = None
+    only_this_broker: bool = False
+    mq_set: tuple[MessageQueue, ...] = ()
+
+
+class LockBatchResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
+    """The queues that the client now holds."""
+
+    locked: tuple[MessageQueue, ...] = msgspec.field(default=(), name="lockOKMQSet")

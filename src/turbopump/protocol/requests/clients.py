@@ -3,10 +3,12 @@ GET_CONSUMER_LIST_BY_GROUP, 40 NOTIFY_CONSUMER_IDS_CHANGED, 46 CHECK_CLIENT_CONF
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar
 
 import msgspec
 
+from turbopump.message.java import Int32, Int64
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Reply, Request
 
@@ -58,3 +60,103 @@ class CheckClientConfig(Request[None], kw_only=True):
     ``bodies.connections.CheckClientRequestBody``."""
 
     code: ClassVar[int] = RequestCode.CHECK_CLIENT_CONFIG
+
+
+# --- The body of a heartbeat (34): who a client is, what it produces and what it consumes.
+#
+# One rule: the client's whole truth each time; what is not in the heartbeat is no longer so. Enums
+# arrive as names (Java) or ordinals (C++). It must not know what a broker does with it.
+
+
+class ConsumeType(StrEnum):
+    """How messages reach the consumer: it pulls, the client library pulls for it, or the broker
+    hands out (POP)."""
+
+    CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
+    CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
+    CONSUME_POP = "CONSUME_POP"
+
+
+class MessageModel(StrEnum):
+    """Each message to every member of the group, or to one of them."""
+
+    BROADCASTING = "BROADCASTING"
+    CLUSTERING = "CLUSTERING"
+
+
+class ConsumeFromWhere(StrEnum):
+    """Where a group without offsets begins. The three MIN/MAX ones are long deprecated; their
+    ordinals count."""
+
+    CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
+    )
+    CONSUME_FROM_MIN_OFFSET = "CONSUME_FROM_MIN_OFFSET"
+    CONSUME_FROM_MAX_OFFSET = "CONSUME_FROM_MAX_OFFSET"
+    CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
+    """What a group wants of one topic. `sub_string` is the expression as written (`*`, `A || B`, an
+    SQL text); `tags_set` and `code_set` (Java hash codes of the tags) are derived from it by the
+    client; `sub_version` (ms) grows when the expression changes."""
+
+    class_filter_mode: bool = False
+    topic: str | None = None
+    sub_string: str | None = None
+    tags_set: tuple[str, ...] = ()
+    code_set: tuple[Int32, ...] = ()
+    sub_version: Int64 = 0
+    expression_type: str | None = "TAG"
+
+
+class ProducerData(msgspec.Struct, kw_only=True, rename="camel"):
+    """A producer group that the client belongs to."""
+
+    group_name: str | None = None
+
+
+class ConsumerData(msgspec.Struct, kw_only=True, rename="camel"):
+    """A consumer group that the client belongs to, with all its subscriptions.
+
+    Ours, which Apache's brokers pass over: ``max_reconsume_times``, so many retries before a
+    message is a dead letter (None: as the group is set), and ``started_at``, when this member was
+    started (ms since 1970), by which the last started one is known; ``ordered``, whether it
+    consumes in order (None: it does not say).
+    """
+
+    group_name: str | None = None
+    consume_type: ConsumeType | None = None
+    message_model: MessageModel | None = None
+    consume_from_where: ConsumeFromWhere | None = None
+    subscription_data_set: tuple[SubscriptionData, ...] = ()
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    started_at: Int64 | None = None
+    ordered: bool | None = None
+
+
+class HeartbeatData(msgspec.Struct, kw_only=True, rename="camel"):
+    """A heartbeat. `heartbeat_fingerprint` ≠ 0 marks the second version of the heartbeat, in which
+    `without_sub` true means: the subscriptions are those of the last one with this fingerprint."""
+
+    client_id: str | None = msgspec.field(default=None, name="clientID")
+    producer_data_set: tuple[ProducerData, ...] = ()
+    consumer_data_set: tuple[ConsumerData, ...] = ()
+    heartbeat_fingerprint: Int32 = 0
+    without_sub: bool = False
+
+
+# --- Who consumes in a group (38).
+#
+# One rule: plain lists of client ids. It must not know how members are kept or how queues are shared
+# among them.
+
+
+class ConsumerIdList(msgspec.Struct, kw_only=True, rename="camel"):
+    """The client ids of a group's members (apache/rocketmq
+    `GetConsumerListByGroupResponseBody`)."""
+
+    consumer_id_list: list[str] = msgspec.field(default_factory=list)

@@ -6,11 +6,21 @@ GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar
 
-from turbopump.message.integers import Int32
-from turbopump.protocol.codes import RequestCode
+import msgspec
+
+from turbopump.message.java import Int32, Int64
+from turbopump.message.message import MessageQueue
+from turbopump.protocol.codes import LanguageCode, RequestCode
 from turbopump.protocol.request import Request
+from turbopump.protocol.requests.clients import (
+    ConsumeFromWhere,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
 
 
 class GetConsumerConnectionList(Request[None], kw_only=True):
@@ -121,3 +131,146 @@ class ConsumeMessageDirectly(Request[None], kw_only=True):
     topic: str | None = None
     topic_sys_flag: Int32 | None = None
     group_sys_flag: Int32 | None = None
+
+
+# --- Who is connected to a broker, as it tells an administrator (203, 204, 328, 345).
+#
+# One rule: a picture of one moment. It must not know how clients are kept.
+
+
+class Connection(msgspec.Struct, kw_only=True, rename="camel"):
+    """One client: its id, its address as the broker sees it, its language and version ordinal."""
+
+    client_id: str | None = None
+    client_addr: str | None = None
+    language: LanguageCode | None = None
+    version: Int32 = 0
+
+
+class ConsumerConnection(msgspec.Struct, kw_only=True, rename="camel"):
+    """A consumer group's members and subscriptions, by topic (203). ``conflicts``: what is wrong
+    among them, a sentence each; our brokers' own, absent if nothing is."""
+
+    connection_set: tuple[Connection, ...] = ()
+    subscription_table: dict[str, SubscriptionData] = msgspec.field(default_factory=dict)
+    consume_type: ConsumeType | None = None
+    message_model: MessageModel | None = None
+    consume_from_where: ConsumeFromWhere | None = None
+    conflicts: tuple[str, ...] | None = None
+
+
+class ProducerConnection(msgspec.Struct, kw_only=True, rename="camel"):
+    """A producer group's members (204)."""
+
+    connection_set: tuple[Connection, ...] = ()
+
+
+class ProducerInfo(msgspec.Struct, kw_only=True, rename="camel"):
+    """One producer; `last_update_timestamp` (ms) is its last heartbeat."""
+
+    client_id: str | None = None
+    remote_ip: str | None = msgspec.field(default=None, name="remoteIP")
+    language: LanguageCode | None = None
+    version: Int32 = 0
+    last_update_timestamp: Int64 = 0
+
+
+class ProducerTableInfo(msgspec.Struct, kw_only=True, rename="camel"):
+    """All producers by group (328)."""
+
+    data: dict[str, list[ProducerInfo]] | None = None
+
+
+class QuerySubscriptionResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
+    """What one group wants of one topic (345)."""
+
+    subscription_data: SubscriptionData | None = None
+    group: str | None = None
+    topic: str | None = None
+
+
+class CheckClientRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
+    """A subscription that a client wants checked before it starts (46)."""
+
+    client_id: str | None = None
+    group: str | None = None
+    subscription_data: SubscriptionData | None = None
+    namespace: str | None = None
+
+
+# --- What a running consumer tells about itself (307), and how it took one message given to it by hand
+# (309).
+#
+# One rule: the field names are Apache's, misspellings included (`droped`). It must not know a
+# consumer.
+
+
+class ProcessQueueInfo(msgspec.Struct, kw_only=True, rename="camel"):
+    """What a consumer holds of one queue."""
+
+    commit_offset: Int64 = 0
+    cached_msg_min_offset: Int64 = 0
+    cached_msg_max_offset: Int64 = 0
+    cached_msg_count: Int32 = 0
+    cached_msg_size_in_mib: Int32 = msgspec.field(default=0, name="cachedMsgSizeInMiB")
+    transaction_msg_min_offset: Int64 = 0
+    transaction_msg_max_offset: Int64 = 0
+    transaction_msg_count: Int32 = 0
+    locked: bool = False
+    try_unlock_times: Int64 = 0
+    last_lock_timestamp: Int64 = 0
+    droped: bool = False
+    last_pull_timestamp: Int64 = 0
+    last_consume_timestamp: Int64 = 0
+
+
+class PopProcessQueueInfo(msgspec.Struct, kw_only=True, rename="camel"):
+    """The same for a POP consumer."""
+
+    wait_ack_count: Int32 = 0
+    droped: bool = False
+    last_pop_timestamp: Int64 = 0
+
+
+class ConsumeStatus(msgspec.Struct, kw_only=True, rename="camel"):
+    """Times (ms) and rates (per second) of one topic."""
+
+    pull_rt: float = msgspec.field(default=0.0, name="pullRT")
+    pull_tps: float = msgspec.field(default=0.0, name="pullTPS")
+    consume_rt: float = msgspec.field(default=0.0, name="consumeRT")
+    consume_ok_tps: float = msgspec.field(default=0.0, name="consumeOKTPS")
+    consume_failed_tps: float = msgspec.field(default=0.0, name="consumeFailedTPS")
+    consume_failed_msgs: Int64 = 0
+
+
+class ConsumerRunningInfo(msgspec.Struct, kw_only=True, rename="camel"):
+    """A consumer's settings, subscriptions, queues and figures."""
+
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+    subscription_set: tuple[SubscriptionData, ...] = ()
+    mq_table: dict[MessageQueue, ProcessQueueInfo] = msgspec.field(default_factory=dict)
+    mq_pop_table: dict[MessageQueue, PopProcessQueueInfo] = msgspec.field(default_factory=dict)
+    status_table: dict[str, ConsumeStatus] = msgspec.field(default_factory=dict)
+    user_consumer_info: dict[str, str] = msgspec.field(default_factory=dict)
+    jstack: str | None = None
+
+
+class ConsumeResult(StrEnum):
+    """What became of the message (apache/rocketmq `CMResult`)."""
+
+    CR_SUCCESS = "CR_SUCCESS"
+    CR_LATER = "CR_LATER"
+    CR_ROLLBACK = "CR_ROLLBACK"
+    CR_COMMIT = "CR_COMMIT"
+    CR_THROW_EXCEPTION = "CR_THROW_EXCEPTION"
+    CR_RETURN_NULL = "CR_RETURN_NULL"
+
+
+class ConsumeMessageDirectlyResult(msgspec.Struct, kw_only=True, rename="camel"):
+    """The answer to 309; `spent_time_mills` is ms."""
+
+    order: bool = False
+    auto_commit: bool = True
+    consume_result: ConsumeResult | None = None
+    remark: str | None = None
+    spent_time_mills: Int64 = 0

@@ -4,11 +4,15 @@ GET_SUBSCRIPTIONGROUP_CONFIG. Bodies are in ``bodies.groups``."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from enum import StrEnum
+from typing import ClassVar, Final
 
-from turbopump.message.integers import Int32
+import msgspec
+
+from turbopump.message.java import Int32, Int64
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Reply, Request
+from turbopump.protocol.requests.topics import DataVersion
 
 
 class CreateGroup(Request[None], kw_only=True):
@@ -57,3 +61,112 @@ class GetGroup(Request[None], kw_only=True):
     code: ClassVar[int] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
 
     group: str
+
+
+# --- Consumer groups as brokers keep them: one group's settings and the versioned table.
+#
+# One rule: defaults are Apache's, so that a group made here equals one made there. It must not know
+# who consumes.
+
+_RETRY_SECONDS: Final = (
+    1,
+    5,
+    10,
+    30,
+    60,
+    120,
+    180,
+    240,
+    300,
+    360,
+    420,
+    480,
+    540,
+    600,
+    1200,
+    1800,
+    3600,
+    7200,
+)
+
+
+class GroupRetryPolicyType(StrEnum):
+    """How the wait before each retry is chosen."""
+
+    EXPONENTIAL = "EXPONENTIAL"
+    CUSTOMIZED = "CUSTOMIZED"
+
+
+class ExponentialRetryPolicy(msgspec.Struct, kw_only=True, rename="camel"):
+    """`initial` ms, multiplied each time, at most `max` ms."""
+
+    initial: Int64 = 5_000
+    max: Int64 = 7_200_000
+    multiplier: Int64 = 2
+
+
+class CustomizedRetryPolicy(msgspec.Struct, kw_only=True, rename="camel"):
+    """The waits in ms, one after the other; the last one repeats."""
+
+    next: tuple[Int64, ...] = tuple(seconds * 1000 for seconds in _RETRY_SECONDS)
+
+
+class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel"):
+    """The policy in force and its settings, where they are not the default."""
+
+    type: GroupRetryPolicyType = GroupRetryPolicyType.CUSTOMIZED
+    exponential_retry_policy: ExponentialRetryPolicy | None = None
+    customized_retry_policy: CustomizedRetryPolicy | None = None
+
+
+class SimpleSubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
+    """A subscription fixed on the broker's side."""
+
+    topic: str | None = None
+    expression_type: str | None = None
+    expression: str | None = None
+    version: Int64 = 0
+
+
+class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
+    """One consumer group on one broker. `which_broker_when_consume_slowly` is the broker id that a
+    slow reader is sent to; `consume_timeout_minute` is minutes."""
+
+    group_name: str | None = None
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: Int32 = 1
+    retry_max_times: Int32 = 16
+    group_retry_policy: GroupRetryPolicy | None = msgspec.field(default_factory=GroupRetryPolicy)
+    broker_id: Int64 = 0
+    which_broker_when_consume_slowly: Int64 = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: Int32 = 0
+    consume_timeout_minute: Int32 = 15
+    subscription_data_set: tuple[SimpleSubscriptionData, ...] | None = None
+    attributes: dict[str, str] | None = msgspec.field(default_factory=dict)
+
+
+class SubscriptionGroupWrapper(msgspec.Struct, kw_only=True, rename="camel"):
+    """All groups of a broker: the file `subscriptionGroup.json` and the answer to 201.
+    `forbidden_table` is group -> topic -> permission bits taken away."""
+
+    data_version: DataVersion = DataVersion()
+    forbidden_table: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = msgspec.field(
+        default_factory=dict
+    )
+
+
+class SubscriptionGroupList(msgspec.Struct, kw_only=True, rename="camel"):
+    """Groups to create or change at once (225)."""
+
+    group_config_list: list[SubscriptionGroupConfig] = msgspec.field(default_factory=list)
+
+
+class GroupList(msgspec.Struct, kw_only=True, rename="camel"):
+    """Names of groups (300)."""
+
+    group_list: tuple[str, ...] = ()

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from turbopump.message.integers import Int32, Int64
+import msgspec
+
+from turbopump.message.java import Int32, Int64
+from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Reply, Request
+from turbopump.protocol.requests.topics import DataVersion
 
 
 class OffsetReply(Reply, kw_only=True):
@@ -71,3 +75,147 @@ class GetMinOffset(Request[OffsetReply], kw_only=True):
 
     topic: str
     queue_id: Int32
+
+
+# --- Consumer offsets in bulk: the files a broker and a broadcasting client keep, and the bodies that
+# move them.
+#
+# One rule: an offset is the index of the next message wanted. Inside `offset_table` a key
+# `topic@group` leads to queue id -> offset. It must not know when offsets are saved.
+
+
+class ConsumerOffsetTable(msgspec.Struct, kw_only=True, rename="camel"):
+    """The file `consumerOffset.json` and the answer to 43. `group_topic_map` is derived by 5.x
+    brokers and absent in 4.x: written if given, ignored when read. `pending_resets` is ours, in the
+    file only, absent if there are none: the queues of `topic@group` whose readers have not heard of
+    a reset; Apache's brokers pass over it."""
+
+    data_version: DataVersion = DataVersion()
+    group_topic_map: dict[str, tuple[str, ...]] | None = None
+    offset_table: dict[str, dict[int, Int64]] = msgspec.field(default_factory=dict)
+    pending_resets: dict[str, list[int]] | None = None
+
+
+class DelayOffsetTable(msgspec.Struct, kw_only=True, rename="camel"):
+    """The file `delayOffset.json` and the answer to 45: delay level -> offset of the next message
+    to look at."""
+
+    data_version: DataVersion = DataVersion()
+    offset_table: dict[int, Int64] = msgspec.field(default_factory=dict)
+
+
+class OffsetSerializeWrapper(msgspec.Struct, kw_only=True, rename="camel"):
+    """A broadcasting client's own file `offsets.json`."""
+
+    offset_table: dict[MessageQueue, Int64] = msgspec.field(default_factory=dict)
+
+
+class GetConsumerStatusBody(msgspec.Struct, kw_only=True, rename="camel"):
+    """The answers to 221 (one client: `message_queue_table`) and 223 (all of them:
+    `consumer_table`)."""
+
+    message_queue_table: dict[MessageQueue, Int64] = msgspec.field(default_factory=dict)
+    consumer_table: dict[str, dict[MessageQueue, Int64]] = msgspec.field(default_factory=dict)
+
+
+class ResetOffsetBody(msgspec.Struct, kw_only=True, rename="camel"):
+    """New offsets that a broker pushes to its clients (220) or answers to 222 with."""
+
+    offset_table: dict[MessageQueue, Int64] = msgspec.field(default_factory=dict)
+
+
+class QueueOffset(msgspec.Struct, kw_only=True, rename="camel"):
+    """One entry of the list form (apache/rocketmq `MessageQueueForC`)."""
+
+    topic: str | None = None
+    broker_name: str | None = None
+    queue_id: Int32 = 0
+    offset: Int64 = 0
+
+
+class ResetOffsetBodyForC(msgspec.Struct, kw_only=True, rename="camel"):
+    """The same for C++ clients, whose JSON reader knows no object keys."""
+
+    offset_table: list[QueueOffset] = msgspec.field(default_factory=list)
+
+
+# --- Offsets from outside: 222 INVOKE_BROKER_TO_RESET_OFFSET, 220 RESET_CONSUMER_CLIENT_OFFSET, 223
+# INVOKE_BROKER_TO_GET_CONSUMER_STATUS, 221 GET_CONSUMER_STATUS_FROM_CLIENT, 314 CLONE_GROUP_OFFSET,
+# 308 QUERY_CORRECTION_OFFSET. Bodies are in ``bodies.offsets`` and ``bodies.stats``.
+
+
+class ResetOffset(Request[None], kw_only=True):
+    """Set a group's place in a topic: all queues, or ``queue_id``; to ``offset``, or where
+    ``timestamp`` (ms; negative: the end) is.
+
+    Without ``force`` a place is only moved back. The body of the answer is
+    ``bodies.offsets.ResetOffsetBody``.
+    """
+
+    code: ClassVar[int] = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+
+    group: str
+    topic: str
+    timestamp: Int64
+    force: bool = msgspec.field(default=True, name="isForce")
+    queue_id: Int32 = -1
+    offset: Int64 | None = None
+
+
+class ResetConsumerOffset(Request[None], kw_only=True):
+    """From a broker to a consumer, oneway: go on at the offsets in the body, a
+    ``bodies.offsets.ResetOffsetBody``."""
+
+    code: ClassVar[int] = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+
+    group: str
+    topic: str
+    timestamp: Int64
+    force: bool = msgspec.field(default=False, name="isForce")
+    queue_id: Int32 = -1
+    offset: Int64 | None = None
+
+
+class GetConsumerStatus(Request[None], kw_only=True):
+    """How far each client of a group is by its own account, or the one with the id ``client_addr``;
+    the body of the answer is ``bodies.offsets.GetConsumerStatusBody``."""
+
+    code: ClassVar[int] = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class GetConsumerStatusFromClient(Request[None], kw_only=True):
+    """From a broker to a consumer: how far are you? The body of the answer as above."""
+
+    code: ClassVar[int] = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class CloneGroupOffset(Request[None], kw_only=True):
+    """Give ``dest_group`` the places of ``src_group`` in one topic, or in all. Not ``offline``:
+    only in topics that a running ``src_group`` subscribes."""
+
+    code: ClassVar[int] = RequestCode.CLONE_GROUP_OFFSET
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class QueryCorrectionOffset(Request[None], kw_only=True):
+    """The lowest offsets of a topic's groups but ``filter_groups`` (separated by commas); the
+    largest number there is where ``compare_group`` is behind them. The body of the answer is
+    ``bodies.stats.QueryCorrectionOffsetBody``."""
+
+    code: ClassVar[int] = RequestCode.QUERY_CORRECTION_OFFSET
+
+    topic: str
+    compare_group: str
+    filter_groups: str | None = None

@@ -7,9 +7,10 @@ Source: apache/rocketmq ``SendMessageRequestHeader``, ``SendMessageRequestHeader
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import ClassVar
 
-from turbopump.message.integers import Int32, Int64
+from turbopump.message.java import Int32, Int64
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Reply, Request
 
@@ -97,3 +98,151 @@ class SendBatchMessage(SendMessageV2, kw_only=True):
 
 SendRequest = SendMessage | SendMessageV2
 """Either form; the attributes are the same."""
+
+
+# --- 36 CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later.
+# Source: apache/rocketmq ``ConsumerSendMsgBackRequestHeader``.
+
+
+class ConsumerSendMsgBack(Request[None], kw_only=True):
+    """``offset`` is the message's in the log of the broker that is asked. ``delay_level`` 0: the
+    broker chooses; below 0: to the dead letters. ``max_reconsume_times``: so many retries, then to
+    the dead letters; absent (clients before 3.4.9): as the group is set. ``failure``: why, in one
+    line. Our own field; Apache's brokers pass over it."""
+
+    code: ClassVar[int] = RequestCode.CONSUMER_SEND_MSG_BACK
+
+    offset: Int64
+    group: str
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    failure: str | None = None
+
+
+# --- Calling a timer message back before it is delivered (370).
+#
+# Source: apache/rocketmq ``RecallMessageRequestHeader``, ``RecallMessageResponseHeader``.
+
+
+class RecallMessageReply(Reply, kw_only=True):
+    """The unique id of the message that will not be delivered."""
+
+    msg_id: str
+
+
+class RecallMessage(Request[RecallMessageReply], kw_only=True):
+    """Recall the message that ``recall_handle`` (``message/handles.py``) names;
+    ILLEGAL_OPERATION if it is too late for that."""
+
+    code: ClassVar[int] = RequestCode.RECALL_MESSAGE
+    reply: ClassVar[type[RecallMessageReply]] = RecallMessageReply
+
+    producer_group: str | None = None
+    topic: str
+    recall_handle: str | None = None
+
+
+# --- Replies to requests: 324 SEND_REPLY_MESSAGE and 325 SEND_REPLY_MESSAGE_V2 bring one to a broker,
+# 326 PUSH_REPLY_MESSAGE_TO_CLIENT takes it on to the producer that waits for it.
+#
+# The body is the reply's, compressed if the sysFlag says so. Who waits stands in the property
+# REPLY_TO_CLIENT, for what in CORRELATION_ID. Source: apache/rocketmq ``ReplyMessageProcessor``,
+# ``ReplyMessageRequestHeader``.
+
+
+class SendReplyMessage(SendMessage, kw_only=True):
+    """A reply on its way to who asked; the fields of a send, the topic
+    ``<cluster>_REPLY_TOPIC``."""
+
+    code: ClassVar[int] = RequestCode.SEND_REPLY_MESSAGE
+
+
+class SendReplyMessageV2(SendMessageV2, kw_only=True):
+    """``SendReplyMessage`` with one-letter names."""
+
+    code: ClassVar[int] = RequestCode.SEND_REPLY_MESSAGE_V2
+
+
+SendReplyRequest = SendReplyMessage | SendReplyMessageV2
+"""Either form; the attributes are the same."""
+
+
+class PushReplyMessageToClient(Request[None], kw_only=True):
+    """From a broker to the producer that asked: a reply. Times in ms; hosts are ``ip:port`` (no
+    brackets round an IPv6 address)."""
+
+    code: ClassVar[int] = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool | None = None
+    born_host: str
+    store_host: str
+    store_timestamp: Int64
+
+
+# --- Ending transactions: 37 END_TRANSACTION, 39 CHECK_TRANSACTION_STATE (from a broker to a
+# producer), 323 RESUME_CHECK_HALF_MESSAGE.
+#
+# Source: apache/rocketmq ``EndTransactionRequestHeader``, ``CheckTransactionStateRequestHeader``,
+# ``ResumeCheckHalfMessageRequestHeader``.
+
+
+class Outcome(IntEnum):
+    """Values of ``commitOrRollback``: the transaction bits of a ``sysFlag``."""
+
+    UNKNOWN = 0
+    COMMIT = 8
+    ROLLBACK = 12
+
+
+class EndTransaction(Request[None], kw_only=True):
+    """A producer says what has become of its transaction. ``tran_state_table_offset`` is the half
+    message's offset in the queue of half messages, ``commit_log_offset`` that in the log."""
+
+    code: ClassVar[int] = RequestCode.END_TRANSACTION
+
+    topic: str | None = None
+    producer_group: str
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    from_transaction_check: bool | None = None
+    msg_id: str | None = None
+    transaction_id: str | None = None
+
+
+class CheckTransactionState(Request[None], kw_only=True):
+    """A broker asks a producer of the group what has become of a transaction; oneway. The body is
+    the half message as an entry, with the topic and the queue that it is meant for; ``topic`` is
+    that of half messages. The answer is an ``EndTransaction``."""
+
+    code: ClassVar[int] = RequestCode.CHECK_TRANSACTION_STATE
+
+    topic: str | None = None
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+
+
+class ResumeCheckHalfMessage(Request[None], kw_only=True):
+    """Begin to check a transaction again that was given up; ``msg_id`` is the offset message id of
+    where it lies now."""
+
+    code: ClassVar[int] = RequestCode.RESUME_CHECK_HALF_MESSAGE
+
+    topic: str | None = None
+    msg_id: str | None = None

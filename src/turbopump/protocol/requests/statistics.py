@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
+
+from turbopump.message.java import Int32, Int64
+from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Request
+from turbopump.protocol.requests.clients import SubscriptionData
 
 
 class GetBrokerRuntimeInfo(Request[None], kw_only=True):
@@ -22,3 +27,175 @@ class ViewBrokerStatsData(Request[None], kw_only=True):
 
     stats_name: str
     stats_key: str
+
+
+# --- Figures about topics and groups, as a broker tells an administrator (202, 208, 303, 308, 315,
+# 317, 321).
+#
+# One rule: offsets are indexes, times are epoch milliseconds, rates are per second. It must not know
+# where the figures come from.
+
+
+class TopicOffset(msgspec.Struct, kw_only=True, rename="camel"):
+    """Where a queue begins and ends, and when it last got a message."""
+
+    min_offset: Int64 = 0
+    max_offset: Int64 = 0
+    last_update_timestamp: Int64 = 0
+
+
+class TopicStatsTable(msgspec.Struct, kw_only=True, rename="camel"):
+    """A topic's queues (202)."""
+
+    topic_put_tps: float = 0.0
+    offset_table: dict[MessageQueue, TopicOffset] = msgspec.field(default_factory=dict)
+
+
+class OffsetWrapper(msgspec.Struct, kw_only=True, rename="camel"):
+    """How far a group is in a queue; `last_timestamp` is the store time of the message before its
+    offset."""
+
+    broker_offset: Int64 = 0
+    consumer_offset: Int64 = 0
+    pull_offset: Int64 = 0
+    last_timestamp: Int64 = 0
+
+
+class ConsumeStats(msgspec.Struct, kw_only=True, rename="camel"):
+    """How far a group is in all its queues (208)."""
+
+    offset_table: dict[MessageQueue, OffsetWrapper] = msgspec.field(default_factory=dict)
+    consume_tps: float = 0.0
+
+    @property
+    def total_diff(self) -> int:
+        """Messages that it has before it, in all queues."""
+        return sum(one.broker_offset - one.consumer_offset for one in self.offset_table.values())
+
+
+class ConsumeStatsList(msgspec.Struct, kw_only=True, rename="camel"):
+    """The same for every group of a broker (317)."""
+
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = msgspec.field(default_factory=list)
+    broker_addr: str | None = None
+    total_diff: Int64 = 0
+    total_inflight_diff: Int64 = 0
+
+
+class QueueTimeSpan(msgspec.Struct, kw_only=True, rename="camel"):
+    """Store times of a queue's first, last and next-consumed message; `delay_time` is ms behind.
+    Apache's broker also sends each time as a text in its own zone (`2023-11-14#22:13:20:123`), for
+    tools to show."""
+
+    message_queue: MessageQueue | None = None
+    min_time_stamp: Int64 = 0
+    min_time_stamp_str: str | None = None
+    max_time_stamp: Int64 = 0
+    max_time_stamp_str: str | None = None
+    consume_time_stamp: Int64 = 0
+    consume_time_stamp_str: str | None = None
+    delay_time: Int64 = 0
+
+
+class QueryConsumeTimeSpanBody(msgspec.Struct, kw_only=True, rename="camel"):
+    """Those of all queues of a topic (303)."""
+
+    consume_time_span_set: list[QueueTimeSpan] = msgspec.field(default_factory=list)
+
+
+class QueryCorrectionOffsetBody(msgspec.Struct, kw_only=True, rename="camel"):
+    """Queue id -> the smallest offset among groups (308)."""
+
+    correction_offsets: dict[int, Int64] = msgspec.field(default_factory=dict)
+
+
+class BrokerStatsItem(msgspec.Struct, kw_only=True, rename="camel"):
+    """Sum, rate and average over one span."""
+
+    sum: Int64 = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+class BrokerStatsData(msgspec.Struct, kw_only=True, rename="camel"):
+    """One statistic over the last minute, hour and day (315)."""
+
+    stats_minute: BrokerStatsItem | None = None
+    stats_hour: BrokerStatsItem | None = None
+    stats_day: BrokerStatsItem | None = None
+
+
+class ConsumeQueueData(msgspec.Struct, kw_only=True, rename="camel"):
+    """One ConsumeQueue unit and what a filter makes of it."""
+
+    physic_offset: Int64 = 0
+    physic_size: Int32 = 0
+    tags_code: Int64 = 0
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    eval: bool = False
+    msg: str | None = None
+
+
+class QueryConsumeQueueResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
+    """A stretch of a ConsumeQueue (321)."""
+
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
+    queue_data: list[ConsumeQueueData] | None = None
+    max_queue_index: Int64 = 0
+    min_queue_index: Int64 = 0
+
+
+# --- Slowing down readers of a backlog: 2001 UPDATE_COLD_DATA_FLOW_CTR_CONFIG, 2002
+# REMOVE_COLD_DATA_FLOW_CTR_CONFIG, 2003 GET_COLD_DATA_FLOW_CTR_INFO; and how far the system reads
+# ahead for them: 2004 SET_COMMITLOG_READ_MODE. Source: apache/rocketmq ``AdminBrokerProcessor``.
+
+
+class UpdateColdFlow(Request[None], kw_only=True):
+    """Thresholds of groups; the body is properties text: ``group=bytes in five seconds``."""
+
+    code: ClassVar[int] = RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG
+
+
+class RemoveColdFlow(Request[None], kw_only=True):
+    """A group has the usual threshold again; the body is its name."""
+
+    code: ClassVar[int] = RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG
+
+
+class GetColdFlow(Request[None], kw_only=True):
+    """Who reads how much; the body of the answer is ``bodies.cold_flow.ColdFlowInfo``."""
+
+    code: ClassVar[int] = RequestCode.GET_COLD_DATA_FLOW_CTR_INFO
+
+
+class SetCommitLogReadMode(Request[None], kw_only=True):
+    """ "0": the system may read more of the log's files than what is asked for; "1": it should not.
+    (``MADV_NORMAL``, ``MADV_RANDOM``.)"""
+
+    code: ClassVar[int] = RequestCode.SET_COMMITLOG_READ_MODE
+
+    mode: str | None = msgspec.field(default=None, name="READ_AHEAD_MODE")
+
+
+# --- How much groups read of what may not be in memory (2003). One rule: the field names are Apache's.
+# It must not know what cold is.
+
+
+class ColdReading(msgspec.Struct, kw_only=True, rename="camel"):
+    """One group: bytes of the five seconds that run; when it read first and last (ms)."""
+
+    cold_acc: Int64 = 0
+    last_cold_read_time_mills: Int64 = 0
+    create_time_mills: Int64 = 0
+
+
+class ColdFlowInfo(msgspec.Struct, kw_only=True, rename="camel"):
+    """All of it; `config_table` has the thresholds of single groups."""
+
+    runtime_table: dict[str, ColdReading] = msgspec.field(default_factory=dict)
+    config_table: dict[str, Int64] = msgspec.field(default_factory=dict)
+    cg_cold_read_threshold: Int64 = 0
+    global_cold_read_threshold: Int64 = 0
+    global_acc: Int64 = 0

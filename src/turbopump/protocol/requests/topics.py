@@ -4,9 +4,13 @@ Bodies are in ``bodies.topics`` and ``bodies.stats``."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar
 
-from turbopump.message.integers import Int32
+import msgspec
+
+from turbopump.message.java import Int32, Int64
+from turbopump.protocol import fastjson
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Reply, Request
 
@@ -80,3 +84,173 @@ class GetAllTopicConfig(Request[GetAllTopicConfigReply], kw_only=True):
     topic_seq: Int32 | None = None
     max_topic_num: Int32 | None = None
     data_version: str | None = None
+
+
+# --- Topics as brokers keep and announce them: one topic's settings, the versioned table, and lists of
+# names.
+#
+# One rule: a table travels with its `DataVersion`, and whoever changes the table takes the next
+# version. It must not know where a table is stored or sent.
+
+PERM_PRIORITY = 8
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_INHERIT = 1
+
+
+class DataVersion(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """How new a table is. Equal only if all three agree, as in Apache's."""
+
+    counter: Int64 = 0
+    state_version: Int64 = 0
+    timestamp: Int64 = 0
+
+    def next(self, now_ms: int, state_version: int = 0) -> DataVersion:
+        """The version after one change at `now_ms` (epoch milliseconds)."""
+        return DataVersion(counter=self.counter + 1, state_version=state_version, timestamp=now_ms)
+
+
+class TopicFilterType(StrEnum):
+    """A left-over of the 3.x filter; every topic is SINGLE_TAG."""
+
+    SINGLE_TAG = "SINGLE_TAG"
+    MULTI_TAG = "MULTI_TAG"
+
+
+class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
+    """One topic on one broker. `perm` is a sum of the PERM bits above; `attributes` hold
+    `message.type`, `queue.type`, `cleanup.policy` and the like (5.x)."""
+
+    topic_name: str | None = None
+    read_queue_nums: Int32 = 16
+    write_queue_nums: Int32 = 16
+    perm: Int32 = PERM_READ | PERM_WRITE
+    topic_filter_type: TopicFilterType = TopicFilterType.SINGLE_TAG
+    topic_sys_flag: Int32 = 0
+    order: bool = False
+    attributes: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.perm & PERM_READ)
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.perm & PERM_WRITE)
+
+    def encode_line(self) -> str:
+        """The six words of a compressed registration (a 4.x broker writes five). `order` and
+        `topic_sys_flag` are not among them: RocketMQ loses them there."""
+        words = (
+            self.topic_name,
+            self.read_queue_nums,
+            self.write_queue_nums,
+            self.perm,
+            self.topic_filter_type,
+        )
+        return f"{' '.join(map(str, words))} {fastjson.encode(self.attributes).decode()}"
+
+    @classmethod
+    def decode_line(cls, line: str) -> TopicConfig:
+        """Read those words. FastjsonError if there are fewer than five or they are no numbers;
+        attributes with a space in them are dropped, as in Apache's reader."""
+        words = line.split(" ")
+        if len(words) < 5:
+            raise fastjson.FastjsonError(
+                f"a topic line of {len(words)} words, 5 are needed: {line[:80]!r}"
+            )
+        values = dict(
+            zip(("topicName", "readQueueNums", "writeQueueNums", "perm"), words, strict=False)
+        )
+        values["topicFilterType"] = words[4]
+        try:
+            topic = msgspec.convert(values, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise fastjson.FastjsonError(f"an unusable topic line {line[:80]!r}: {error}") from None
+        if len(words) > 5:
+            try:
+                topic.attributes = fastjson.decode(words[5].encode(), dict[str, str])
+            except fastjson.FastjsonError:
+                topic.attributes = {}
+        return topic
+
+
+class TopicConfigSerializeWrapper(msgspec.Struct, kw_only=True, rename="camel"):
+    """All topics of a broker: the file `topics.json` and the answer to 21."""
+
+    data_version: DataVersion = DataVersion()
+    topic_config_table: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
+
+
+class TopicConfigAndMappingSerializeWrapper(
+    TopicConfigSerializeWrapper, kw_only=True, rename="camel"
+):
+    """The same with static topics, as a 5.x broker registers it."""
+
+    mapping_data_version: DataVersion = DataVersion()
+    topic_queue_mapping_detail_map: dict[str, TopicQueueMappingDetail] = msgspec.field(
+        default_factory=dict
+    )
+    topic_queue_mapping_info_map: dict[str, TopicQueueMappingInfo] = msgspec.field(
+        default_factory=dict
+    )
+
+
+class TopicList(msgspec.Struct, kw_only=True, rename="camel"):
+    """Names of topics (206, 224, 304, …); `broker_addr` only where one broker was asked."""
+
+    topic_list: tuple[str, ...] = ()
+    broker_addr: str | None = None
+
+
+class TopicConfigAndQueueMapping(TopicConfig, kw_only=True, rename="camel"):
+    """One topic with its static mapping, if it has one (351)."""
+
+    mapping_detail: TopicQueueMappingDetail | None = None
+
+
+class CreateTopicListRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
+    """Topics to create or change at once (18)."""
+
+    topic_config_list: list[TopicConfig] = msgspec.field(default_factory=list)
+
+
+# --- How a static topic's logical queues map to brokers' physical ones: part of routes and
+# registrations.
+#
+# One rule: field names are the wire's own short ones. It must not know how a mapping is computed.
+
+
+class TopicQueueMappingInfo(msgspec.Struct, kw_only=True, rename="camel"):
+    """One broker's part of a static topic: `curr_id_map` is logical queue id -> physical queue
+    id."""
+
+    topic: str | None = None
+    scope: str | None = "__global__"
+    total_queues: Int32 = 0
+    bname: str | None = None
+    epoch: Int64 = 0
+    dirty: bool = False
+    curr_id_map: dict[int, int] | None = msgspec.field(default_factory=dict)
+
+
+class LogicQueueMappingItem(msgspec.Struct, kw_only=True, rename="camel"):
+    """One generation of a logical queue: which physical queue holds it from `logic_offset` on (-1:
+    not yet decided). `end_offset` is exclusive, -1 while open."""
+
+    gen: Int32 = 0
+    queue_id: Int32 = 0
+    bname: str | None = None
+    logic_offset: Int64 = 0
+    start_offset: Int64 = 0
+    end_offset: Int64 = -1
+    time_of_start: Int64 = -1
+    time_of_end: Int64 = -1
+
+
+class TopicQueueMappingDetail(TopicQueueMappingInfo, kw_only=True, rename="camel"):
+    """The same with the whole history of the queues that this broker hosts."""
+
+    hosted_queues: dict[int, list[LogicQueueMappingItem]] | None = msgspec.field(
+        default_factory=dict
+    )

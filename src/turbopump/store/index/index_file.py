@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from turbopump.compiled import has_twin
-from turbopump.message.java_hash import java_hash
+from turbopump.message.java import java_hash
 from turbopump.store.disk import Piece, Segment
 
 HEADER_SIZE: Final = 40

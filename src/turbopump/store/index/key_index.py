@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from turbopump.clock import Clock
-from turbopump.message.properties import KEYS, NAME_END, UNIQ_KEY, value_after
-from turbopump.message.sysflag import TRANSACTION_MASK
+from turbopump.message.properties import KEYS, NAME_END, TRANSACTION_MASK, UNIQ_KEY, value_after
 from turbopump.store.disk import Disk, Segment
 from turbopump.store.disk_space import NO_ROOM
 from turbopump.store.index.index_file import IndexFile, index_file_size, index_hash, key_hash

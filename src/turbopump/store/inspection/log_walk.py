@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from turbopump.errors import StoredMessageError
+from turbopump.message.batch import is_wrapped, unwrapped
 from turbopump.message.codec import (
     FIXED_SIZE,
     MAGIC_BLANK,
@@ -21,11 +22,17 @@ from turbopump.message.codec import (
     decode_entry,
     entry_fault,
 )
-from turbopump.message.inner_batch import is_wrapped, unwrapped
-from turbopump.message.java_hash import tags_code
+from turbopump.message.java import tags_code
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.properties import KEYS, NAME_END, PAIR_END, TAGS, UNIQ_KEY, property_value
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.properties import (
+    KEYS,
+    NAME_END,
+    PAIR_END,
+    TAGS,
+    UNIQ_KEY,
+    SysFlag,
+    property_value,
+)
 from turbopump.store.inspection.queue_check import UNIT, QueueUnits
 from turbopump.store.inspection.store_files import StoreFile, StoreFiles
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from turbopump.message.codec import entry_fault
-from turbopump.message.properties import property_value
-from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
+from turbopump.message.properties import TRANSACTION_MASK, SysFlag, property_value
 from turbopump.store.files import StorePaths
 from turbopump.store.index.index_file import key_hash
 from turbopump.store.inspection.index_check import IndexCheck, check_chains

@@ -10,10 +10,17 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from turbopump.message.delay_levels import SCHEDULE_TOPIC, DelayLevels
-from turbopump.message.java_hash import tags_code
-from turbopump.message.properties import KEYS, NAME_END, TAGS, UNIQ_KEY, value_after
-from turbopump.message.sysflag import TRANSACTION_MASK, SysFlag
+from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels
+from turbopump.message.java import tags_code
+from turbopump.message.properties import (
+    KEYS,
+    NAME_END,
+    TAGS,
+    TRANSACTION_MASK,
+    UNIQ_KEY,
+    SysFlag,
+    value_after,
+)
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.commit_log import NewMessage
 from turbopump.store.log.entry_mark import EntryMark, inner_count

@@ -15,8 +15,7 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from turbopump.message.codec import CRC_SUFFIX_SIZE, ENTRY_HEAD, FIXED_SIZE, MAGIC_V1, MAGIC_V2
-from turbopump.message.properties import INNER_NUM, NAME_END, value_after
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.properties import INNER_NUM, NAME_END, SysFlag, value_after
 from turbopump.store.files import is_directory_name
 
 _V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)

@@ -21,7 +21,7 @@ from turbopump.compiled import has_twin
 from turbopump.errors import ProtocolError
 from turbopump.message.batch import walk_batch
 from turbopump.message.codec import CRC_NAME, encode_entry, without_crc
-from turbopump.message.java_hash import tags_code
+from turbopump.message.java import tags_code
 from turbopump.message.properties import send_properties
 from turbopump.store.index.index_file import key_hash
 from turbopump.store.queues.consume_queue import pack_unit

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from turbopump.message.codec import entry_fault
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import IsLost, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog

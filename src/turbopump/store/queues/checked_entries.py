@@ -23,7 +23,7 @@ from turbopump.message.codec import (
     TOPIC_SIZE_MAX_V1,
     entry_fault,
 )
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import IsLost, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog

@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 from turbopump.errors import StoreError
 from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, decode_entry, entry_fault, head_fault
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, SysFlag
 from turbopump.store.disk import Found, Piece
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import Question, answer, read_piece

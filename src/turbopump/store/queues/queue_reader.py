@@ -17,8 +17,7 @@ from typing import Final, Literal
 
 from turbopump.compiled import IS_COMPILED, has_twin
 from turbopump.message.codec import FIXED_SIZE, MAGIC_V2
-from turbopump.message.properties import NAME_END, value_after
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.properties import NAME_END, SysFlag, value_after
 from turbopump.store.disk import Found
 from turbopump.store.log.cold_reads import ColdReads, IsLost, Later, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog

@@ -39,8 +39,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from turbopump.message.properties import SysFlag
 from turbopump.message.rules import is_system_topic
-from turbopump.message.sysflag import SysFlag
 from turbopump.store.index.key_index import KeyIndex, begin_for_index
 from turbopump.store.log.commit_log import NOTHING, CommitLog
 from turbopump.store.log.dispatcher import Dispatcher

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from turbopump.message.codec import FIXED_SIZE, MAGIC_BLANK, entry_fault
-from turbopump.message.delay_levels import SCHEDULE_TOPIC
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.delivery_time import SCHEDULE_TOPIC
+from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Disk, Found, Piece
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN, ENTRY_SIZE_MAX, CommitLog

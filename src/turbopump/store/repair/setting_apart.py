@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, cast
 
 from turbopump.errors import StoreError
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Disk, Segment
 from turbopump.store.files import StorePaths, segment_offset
 from turbopump.store.inspection.log_walk import LogWalk, entry_facts

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from turbopump.message.sysflag import SysFlag
+from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Found
 from turbopump.store.log.cold_reads import IsLost, Steps, answer
 from turbopump.store.log.commit_log import CommitLog

@@ -1,18 +1,174 @@
-"""Text in the fastjson dialect -> Python builtins, for what a strict JSON parser refuses.
+"""Builtins from a JSON text -> a typed body, as leniently as fastjson reads.
 
-Apache's peers write maps with bare number keys (`{0:"a"}`) and with whole objects as keys
-(`{{"topic":"t"}:5}`), and their reader also takes unquoted names, single quotes, stray commas,
-comments and `NaN`. This parser reads all of those. Its one rule: everything is bounded (text,
-depth, digits, entries), and whatever is wrong is a `FastjsonError`. It must not know any body type;
-an object used as a key becomes a tuple of its (name, value) pairs.
+Real peers send numbers as strings and strings as numbers, enums as ordinals, `null` for what has a
+default, and whole objects as map keys. This module turns such builtins into what `msgspec.convert`
+takes. Its one rule: a value that fits as it is stays untouched. It must not know JSON text.
 """
 
 from __future__ import annotations
 
+import enum
 import re
-from typing import Any
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec import inspect
 
 from turbopump.errors import BodyError
+
+T = TypeVar("T")
+_MISSING = object()
+
+
+def shape(value: Any, wanted: type[T]) -> T:
+    """Convert builtins to `wanted`; FastjsonError says which field does not fit."""
+    shaped = _shape(value, _type_info(cast(Any, wanted)))
+    try:
+        return msgspec.convert(None if shaped is _MISSING else shaped, wanted, strict=False)
+    except (msgspec.ValidationError, RecursionError, UnicodeEncodeError) as error:
+        raise FastjsonError(
+            f"JSON that is no {getattr(wanted, '__name__', wanted)}: {error}"
+        ) from None
+
+
+@cache
+def _type_info(wanted: Any) -> inspect.Type:
+    return inspect.type_info(wanted)
+
+
+@cache
+def _fields(wanted: type) -> dict[str, inspect.Field]:
+    info = _type_info(wanted)
+    assert isinstance(info, inspect.StructType)
+    return {field.encode_name: field for field in info.fields}
+
+
+def _shape(value: Any, info: inspect.Type) -> Any:
+    """The value as `msgspec.convert` wants it; `_MISSING` where fastjson would leave the
+    default."""
+    shaper = _SHAPERS.get(type(info))
+    return value if shaper is None else shaper(value, info)
+
+
+def _shape_struct(value: Any, info: inspect.StructType) -> Any:
+    # a standard-JSON writer quotes the whole key
+    if isinstance(value, str) and value.startswith("{"):
+        value = parse_tolerant(value)
+    if isinstance(value, tuple):
+        value = dict(value)
+    if not isinstance(value, dict):
+        return value
+    fields = _fields(info.cls)
+    shaped = {}
+    for name, item in value.items():
+        field = fields.get(name)
+        if field is None:
+            continue
+        item = _shape(item, field.type)
+        if item is _MISSING or (
+            item is None and not field.required and not _is_nullable(field.type)
+        ):
+            continue
+        shaped[name] = item
+    return shaped
+
+
+def _shape_map(value: Any, info: inspect.DictType) -> Any:
+    if isinstance(value, tuple):
+        value = dict(value)
+    if not isinstance(value, dict):
+        return value
+    key_is_struct = isinstance(info.key_type, inspect.StructType)
+    shaped = {}
+    for key, item in value.items():
+        key = _shape(key, info.key_type)
+        if key_is_struct:
+            key = _convert_key(key, info.key_type)
+        item = _shape(item, info.value_type)
+        if item is _MISSING or (item is None and not _is_nullable(info.value_type)):
+            continue
+        shaped[key] = item
+    return shaped
+
+
+def _convert_key(key: Any, info: inspect.Type) -> Any:
+    assert isinstance(info, inspect.StructType)
+    try:
+        return msgspec.convert(key, info.cls, strict=False)
+    except msgspec.ValidationError as error:
+        raise FastjsonError(f"a JSON map key that is no {info.cls.__name__}: {error}") from None
+
+
+def _shape_elements(value: Any, info: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        return value
+    nullable = _is_nullable(info.item_type)
+    shaped = (_shape(item, info.item_type) for item in value)
+    return [item for item in shaped if item is not _MISSING and (nullable or item is not None)]
+
+
+def _shape_str(value: Any, info: inspect.Type) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _shape_int(value: Any, info: inspect.Type) -> Any:
+    if isinstance(value, str) and value.strip() in ("", "null"):
+        return _MISSING
+    return value
+
+
+def _shape_enum(value: Any, info: inspect.EnumType) -> Any:
+    """By name, or by ordinal (the C++ client). An unknown one is as if absent, as in fastjson."""
+    members: list[enum.Enum] = list(info.cls)
+    if isinstance(value, str) and value in info.cls.__members__:
+        return info.cls.__members__[value].value
+    try:
+        ordinal = int(value)
+    except (TypeError, ValueError):
+        return _MISSING
+    if issubclass(info.cls, int):
+        return ordinal if any(member.value == ordinal for member in members) else _MISSING
+    return members[ordinal].value if 0 <= ordinal < len(members) else _MISSING
+
+
+def _shape_union(value: Any, info: inspect.UnionType) -> Any:
+    if value is None:
+        return value
+    real = [t for t in info.types if not isinstance(t, inspect.NoneType)]
+    return _shape(value, real[0]) if len(real) == 1 else value
+
+
+def _is_nullable(info: inspect.Type) -> bool:
+    if isinstance(info, inspect.UnionType):
+        return any(isinstance(t, inspect.NoneType) for t in info.types)
+    return isinstance(info, inspect.AnyType | inspect.NoneType)
+
+
+_SHAPERS: dict[type, Callable[[Any, Any], Any]] = {
+    inspect.StructType: _shape_struct,
+    inspect.DictType: _shape_map,
+    inspect.ListType: _shape_elements,
+    inspect.SetType: _shape_elements,
+    inspect.FrozenSetType: _shape_elements,
+    inspect.VarTupleType: _shape_elements,
+    inspect.StrType: _shape_str,
+    inspect.IntType: _shape_int,
+    inspect.EnumType: _shape_enum,
+    inspect.UnionType: _shape_union,
+}
+
+
+# --- Text in the fastjson dialect -> Python builtins, for what a strict JSON parser refuses.
+#
+# Apache's peers write maps with bare number keys (`{0:"a"}`) and with whole objects as keys
+# (`{{"topic":"t"}:5}`), and their reader also takes unquoted names, single quotes, stray commas,
+# comments and `NaN`. This parser reads all of those. Its one rule: everything is bounded (text,
+# depth, digits, entries), and whatever is wrong is a `FastjsonError`. It must not know any body type;
+# an object used as a key becomes a tuple of its (name, value) pairs.
 
 MAX_BYTES = 64 << 20
 """Longest text read at all. A frame is at most 16 MiB; only a broker's own files may be longer."""

@@ -1,13 +1,27 @@
-"""Java's ``String.hashCode``: the tag code in a ConsumeQueue unit and the key hash of an index are
-made with it.
+"""Java's two integer widths as annotated types, for every struct that is read from outside.
 
-``s[0]·31^(n-1) + … + s[n-1]`` over UTF-16 units, as a signed 32-bit number.
+One rule: a number beyond its width is refused where it is read, so nothing behind it needs to
+check. Must not know who uses it.
 """
 
 from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from typing import Annotated
+
+import msgspec
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+"""Java `int`."""
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""Java `long`."""
+
+
+# --- Java's ``String.hashCode``: the tag code in a ConsumeQueue unit and the key hash of an index are
+# made with it.
+#
+# ``s[0]·31^(n-1) + … + s[n-1]`` over UTF-16 units, as a signed 32-bit number.
 
 
 def java_hash(text: str) -> int:

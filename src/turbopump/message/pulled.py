@@ -1,0 +1,128 @@
+"""The messages of a pull's answer, each checked before anyone reads it: what a disk or a network
+has changed is not handed on.
+
+The rule: a damaged entry costs itself alone. Behind it the next good one is looked for, wherever it
+begins: its own length may be wrong. It must not know who asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+from turbopump.compiled import has_twin
+from turbopump.message.codec import FIXED_SIZE, entry_fault
+from turbopump.message.entry_fields import BODY_AT, topic_head_size
+from turbopump.message.message import ReceivedMessage
+from turbopump.message.properties import SysFlag
+
+_MAGIC_START = b"\xda\xa3\x20"
+_MAGIC_AT = 4
+
+
+class DamagedEntry(NamedTuple):
+    """Bytes ``begin`` to ``end`` of an answer hold no good entry. ``queue_offset`` is what stands
+    where the first one's should."""
+
+    begin: int
+    end: int
+    queue_offset: int
+    fault: str
+
+
+def good_entries(data: bytes, on_damage: Callable[[DamagedEntry], None]) -> Iterator[bytes]:
+    """Every good entry of stored messages back to back (see ``codec.entry_fault``), whole. Cost:
+    about 1 µs and its CRC for each."""
+    at, end = 0, len(data)
+    while at < end:
+        entry, fault = _entry_at(data, at)
+        if fault is None:
+            yield entry
+            at += len(entry)
+            continue
+        following = _behind(data, at, len(entry))
+        on_damage(
+            DamagedEntry(at, following, int.from_bytes(data[at + 20 : at + 28], signed=True), fault)
+        )
+        at = following
+
+
+def _entry_at(data: bytes, at: int) -> tuple[bytes, str | None]:
+    size = int.from_bytes(data[at : at + 4])
+    if not FIXED_SIZE <= size <= len(data) - at:
+        return b"", f"totalSize {size} cannot be where {len(data) - at} bytes are left"
+    entry = data[at : at + size]
+    return entry, entry_fault(entry)
+
+
+def _behind(data: bytes, at: int, size: int) -> int:
+    """Where the next good entry begins, or the end."""
+    if size and (at + size == len(data) or _entry_at(data, at + size)[1] is None):
+        return at + size
+    found = data.find(_MAGIC_START, at + 1 + _MAGIC_AT)
+    while found >= 0:
+        if _entry_at(data, found - _MAGIC_AT)[1] is None:
+            return found - _MAGIC_AT
+        found = data.find(_MAGIC_START, found + 1)
+    return len(data)
+
+
+# --- The messages of a pull's answer, checked but not read: each keeps its bytes, and reads a field of
+# them when it is first asked for.
+#
+# The rule: it stops at the first entry that is damaged or not of the usual kind (v6 hosts, a batch),
+# which is for ``good_entries`` to look at. What a consumer needs of every message is read at once:
+# its topic, offset, size and how often it came.
+
+MessageT = TypeVar("MessageT", bound=ReceivedMessage)
+
+_UNUSUAL = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | SysFlag.INNER_BATCH
+
+
+@has_twin
+def unread_messages(data: bytes, message_type: type[MessageT]) -> tuple[list[MessageT], int]:
+    """The messages at the beginning of ``data``, and the byte where something else begins (its
+    length if nothing does).
+
+    About 3.2 µs for each of 1 KiB, compiled 0.5; with every field read at once it was 5.3.
+    """
+    messages: list[MessageT] = []
+    at, end = 0, len(data)
+    while end - at >= FIXED_SIZE:
+        size = int.from_bytes(data[at : at + 4])
+        if not FIXED_SIZE <= size <= end - at:
+            break
+        entry = data[at : at + size]
+        if entry_fault(entry) is not None:
+            break
+        message = _unread(entry, message_type)
+        if message is None:
+            break
+        messages.append(message)
+        at += size
+    return messages, at
+
+
+def _unread(entry: bytes, message_type: type[MessageT]) -> MessageT | None:
+    size, sys_flag = len(entry), int.from_bytes(entry[36:40], signed=True)
+    topic_at = BODY_AT + int.from_bytes(entry[BODY_AT - 4 : BODY_AT])
+    head = topic_head_size(entry)
+    topic_end = topic_at + head + int.from_bytes(entry[topic_at : topic_at + head])
+    if (
+        sys_flag & _UNUSUAL
+        or topic_end + 2 > size
+        or topic_end + 2 + int.from_bytes(entry[topic_end : topic_end + 2]) != size
+    ):
+        return None
+    message = message_type.__new__(message_type)
+    try:
+        message.topic = str(entry[topic_at + head : topic_end], "utf-8")
+    except UnicodeDecodeError:
+        return None
+    message._entry = entry
+    message._body = message._properties = None
+    message.queue_offset = int.from_bytes(entry[20:28], signed=True)
+    message.reconsume_times = int.from_bytes(entry[72:76], signed=True)
+    message.store_size = size
+    message.sys_flag = sys_flag
+    return message
