@@ -47,10 +47,10 @@ def main(suites: list[str]) -> int:
     print(f"\nstore/: {taken} of {branches} branches taken, {share:.1f} %")
     for name, file in sorted(files.items()):
         if file["missing_branches"]:
-            print(
-                f"  {name}: "
-                f"{' '.join(f'{line}→{to}' if to > 0 else f'{line}→exit' for line, to in file['missing_branches'])}"
+            missing = (
+                f"{line}→{to if to > 0 else 'exit'}" for line, to in file["missing_branches"]
             )
+            print(f"  {name}: {' '.join(missing)}")
     unseen = [
         f"{name}:{line}"
         for name, file in sorted(files.items())

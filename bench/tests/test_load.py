@@ -49,15 +49,16 @@ def test_a_send_has_the_fields_of_apaches_java_client() -> None:
     header, body = run(SEND, good_sends())[0]
     fields = header.pop("extFields")
     assert header == {
-        "code": 310, "flag": 0, "language": "JAVA", "opaque": 1, "serializeTypeCurrentRPC": "JSON", "version": 479,
+        "code": 310, "flag": 0, "language": "JAVA", "opaque": 1, "serializeTypeCurrentRPC": "JSON",
+        "version": 479,
     }  # fmt: skip
     assert len(fields.pop("g")) == 13
     unique_id = fields.pop("i").removeprefix("UNIQ_KEY\x01").removesuffix("\x02WAIT\x01true\x02")
     assert len(bytes.fromhex(unique_id)) == 16
     assert unique_id.startswith("7F000001")
     assert fields == {
-        "a": "bench", "b": "bench-send", "c": "TBW102", "d": "8", "e": "0", "f": "0", "h": "0", "j": "0",
-        "k": "false", "m": "false", "n": "broker-a",
+        "a": "bench", "b": "bench-send", "c": "TBW102", "d": "8", "e": "0", "f": "0", "h": "0",
+        "j": "0", "k": "false", "m": "false", "n": "broker-a",
     }  # fmt: skip
     assert len(body) == 100
 

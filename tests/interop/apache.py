@@ -6,7 +6,8 @@ the cluster leaves no process behind. The jars are resolved once per version by 
 `.cache/apache/<name>/lib` of the checkout (git-ignored). Must not know about our own servers or
 client: this module imports nothing of turbopump, so that a benchmark can use it too.
 
-    with ApacheCluster("5.3.3", directory=tmp, heap="2g", broker_config={"flushDiskType": "SYNC_FLUSH"}) as c:
+    settings = {"flushDiskType": "SYNC_FLUSH"}
+    with ApacheCluster("5.3.3", directory=tmp, heap="2g", broker_config=settings) as c:
         talk_to(c.namesrv, c.broker)          # "127.0.0.1:41234"
 
 `python -m tests.interop.apache 5.3.3 DIRECTORY` runs one until it is interrupted, for trying things

@@ -31,11 +31,14 @@ from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.trace import TRACE_TOPIC
 from turbopump.errors import SendError
 
+AUTH = "org.apache.rocketmq.auth"
 USER = Credentials("rocketmq", "12345678")
 SETTINGS: dict[str, str | int | bool] = {
     "authenticationEnabled": True,
-    "authenticationProvider": "org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider",
-    "authenticationMetadataProvider": "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider",
+    "authenticationProvider": f"{AUTH}.authentication.provider.DefaultAuthenticationProvider",
+    "authenticationMetadataProvider": (
+        f"{AUTH}.authentication.provider.LocalAuthenticationMetadataProvider"
+    ),
     "initAuthenticationUser": json.dumps(
         {"username": USER.access_key, "password": USER.secret_key}
     ),
@@ -43,8 +46,10 @@ SETTINGS: dict[str, str | int | bool] = {
         {"accessKey": USER.access_key, "secretKey": USER.secret_key}
     ),
     "authorizationEnabled": True,
-    "authorizationProvider": "org.apache.rocketmq.auth.authorization.provider.DefaultAuthorizationProvider",
-    "authorizationMetadataProvider": "org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider",
+    "authorizationProvider": f"{AUTH}.authorization.provider.DefaultAuthorizationProvider",
+    "authorizationMetadataProvider": (
+        f"{AUTH}.authorization.provider.LocalAuthorizationMetadataProvider"
+    ),
     "traceTopicEnable": True,
     "waitTimeMillsInSendQueue": 60_000,
     "osPageCacheBusyTimeOutMills": 60_000,

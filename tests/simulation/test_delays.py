@@ -61,10 +61,9 @@ class Day:
         delays = [delay / 1000 for delay in parse_delay_levels(TABLE)]
         burst = max(COUNT // 400, 1)
         for first in range(0, COUNT, burst):
-            await asyncio.gather(
-                *(self._send_one(number, rng.choice([level for level, delay in enumerate(delays, 1) if self.now() + delay < end]))
-                  for number in range(first, min(first + burst, COUNT)))
-            )  # fmt: skip
+            levels = [level for level, delay in enumerate(delays, 1) if self.now() + delay < end]
+            numbers = range(first, min(first + burst, COUNT))
+            await asyncio.gather(*(self._send_one(n, rng.choice(levels)) for n in numbers))
             await asyncio.sleep(DAY_S * 0.95 * burst / COUNT * rng.uniform(0.5, 1.5))
 
     async def _send_one(self, number: int, level: int) -> None:

@@ -46,9 +46,7 @@ def test_what_was_acknowledged_does_not_come_again_and_the_rest_does_at_its_time
     with_one_broker(scene, **SYNC)
 
 
-def test_that_a_message_is_back_is_written_down_when_its_copy_is_on_the_disk_and_not_before() -> (
-    None
-):
+def test_a_returned_message_is_noted_when_its_copy_is_on_the_disk_and_not_before() -> None:
     async def scene(world: OneBroker) -> None:
         popper = Popper(world.client, world.simulation.clock(HOST).now_ms)
         await world.client.send(b"once")

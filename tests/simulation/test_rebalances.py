@@ -349,7 +349,7 @@ def test_of_a_group_that_changes_nothing_is_lost_and_no_more_comes_twice_than_wa
     figures.count(came_twice=sum(world.twice.values()), of_in_flight=world.in_flight.total())
 
 
-def test_of_an_ordered_group_that_changes_nothing_is_lost_and_what_is_handed_over_comes_once(
+def test_a_changing_ordered_group_loses_nothing_and_handed_over_messages_come_once(
     seed: int, figures: Figures
 ) -> None:
     """What a killed member had in hand comes again, once for each that was killed with it; its

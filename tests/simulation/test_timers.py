@@ -134,7 +134,7 @@ async def arrivals(world: OneBroker) -> list[tuple[int, int]]:
         offset = result.next_offset
 
 
-def test_a_day_of_timer_and_delayed_messages_with_memory_drops_loses_none_and_is_never_early(
+def test_a_day_of_timers_and_delays_with_memory_drops_loses_none_and_is_never_early(
     seed: int, figures: Figures
 ) -> None:
     if seed > 1 and "TURBOPUMP_SIM_TIMERS" not in os.environ:

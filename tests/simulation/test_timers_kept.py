@@ -125,9 +125,7 @@ def test_what_was_due_while_the_broker_was_down_comes_at_its_start(power_cut: bo
         with_one_broker(scene, seed, **SMALL)
 
 
-def test_a_kill_in_the_middle_of_a_slot_repeats_only_what_was_delivered_since_the_last_note() -> (
-    None
-):
+def test_a_kill_within_a_slot_repeats_only_deliveries_since_the_last_note() -> None:
     async def scene(world: OneBroker) -> None:
         sent = await send_many(world, 600, 30)
         timers = world.broker._timers
@@ -378,7 +376,7 @@ def test_a_clock_that_is_set_forth_is_noticed_within_a_minute() -> None:
     with_one_broker(scene, **SMALL)
 
 
-def test_a_segment_with_a_message_that_waits_is_not_deleted_and_goes_when_it_is_delivered() -> None:
+def test_a_segment_with_a_waiting_message_is_deleted_only_after_its_delivery() -> None:
     async def scene(world: OneBroker) -> None:
         broker = world.broker
         retention, log = broker.store.retention, broker.store.log
@@ -494,9 +492,7 @@ def test_without_its_checkpoint_no_recalled_message_comes_and_one_of_the_same_id
     with_one_broker(scene, **SMALL, timer_flush_interval_ms=1)
 
 
-def test_what_is_overdue_at_a_start_is_not_delivered_for_a_reader_of_pops_while_it_waits_for_the_rest() -> (
-    None
-):
+def test_overdue_pops_at_a_start_wait_while_their_reader_waits_for_the_rest() -> None:
     async def scene(world: OneBroker) -> None:
         deliver = now_ms(world) + 3000
         await send_many(world, 200, 3)

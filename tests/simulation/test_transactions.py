@@ -247,7 +247,7 @@ def test_without_faults_each_committed_message_comes_once_and_no_other(
     tell(world, figures)
 
 
-def test_through_kills_and_power_cuts_what_is_committed_comes_and_what_is_rolled_back_does_not(
+def test_through_kills_and_power_cuts_only_committed_transactions_are_delivered(
     seed: int, figures: Figures
 ) -> None:
     world = simulate(seed, war)

@@ -31,8 +31,11 @@ def stored_message(
     sys_flag |= (16 if ":" in born_host[0] else 0) | (32 if ":" in store_host[0] else 0)
     rest = b"".join(
         (
-            struct.pack(">IiiiqqiQ", 0xDAA320AB if v2 else 0xDAA320A7, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag,
-                        queue_offset, commit_log_offset, sys_flag, born_ms),
+            struct.pack(
+                ">IiiiqqiQ",
+                0xDAA320AB if v2 else 0xDAA320A7, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag,
+                queue_offset, commit_log_offset, sys_flag, born_ms,
+            ),
             ip_address(born_host[0]).packed, struct.pack(">i", born_host[1]),
             struct.pack(">q", stored_ms),
             ip_address(store_host[0]).packed, struct.pack(">i", store_host[1]),

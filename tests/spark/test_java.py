@@ -35,9 +35,7 @@ def test_an_old_java_home_gives_way_to_a_newer_java_on_the_path(tmp_path: Path) 
     }
 
 
-def test_without_java_the_wheels_runtime_is_offered_behind_a_launcher_that_drops_one_argument(
-    tmp_path: Path,
-) -> None:
+def test_without_java_the_wheels_runtime_is_offered_through_a_launcher(tmp_path: Path) -> None:
     old = pretended_java(tmp_path / "old", "11.0.2")
     home = java_environment({"JAVA_HOME": str(old), "PATH": "/nowhere"})["JAVA_HOME"]
     answer = subprocess.run(

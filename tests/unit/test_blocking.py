@@ -410,7 +410,7 @@ def test_a_thread_of_a_fork_waits_until_another_has_started_the_producer_afresh(
     not hasattr(os, "fork") or sys.platform == "darwin",
     reason="needs a fork that is safe with threads",
 )
-def test_a_producer_that_was_closed_says_so_in_a_fork_instead_of_waiting_for_the_parents_thread(
+def test_a_closed_producer_says_so_in_a_fork_and_does_not_wait_for_the_parents_thread(
     broker: BrokerThread, topic: str
 ) -> None:
     producer = Producer(broker.namesrv)

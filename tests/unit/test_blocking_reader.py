@@ -132,7 +132,7 @@ def test_what_a_reader_has_finished_is_committed_while_it_handles_the_next(
         next(messages)
 
 
-def test_in_order_a_queue_goes_on_while_the_reader_that_finished_its_message_handles_another(
+def test_in_order_a_queue_goes_on_while_its_last_reader_handles_another_message(
     broker: BrokerThread, topic: str
 ) -> None:
     with consumer_of(broker, topic, ordered=True) as consumer:

@@ -38,9 +38,7 @@ def test_the_thread_of_the_blocking_clients_runs_on_uvloop() -> None:
     assert says(f"import sys{WHICH}print(found, file=sys.stderr)") == "uvloop\n"
 
 
-def test_a_process_whose_standard_input_is_closed_has_asyncios_loop_for_libuv_would_abort_it() -> (
-    None
-):
+def test_a_process_without_standard_input_has_asyncios_loop_for_libuv_would_abort() -> None:
     assert (
         says(f"import os, sys; os.close(0){WHICH}print(found, file=sys.stderr)")
         == "asyncio.unix_events\n"

@@ -105,7 +105,7 @@ def test_a_caller_that_is_interrupted_before_the_loop_has_looked_has_its_call_ca
     assert ran == ["next"]
 
 
-def test_what_ran_is_let_go_on_the_loops_thread_for_in_a_finalizer_what_a_signals_handler_raises_is_lost(
+def test_results_are_let_go_on_the_loops_thread_where_a_signals_error_is_not_lost(
     thread: LoopThread,
 ) -> None:
     ended_on: list[threading.Thread] = []

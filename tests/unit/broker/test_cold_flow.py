@@ -147,9 +147,7 @@ def window(cold: ColdFlow, clock: Hands, **sizes: int) -> dict[str, int]:
     return dict(cold.info().config_table)
 
 
-def test_a_simple_strategy_raises_who_uses_up_its_threshold_and_lowers_the_highest_when_it_is_too_much_in_all() -> (
-    None
-):
+def test_a_simple_strategy_raises_used_up_thresholds_and_lowers_the_highest() -> None:
     clock = Hands()
     cold = ColdFlow(clock, enabled=True, group_max=100, total_max=1000, strategy=SimpleStrategy())
     assert cold.set_threshold("set", 50)
@@ -176,9 +174,7 @@ def test_a_simple_strategy_raises_who_uses_up_its_threshold_and_lowers_the_highe
     assert cold.info().config_table == {"set": 50}
 
 
-def test_a_controller_raises_thresholds_while_all_together_read_less_than_it_aims_at_and_lowers_them_when_it_is_more() -> (
-    None
-):
+def test_a_controller_raises_thresholds_below_its_target_rate_and_lowers_them_above() -> None:
     clock = Hands()
     cold = ColdFlow(clock, enabled=True, group_max=100, total_max=1000, strategy=PidStrategy(1000))
     cold.info()

@@ -114,7 +114,7 @@ def test_a_tag_filter_works_on_cold_messages(tmp_path: Path, reads: Reads) -> No
     after_a_restart(tmp_path, scene)
 
 
-def test_a_pull_that_waits_behind_cold_messages_its_tags_do_not_want_is_woken_by_one_they_do(
+def test_a_pull_held_behind_cold_messages_of_other_tags_is_woken_by_one_of_its_own(
     tmp_path: Path, reads: Reads
 ) -> None:
     async def scene(talk: Talk) -> None:

@@ -135,9 +135,7 @@ def test_a_retried_level_that_makes_no_sense_is_refused_and_none_is_none() -> No
     assert rule(request, half) is half, "it waits for its transaction"
 
 
-def test_the_log_is_needed_from_the_first_message_that_waits_or_whose_copy_is_not_on_the_disk() -> (
-    None
-):
+def test_the_log_is_kept_from_the_first_message_without_a_copy_on_the_disk() -> None:
     async def scene(talk: Talk, _simulation: Simulation) -> None:
         client, store, delays = talk.client, talk.broker.store, talk.broker._delays
         assert delays is not None

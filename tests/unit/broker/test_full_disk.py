@@ -96,9 +96,7 @@ def test_a_message_that_is_due_comes_while_sends_are_refused_and_what_it_held_is
     on_a_small_disk(story)
 
 
-def test_the_segment_of_a_half_message_stays_until_it_is_asked_about_and_its_commit_comes_on_a_full_disk() -> (
-    None
-):
+def test_a_half_message_keeps_its_segment_until_its_check_and_commit_on_a_full_disk() -> None:
     async def story(world: World, client: Client) -> None:
         seller = world.transactor()
         await seller.announce()
@@ -117,9 +115,7 @@ def test_the_segment_of_a_half_message_stays_until_it_is_asked_about_and_its_com
     on_a_small_disk(story)
 
 
-def test_a_half_message_that_has_ended_holds_nothing_after_a_kill_that_came_before_this_was_noted() -> (
-    None
-):
+def test_an_ended_half_message_holds_nothing_after_a_kill_before_this_was_noted() -> None:
     async def story(world: World, client: Client) -> None:
         seller = world.transactor()
         await seller.end(await seller.prepare(b"half"), Outcome.COMMIT)
@@ -141,9 +137,7 @@ def test_a_half_message_that_has_ended_holds_nothing_after_a_kill_that_came_befo
     on_a_small_disk(story, flush_consumer_offset_interval=600_000)
 
 
-def test_a_half_message_nobody_answers_for_goes_from_full_segment_to_segment_and_is_given_up() -> (
-    None
-):
+def test_an_unanswered_half_message_moves_between_full_segments_and_is_given_up() -> None:
     async def story(world: World, client: Client) -> None:
         seller = world.transactor()
         await seller.prepare(b"half")
@@ -162,9 +156,7 @@ def test_a_half_message_nobody_answers_for_goes_from_full_segment_to_segment_and
     on_a_small_disk(story, transaction_check_max=3)
 
 
-def test_a_half_message_that_is_not_to_be_asked_about_for_a_day_stands_aside_where_its_segment_is_to_go() -> (
-    None
-):
+def test_a_half_message_not_due_for_a_day_is_set_aside_when_its_segment_is_to_go() -> None:
     async def story(world: World, client: Client) -> None:
         seller = world.transactor()
         await seller.prepare(b"half", CHECK_IMMUNITY_TIME_IN_SECONDS="86400")

@@ -28,17 +28,22 @@ from turbopump.protocol.requests.topics import CreateTopic, GetAllTopicConfig
 SECONDS = 4.0
 ROUNDS = 1500
 
+BATCH = encode_batch([Message("fuzz", b"x", tags="a")] * 3)
+HEARTBEAT = (
+    b'{"clientID":"c","consumerDataSet":'
+    b'[{"groupName":"fg","subscriptionDataSet":[{"topic":"fuzz","subString":"*"}]}]}'
+)
 REQUESTS: list[tuple[Request[None] | Request, bytes]] = [  # type: ignore[type-arg]
     (SendMessageV2(topic="fuzz", queue_id=0, properties="TAGS\x01a\x02KEYS\x01k\x02"), b"body"),
     (SendMessage(topic="fuzz", queue_id=-1, sys_flag=0), b"body"),
-    (SendMessageV2(topic="fuzz", queue_id=0, batch=True), encode_batch([Message("fuzz", b"x", tags="a")] * 3)),
+    (SendMessageV2(topic="fuzz", queue_id=0, batch=True), BATCH),
     (pull(0, topic="fuzz", tags="a || b"), b""),
     (pull(10**6, topic="fuzz", suspend_ms=20), b""),
     (QueryConsumerOffset(consumer_group="g", topic="fuzz", queue_id=0), b""),
     (UpdateConsumerOffset(consumer_group="g", topic="fuzz", queue_id=0, commit_offset=1), b""),
     (GetMaxOffset(topic="fuzz", queue_id=0), b""),
     (SearchOffset(topic="fuzz", queue_id=0, timestamp=1, boundary_type="UPPER"), b""),
-    (Heartbeat(), b'{"clientID":"c","consumerDataSet":[{"groupName":"fg","subscriptionDataSet":[{"topic":"fuzz","subString":"*"}]}]}'),
+    (Heartbeat(), HEARTBEAT),
     (UnregisterClient(client_id="c", consumer_group="fg"), b""),
     (GetConsumerListByGroup(consumer_group="fg"), b""),
     (CreateTopic(topic="fuzz2", read_queue_nums=1, write_queue_nums=1), b""),

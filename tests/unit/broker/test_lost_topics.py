@@ -75,7 +75,7 @@ async def found_again(talk: Talk) -> None:
     assert await talk.client.all_bodies(topic="Lost", queue_id=11) == [b"11", b"more"]
 
 
-def test_without_any_table_every_topic_with_messages_comes_back_with_the_default_number_of_queues(
+def test_without_any_table_topics_with_messages_return_with_the_default_queue_number(
     tmp_path: Path,
 ) -> None:
     async def first(talk: Talk) -> None:

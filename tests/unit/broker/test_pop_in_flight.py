@@ -82,7 +82,7 @@ def test_without_the_limit_nothing_is_counted() -> None:
     assert (out.count(place), out.is_full(place), out.ended(place, [1])) == (0, False, False)
 
 
-def test_a_message_that_comes_again_is_answered_with_its_retry_topic_if_that_is_wanted() -> None:
+def test_a_message_that_comes_again_is_answered_with_its_retry_topic_on_request() -> None:
     async def scene(talk: Talk, simulation: Simulation) -> None:
         await talk.client.create()
         await talk.client.send(b"again")

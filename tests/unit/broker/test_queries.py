@@ -235,7 +235,7 @@ def test_a_damaged_message_is_not_given_and_the_answer_says_why(tmp_path: Path) 
     converse(tmp_path, scene)
 
 
-def test_a_message_that_is_not_flushed_is_not_found_where_only_flushed_ones_are_seen() -> None:
+def test_an_unflushed_message_is_not_found_where_only_flushed_ones_are_seen() -> None:
     async def scene(talk: Talk, simulation: Simulation) -> None:
         disk = simulation.disk("10.0.0.1")
         await talk.client.send(b"1", properties=named("ID1", "k"))

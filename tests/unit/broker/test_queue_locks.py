@@ -61,9 +61,7 @@ def test_a_renewal_is_no_change_and_a_new_holder_is_one() -> None:
     )
 
 
-def test_the_holders_of_a_life_before_renew_and_nobody_else_gets_their_queues_for_a_minute() -> (
-    None
-):
+def test_holders_from_before_a_restart_renew_and_keep_their_queues_for_a_minute() -> None:
     locks = QueueLocks(100.0, {("g", ONE): "a"})
     assert set(locks.lock("g", [ONE, TWO], "b", 100.0)) == {TWO}
     assert set(locks.lock("g", [ONE], "b", 159.0)) == set()
@@ -134,7 +132,7 @@ def test_clients_lock_renew_and_unlock_also_oneway(tmp_path: Path) -> None:
     converse(tmp_path, scene)
 
 
-def test_after_a_kill_the_holder_renews_at_once_and_another_gets_its_queue_after_a_minute() -> None:
+def test_after_a_kill_the_holder_renews_at_once_and_another_waits_a_minute() -> None:
     async def scene(world: OneBroker) -> None:
         assert await lock(world.client, "a") == [ONE]
         world.kill()
@@ -160,9 +158,7 @@ def test_what_was_unlocked_before_a_clean_stop_is_free_after_it() -> None:
     with_one_broker(scene)
 
 
-def test_a_store_whose_holders_are_not_known_grants_nothing_for_half_a_minute_through_restarts() -> (
-    None
-):
+def test_a_store_with_unknown_holders_grants_nothing_for_half_a_minute() -> None:
     async def scene(world: OneBroker) -> None:
         await lock(world.client, "a")
         await world.stop()

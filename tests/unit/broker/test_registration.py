@@ -185,9 +185,7 @@ def test_a_creation_is_answered_though_one_name_server_is_silent() -> None:
     tell(scene)
 
 
-def test_a_start_waits_three_seconds_for_a_name_server_that_takes_connections_and_never_answers() -> (
-    None
-):
+def test_a_start_waits_three_seconds_for_a_name_server_that_never_answers() -> None:
     async def scene(world: World) -> None:
         await world.start_name_server(NAME_SERVERS[0])
         mute = world.simulation.boot(NAME_SERVERS[1])

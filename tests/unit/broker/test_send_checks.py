@@ -232,7 +232,7 @@ def test_the_first_rule_that_a_send_breaks_answers_it(
 
 
 @pytest.mark.parametrize("kind", [SendMessage, SendMessageV2, SendBatchMessage])
-def test_a_send_for_which_the_broker_is_to_choose_is_refused_where_there_is_no_queue_to_choose(
+def test_a_send_to_any_queue_is_refused_where_there_is_no_queue_to_choose(
     tmp_path: Path, kind: type[SendMessage]
 ) -> None:
     async def scene(talk: Talk) -> None:
@@ -267,7 +267,7 @@ def test_a_send_for_which_the_broker_is_to_choose_is_refused_where_there_is_no_q
         {"properties": "TIMER_DELIVER_MS\x01" + "9" * 13 + "\x02"},
     ],
 )
-def test_a_batch_that_would_be_delayed_or_part_of_a_transaction_is_refused_and_not_acknowledged_and_lost(
+def test_a_delayed_or_transactional_batch_is_refused_and_not_acknowledged_and_lost(
     tmp_path: Path, odd: dict[str, Any], topic: str, properties: str
 ) -> None:
     async def scene(talk: Talk) -> None:

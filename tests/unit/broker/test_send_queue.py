@@ -63,7 +63,7 @@ def message() -> SendMessageV2:
     )
 
 
-def test_sends_that_wait_for_a_new_file_are_refused_after_their_time_and_stored_once_it_is_there(
+def test_sends_that_wait_for_a_new_file_are_refused_in_time_and_stored_once_it_is_there(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:

@@ -108,9 +108,7 @@ def test_a_disk_that_takes_too_long_is_said_to_and_the_message_is_kept() -> None
     with_disk(scene)
 
 
-def test_a_timer_message_whose_disk_takes_too_long_can_be_recalled_by_the_handle_of_that_answer() -> (
-    None
-):
+def test_a_timer_message_on_a_slow_disk_can_be_recalled_by_its_handle() -> None:
     async def scene(talk: Talk, disk: SimulatedDisk) -> None:
         disk.sync_seconds = (20.0, 20.0)
         timer = SendMessageV2(

@@ -406,7 +406,7 @@ def test_recalls_can_be_switched_off() -> None:
     in_virtual_time(scene, recall_message_enable=False)
 
 
-def test_a_broker_stopped_right_after_its_first_timer_message_starts_without_a_complaint_and_delivers_it(
+def test_a_broker_stopped_after_its_first_timer_message_starts_clean_and_delivers_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story(world: World) -> None:

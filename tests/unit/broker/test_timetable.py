@@ -14,9 +14,7 @@ class HandClock(asyncio.SelectorEventLoop):
         return self.now
 
 
-def test_an_action_that_comes_late_does_not_make_the_next_late_and_missed_ones_are_not_made_up_for() -> (
-    None
-):
+def test_a_late_action_does_not_delay_the_next_and_missed_ones_are_not_made_up_for() -> None:
     async def scene(loop: HandClock) -> None:
         seen: list[float] = []
         timetable = Timetable()

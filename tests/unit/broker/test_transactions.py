@@ -114,9 +114,7 @@ def test_what_is_rolled_back_never_comes_and_is_not_asked_about() -> None:
     in_a_world(story, **QUICK)
 
 
-def test_what_has_ended_is_written_to_the_op_queue_in_apaches_format_and_the_places_move_on() -> (
-    None
-):
+def test_ended_transactions_go_to_the_op_queue_in_apaches_format() -> None:
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
@@ -240,7 +238,7 @@ def test_a_broker_may_refuse_transactions() -> None:
 # -----------------------------------------------------------------------------------------------
 
 
-def test_who_does_not_end_a_transaction_is_asked_after_the_time_out_then_once_an_interval() -> None:
+def test_an_unended_transaction_is_checked_after_the_time_out_then_once_an_interval() -> None:
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
@@ -306,9 +304,7 @@ def test_a_late_end_by_the_first_offsets_ends_the_copy_that_was_asked_about_too(
     in_a_world(story, **QUICK)
 
 
-def test_after_the_last_question_it_goes_to_the_topic_for_what_was_given_up_and_can_be_resumed() -> (
-    None
-):
+def test_after_the_last_check_a_transaction_is_given_up_and_can_be_resumed() -> None:
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
@@ -357,7 +353,7 @@ def test_the_producers_of_a_group_are_asked_in_turn() -> None:
     in_a_world(story, **QUICK)
 
 
-def test_a_message_may_say_how_long_nobody_is_to_be_asked_and_does_not_hold_up_others() -> None:
+def test_a_message_may_delay_its_checks_and_does_not_hold_up_others() -> None:
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
@@ -380,7 +376,7 @@ def test_a_message_may_say_how_long_nobody_is_to_be_asked_and_does_not_hold_up_o
     in_a_world(story, **QUICK)
 
 
-def test_a_patient_message_that_was_put_behind_the_others_is_ended_by_its_first_offsets() -> None:
+def test_a_patient_message_put_behind_the_others_is_ended_by_its_first_offsets() -> None:
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
@@ -414,7 +410,7 @@ def test_nothing_happens_while_nothing_is_pending_or_all_that_is_may_wait() -> N
 # -----------------------------------------------------------------------------------------------
 
 
-def test_after_a_clean_restart_what_is_pending_is_asked_about_and_what_has_ended_is_not() -> None:
+def test_after_a_clean_restart_pending_transactions_are_checked_and_ended_ones_not() -> None:
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
@@ -433,7 +429,7 @@ def test_after_a_clean_restart_what_is_pending_is_asked_about_and_what_has_ended
     in_a_world(story, **QUICK)
 
 
-def test_after_a_kill_the_place_is_found_again_and_copies_are_known_by_their_first_offset() -> None:
+def test_after_a_kill_the_offset_is_found_and_copies_known_by_their_first_one() -> None:
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
@@ -480,9 +476,7 @@ def test_a_kill_before_a_commit_is_written_down_does_not_deliver_the_message_twi
     in_a_world(story, **QUICK)
 
 
-def test_with_sync_flush_a_power_cut_after_the_answer_takes_neither_the_commit_nor_the_roll_back() -> (
-    None
-):
+def test_with_sync_flush_an_answered_commit_or_roll_back_survives_a_power_cut() -> None:
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
@@ -504,7 +498,7 @@ def test_with_sync_flush_a_power_cut_after_the_answer_takes_neither_the_commit_n
 # -----------------------------------------------------------------------------
 
 
-def test_a_half_message_that_says_nothing_of_itself_or_cannot_be_treated_does_not_hold_up_others(
+def test_a_half_message_without_details_or_beyond_treatment_does_not_hold_up_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = TransactionChecks._ask
@@ -530,9 +524,7 @@ def test_a_half_message_that_says_nothing_of_itself_or_cannot_be_treated_does_no
     in_a_world(story, **QUICK)
 
 
-def test_a_half_message_without_room_for_what_a_copy_adds_is_given_up_and_does_not_hold_up_others() -> (
-    None
-):
+def test_a_half_message_without_room_for_a_copys_properties_does_not_hold_up_others() -> None:
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
@@ -568,9 +560,7 @@ def test_a_half_message_that_has_just_enough_room_is_asked_about_to_the_last() -
     in_a_world(story, **QUICK)
 
 
-def test_while_the_store_takes_nothing_an_end_is_refused_with_the_cause_and_later_questions_come_again() -> (
-    None
-):
+def test_while_the_store_takes_nothing_an_end_is_refused_and_checks_come_later() -> None:
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")

@@ -144,9 +144,7 @@ def test_kills_do_not_multiply_the_letters_about_what_is_given_up() -> None:
     in_a_world(story, **HASTY)
 
 
-def test_one_that_was_given_up_and_resumed_is_asked_about_after_a_kill_and_gets_another_letter() -> (
-    None
-):
+def test_a_resumed_half_message_is_checked_after_a_kill_and_gets_another_letter() -> None:
     async def story(world: World) -> None:
         one = await transactor(world)
         await one.client.create("T")
@@ -175,7 +173,10 @@ def test_copies_that_an_older_broker_has_doubled_come_down_to_one() -> None:
         for checks in (1, 1, 2, 1, 2, 2, 3):
             for index in range(3):
                 message = await half_message(world, index)
-                copied = f"{message.properties_text}TRAN_PREPARED_QUEUE_OFFSET\x01{index}\x02TRANSACTION_CHECK_TIMES\x01{checks}\x02"
+                copied = (
+                    f"{message.properties_text}TRAN_PREPARED_QUEUE_OFFSET\x01{index}\x02"
+                    f"TRANSACTION_CHECK_TIMES\x01{checks}\x02"
+                )
                 await world.broker._forwarding.forward(message, HALF, 0, properties=copied)
         one = await killed(world, 2)
         for checks in (4, 5):
@@ -247,7 +248,7 @@ def test_a_half_message_is_asked_about_while_its_newer_copy_cannot_be_read(
     in_a_world(story, **PATIENT)
 
 
-def test_of_what_was_given_up_a_bounded_number_is_kept_in_mind_until_all_were_looked_at() -> None:
+def test_of_the_given_up_a_bounded_number_is_remembered_until_all_were_looked_at() -> None:
     table = PendingHalves()
     taken = sum(
         table.note_given_up(letter=2 * number, origin=number) for number in range(GIVEN_UP_KEPT)

@@ -205,7 +205,10 @@ def test_a_bad_line_ends_produce_with_its_number(run: Run, namesrv: str, topic: 
 
 
 def test_what_is_produced_is_consumed(run: Run, namesrv: str, topic: str) -> None:
-    lines = '{"body":"hello","tags":"A","keys":["k1","k2"]}\n{"body_base64":"/wA=","properties":{"p":"v"}}\n'
+    lines = (
+        '{"body":"hello","tags":"A","keys":["k1","k2"]}\n'
+        '{"body_base64":"/wA=","properties":{"p":"v"}}\n'
+    )
     assert run("produce", topic, "-n", namesrv, text=lines).returncode == 0
     done = run("consume", topic, "-n", namesrv, "--count", "2")
     assert done.returncode == 0

@@ -122,9 +122,7 @@ def test_what_consume_writes_produce_reads_as_the_same_message(
     )
 
 
-def test_a_line_that_was_written_from_a_message_is_read_back_without_what_brokers_put_in_and_one_by_hand_is_checked() -> (
-    None
-):
+def test_a_line_of_a_message_is_read_back_without_broker_properties_and_checked() -> None:
     marks = {
         "UNIQ_KEY": "U",
         "MSG_REGION": "R",

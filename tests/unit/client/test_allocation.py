@@ -54,7 +54,7 @@ def test_configured_queues_are_ours_whoever_else_is_there() -> None:
     assert allocate_by_configuration(ours)([], ["x", "y"], "y") == ours
 
 
-def test_a_retry_topic_is_shared_by_all_members_unless_its_queues_are_configured_too() -> None:
+def test_a_retry_topic_is_shared_by_all_members_unless_its_queues_are_configured() -> None:
     retry = [MessageQueue("%RETRY%billing", "broker-a", n) for n in range(2)]
     ours = [MessageQueue("Orders", "broker-a", 3)]
     assert allocate_by_configuration(ours)(retry, ["x", "y"], "y") == retry[1:]

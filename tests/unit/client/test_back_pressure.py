@@ -153,7 +153,7 @@ def test_messages_of_one_turn_travel_as_one_and_each_has_its_own_result() -> Non
     simulate(1, scenario)
 
 
-def test_messages_are_held_while_a_batch_is_under_way_but_not_for_longer_than_allowed() -> None:
+def test_messages_are_held_while_a_batch_is_under_way_but_no_longer_than_allowed() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with (
             scripted_cluster(simulation) as cluster,

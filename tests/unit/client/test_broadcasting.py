@@ -94,9 +94,7 @@ def test_its_offsets_are_in_a_file_of_apaches_form_and_the_next_life_goes_on_the
     simulate(1, scenario)
 
 
-def test_offsets_are_written_every_five_seconds_and_nothing_is_written_where_nothing_changed() -> (
-    None
-):
+def test_offsets_are_written_every_five_seconds_and_only_where_something_changed() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 3)
@@ -131,9 +129,7 @@ def test_a_damaged_file_gives_way_to_its_bak() -> None:
     simulate(1, scenario)
 
 
-def test_a_file_of_apaches_is_read_and_a_queue_that_it_does_not_name_begins_where_it_was_told() -> (
-    None
-):
+def test_apaches_file_is_read_and_a_queue_missing_in_it_begins_as_configured() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=2) as cluster:
             fill(cluster, 3)
@@ -203,9 +199,7 @@ def test_nobody_needs_to_be_listed_as_a_member() -> None:
     simulate(1, scenario)
 
 
-def test_a_second_of_a_group_gets_a_name_and_a_file_of_its_own_and_both_are_found_in_the_next_life() -> (
-    None
-):
+def test_a_second_of_a_group_gets_its_own_name_and_file_and_a_restart_finds_both() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 3)
@@ -244,9 +238,7 @@ def test_the_first_name_that_is_free_is_the_next_ones() -> None:
     simulate(1, scenario)
 
 
-def test_a_second_of_a_group_under_a_name_that_was_given_is_refused_and_a_name_that_no_directory_can_have() -> (
-    None
-):
+def test_a_second_of_a_group_under_one_given_name_is_refused_and_so_is_a_bad_name() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             async with broadcasting(cluster, simulation, instance_name="till"):

@@ -250,9 +250,7 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_who_still_waits_for_a_thread_at_the_close_gets_a_result_and_who_was_cancelled_is_cancelled() -> (
-    None
-):
+def test_a_caller_waiting_for_a_thread_at_the_close_gets_a_result_unless_cancelled() -> None:
     inside, goes_on = threading.Event(), threading.Event()
     executed: list[bytes] = []
 

@@ -346,7 +346,7 @@ def test_a_second_operator_on_the_same_machine_is_refused(tmp_path: Path) -> Non
     with_broker(story)
 
 
-def test_an_operator_with_another_journal_who_came_before_is_noticed_by_the_ids_in_the_target(
+def test_an_earlier_operator_with_another_journal_is_noticed_by_the_ids_in_the_target(
     tmp_path: Path,
 ) -> None:
     async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
@@ -385,7 +385,7 @@ def test_an_operator_with_another_journal_at_the_same_time_is_noticed(tmp_path: 
     with_broker(story)
 
 
-def test_a_broker_that_does_not_answer_any_more_stops_the_run_and_leaves_doubts_in_the_journal(
+def test_a_broker_that_stops_answering_ends_the_run_and_leaves_doubts_in_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:

@@ -64,7 +64,7 @@ async def deleted(broker: RunningBroker, dead_letters: DeadLetters, topic: str) 
             await asyncio.sleep(0.02)
 
 
-def test_a_target_that_was_deleted_is_named_and_one_that_was_made_again_is_known_to_be_empty(
+def test_a_deleted_target_is_named_and_one_made_again_is_known_to_be_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:

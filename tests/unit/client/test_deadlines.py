@@ -99,9 +99,7 @@ def test_the_error_of_who_found_no_room_names_the_message_and_how_long_it_waited
     simulate(1, scenario)
 
 
-def test_the_error_of_who_was_overdue_in_a_batch_names_the_brokers_asked_and_the_time_spent() -> (
-    None
-):
+def test_the_error_of_an_overdue_send_in_a_batch_names_brokers_asked_and_time_spent() -> None:
     async def scenario(simulation: Simulation) -> None:
         settings: dict[str, Any] = {"auto_batch": AutoBatch(hold=1.0), "attempt_timeout": 0.2}
         async with (
@@ -125,9 +123,7 @@ def test_the_error_of_who_was_overdue_in_a_batch_names_the_brokers_asked_and_the
     simulate(1, scenario)
 
 
-def test_a_send_with_hardly_any_time_for_its_route_is_told_to_take_more_and_not_that_name_servers_are_down() -> (
-    None
-):
+def test_too_little_time_for_a_route_is_reported_as_such_not_as_name_servers_down() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
             cluster.name_server.silent = True
@@ -142,7 +138,7 @@ def test_a_send_with_hardly_any_time_for_its_route_is_told_to_take_more_and_not_
     simulate(1, scenario)
 
 
-def test_who_found_no_room_is_told_what_was_in_flight_then_though_all_gave_up_at_once() -> None:
+def test_a_send_without_room_is_told_what_was_in_flight_though_all_gave_up_at_once() -> None:
     async def scenario(simulation: Simulation) -> None:
         bound = BackPressure(messages=2)
         async with (

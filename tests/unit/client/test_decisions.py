@@ -115,9 +115,7 @@ def test_selection_skips_brokers_that_failed_unless_there_is_no_other() -> None:
     assert len({RoundRobin(random.Random(seed)).choose(route) for seed in range(50)}) == 4
 
 
-def test_when_every_broker_has_failed_the_one_that_failed_longest_ago_is_next_and_isolation_counts() -> (
-    None
-):
+def test_when_all_brokers_failed_the_longest_ago_is_next_and_isolation_counts() -> None:
     data = TopicRouteData(
         queue_datas=[
             QueueData(broker_name=n, read_queue_nums=2, write_queue_nums=2, perm=6) for n in "abc"

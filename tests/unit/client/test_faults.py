@@ -223,7 +223,7 @@ def test_the_queue_id_is_that_of_the_broker_tried_next() -> None:
     simulate(1, scenario)
 
 
-def test_less_safe_than_promised_is_tried_elsewhere_if_asked_for_and_no_error_in_the_end() -> None:
+def test_less_safe_than_promised_is_retried_elsewhere_on_request_and_is_no_error() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with (
             scripted_cluster(simulation, brokers=2) as cluster,
@@ -306,7 +306,7 @@ class Failures(SendHook):
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("watched", [True, False])
-def test_a_broker_of_three_that_is_killed_under_load_costs_one_attempt_per_message_in_flight(
+def test_killing_one_of_three_brokers_under_load_costs_one_attempt_per_message_in_flight(
     seed: int, watched: bool
 ) -> None:
     async def scenario(simulation: Simulation) -> None:

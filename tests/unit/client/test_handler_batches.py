@@ -70,7 +70,7 @@ def sent_back(cluster: ScriptedCluster) -> list[tuple[int, int]]:
 # -----------------------------------------------------------------------------------------------
 
 
-def test_a_handler_gets_lists_of_one_queue_in_its_order_and_all_are_done_when_it_returns() -> None:
+def test_a_handler_gets_ordered_lists_of_one_queue_and_all_are_done_when_it_returns() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=3) as cluster:
             for queue_id in range(3):
@@ -118,9 +118,7 @@ def test_a_batch_of_one_is_a_list_too() -> None:
     simulate(1, scenario)
 
 
-def test_what_was_sent_to_different_topics_does_not_come_together_by_way_of_the_retry_topic() -> (
-    None
-):
+def test_the_retry_topic_does_not_bring_messages_of_different_topics_in_one_list() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             cluster.name_server.route("%RETRY%readers", cluster.broker, queues=1)
@@ -204,7 +202,7 @@ def infos(consumer: PushConsumer) -> list[Any]:
     return list(consumer._life.started().assignment.infos().values())
 
 
-def test_what_is_kept_here_holds_the_offset_and_comes_again_without_those_that_are_done() -> None:
+def test_messages_kept_here_hold_the_offset_and_come_again_without_the_done_ones() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 5)
@@ -310,7 +308,7 @@ def test_a_list_whose_handler_hangs_is_given_back_and_its_queue_goes_on(
     assert "count=2 first: msg_id=" in line
 
 
-def test_what_a_handler_has_when_it_is_cancelled_at_the_close_comes_to_the_next_member() -> None:
+def test_messages_of_a_handler_cancelled_at_the_close_come_to_the_next_member() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 5)
@@ -352,9 +350,7 @@ def test_a_paused_consumer_hands_out_no_list() -> None:
 # -----------------------------------------------------------------------------------------------
 
 
-def test_each_message_of_a_list_has_a_trace_all_with_one_request_id_and_a_share_of_the_time() -> (
-    None
-):
+def test_each_message_of_a_list_has_a_trace_with_its_share_of_the_time() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             cluster.name_server.route(TRACE_TOPIC, cluster.broker)

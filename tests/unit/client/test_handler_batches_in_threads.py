@@ -150,7 +150,7 @@ def test_messages_of_a_queue_that_is_dropped_are_not_handed_out() -> None:
     in_threads(story)
 
 
-def test_the_time_of_a_list_is_its_handlers_and_all_its_messages_have_one_request_id() -> None:
+def test_the_time_of_a_list_is_its_handlers_and_its_messages_have_one_request_id() -> None:
     class Traces:
         def __init__(self) -> None:
             self.begun: list[tuple[list[int], int]] = []
@@ -180,7 +180,7 @@ def test_the_time_of_a_list_is_its_handlers_and_all_its_messages_have_one_reques
 
 
 @pytest.mark.parametrize("how", ["in order", "popped in order", "popped", "pulled"])
-def test_plain_handlers_get_all_messages_of_a_broker_and_ordered_ones_one_list_of_a_queue_at_a_time(
+def test_plain_handlers_get_all_of_a_broker_and_ordered_ones_one_list_of_a_queue_at_a_time(
     how: str,
 ) -> None:
     async def story() -> None:

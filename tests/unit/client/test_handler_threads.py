@@ -460,9 +460,7 @@ def test_the_time_of_each_message_is_its_handlers_not_that_until_the_loop_looks(
     in_threads(story)
 
 
-def test_traces_of_a_message_begun_in_a_thread_are_written_on_the_loop_with_the_time_it_began() -> (
-    None
-):
+def test_traces_of_a_message_in_a_thread_are_written_on_the_loop_with_its_time() -> None:
     class Traces:
         def __init__(self) -> None:
             self.records: list[tuple[str, int, int]] = []
@@ -486,7 +484,7 @@ def test_traces_of_a_message_begun_in_a_thread_are_written_on_the_loop_with_the_
 
 
 @pytest.mark.parametrize("how", ["in order", "popped", "pulled"])
-def test_plain_handlers_get_all_messages_of_a_broker_and_ordered_ones_one_of_a_queue_at_a_time(
+def test_plain_handlers_get_all_of_a_broker_and_ordered_ones_one_of_a_queue_at_a_time(
     how: str,
 ) -> None:
     async def story() -> None:

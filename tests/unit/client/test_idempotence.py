@@ -476,9 +476,7 @@ def test_a_consumer_that_died_gives_its_key_up_with_its_lease() -> None:
     simulate(1, scenario)
 
 
-def test_a_cancelled_handler_gives_its_key_back_and_one_in_a_thread_keeps_it_to_the_lease_s_end() -> (
-    None
-):
+def test_a_cancelled_handler_gives_its_key_back_and_a_thread_keeps_it_for_its_lease() -> None:
     async def story() -> None:
         store = MemoryStore()
         consumer = IdempotentConsumer(key="order", store=store)

@@ -43,9 +43,7 @@ async def make_batches(address: str) -> None:
         await remoting.close()
 
 
-def test_a_push_consumer_gets_the_messages_its_tags_want_and_one_that_fails_comes_again_alone() -> (
-    None
-):
+def test_a_push_consumer_gets_what_its_tags_want_and_a_failed_one_comes_again_alone() -> None:
     async def story() -> None:
         handled: list[Delivery] = []
         done = asyncio.Event()

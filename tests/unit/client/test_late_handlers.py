@@ -143,7 +143,7 @@ def test_a_popped_message_is_given_back_when_that_is_before_its_time() -> None:
     simulate(1, scenario)
 
 
-def test_a_plain_handler_that_hangs_is_left_in_its_thread_and_its_message_given_back() -> None:
+def test_a_hanging_plain_handler_is_left_in_its_thread_and_its_message_given_back() -> None:
     release = threading.Event()
 
     async def story() -> None:

@@ -151,7 +151,7 @@ def test_a_place_that_the_broker_names_because_the_queue_is_young_is_committed_o
     simulate(1, scenario)
 
 
-def test_a_commit_that_is_not_waited_for_is_kept_though_the_consumer_is_closed_at_once() -> None:
+def test_a_commit_not_waited_for_is_kept_though_the_consumer_is_closed_at_once() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=2) as cluster:
             fill(cluster, 3)
@@ -232,7 +232,7 @@ def test_a_commit_is_not_undone_by_an_older_one_that_the_broker_was_slow_with(
 
 
 @pytest.mark.parametrize("acknowledged", [True, False])
-def test_the_first_places_of_a_topics_queues_are_all_kept_by_a_broker_that_makes_their_table_without_a_lock(
+def test_first_offsets_of_all_queues_are_kept_by_a_broker_that_makes_their_table_unlocked(
     acknowledged: bool,
 ) -> None:
     async def scenario(simulation: Simulation) -> None:

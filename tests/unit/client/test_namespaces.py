@@ -113,9 +113,7 @@ def test_what_goes_wrong_when_sending_is_told_with_the_names_that_the_user_knows
     simulate(1, scenario)
 
 
-def test_a_message_that_failed_goes_back_under_the_names_of_its_namespace_and_comes_again_without() -> (
-    None
-):
+def test_a_failed_message_goes_back_under_its_namespace_and_comes_again_without_it() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, topic="space%orders", queues=1) as cluster:
             cluster.name_server.route(WIRED_RETRY, cluster.broker, queues=1)

@@ -416,7 +416,7 @@ def test_the_end_of_a_transaction_reaches_a_broker_that_has_moved(
     assert "Connection refused" in caplog.text
 
 
-def test_the_warning_of_a_topic_that_cannot_be_made_names_the_broker_of_its_first_message_if_that_went_oneway(
+def test_the_warning_of_a_topic_not_made_names_the_broker_of_its_first_oneway_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario(simulation: Simulation) -> None:

@@ -84,7 +84,7 @@ def test_one_message_of_a_queue_at_a_time_and_many_queues_at_once() -> None:
     simulate(1, scenario)
 
 
-def test_async_for_gets_the_queue_in_order_and_the_next_only_when_the_one_before_is_done() -> None:
+def test_async_for_gets_the_queue_in_order_and_the_next_only_when_the_last_is_done() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 5)
@@ -104,7 +104,7 @@ def test_async_for_gets_the_queue_in_order_and_the_next_only_when_the_one_before
     simulate(1, scenario)
 
 
-def test_a_message_that_fails_is_handled_again_in_place_after_a_second_without_limit() -> None:
+def test_a_failed_message_is_handled_again_in_place_after_a_second_without_limit() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 3)
@@ -136,9 +136,7 @@ def test_the_pause_is_settable_and_retry_may_ask_for_its_own() -> None:
     simulate(1, scenario)
 
 
-def test_after_its_maximum_a_message_goes_to_the_retry_topic_to_become_a_dead_letter_and_the_next_follows() -> (
-    None
-):
+def test_after_its_last_attempt_a_message_is_a_dead_letter_and_the_next_follows() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             cluster.name_server.route("%RETRY%readers", cluster.broker, queues=1)
@@ -171,7 +169,7 @@ def test_a_dead_letter_that_nobody_takes_is_handled_on_in_place() -> None:
     simulate(1, scenario)
 
 
-def test_locks_are_taken_before_a_pull_renewed_every_20_seconds_and_given_back_at_the_end() -> None:
+def test_locks_are_taken_before_a_pull_renewed_every_20_seconds_and_given_back() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=2) as cluster:
             async with ordered(cluster, handler=Hands()) as consumer:
@@ -186,7 +184,7 @@ def test_locks_are_taken_before_a_pull_renewed_every_20_seconds_and_given_back_a
     simulate(1, scenario)
 
 
-def test_configured_queues_are_consumed_in_order_for_as_long_as_their_locks_are_renewed() -> None:
+def test_configured_queues_are_consumed_in_order_while_their_locks_are_renewed() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=2) as cluster:
             cluster.name_server.route("%RETRY%readers", cluster.broker, queues=1)
@@ -219,9 +217,7 @@ def test_a_queue_that_another_has_locked_is_waited_for() -> None:
     simulate(1, scenario)
 
 
-def test_a_queue_that_is_given_back_a_moment_after_a_notice_is_begun_at_once_however_long_it_was_waited_for() -> (
-    None
-):
+def test_a_queue_given_back_after_a_notice_is_begun_at_once_however_long_the_wait() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 1)
@@ -238,9 +234,7 @@ def test_a_queue_that_is_given_back_a_moment_after_a_notice_is_begun_at_once_how
     simulate(1, scenario)
 
 
-def test_without_a_good_answer_for_30_seconds_nothing_more_is_handled_until_the_queue_is_locked_again() -> (
-    None
-):
+def test_without_a_lock_answer_for_30_seconds_nothing_is_handled_until_it_is_locked() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 200)
@@ -261,7 +255,7 @@ def test_without_a_good_answer_for_30_seconds_nothing_more_is_handled_until_the_
     simulate(1, scenario)
 
 
-def test_a_queue_whose_lock_is_refused_is_left_at_once_and_its_offset_is_not_touched() -> None:
+def test_a_queue_whose_lock_is_refused_is_left_at_once_and_its_offset_untouched() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 100)
@@ -280,9 +274,7 @@ def test_a_queue_whose_lock_is_refused_is_left_at_once_and_its_offset_is_not_tou
     simulate(1, scenario)
 
 
-def test_a_queue_is_unlocked_only_when_its_last_handler_has_ended_and_what_it_did_is_committed() -> (
-    None
-):
+def test_a_queue_is_unlocked_only_when_its_last_handler_ended_and_is_committed() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=2) as cluster:
             fill(cluster, 5, queue_id=1)
@@ -307,7 +299,7 @@ def test_a_queue_is_unlocked_only_when_its_last_handler_has_ended_and_what_it_di
     simulate(1, scenario)
 
 
-def test_a_close_does_not_wait_for_ever_and_leaves_the_lock_of_a_handler_that_goes_on() -> None:
+def test_a_close_does_not_wait_for_ever_and_leaves_the_lock_of_a_running_handler() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 2)
@@ -383,9 +375,7 @@ def test_who_comes_again_under_the_name_that_holds_the_lock_has_its_queues_at_on
     simulate(1, scenario)
 
 
-def test_a_reset_holds_while_the_message_in_hand_ends_and_when_the_queue_is_lost_meanwhile() -> (
-    None
-):
+def test_a_reset_holds_while_the_message_in_hand_ends_and_if_the_queue_is_lost() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 10)
@@ -406,9 +396,7 @@ def test_a_reset_holds_while_the_message_in_hand_ends_and_when_the_queue_is_lost
     simulate(1, scenario)
 
 
-def test_what_a_handler_says_after_it_has_asked_for_the_message_again_does_not_count_for_the_next_attempt() -> (
-    None
-):
+def test_a_result_after_a_request_for_a_retry_does_not_count_for_the_next_attempt() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 2)

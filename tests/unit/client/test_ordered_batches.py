@@ -150,7 +150,7 @@ def test_a_list_that_fails_is_handled_again_in_place_as_a_whole(
 
 
 @WAYS
-def test_what_lies_before_the_one_that_failed_is_done_and_what_lies_behind_comes_again_with_it(
+def test_messages_before_a_failed_one_are_done_and_those_behind_come_again_with_it(
     way: Way,
 ) -> None:
     async def scenario(simulation: Simulation) -> None:
@@ -235,7 +235,7 @@ def test_after_its_retries_a_list_becomes_dead_letters_and_the_next_goes_on(way:
 
 
 @WAYS
-def test_a_handler_that_goes_on_after_it_has_asked_for_all_again_says_nothing_of_the_next_delivery(
+def test_a_handler_that_goes_on_after_asking_for_all_again_has_no_say_in_the_next_delivery(
     way: Way,
 ) -> None:
     async def scenario(simulation: Simulation) -> None:

@@ -120,7 +120,7 @@ def test_messages_of_a_batch_that_want_the_same_time_at_once_ask_for_it_once() -
     simulate(1, scenario)
 
 
-def test_a_push_consumer_handles_a_batch_one_by_one_and_what_fails_brings_all_of_it_again() -> None:
+def test_a_push_consumer_handles_a_batch_one_by_one_and_a_failure_brings_all_again() -> None:
     async def scenario(simulation: Simulation) -> None:
         handled = Handled(
             lambda message: Retry() if message.body == b"1" and message.attempt == 1 else None
@@ -152,9 +152,7 @@ def test_a_batch_that_cannot_be_taken_apart_is_told_of_and_left_out(
     simulate(1, scenario)
 
 
-def test_our_broker_and_a_simple_consumer_have_tags_of_batches_and_bring_one_again_from_the_retry_topic() -> (
-    None
-):
+def test_a_simple_consumer_filters_batches_by_tag_and_gets_one_from_the_retry_topic() -> None:
     async def story() -> None:
         async with running_broker() as broker:
             await make_batches(broker.broker_address)

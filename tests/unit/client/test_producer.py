@@ -326,7 +326,7 @@ def test_codes_that_mean_stored_but_become_a_status() -> None:
     simulate(1, scenario)
 
 
-def test_a_new_topic_takes_four_queues_of_the_default_topic_and_its_own_once_it_exists() -> None:
+def test_a_new_topic_takes_four_default_queues_and_its_own_once_it_exists() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with (
             scripted_cluster(simulation, topic="TBW102", queues=8) as cluster,

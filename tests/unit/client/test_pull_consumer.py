@@ -181,9 +181,7 @@ def test_a_damaged_message_is_left_out_and_named_and_the_others_come(
     simulate(1, scenario)
 
 
-def test_a_body_that_does_not_fit_its_crc_is_left_out_where_entries_have_no_crc_of_their_own() -> (
-    None
-):
+def test_a_body_of_a_wrong_crc_is_left_out_where_entries_have_no_crc_of_their_own() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with (
             scripted_cluster(simulation, queues=1) as cluster,

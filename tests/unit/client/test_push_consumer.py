@@ -50,7 +50,7 @@ async def fail_at(consumer: PushConsumer, body: bytes) -> None:
 # -----------------------------------------------------------------------------------------------
 
 
-def test_a_message_is_done_when_the_next_is_asked_for_and_not_committed_after_a_break() -> None:
+def test_a_message_is_done_when_the_next_is_asked_for_not_committed_after_a_break() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 5)
@@ -446,7 +446,7 @@ def test_several_topics_and_one_more_while_running() -> None:
 # -----------------------------------------------------------------------------------------------
 
 
-def test_two_members_share_the_queues_within_two_seconds_and_the_one_left_gets_them_all() -> None:
+def test_two_members_share_the_queues_within_two_seconds_and_the_last_gets_them_all() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=4) as cluster, consumer_of(cluster) as one:
             assert [queue.queue_id for queue in one.queues] == [0, 1, 2, 3]
@@ -751,7 +751,7 @@ def test_a_message_that_stays_damaged_is_left_out_and_the_others_are_delivered(
     simulate(1, scenario)
 
 
-def test_when_the_members_cannot_be_asked_everything_stays_and_is_looked_at_again_soon() -> None:
+def test_when_members_cannot_be_asked_everything_stays_and_is_looked_at_again_soon() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with (
             scripted_cluster(simulation, queues=2) as cluster,
@@ -839,9 +839,7 @@ def test_wrong_use_is_said_in_a_sentence() -> None:
     simulate(1, scenario)
 
 
-def test_a_close_that_its_caller_gives_up_waiting_for_goes_on_and_the_next_one_waits_for_it() -> (
-    None
-):
+def test_a_close_whose_caller_gave_up_waiting_goes_on_and_the_next_one_waits_for_it() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 5)

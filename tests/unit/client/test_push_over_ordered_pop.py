@@ -76,9 +76,7 @@ def test_a_message_that_fails_is_handled_again_in_place_and_what_follows_waits()
     simulate(1, scenario)
 
 
-def test_a_handler_that_goes_on_after_it_has_asked_for_its_message_again_says_nothing_of_the_next_delivery() -> (
-    None
-):
+def test_a_handler_that_goes_on_after_asking_again_has_no_say_in_the_next_delivery() -> None:
     async def scenario(simulation: Simulation) -> None:
         go_on = asyncio.Event()
         attempts: list[int] = []
@@ -104,9 +102,7 @@ def test_a_handler_that_goes_on_after_it_has_asked_for_its_message_again_says_no
     simulate(1, scenario)
 
 
-def test_after_its_retries_or_on_request_a_message_becomes_a_dead_letter_and_the_next_goes_on() -> (
-    None
-):
+def test_after_its_retries_or_on_request_a_message_becomes_a_dead_letter() -> None:
     async def scenario(simulation: Simulation) -> None:
         fates = {b"poison": Retry(level=-1), b"hopeless": Retry()}
         handled = Handled(lambda message: fates.get(message.body))
@@ -141,9 +137,7 @@ def test_a_long_line_of_slow_messages_stays_with_whoever_began_it() -> None:
     simulate(1, scenario)
 
 
-def test_a_handler_that_hangs_keeps_a_queue_for_its_invisible_time_and_then_another_member_goes_on_from_there() -> (
-    None
-):
+def test_a_hanging_handler_keeps_a_queue_for_its_invisible_time() -> None:
     async def scenario(simulation: Simulation) -> None:
         go_on = asyncio.Event()
         hung: list[bytes] = []
@@ -187,7 +181,7 @@ def test_what_a_lost_answer_brought_is_asked_for_again_at_once() -> None:
     simulate(1, scenario)
 
 
-def test_at_close_what_was_not_begun_is_given_back_and_comes_soon_to_the_next_member() -> None:
+def test_at_close_messages_not_begun_are_given_back_and_come_to_the_next_member() -> None:
     async def scenario(simulation: Simulation) -> None:
         handled, others = Handled(takes=2), Handled()
         async with popping(simulation) as (cluster, pops):

@@ -287,9 +287,7 @@ def test_at_close_running_handlers_finish_and_what_was_not_begun_is_given_back()
     simulate(1, scenario)
 
 
-def test_what_a_pop_brings_while_the_consumer_closes_is_given_back_and_nothing_that_is_handled() -> (
-    None
-):
+def test_what_a_pop_brings_during_a_close_is_given_back_but_nothing_being_handled() -> None:
     async def scenario(simulation: Simulation) -> None:
         handled = Handled(takes=3)
         async with popping(simulation) as (cluster, pops):

@@ -40,7 +40,10 @@ from turbopump.protocol.requests.send import SendMessageV2, SendReplyMessageV2
 from turbopump.testing.simulation import Simulation, simulate
 
 Scenario = Callable[[ScriptedCluster, Producer], Coroutine[Any, Any, None]]
-REQUEST = "CORRELATION_ID\x01c-1\x02REPLY_TO_CLIENT\x01somebody\x02TTL\x013000\x02CLUSTER\x01c\x02UNIQ_KEY\x01REQUEST-1\x02"
+REQUEST = (
+    "CORRELATION_ID\x01c-1\x02REPLY_TO_CLIENT\x01somebody\x02TTL\x013000\x02"
+    "CLUSTER\x01c\x02UNIQ_KEY\x01REQUEST-1\x02"
+)
 
 
 def producer_of(cluster: ScriptedCluster, **settings: Any) -> Producer:
@@ -177,9 +180,7 @@ def test_a_reply_that_says_it_is_compressed_and_is_not_is_taken_as_it_is() -> No
     with_producer(scenario)
 
 
-def test_a_request_without_a_reply_times_out_and_says_what_to_check_and_the_late_reply_is_counted() -> (
-    None
-):
+def test_a_request_without_a_reply_times_out_and_a_late_reply_is_counted() -> None:
     async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -364,7 +365,7 @@ def test_a_broker_that_answers_no_heartbeat_is_not_asked_but_another_one() -> No
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_brokers_do_every_request_ends_by_its_deadline_with_its_own_reply_or_an_error(
+def test_whatever_brokers_do_requests_end_by_their_deadlines_with_their_reply_or_an_error(
     seed: int,
 ) -> None:
     async def main(simulation: Simulation) -> None:
@@ -513,7 +514,7 @@ def test_a_consumer_replies_to_what_it_is_given() -> None:
     with_producer(scenario)
 
 
-def test_a_reply_is_brought_to_the_broker_that_the_request_came_from_and_else_to_another() -> None:
+def test_a_reply_is_brought_to_the_broker_of_its_request_and_else_to_another() -> None:
     async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
         one, two = cluster.brokers
         waiting = asyncio.create_task(producer.request(Message("orders", b"x"), timeout=10))

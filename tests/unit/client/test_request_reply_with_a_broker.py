@@ -66,7 +66,7 @@ def test_requests_are_replied_to_and_the_replies_are_kept() -> None:
     asyncio.run(story())
 
 
-def test_a_producer_that_gave_up_gets_nothing_and_one_that_left_is_told_to_the_replier() -> None:
+def test_a_producer_that_gave_up_gets_nothing_and_the_replier_hears_of_it() -> None:
     async def story() -> None:
         async with running_broker() as broker:
             await broker.create_topic("questions", 1)

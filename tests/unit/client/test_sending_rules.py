@@ -250,7 +250,7 @@ def test_every_request_of_every_client_is_signed(token: str | None) -> None:
     simulate(1, scenario)
 
 
-def test_clients_of_other_credentials_do_not_share_connections_and_empty_ones_are_refused() -> None:
+def test_clients_of_other_credentials_share_no_connections_and_need_some() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with (
             scripted_cluster(simulation) as cluster,

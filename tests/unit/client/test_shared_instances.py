@@ -96,7 +96,7 @@ def test_a_duplicate_is_refused_only_under_an_equal_name(
     simulate(1, scenario)
 
 
-def test_producers_of_one_group_and_no_name_share_an_instance_and_traces_of_one_name_too() -> None:
+def test_producers_of_one_group_without_a_name_share_an_instance_as_traces_do() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with (
             scripted_cluster(simulation) as cluster,
@@ -111,7 +111,7 @@ def test_producers_of_one_group_and_no_name_share_an_instance_and_traces_of_one_
     simulate(1, scenario)
 
 
-def test_the_unit_stands_in_the_client_id_and_other_name_servers_mean_another_instance() -> None:
+def test_the_unit_is_in_the_client_id_and_other_name_servers_mean_another_instance() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with (
             scripted_cluster(simulation) as cluster,
@@ -185,7 +185,7 @@ def test_a_member_that_comes_while_a_heartbeat_is_under_way_is_in_the_next() -> 
     simulate(1, scenario)
 
 
-def test_a_member_that_is_announced_while_a_heartbeat_is_under_way_waits_for_the_next() -> None:
+def test_a_member_announced_while_a_heartbeat_is_under_way_waits_for_the_next() -> None:
     """Its wait once began with the old heartbeat, which had just ended, again and again: the loop
     got no turn."""
 
@@ -246,9 +246,7 @@ def test_a_name_in_use_is_refused_to_who_cannot_share_its_instance(
     simulate(1, scenario)
 
 
-def test_a_name_serves_two_clusters_and_one_whose_name_servers_are_named_in_another_order_or_not_all() -> (
-    None
-):
+def test_a_name_serves_two_clusters_and_one_named_by_other_lists_of_name_servers() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation) as cluster:
             here, beside, elsewhere = cluster.name_server.address, "127.0.0.1:1", "127.0.0.1:2"
@@ -342,7 +340,7 @@ def test_who_has_a_name_has_it_though_nobody_keeps_the_client() -> None:
     simulate(1, scenario)
 
 
-def test_consumers_that_broadcast_without_a_name_share_it_unless_they_are_of_one_group() -> None:
+def test_broadcasting_consumers_without_a_name_share_one_unless_of_one_group() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with (
             scripted_cluster(simulation, queues=1) as cluster,

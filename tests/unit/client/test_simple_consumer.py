@@ -138,7 +138,7 @@ def test_a_wait_takes_nothing_and_hears_of_an_arrival_at_once() -> None:
     simulate(1, scenario)
 
 
-def test_a_wait_that_is_cancelled_loses_nothing_and_a_pop_that_is_cancelled_gives_back() -> None:
+def test_a_cancelled_wait_loses_nothing_and_a_cancelled_pop_gives_back() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
             with pytest.raises(TimeoutError):
@@ -158,9 +158,7 @@ def test_a_wait_that_is_cancelled_loses_nothing_and_a_pop_that_is_cancelled_give
     simulate(1, scenario)
 
 
-def test_what_the_pops_before_brought_is_given_back_too_when_a_receive_of_many_is_cancelled() -> (
-    None
-):
+def test_a_cancelled_receive_of_many_gives_back_what_earlier_pops_brought() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
             for i in range(50):

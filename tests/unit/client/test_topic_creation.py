@@ -95,9 +95,7 @@ def test_a_broker_that_lets_nothing_be_inherited_is_not_asked(
     assert "no broker lets new topics inherit" in caplog.text
 
 
-def test_a_broker_that_does_not_answer_costs_half_the_time_of_the_first_send_and_no_message() -> (
-    None
-):
+def test_a_silent_broker_costs_half_the_time_of_the_first_send_and_no_message() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with (
             scripted_cluster(simulation, topic=None) as cluster,

@@ -297,7 +297,7 @@ def test_a_large_batch_takes_no_other_messages_traces_with_it() -> None:
     simulate(1, scenario)
 
 
-def test_the_keys_of_a_trace_message_fit_its_properties_however_many_or_long_they_are() -> None:
+def test_the_keys_of_a_trace_message_fit_its_properties_however_many_or_long() -> None:
     def keys_of(records: list[TraceRecord]) -> list[list[str]]:
         messages = messages_of(records)
         assert all(
@@ -436,9 +436,7 @@ def test_a_consumer_leaves_a_record_before_and_after_each_handling() -> None:
     simulate(1, scenario)
 
 
-def test_an_ordered_consumer_leaves_records_of_every_attempt_and_async_for_of_what_is_settled() -> (
-    None
-):
+def test_ordered_consumers_trace_every_attempt_and_async_for_what_is_settled() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, queues=1) as cluster:
             cluster.name_server.route(TRACE_TOPIC, cluster.broker)

@@ -172,9 +172,7 @@ def test_a_broker_that_was_told_nothing_asks_the_checker() -> None:
     in_a_world(story)
 
 
-def test_another_producer_of_the_group_answers_for_one_that_has_died_even_if_it_has_never_sent() -> (
-    None
-):
+def test_another_producer_of_the_group_answers_for_a_dead_one_even_if_it_never_sent() -> None:
     async def story(world: World) -> None:
         async def undecided(_message: Message, _arg: object) -> None:
             return None

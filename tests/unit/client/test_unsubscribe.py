@@ -150,9 +150,7 @@ def test_however_early_a_topic_is_given_up_after_it_was_taken_up_no_queue_of_it_
     simulate(1, scenario)
 
 
-def test_in_order_a_queue_is_free_when_its_handler_has_ended_and_what_that_did_is_committed() -> (
-    None
-):
+def test_in_order_a_queue_is_free_when_its_handler_has_ended_and_is_committed() -> None:
     async def scenario(simulation: Simulation) -> None:
         go_on = asyncio.Event()
         begun: list[bytes] = []
@@ -200,7 +198,7 @@ def test_a_handler_may_give_up_its_own_topic(way: str) -> None:
     simulate(1, scenario)
 
 
-def test_what_was_not_consumed_can_be_given_up_without_a_word_and_before_the_start_too() -> None:
+def test_what_was_not_consumed_can_be_given_up_silently_and_before_the_start() -> None:
     async def scenario(simulation: Simulation) -> None:
         async with cluster_of(simulation, "pulled") as cluster:
             consumer = consumer_of(cluster, handler=Handled())

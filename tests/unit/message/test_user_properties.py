@@ -110,9 +110,7 @@ def test_an_id_of_one_s_own_and_what_java_lets_through_may_be_given(name: str) -
     assert Message("orders", b"x", properties={name: " v"}).properties == {name: " v"}
 
 
-def test_the_properties_of_one_s_own_are_told_apart_from_those_that_rocketmq_keeps_among_them() -> (
-    None
-):
+def test_own_properties_are_told_apart_from_those_that_rocketmq_keeps_among_them() -> None:
     message = Message(
         "orders",
         b"x",
@@ -126,9 +124,7 @@ def test_the_properties_of_one_s_own_are_told_apart_from_those_that_rocketmq_kee
     assert message.with_property("more", "2").properties == {**message.properties, "more": "2"}
 
 
-def test_a_received_message_is_sent_on_with_what_its_sender_said_of_it_and_without_what_brokers_put_in() -> (
-    None
-):
+def test_a_received_message_is_sent_on_with_its_senders_properties_not_the_brokers() -> None:
     async def story() -> None:
         async with running_broker() as broker:
             await broker.create_topic("orders", 1)

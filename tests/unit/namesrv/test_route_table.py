@@ -100,7 +100,7 @@ def test_a_first_registration_with_a_single_topic_is_refused_and_leaves_no_trace
     assert table.data_version("c", MASTER.address) is None
 
 
-def test_a_single_changed_topic_is_taken_from_a_registered_broker_and_the_others_stay() -> None:
+def test_a_single_changed_topic_of_a_registered_broker_is_taken_and_others_stay() -> None:
     table = RouteTable()
     table.register(registration(MASTER), "c1", 0.0)
     assert table.register(registration(MASTER, {"T": 6}, version=2), "c1", 1.0) == Accepted()
@@ -122,7 +122,7 @@ def test_under_a_version_already_seen_only_new_topics_count() -> None:
     assert queues_of(table, "V") == {"broker-a": 3}
 
 
-def test_topics_missing_from_a_registration_stay_unless_the_configuration_says_otherwise() -> None:
+def test_topics_missing_from_a_registration_stay_unless_configured_otherwise() -> None:
     for delete, left in ((False, {"broker-a": 4}), (True, {})):
         table = RouteTable(delete_missing_topics=delete)
         table.register(registration(MASTER), "c1", 0.0)

@@ -208,9 +208,7 @@ def test_a_missing_route_names_its_cause() -> None:
     play(scene)
 
 
-def test_a_silent_broker_is_forgotten_at_the_scan_after_its_time_out_and_its_connection_closed() -> (
-    None
-):
+def test_a_silent_broker_is_forgotten_and_disconnected_after_its_time_out() -> None:
     async def scene(world: World) -> None:
         broker, client = world.peer(), world.peer()
         await broker.register(heartbeat_timeout_millis=12_000)

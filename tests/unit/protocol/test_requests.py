@@ -119,7 +119,8 @@ def test_names_on_the_wire_are_apache_s() -> None:
         producer_group="g", topic="T", queue_id=1, properties="p", batch=True, broker_name="b"
     ).to_ext()
     assert send == {
-        "a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "0", "h": "0", "i": "p", "m": "true", "n": "b",
+        "a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "0", "h": "0",
+        "i": "p", "m": "true", "n": "b",
     }  # fmt: skip
     assert issubclass(SendBatchMessage, SendMessageV2)
     assert set(UnregisterClient(client_id="c", consumer_group="g").to_ext()) == {
@@ -130,7 +131,8 @@ def test_names_on_the_wire_are_apache_s() -> None:
         topic="T", queue_id=0, namespace="n", namespaced=True, bname="b", oneway=False, logical=True
     )
     assert common.to_ext() == {
-        "topic": "T", "queueId": "0", "ns": "n", "nsd": "true", "bname": "b", "oway": "false", "lo": "true",
+        "topic": "T", "queueId": "0", "ns": "n", "nsd": "true", "bname": "b",
+        "oway": "false", "lo": "true",
     }  # fmt: skip
 
 

@@ -246,9 +246,7 @@ def test_who_waits_for_room_is_refused_after_its_time_and_later_ones_at_once() -
     play(scene)
 
 
-def test_what_waited_behind_an_append_that_stood_still_is_refused_and_what_comes_later_is_not() -> (
-    None
-):
+def test_what_waited_behind_a_stalled_append_is_refused_and_what_comes_later_is_not() -> None:
     async def scene(loop: HandClock) -> None:
         stage = Stage(loop)
         connection, wire = stage.connect()

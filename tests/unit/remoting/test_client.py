@@ -168,7 +168,7 @@ def test_each_call_times_out_at_its_own_deadline() -> None:
     simulate(1, scenario)
 
 
-def test_calls_fail_at_once_when_their_connection_is_lost_and_the_next_one_connects_again() -> None:
+def test_calls_fail_at_once_when_their_connection_is_lost_and_the_next_reconnects() -> None:
     async def scene(
         client: RemotingClient, patient: Patient, address: str, server: RemotingServer
     ) -> None:
@@ -205,9 +205,7 @@ def test_a_cancelled_call_leaves_nothing_waiting_for_ever() -> None:
     run(scene)
 
 
-def test_closing_the_client_ends_calls_and_attempts_to_connect_with_an_error_not_a_cancellation() -> (
-    None
-):
+def test_closing_the_client_ends_calls_with_an_error_not_a_cancellation() -> None:
     async def scenario(simulation: Simulation) -> None:
         server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
         server = server_host.call(RemotingServer, Patient().router)

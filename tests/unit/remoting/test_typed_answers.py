@@ -94,7 +94,10 @@ def test_a_binary_header_and_one_that_begins_with_another_opaque_are_read_too() 
         assert isinstance(binary.result(), Command)
         first = open_connection.start_typed_call(6, b"", 3.0, SEND_ANSWER)
         second = open_connection.start_typed_call(7, b"", 3.0, SEND_ANSWER)
-        header = b'{"code":0,"extFields":{"opaque":6,"msgId":"AB","queueId":"1","queueOffset":"2"},"flag":1,"opaque":7,"version":1}'
+        header = (
+            b'{"code":0,"extFields":{"opaque":6,"msgId":"AB","queueId":"1","queueOffset":"2"},'
+            b'"flag":1,"opaque":7,"version":1}'
+        )
         open_connection.data_received(frame_head(len(header), 0) + header)
         assert (first.done(), second.result().opaque) == (False, 7)
         open_connection.data_received(answer(6))

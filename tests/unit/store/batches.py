@@ -35,7 +35,10 @@ def put_inner(
     store: MessageStore, bodies: list[bytes], queue_id: int = 0, topic: str = "B", **more: Any
 ) -> Placed:
     queue = store.queues.find_or_make(topic, queue_id)
-    properties = f"UNIQ_KEY\x01U{queue.max_index}\x02INNER_NUM\x01{len(bodies)}\x02INNER_BASE\x01{queue.max_index}\x02"
+    properties = (
+        f"UNIQ_KEY\x01U{queue.max_index}\x02INNER_NUM\x01{len(bodies)}\x02"
+        f"INNER_BASE\x01{queue.max_index}\x02"
+    )
     message = NewMessage(
         b"".join(encode_item(0, body, b"") for body in bodies), properties.encode(), 0
     )

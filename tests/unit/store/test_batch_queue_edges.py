@@ -266,7 +266,7 @@ def test_a_batch_behind_the_end_that_readers_may_see_is_not_given(reopened: Reop
     )
 
 
-def test_a_unit_written_just_now_that_points_behind_the_files_of_the_log_is_repaired_by_being_read(
+def test_a_new_unit_that_points_behind_the_files_of_the_log_is_repaired_by_being_read(
     tmp_path: Path,
 ) -> None:
     directory = BatchDirectory(tmp_path, with_crc=True)

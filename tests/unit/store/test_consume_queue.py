@@ -71,7 +71,7 @@ def test_a_cut_of_a_queue_without_files_changes_nothing(tmp_path: Path) -> None:
     assert (empty.max_index, empty.last_unit, list(tmp_path.iterdir())) == (0, None, [])
 
 
-def test_a_queue_whose_first_messages_are_gone_begins_in_the_middle_of_a_file_as_apaches_does(
+def test_a_queue_whose_first_messages_are_gone_begins_within_a_file_as_apaches_does(
     tmp_path: Path,
 ) -> None:
     queue = ConsumeQueue(SystemDisk(), tmp_path / "T" / "0", "T", 0, UNITS_PER_FILE * UNIT_SIZE)

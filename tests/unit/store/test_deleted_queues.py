@@ -104,9 +104,7 @@ def test_a_topic_that_was_not_yet_deleted_when_it_was_killed_goes_on(stop: Stop)
     found.disk.kill()
 
 
-def test_messages_that_came_to_a_queue_while_it_was_being_deleted_are_kept_if_a_kill_comes_first() -> (
-    None
-):
+def test_messages_that_came_while_their_queue_was_deleted_are_kept_if_a_kill_is_first() -> None:
     found = fill(trimmed=False)
     delete(found, "quiet")
     assert [put(found, "quiet") for _ in range(3)] == [25, 26, 27]
@@ -221,9 +219,7 @@ def test_each_copy_of_the_note_knows_of_a_deletion_that_was_told(
         again.disk.kill()
 
 
-def test_a_deletion_of_which_only_the_backup_cannot_be_told_is_done_and_the_backup_told_later() -> (
-    None
-):
+def test_a_deletion_that_fails_only_in_the_backup_is_done_and_the_backup_told_later() -> None:
     found = fill(trimmed=False)
     told = delete(found, "quiet")
     found.loop._due.pop(0).run()
@@ -252,9 +248,7 @@ def test_two_who_delete_a_topic_at_the_same_time_hear_the_same() -> None:
     found.disk.kill()
 
 
-def test_a_damaged_first_message_of_a_new_topic_is_no_reason_to_read_the_log_from_its_beginning() -> (
-    None
-):
+def test_a_damaged_first_message_of_a_new_topic_does_not_cause_a_read_of_the_whole_log() -> None:
     found = fill(trimmed=False)
     for _ in range(3):
         put(found, "busy")

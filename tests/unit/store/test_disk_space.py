@@ -106,9 +106,7 @@ def test_of_several_roots_the_least_used_counts_and_the_queues_count_always() ->
     assert "the disk of /queues is full: 91 % used" in (watched.watch.refusal or "")
 
 
-def test_sends_are_refused_from_one_level_on_and_taken_from_another_and_each_change_is_told_once() -> (
-    None
-):
+def test_sends_are_refused_from_one_level_and_taken_from_another_each_change_told_once() -> None:
     watched = Watched()
     refused = []
     for percent in (80, 89, 91, 95, 89, 86, 91, 86, 85, 89, 91, 84):
@@ -204,9 +202,7 @@ def test_another_error_of_a_new_file_is_passed_on_and_refuses_only_this_send() -
     assert watched.watch.refusal is None
 
 
-def test_new_files_for_the_brokers_own_appends_leave_a_hundredth_or_16_mib_free_in_one_root_and_beside_the_queues() -> (
-    None
-):
+def test_files_for_the_brokers_own_appends_leave_a_hundredth_or_16_mib_free() -> None:
     watched = Watched()
     fits = watched.watch.has_room_beside_reserve
     assert fits(1 << 40, 1 << 40), "nothing is known yet"

@@ -379,7 +379,7 @@ def test_an_index_that_cannot_grow_refuses_no_message_and_is_filled_at_the_next_
         again.close()
 
 
-def test_after_a_crash_no_file_reaches_across_the_time_from_which_apache_s_broker_fills_the_index_again(
+def test_after_a_crash_no_file_reaches_across_the_time_apaches_broker_refills_from(
     tmp_path: Path,
 ) -> None:
     """Its own index, after a crash of its own, has messages twice; ours has not, so that all files

@@ -121,9 +121,7 @@ def test_what_waited_for_room_is_indexed_by_the_next_start(
     assert machine.found() == machine.sent
 
 
-def test_a_start_without_room_for_the_index_serves_what_there_is_and_goes_on_when_there_is_room() -> (
-    None
-):
+def test_a_start_without_room_for_the_index_serves_and_goes_on_when_there_is_room() -> None:
     machine = Machine()
     machine.fill()
     machine.disk.kill()

@@ -63,7 +63,7 @@ def test_a_file_cut_at_any_byte_falls_back_to_the_one_before(tmp_path: Path) -> 
     assert failures == []
 
 
-def test_of_files_that_cannot_be_read_at_all_the_part_before_the_damage_is_used_and_they_are_kept(
+def test_of_unreadable_files_the_part_before_the_damage_is_used_and_they_are_kept(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "t.json"

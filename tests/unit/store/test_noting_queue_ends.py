@@ -145,9 +145,7 @@ def test_what_the_log_says_wins_against_the_end_of_an_emptied_queue() -> None:
     check(remove_directory({**later, RECORD: image[RECORD]}, "gone"), expected)
 
 
-def test_a_queue_goes_on_where_it_ended_although_its_last_messages_came_behind_the_newest_place_and_are_gone() -> (
-    None
-):
+def test_a_queue_goes_on_at_its_end_although_its_last_messages_after_the_note_are_gone() -> None:
     """The kill came before that place was saved, the start after it had nothing to note, and
     retention then removed the messages."""
     found = open_store({})

@@ -36,7 +36,7 @@ def stored(
 
 @pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize("with_crc", [False, True])
-def test_the_longest_properties_fit_the_signed_length_of_the_entry_and_one_byte_more_is_refused(
+def test_the_longest_properties_fit_the_signed_length_and_one_byte_more_is_refused(
     tmp_path: Path, with_crc: bool, batch: bool
 ) -> None:
     store = Directory(tmp_path, segment_size=1 << 17, with_crc=with_crc).open()

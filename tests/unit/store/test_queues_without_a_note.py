@@ -234,7 +234,7 @@ def test_an_empty_queue_of_a_topic_that_was_made_anew_does_not_get_its_deleted_m
 
 @pytest.mark.parametrize("goes_on", [True, False])
 @pytest.mark.parametrize("noted", [True, False])
-def test_a_queue_that_an_earlier_release_let_go_on_behind_its_old_messages_keeps_its_offsets(
+def test_a_queue_an_earlier_release_continued_behind_its_old_messages_keeps_its_offsets(
     noted: bool, goes_on: bool
 ) -> None:
     """It wrote the new messages in place of the first old ones and went on where those had

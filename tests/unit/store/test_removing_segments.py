@@ -37,7 +37,7 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_removed_segments_can_be_read_until_they_are_closed_and_their_space_is_freed_in_a_thread(
+def test_removed_segments_can_be_read_until_closed_and_are_freed_in_a_thread(
     tmp_path: Path,
 ) -> None:
     owner = Owner()

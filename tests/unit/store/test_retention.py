@@ -396,7 +396,7 @@ def kill_at(disk: SimulatedDisk, loop: SimulatedLoop, nth: int) -> None:
 
 
 @pytest.mark.parametrize("roots", [(), (Path("/one/log"), Path("/two/log"))])
-def test_a_crash_at_any_step_of_a_round_leaves_a_log_without_its_front_and_queues_that_fit_it(
+def test_a_crash_at_any_step_of_a_round_leaves_a_shorter_log_and_queues_that_fit_it(
     roots: tuple[Path, ...],
 ) -> None:
     machine = Machine(0, *roots)

@@ -26,7 +26,7 @@ def written(root: Path, numbers: int = 10, *, kept: int = 0) -> Directory:
     return directory
 
 
-def test_a_higher_size_is_refused_and_nothing_is_touched_where_the_log_could_not_go_on_with_it(
+def test_a_higher_size_is_refused_untouched_where_the_log_could_not_go_on_with_it(
     tmp_path: Path,
 ) -> None:
     directory = written(tmp_path / "store", kept=2)
@@ -47,7 +47,7 @@ def test_a_higher_size_is_refused_and_nothing_is_touched_where_the_log_could_not
 
 
 @pytest.mark.parametrize(("numbers", "kept"), [(3, 0), (18, 4)])
-def test_a_higher_size_is_taken_where_the_log_has_one_file_that_begins_where_such_a_file_would(
+def test_a_higher_size_is_taken_where_the_one_file_begins_where_such_a_file_would(
     tmp_path: Path, numbers: int, kept: int
 ) -> None:
     sent = [b"%03d " % number + b"x" * 900 for number in range(60)]

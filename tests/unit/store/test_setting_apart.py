@@ -254,7 +254,7 @@ def test_a_second_run_on_a_disk_that_goes_on_to_fail_keeps_both_originals(tmp_pa
     )
 
 
-def test_where_the_log_is_a_file_system_of_its_own_originals_stay_in_it_and_starts_pass_them_over(
+def test_where_the_log_is_its_own_file_system_originals_stay_and_starts_pass_them_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = filled(tmp_path / "store", stopped=True)

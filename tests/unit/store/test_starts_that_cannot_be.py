@@ -13,7 +13,7 @@ from turbopump.store import disk
 from turbopump.store.disk import MappedSegment
 
 
-def test_a_sector_of_the_log_that_cannot_be_read_is_named_and_zeros_in_its_place_let_the_store_start(
+def test_an_unreadable_sector_of_the_log_is_named_and_zeros_there_let_the_store_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = Directory(tmp_path / "store", segment_size=65536)

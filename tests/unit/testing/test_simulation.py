@@ -13,9 +13,7 @@ HOST = "10.0.0.1"
 FILE = Path("/data/file")
 
 
-def test_a_power_cut_takes_process_network_and_unsynced_data_and_a_boot_brings_the_host_back() -> (
-    None
-):
+def test_a_power_cut_takes_process_network_and_unsynced_data_and_a_boot_returns_all() -> None:
     async def scenario(simulation: Simulation) -> tuple[bytes | None, bool]:
         mount = simulation.disk(HOST).mount()
         mount.make_directory(FILE.parent)
