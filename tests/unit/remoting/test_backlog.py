@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.remoting.serving import frame
 
 from turbopump.protocol.codes import ResponseCode
@@ -112,218 +113,210 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("serialize_type", [0, 1])
-def test_thousands_of_requests_in_one_read_take_a_share_of_each_turn_and_keep_their_order(
-    serialize_type: int,
+@in_loop(play)
+async def test_thousands_of_requests_in_one_read_take_a_share_of_each_turn_and_keep_their_order(
+    loop: HandClock, /, serialize_type: int
 ) -> None:
-    async def scene(loop: HandClock) -> None:
-        stage = Stage(loop, Limits(wait_s=None))
-        connection, wire = stage.connect()
+    stage = Stage(loop, Limits(wait_s=None))
+    connection, wire = stage.connect()
+    before = loop.now
+    connection.data_received(stage.requests(1, 3000, serialize_type=serialize_type))
+    assert loop.now - before < TURN_S + 0.1, "a look is due every 16 KiB"
+    longest = 0.0
+    while len(stage.handled) < 3000:
         before = loop.now
-        connection.data_received(stage.requests(1, 3000, serialize_type=serialize_type))
-        assert loop.now - before < TURN_S + 0.1, "a look is due every 16 KiB"
-        longest = 0.0
-        while len(stage.handled) < 3000:
-            before = loop.now
-            await asyncio.sleep(0)
-            longest = max(longest, loop.now - before)
-        assert longest <= TURN_S + 2 * stage.cost
-        await turns()
-        assert stage.handled == list(range(1, 3001))
-        assert [answer.opaque for answer in wire.answers] == stage.handled
-        assert len(stage.backlog) == 0
-        assert not stage.backlog.busy
-
-    play(scene)
+        await asyncio.sleep(0)
+        longest = max(longest, loop.now - before)
+    assert longest <= TURN_S + 2 * stage.cost
+    await turns()
+    assert stage.handled == list(range(1, 3001))
+    assert [answer.opaque for answer in wire.answers] == stage.handled
+    assert len(stage.backlog) == 0
+    assert not stage.backlog.busy
 
 
-def test_many_connections_share_one_turn_and_one_line() -> None:
-    async def scene(loop: HandClock) -> None:
-        stage = Stage(loop)
-        stage.body = b"x" * 500
-        pairs = [stage.connect() for _ in range(5)]
-        before = loop.now
-        for number, (connection, _) in enumerate(pairs):
-            connection.data_received(stage.requests(number * 100, 40))
-        assert loop.now - before < 0.15, "a look is due every 64 KiB"
-        assert len(stage.backlog) > 0
-        pairs[4][0].data_received(frame(GetMinOffset(topic="t", queue_id=0), 999))
-        assert stage.others == [999], "what may not wait does not"
-        await until(lambda: len(stage.handled) == 200)
-        assert stage.handled == [number * 100 + one for number in range(5) for one in range(40)]
-        assert stage.refused == []
-
-    play(scene)
+@in_loop(play)
+async def test_many_connections_share_one_turn_and_one_line(loop: HandClock, /) -> None:
+    stage = Stage(loop)
+    stage.body = b"x" * 500
+    pairs = [stage.connect() for _ in range(5)]
+    before = loop.now
+    for number, (connection, _) in enumerate(pairs):
+        connection.data_received(stage.requests(number * 100, 40))
+    assert loop.now - before < 0.15, "a look is due every 64 KiB"
+    assert len(stage.backlog) > 0
+    pairs[4][0].data_received(frame(GetMinOffset(topic="t", queue_id=0), 999))
+    assert stage.others == [999], "what may not wait does not"
+    await until(lambda: len(stage.handled) == 200)
+    assert stage.handled == [number * 100 + one for number in range(5) for one in range(40)]
+    assert stage.refused == []
 
 
-def test_who_waits_too_long_is_refused_and_was_not_handled() -> None:
-    async def scene(loop: HandClock) -> None:
-        stage = Stage(loop)
-        connection, wire = stage.connect()
-        connection.data_received(stage.requests(1, 600))
-        await until(lambda: len(stage.backlog) == 0)
-        await turns()
-        handled, refused = (
-            set(stage.handled),
-            {answer.opaque for answer in wire.answers if answer.code == 2},
-        )
-        assert handled | refused == set(range(1, 601))
-        assert not handled & refused
-        assert {why for why, _, _ in stage.refused} == {Refused.WAITED}
-        assert min(waited for _, waited, _ in stage.refused) >= 0.2
-        assert [left for _, _, left in stage.refused][-1] == 0
-        assert len(wire.answers) == 600
-
-    play(scene)
+@in_loop(play)
+async def test_who_waits_too_long_is_refused_and_was_not_handled(loop: HandClock, /) -> None:
+    stage = Stage(loop)
+    connection, wire = stage.connect()
+    connection.data_received(stage.requests(1, 600))
+    await until(lambda: len(stage.backlog) == 0)
+    await turns()
+    handled, refused = (
+        set(stage.handled),
+        {answer.opaque for answer in wire.answers if answer.code == 2},
+    )
+    assert handled | refused == set(range(1, 601))
+    assert not handled & refused
+    assert {why for why, _, _ in stage.refused} == {Refused.WAITED}
+    assert min(waited for _, waited, _ in stage.refused) >= 0.2
+    assert [left for _, _, left in stage.refused][-1] == 0
+    assert len(wire.answers) == 600
 
 
-def test_the_line_is_bounded_and_a_refused_one_way_request_gets_no_answer() -> None:
-    async def scene(loop: HandClock) -> None:
-        stage = Stage(loop, Limits(size=10))
-        connection, wire = stage.connect()
-        stage.room = False
-        connection.data_received(stage.requests(1, 12) + stage.requests(13, 3, oneway=True))
-        assert len(stage.backlog) == 10
-        assert [why for why, _, _ in stage.refused] == [Refused.FULL] * 5
-        await turns()
-        assert [answer.opaque for answer in wire.answers] == [11, 12]
-
-    play(scene)
-
-
-def test_a_handler_that_waits_for_room_is_called_again_in_order_when_there_is_some() -> None:
-    async def scene(loop: HandClock) -> None:
-        stage = Stage(loop)
-        (one, _), (other, _) = stage.connect(), stage.connect()
-        one.data_received(stage.requests(1, 2))
-        stage.room = False
-        one.data_received(stage.requests(3, 2))
-        other.data_received(stage.requests(5, 2))
-        other.data_received(frame(GetMinOffset(topic="t", queue_id=0), 99))
-        assert (stage.handled, stage.others) == ([1, 2], [99])
-        stage.backlog.release()  # there is none yet
-        await turns()
-        assert stage.handled == [1, 2]
-        stage.room = True
-        stage.backlog.release()
-        await turns()
-        assert stage.handled == [1, 2, 3, 4, 5, 6]
-        one.data_received(stage.requests(7, 1))
-        assert stage.handled[-1] == 7, "the line is gone: at once again"
-
-    play(scene)
+@in_loop(play)
+async def test_the_line_is_bounded_and_a_refused_one_way_request_gets_no_answer(
+    loop: HandClock, /
+) -> None:
+    stage = Stage(loop, Limits(size=10))
+    connection, wire = stage.connect()
+    stage.room = False
+    connection.data_received(stage.requests(1, 12) + stage.requests(13, 3, oneway=True))
+    assert len(stage.backlog) == 10
+    assert [why for why, _, _ in stage.refused] == [Refused.FULL] * 5
+    await turns()
+    assert [answer.opaque for answer in wire.answers] == [11, 12]
 
 
-def test_who_waits_for_room_is_refused_after_its_time_and_later_ones_at_once() -> None:
-    async def scene(loop: HandClock) -> None:
-        stage = Stage(loop)
-        connection, wire = stage.connect()
-        stage.room = False
-        connection.data_received(stage.requests(1, 1))
-        loop.now += 0.199
-        connection.data_received(stage.requests(2, 1))
-        await turns()
-        assert stage.refused == []
-        loop.now += 0.011
-        await until(lambda: stage.refused)
-        assert stage.refused == [(Refused.WAITED, 0.21, 1)]
-        loop.now += 0.8
-        connection.data_received(stage.requests(3, 1))
-        await until(lambda: len(stage.refused) == 3)
-        assert [why for why, _, _ in stage.refused[1:]] == [Refused.NO_ROOM, Refused.WAITED]
-        stage.room = True
-        stage.backlog.release()
-        await turns()
-        connection.data_received(stage.requests(4, 1))
-        await turns()
-        assert stage.handled == [4]
-        assert [(answer.opaque, answer.code) for answer in wire.answers] == [
-            (1, 2),
-            (3, 2),
-            (2, 2),
-            (4, 0),
-        ]
-
-    play(scene)
+@in_loop(play)
+async def test_a_handler_that_waits_for_room_is_called_again_in_order_when_there_is_some(
+    loop: HandClock, /
+) -> None:
+    stage = Stage(loop)
+    (one, _), (other, _) = stage.connect(), stage.connect()
+    one.data_received(stage.requests(1, 2))
+    stage.room = False
+    one.data_received(stage.requests(3, 2))
+    other.data_received(stage.requests(5, 2))
+    other.data_received(frame(GetMinOffset(topic="t", queue_id=0), 99))
+    assert (stage.handled, stage.others) == ([1, 2], [99])
+    stage.backlog.release()  # there is none yet
+    await turns()
+    assert stage.handled == [1, 2]
+    stage.room = True
+    stage.backlog.release()
+    await turns()
+    assert stage.handled == [1, 2, 3, 4, 5, 6]
+    one.data_received(stage.requests(7, 1))
+    assert stage.handled[-1] == 7, "the line is gone: at once again"
 
 
-def test_what_waited_behind_a_stalled_append_is_refused_and_what_comes_later_is_not() -> None:
-    async def scene(loop: HandClock) -> None:
-        stage = Stage(loop)
-        connection, wire = stage.connect()
-
-        def stall() -> None:
-            loop.now += 1.5
-            stage.backlog.stood_still(1.5)
-
-        stage.before[3] = stall
-        connection.data_received(stage.requests(1, 6))
-        assert stage.handled == [1, 2, 3], "what was begun is done"
-        assert {why for why, _, _ in stage.refused} == {Refused.STOOD_STILL}
-        connection.data_received(stage.requests(7, 2))
-        await turns()
-        assert stage.handled == [1, 2, 3, 7, 8]
-        assert [(answer.opaque, answer.code) for answer in wire.answers] == [
-            *[(number, 0) for number in (1, 2, 3)],
-            *[(number, 2) for number in (4, 5, 6)],
-            *[(number, 0) for number in (7, 8)],
-        ]
-
-    play(scene)
-
-
-def test_a_stall_while_the_line_moves_refuses_the_line_and_not_the_one_that_stalled() -> None:
-    async def scene(loop: HandClock) -> None:
-        stage = Stage(loop)
-        connection, _ = stage.connect()
-        stage.room = False
-        connection.data_received(stage.requests(1, 4))
-        stage.room = True
-
-        def stall() -> None:
-            loop.now += 1.5
-            stage.backlog.stood_still(1.5)
-
-        stage.before[2] = stall
-        stage.backlog.release()
-        await turns()
-        assert stage.handled == [1, 2]
-        assert [why for why, _, _ in stage.refused] == [Refused.STOOD_STILL] * 2
-
-    play(scene)
+@in_loop(play)
+async def test_who_waits_for_room_is_refused_after_its_time_and_later_ones_at_once(
+    loop: HandClock, /
+) -> None:
+    stage = Stage(loop)
+    connection, wire = stage.connect()
+    stage.room = False
+    connection.data_received(stage.requests(1, 1))
+    loop.now += 0.199
+    connection.data_received(stage.requests(2, 1))
+    await turns()
+    assert stage.refused == []
+    loop.now += 0.011
+    await until(lambda: stage.refused)
+    assert stage.refused == [(Refused.WAITED, 0.21, 1)]
+    loop.now += 0.8
+    connection.data_received(stage.requests(3, 1))
+    await until(lambda: len(stage.refused) == 3)
+    assert [why for why, _, _ in stage.refused[1:]] == [Refused.NO_ROOM, Refused.WAITED]
+    stage.room = True
+    stage.backlog.release()
+    await turns()
+    connection.data_received(stage.requests(4, 1))
+    await turns()
+    assert stage.handled == [4]
+    assert [(answer.opaque, answer.code) for answer in wire.answers] == [
+        (1, 2),
+        (3, 2),
+        (2, 2),
+        (4, 0),
+    ]
 
 
-def test_without_a_longest_wait_nobody_is_refused_for_having_waited() -> None:
-    async def scene(loop: HandClock) -> None:
-        stage = Stage(loop, Limits(wait_s=None))
-        connection, _ = stage.connect()
-        stage.room = False
-        connection.data_received(stage.requests(1, 3))
-        loop.now += 0.9
-        stage.backlog.stood_still(0.9)
-        await turns()
-        stage.room = True
-        stage.backlog.release()
-        await turns()
-        assert (stage.handled, stage.refused) == ([1, 2, 3], [])
+@in_loop(play)
+async def test_what_waited_behind_a_stalled_append_is_refused_and_what_comes_later_is_not(
+    loop: HandClock, /
+) -> None:
+    stage = Stage(loop)
+    connection, wire = stage.connect()
 
-    play(scene)
+    def stall() -> None:
+        loop.now += 1.5
+        stage.backlog.stood_still(1.5)
+
+    stage.before[3] = stall
+    connection.data_received(stage.requests(1, 6))
+    assert stage.handled == [1, 2, 3], "what was begun is done"
+    assert {why for why, _, _ in stage.refused} == {Refused.STOOD_STILL}
+    connection.data_received(stage.requests(7, 2))
+    await turns()
+    assert stage.handled == [1, 2, 3, 7, 8]
+    assert [(answer.opaque, answer.code) for answer in wire.answers] == [
+        *[(number, 0) for number in (1, 2, 3)],
+        *[(number, 2) for number in (4, 5, 6)],
+        *[(number, 0) for number in (7, 8)],
+    ]
 
 
-def test_at_the_end_what_waits_is_handled_or_refused() -> None:
-    async def scene(loop: HandClock) -> None:
-        stage = Stage(loop)
-        stage.body = b"x" * 1000
-        connection, wire = stage.connect()
-        connection.data_received(stage.requests(1, 150))
-        assert len(stage.backlog) > 0
-        stage.cost = 0.0
-        stage.backlog.finish()
-        assert stage.handled == list(range(1, 151))
-        stage.room = False
-        connection.data_received(stage.requests(151, 2))
-        stage.backlog.finish()
-        await turns()
-        assert [why for why, _, _ in stage.refused] == [Refused.ENDING] * 2
-        assert len(wire.answers) == 152
+@in_loop(play)
+async def test_a_stall_while_the_line_moves_refuses_the_line_and_not_the_one_that_stalled(
+    loop: HandClock, /
+) -> None:
+    stage = Stage(loop)
+    connection, _ = stage.connect()
+    stage.room = False
+    connection.data_received(stage.requests(1, 4))
+    stage.room = True
 
-    play(scene)
+    def stall() -> None:
+        loop.now += 1.5
+        stage.backlog.stood_still(1.5)
+
+    stage.before[2] = stall
+    stage.backlog.release()
+    await turns()
+    assert stage.handled == [1, 2]
+    assert [why for why, _, _ in stage.refused] == [Refused.STOOD_STILL] * 2
+
+
+@in_loop(play)
+async def test_without_a_longest_wait_nobody_is_refused_for_having_waited(
+    loop: HandClock, /
+) -> None:
+    stage = Stage(loop, Limits(wait_s=None))
+    connection, _ = stage.connect()
+    stage.room = False
+    connection.data_received(stage.requests(1, 3))
+    loop.now += 0.9
+    stage.backlog.stood_still(0.9)
+    await turns()
+    stage.room = True
+    stage.backlog.release()
+    await turns()
+    assert (stage.handled, stage.refused) == ([1, 2, 3], [])
+
+
+@in_loop(play)
+async def test_at_the_end_what_waits_is_handled_or_refused(loop: HandClock, /) -> None:
+    stage = Stage(loop)
+    stage.body = b"x" * 1000
+    connection, wire = stage.connect()
+    connection.data_received(stage.requests(1, 150))
+    assert len(stage.backlog) > 0
+    stage.cost = 0.0
+    stage.backlog.finish()
+    assert stage.handled == list(range(1, 151))
+    stage.room = False
+    connection.data_received(stage.requests(151, 2))
+    stage.backlog.finish()
+    await turns()
+    assert [why for why, _, _ in stage.refused] == [Refused.ENDING] * 2
+    assert len(wire.answers) == 152

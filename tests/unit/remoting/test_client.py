@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.remoting.serving import serving, until
 
 from turbopump.errors import (
@@ -27,7 +28,7 @@ from turbopump.remoting.client import RemotingClient, split_address
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext, Response, Router
 from turbopump.remoting.server import RemotingServer
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 MAX = GetMaxOffset(topic="T", queue_id=0)
 
@@ -59,7 +60,7 @@ class Patient:
         self.asked.clear()
 
 
-def run(
+def with_client(
     scene: Callable[[RemotingClient, Patient, str, RemotingServer], Coroutine[Any, Any, None]],
     **options: Any,
 ) -> None:
@@ -90,82 +91,78 @@ def test_answers_in_any_order_reach_the_calls_they_belong_to(form: int) -> None:
         ]
         assert len(server.connections) == 1, "one connection is shared"
 
-    run(scene, serialize_type=form)
+    with_client(scene, serialize_type=form)
 
 
-def test_an_error_code_is_raised_with_its_remark_and_given_raw_to_who_wants_it() -> None:
-    async def scene(
-        client: RemotingClient, _patient: Patient, address: str, _server: RemotingServer
-    ) -> None:
-        request = UnregisterClient(client_id="c")
-        with pytest.raises(
-            ResponseError,
-            match=r"code 3 to UnregisterClient from .*request type "
-            r"35 not supported",
-        ) as caught:
-            await client.call(address, request)
-        assert (caught.value.code, caught.value.remark) == (3, " request type 35 not supported")
-        command = await client.exchange(address, request)
-        assert command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-
-    run(scene)
+@in_loop(with_client)
+async def test_an_error_code_is_raised_with_its_remark_and_given_raw_to_who_wants_it(
+    client: RemotingClient, patient: Patient, address: str, server: RemotingServer, /
+) -> None:
+    request = UnregisterClient(client_id="c")
+    with pytest.raises(
+        ResponseError,
+        match=r"code 3 to UnregisterClient from .*request type "
+        r"35 not supported",
+    ) as caught:
+        await client.call(address, request)
+    assert (caught.value.code, caught.value.remark) == (3, " request type 35 not supported")
+    command = await client.exchange(address, request)
+    assert command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
-def test_a_call_without_an_answer_times_out_and_a_late_answer_harms_nobody() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        patient = Patient()
-        server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
-        server = server_host.call(RemotingServer, patient.router)
-        await server_host.start(server.listen("10.0.0.1", 10911))
-        client = client_host.call(RemotingClient)
+@in_loop(simulated)
+async def test_a_call_without_an_answer_times_out_and_a_late_answer_harms_nobody(
+    simulation: Simulation, /
+) -> None:
+    patient = Patient()
+    server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
+    server = server_host.call(RemotingServer, patient.router)
+    await server_host.start(server.listen("10.0.0.1", 10911))
+    client = client_host.call(RemotingClient)
 
-        async def scene() -> None:
-            begun = simulation.loop.time()
-            outcomes = await asyncio.gather(
-                client.call("10.0.0.1:10911", minimum(1), timeout=5),
-                client.call("10.0.0.1:10911", minimum(2), timeout=1),
-                client.call("10.0.0.1:10911", minimum(3), timeout=3),
-                return_exceptions=True,
-            )
-            assert all(isinstance(outcome, CallTimeoutError) for outcome in outcomes)
-            assert 5 <= simulation.loop.time() - begun < 5.5
-            connection = await client.connect("10.0.0.1:10911")
-            assert connection.pending == 0
-            server_host.call(patient.answer)
-            await asyncio.sleep(1)
-            call = asyncio.ensure_future(client.call("10.0.0.1:10911", minimum(4), timeout=5))
-            await asyncio.sleep(1)
-            server_host.call(patient.answer)
-            assert (await call).offset == 40
-            await client.close()
+    async def scene() -> None:
+        begun = simulation.loop.time()
+        outcomes = await asyncio.gather(
+            client.call("10.0.0.1:10911", minimum(1), timeout=5),
+            client.call("10.0.0.1:10911", minimum(2), timeout=1),
+            client.call("10.0.0.1:10911", minimum(3), timeout=3),
+            return_exceptions=True,
+        )
+        assert all(isinstance(outcome, CallTimeoutError) for outcome in outcomes)
+        assert 5 <= simulation.loop.time() - begun < 5.5
+        connection = await client.connect("10.0.0.1:10911")
+        assert connection.pending == 0
+        server_host.call(patient.answer)
+        await asyncio.sleep(1)
+        call = asyncio.ensure_future(client.call("10.0.0.1:10911", minimum(4), timeout=5))
+        await asyncio.sleep(1)
+        server_host.call(patient.answer)
+        assert (await call).offset == 40
+        await client.close()
 
-        await client_host.start(scene())
-
-    simulate(1, scenario)
+    await client_host.start(scene())
 
 
-def test_each_call_times_out_at_its_own_deadline() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
-        server = server_host.call(RemotingServer, Patient().router)
-        await server_host.start(server.listen("10.0.0.1", 10911))
-        client = client_host.call(RemotingClient)
-        ended: dict[float, float] = {}
+@in_loop(simulated)
+async def test_each_call_times_out_at_its_own_deadline(simulation: Simulation, /) -> None:
+    server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
+    server = server_host.call(RemotingServer, Patient().router)
+    await server_host.start(server.listen("10.0.0.1", 10911))
+    client = client_host.call(RemotingClient)
+    ended: dict[float, float] = {}
 
-        async def call(timeout: float) -> None:
-            with pytest.raises(CallTimeoutError, match=r"no answer from 10\.0\.0\.1:10911"):
-                await client.call("10.0.0.1:10911", MAX, timeout=timeout)
-            ended[timeout] = simulation.loop.time()
+    async def call(timeout: float) -> None:
+        with pytest.raises(CallTimeoutError, match=r"no answer from 10\.0\.0\.1:10911"):
+            await client.call("10.0.0.1:10911", MAX, timeout=timeout)
+        ended[timeout] = simulation.loop.time()
 
-        async def scene() -> None:
-            await client.connect("10.0.0.1:10911")
-            begun = simulation.loop.time()
-            await asyncio.gather(*(call(timeout) for timeout in (4, 1, 3, 2)))
-            assert [round(ended[timeout] - begun, 1) for timeout in (1, 2, 3, 4)] == [1, 2, 3, 4]
+    async def scene() -> None:
+        await client.connect("10.0.0.1:10911")
+        begun = simulation.loop.time()
+        await asyncio.gather(*(call(timeout) for timeout in (4, 1, 3, 2)))
+        assert [round(ended[timeout] - begun, 1) for timeout in (1, 2, 3, 4)] == [1, 2, 3, 4]
 
-        await client_host.start(scene())
-
-    simulate(1, scenario)
+    await client_host.start(scene())
 
 
 def test_calls_fail_at_once_when_their_connection_is_lost_and_the_next_reconnects() -> None:
@@ -186,88 +183,84 @@ def test_calls_fail_at_once_when_their_connection_is_lost_and_the_next_reconnect
         assert len(server.connections) == 1
 
     closed: list[str] = []
-    run(scene, on_close=closed.append)
+    with_client(scene, on_close=closed.append)
 
 
-def test_a_cancelled_call_leaves_nothing_waiting_for_ever() -> None:
-    async def scene(
-        client: RemotingClient, patient: Patient, address: str, _server: RemotingServer
-    ) -> None:
-        call = asyncio.ensure_future(client.call(address, minimum(1), timeout=60))
-        await until(lambda: patient.asked)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        patient.answer()
-        connection = await client.connect(address)
-        await until(lambda: connection.pending == 0)
-
-    run(scene)
+@in_loop(with_client)
+async def test_a_cancelled_call_leaves_nothing_waiting_for_ever(
+    client: RemotingClient, patient: Patient, address: str, server: RemotingServer, /
+) -> None:
+    call = asyncio.ensure_future(client.call(address, minimum(1), timeout=60))
+    await until(lambda: patient.asked)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    patient.answer()
+    connection = await client.connect(address)
+    await until(lambda: connection.pending == 0)
 
 
-def test_closing_the_client_ends_calls_with_an_error_not_a_cancellation() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
-        server = server_host.call(RemotingServer, Patient().router)
-        await server_host.start(server.listen("10.0.0.1", 10911))
-        simulation.boot("10.0.0.3")
-        simulation.network.silence("10.0.0.3")
-        client = client_host.call(RemotingClient)
+@in_loop(simulated)
+async def test_closing_the_client_ends_calls_with_an_error_not_a_cancellation(
+    simulation: Simulation, /
+) -> None:
+    server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
+    server = server_host.call(RemotingServer, Patient().router)
+    await server_host.start(server.listen("10.0.0.1", 10911))
+    simulation.boot("10.0.0.3")
+    simulation.network.silence("10.0.0.3")
+    client = client_host.call(RemotingClient)
 
-        async def scene() -> None:
-            calls = [
-                asyncio.ensure_future(client.call(f"{host}:10911", MAX, timeout=60))
-                for host in ("10.0.0.1", "10.0.0.3")
-            ]
-            await asyncio.sleep(1)
-            await client.close()
-            open_, opening = await asyncio.gather(*calls, return_exceptions=True)
-            assert isinstance(open_, ConnectionLostError)
-            assert isinstance(opening, ConnectError)
+    async def scene() -> None:
+        calls = [
+            asyncio.ensure_future(client.call(f"{host}:10911", MAX, timeout=60))
+            for host in ("10.0.0.1", "10.0.0.3")
+        ]
+        await asyncio.sleep(1)
+        await client.close()
+        open_, opening = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(open_, ConnectionLostError)
+        assert isinstance(opening, ConnectError)
 
-        await client_host.start(scene())
-
-    simulate(1, scenario)
-
-
-def test_an_address_where_nobody_listens_is_named() -> None:
-    async def scene(
-        client: RemotingClient, _patient: Patient, _address: str, _server: RemotingServer
-    ) -> None:
-        with socket.socket() as bound:
-            bound.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{bound.getsockname()[1]}"
-            for attempt in (
-                client.call(address, MAX),
-                client.send_oneway(address, MAX),
-                client.connect(address),
-            ):
-                with pytest.raises(ConnectError, match=f"cannot connect to {address}"):
-                    await attempt
-
-    run(scene)
+    await client_host.start(scene())
 
 
-def test_a_host_that_does_not_answer_takes_no_longer_than_asked() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        client_host = simulation.boot("10.0.0.2")
-        simulation.boot("10.0.0.1")
-        simulation.network.silence("10.0.0.1")
-        client = client_host.call(RemotingClient)
+@in_loop(with_client)
+async def test_an_address_where_nobody_listens_is_named(
+    client: RemotingClient, patient: Patient, to: str, server: RemotingServer, /
+) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        for attempt in (
+            client.call(address, MAX),
+            client.send_oneway(address, MAX),
+            client.connect(address),
+        ):
+            with pytest.raises(ConnectError, match=f"cannot connect to {address}"):
+                await attempt
 
-        async def scene() -> None:
-            begun = simulation.loop.time()
-            with pytest.raises(ConnectError, match=r"no connection to 10\.0\.0\.1:1 within 1\.0 s"):
-                await client.call("10.0.0.1:1", MAX, timeout=1)
-            assert simulation.loop.time() - begun == pytest.approx(1, abs=0.1)
-            with pytest.raises(ConnectError, match=r"within 3\.0 s|within 2\.\d s|no connection"):
-                await client.call("10.0.0.1:1", MAX, timeout=60)
-            assert simulation.loop.time() - begun < 5
-            await client.close()
 
-        await client_host.start(scene())
+@in_loop(simulated)
+async def test_a_host_that_does_not_answer_takes_no_longer_than_asked(
+    simulation: Simulation, /
+) -> None:
+    client_host = simulation.boot("10.0.0.2")
+    simulation.boot("10.0.0.1")
+    simulation.network.silence("10.0.0.1")
+    client = client_host.call(RemotingClient)
 
-    simulate(1, scenario)
+    async def scene() -> None:
+        begun = simulation.loop.time()
+        with pytest.raises(ConnectError, match=r"no connection to 10\.0\.0\.1:1 within 1\.0 s"):
+            await client.call("10.0.0.1:1", MAX, timeout=1)
+        assert simulation.loop.time() - begun == pytest.approx(1, abs=0.1)
+        with pytest.raises(ConnectError, match=r"within 3\.0 s|within 2\.\d s|no connection"):
+            await client.call("10.0.0.1:1", MAX, timeout=60)
+        assert simulation.loop.time() - begun < 5
+        await client.close()
+
+    await client_host.start(scene())
 
 
 @pytest.mark.parametrize(
@@ -284,18 +277,16 @@ def test_addresses_may_be_names_or_v4_or_v6() -> None:
     assert split_address("[::1]:9876") == ("::1", 9876)
 
 
-def test_a_oneway_request_arrives_and_wants_nothing() -> None:
-    async def scene(
-        client: RemotingClient, patient: Patient, address: str, _server: RemotingServer
-    ) -> None:
-        await client.send_oneway(address, minimum(3))
-        await until(lambda: patient.asked)
-        assert patient.asked[0][1].is_oneway
-        patient.answer()
-        connection = await client.connect(address)
-        assert connection.pending == 0
-
-    run(scene)
+@in_loop(with_client)
+async def test_a_oneway_request_arrives_and_wants_nothing(
+    client: RemotingClient, patient: Patient, address: str, server: RemotingServer, /
+) -> None:
+    await client.send_oneway(address, minimum(3))
+    await until(lambda: patient.asked)
+    assert patient.asked[0][1].is_oneway
+    patient.answer()
+    connection = await client.connect(address)
+    assert connection.pending == 0
 
 
 def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
@@ -320,123 +311,109 @@ def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
         await until(lambda: heard)
         assert heard == ["g"]
 
-    run(scene, router=router)
+    with_client(scene, router=router)
 
 
-def test_an_answer_without_its_fields_is_an_error_of_the_header() -> None:
-    async def scene(
-        client: RemotingClient, patient: Patient, address: str, _server: RemotingServer
-    ) -> None:
-        call = asyncio.ensure_future(client.call(address, minimum(1)))
-        await until(lambda: patient.asked)
-        patient.asked[0][1].answer(Response())
-        with pytest.raises(HeaderError, match="field offset is missing"):
-            await call
-
-    run(scene)
+@in_loop(with_client)
+async def test_an_answer_without_its_fields_is_an_error_of_the_header(
+    client: RemotingClient, patient: Patient, address: str, server: RemotingServer, /
+) -> None:
+    call = asyncio.ensure_future(client.call(address, minimum(1)))
+    await until(lambda: patient.asked)
+    patient.asked[0][1].answer(Response())
+    with pytest.raises(HeaderError, match="field offset is missing"):
+        await call
 
 
-def test_a_disconnected_address_is_connected_anew() -> None:
-    async def scene(
-        client: RemotingClient, _patient: Patient, address: str, _server: RemotingServer
-    ) -> None:
-        first = await client.connect(address)
-        assert await client.connect(address) is first
-        client.disconnect(address)
-        client.disconnect(address)
-        second = await client.connect(address)
-        assert second is not first
-        await until(lambda: first.closed)
-        assert client.connected(address), (
-            "the end of the old one is not taken for the end of the new one"
-        )
-
-    run(scene)
+@in_loop(with_client)
+async def test_a_disconnected_address_is_connected_anew(
+    client: RemotingClient, patient: Patient, address: str, server: RemotingServer, /
+) -> None:
+    first = await client.connect(address)
+    assert await client.connect(address) is first
+    client.disconnect(address)
+    client.disconnect(address)
+    second = await client.connect(address)
+    assert second is not first
+    await until(lambda: first.closed)
+    assert client.connected(address), (
+        "the end of the old one is not taken for the end of the new one"
+    )
 
 
-def test_a_closed_connection_refuses_calls_and_drops_frames() -> None:
-    async def scene(
-        client: RemotingClient, _patient: Patient, address: str, _server: RemotingServer
-    ) -> None:
-        connection = await client.connect(address)
-        connection.close()
-        await until(lambda: connection.closed)
-        with pytest.raises(ConnectionLostError, match="is closed"):
-            await connection.start_call(1, b"", 1.0)
-        connection.send_frame(b"dropped")
-        connection.close()
-        connection.abort()
-        await connection.drain()
-
-    run(scene)
+@in_loop(with_client)
+async def test_a_closed_connection_refuses_calls_and_drops_frames(
+    client: RemotingClient, patient: Patient, address: str, server: RemotingServer, /
+) -> None:
+    connection = await client.connect(address)
+    connection.close()
+    await until(lambda: connection.closed)
+    with pytest.raises(ConnectionLostError, match="is closed"):
+        await connection.start_call(1, b"", 1.0)
+    connection.send_frame(b"dropped")
+    connection.close()
+    connection.abort()
+    await connection.drain()
 
 
-def test_opaque_numbers_stay_positive_and_are_not_used_twice_in_a_row() -> None:
-    async def scene(
-        client: RemotingClient, _patient: Patient, address: str, _server: RemotingServer
-    ) -> None:
-        connection = await client.connect(address)
-        connection._opaque = 0x7FFFFFFE
-        assert [connection.next_opaque for _ in range(3)] == [0x7FFFFFFF, 0, 1]
-
-    run(scene)
+@in_loop(with_client)
+async def test_opaque_numbers_stay_positive_and_are_not_used_twice_in_a_row(
+    client: RemotingClient, patient: Patient, address: str, server: RemotingServer, /
+) -> None:
+    connection = await client.connect(address)
+    connection._opaque = 0x7FFFFFFE
+    assert [connection.next_opaque for _ in range(3)] == [0x7FFFFFFF, 0, 1]
 
 
-def test_both_sides_may_send_more_than_their_buffers_hold() -> None:
+@in_loop
+async def test_both_sides_may_send_more_than_their_buffers_hold() -> None:
     """If a client too stopped reading while it cannot write, neither side would ever go on."""
-
-    async def scene() -> None:
-        router = Router()
-        router.add(
-            SendMessageV2,
-            lambda _request, context: Response(OffsetReply(offset=0), body=context.body),
+    router = Router()
+    router.add(
+        SendMessageV2, lambda _request, context: Response(OffsetReply(offset=0), body=context.body)
+    )
+    async with serving(router) as (_, host, port):
+        client = RemotingClient()
+        body = bytes(3 << 20)
+        request = SendMessageV2(topic="T", queue_id=0)
+        answers = await asyncio.gather(
+            *(client.exchange(f"{host}:{port}", request, body, timeout=30) for _ in range(24))
         )
-        async with serving(router) as (_, host, port):
-            client = RemotingClient()
-            body = bytes(3 << 20)
-            request = SendMessageV2(topic="T", queue_id=0)
-            answers = await asyncio.gather(
-                *(client.exchange(f"{host}:{port}", request, body, timeout=30) for _ in range(24))
-            )
-            assert [len(answer.body) for answer in answers] == [len(body)] * 24
-            await client.close()
-
-    asyncio.run(scene())
+        assert [len(answer.body) for answer in answers] == [len(body)] * 24
+        await client.close()
 
 
 @pytest.mark.parametrize("ending", ["the peer reads", "the connection is lost"])
-def test_a_sender_can_wait_until_a_slow_peer_has_read(ending: str) -> None:
-    async def main() -> None:
-        go_on, over = asyncio.Event(), asyncio.Event()
+@in_loop
+async def test_a_sender_can_wait_until_a_slow_peer_has_read(ending: str) -> None:
+    go_on, over = asyncio.Event(), asyncio.Event()
 
-        async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await go_on.wait()
-            if ending == "the peer reads":
-                while await reader.read(1 << 20):
-                    pass
-            writer.transport.abort()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
-            over.set()
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await go_on.wait()
+        if ending == "the peer reads":
+            while await reader.read(1 << 20):
+                pass
+        writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        over.set()
 
-        server = await asyncio.start_server(slow, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        client = RemotingClient()
-        connection = await client.connect(f"127.0.0.1:{port}")
-        await connection.drain()  # nothing is waiting
-        connection.send_frame(bytes(32 << 20))
-        await until(lambda: connection._writing_paused)
-        waiting = asyncio.ensure_future(connection.drain())
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert not waiting.done()
-        go_on.set()
-        async with asyncio.timeout(10):
-            await waiting
-        await client.close()
-        async with asyncio.timeout(10):
-            await over.wait()
-        server.close()
-        await server.wait_closed()
-
-    asyncio.run(main())
+    server = await asyncio.start_server(slow, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = RemotingClient()
+    connection = await client.connect(f"127.0.0.1:{port}")
+    await connection.drain()  # nothing is waiting
+    connection.send_frame(bytes(32 << 20))
+    await until(lambda: connection._writing_paused)
+    waiting = asyncio.ensure_future(connection.drain())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    go_on.set()
+    async with asyncio.timeout(10):
+        await waiting
+    await client.close()
+    async with asyncio.timeout(10):
+        await over.wait()
+    server.close()
+    await server.wait_closed()

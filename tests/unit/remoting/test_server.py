@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.remoting.serving import frame, raw_peer, serving, until
 
 from turbopump.errors import ConfigError, MessageError
@@ -18,13 +18,9 @@ from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset, Offs
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext, Response, Router
 from turbopump.remoting.server import RemotingServer
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 MIN = GetMinOffset(topic="T", queue_id=5)
-
-
-def run(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(scene())
 
 
 def answering() -> Router:
@@ -42,68 +38,55 @@ def answering() -> Router:
 
 
 @pytest.mark.parametrize("form", [JSON, ROCKETMQ])
-def test_a_request_in_either_form_is_answered_under_its_number(form: int) -> None:
-    async def scene() -> None:
-        async with serving(answering()) as (_, host, port), raw_peer(host, port) as peer:
-            peer.write(frame(MIN, 77, serialize_type=form))
-            answer = await peer.read()
-            assert answer is not None
-            assert (answer.code, answer.opaque, answer.flag, answer.ext) == (
-                0,
-                77,
-                1,
-                {"offset": "5"},
-            )
-            assert (answer.language, answer.serialize_type) == (LanguageCode.PYTHON, JSON)
-
-    run(scene)
+@in_loop
+async def test_a_request_in_either_form_is_answered_under_its_number(form: int) -> None:
+    async with serving(answering()) as (_, host, port), raw_peer(host, port) as peer:
+        peer.write(frame(MIN, 77, serialize_type=form))
+        answer = await peer.read()
+        assert answer is not None
+        assert (answer.code, answer.opaque, answer.flag, answer.ext) == (0, 77, 1, {"offset": "5"})
+        assert (answer.language, answer.serialize_type) == (LanguageCode.PYTHON, JSON)
 
 
-def test_all_requests_of_one_read_are_answered_with_one_write() -> None:
-    async def scene() -> None:
-        writes: list[bytes] = []
-        loop = asyncio.get_running_loop()
-        connection = Connection(answering())
+@in_loop
+async def test_all_requests_of_one_read_are_answered_with_one_write() -> None:
+    writes: list[bytes] = []
+    loop = asyncio.get_running_loop()
+    connection = Connection(answering())
 
-        class Transport(asyncio.Transport):
-            def write(self, data: Any) -> None:
-                writes.append(bytes(data))
+    class Transport(asyncio.Transport):
+        def write(self, data: Any) -> None:
+            writes.append(bytes(data))
 
-            def set_write_buffer_limits(
-                self, high: int | None = None, low: int | None = None
-            ) -> None:
-                pass
+        def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+            pass
 
-        connection.connection_made(Transport({"peername": ("10.0.0.9", 5)}))
-        connection.data_received(b"".join(frame(MIN, number) for number in range(100)))
-        assert len(writes) == 1
-        assert writes[0].count(b'"offset":"5"') == 100
-        connection.send_frame(b"one ")
-        connection.send_frame(b"two")
-        assert len(writes) == 1
-        done = loop.create_future()
-        loop.call_soon(done.set_result, None)
-        await done
-        assert writes[1:] == [b"one two"], "what one loop turn sends goes out together"
-        assert connection.peer == "10.0.0.9:5"
-
-    run(scene)
+    connection.connection_made(Transport({"peername": ("10.0.0.9", 5)}))
+    connection.data_received(b"".join(frame(MIN, number) for number in range(100)))
+    assert len(writes) == 1
+    assert writes[0].count(b'"offset":"5"') == 100
+    connection.send_frame(b"one ")
+    connection.send_frame(b"two")
+    assert len(writes) == 1
+    done = loop.create_future()
+    loop.call_soon(done.set_result, None)
+    await done
+    assert writes[1:] == [b"one two"], "what one loop turn sends goes out together"
+    assert connection.peer == "10.0.0.9:5"
 
 
-def test_a_oneway_request_gets_no_answer_even_if_it_fails() -> None:
-    async def scene() -> None:
-        async with serving(answering()) as (_, host, port), raw_peer(host, port) as peer:
-            peer.write(
-                frame(MIN, 1, oneway=True),
-                frame(GetMaxOffset(topic="T", queue_id=0), 2, oneway=True),
-                encode_command(Command(9999, opaque=3, flag=2)),
-                frame(MIN, 4),
-            )
-            answer = await peer.read()
-            assert answer is not None
-            assert answer.opaque == 4
-
-    run(scene)
+@in_loop
+async def test_a_oneway_request_gets_no_answer_even_if_it_fails() -> None:
+    async with serving(answering()) as (_, host, port), raw_peer(host, port) as peer:
+        peer.write(
+            frame(MIN, 1, oneway=True),
+            frame(GetMaxOffset(topic="T", queue_id=0), 2, oneway=True),
+            encode_command(Command(9999, opaque=3, flag=2)),
+            frame(MIN, 4),
+        )
+        answer = await peer.read()
+        assert answer is not None
+        assert answer.opaque == 4
 
 
 def test_a_failing_handler_answers_one_without_a_traceback(
@@ -123,40 +106,38 @@ def test_a_failing_handler_answers_one_without_a_traceback(
             assert following.code == 0
 
     with caplog.at_level(logging.ERROR):
-        run(scene)
+        asyncio.run(scene())
     assert "secret" in caplog.text, "the log has it"
 
 
-def test_later_answers_and_their_failures_reach_the_peer_in_their_own_time() -> None:
-    async def scene() -> None:
-        router = Router()
-        gates: list[asyncio.Future[None]] = []
+@in_loop
+async def test_later_answers_and_their_failures_reach_the_peer_in_their_own_time() -> None:
+    router = Router()
+    gates: list[asyncio.Future[None]] = []
 
-        async def later(request: GetMinOffset, _context: RequestContext) -> Response | None:
-            gate = asyncio.get_running_loop().create_future()
-            gates.append(gate)
-            await gate
-            if request.queue_id == 1:
-                raise MessageError("told as it is")
-            return Response(OffsetReply(offset=request.queue_id)) if request.queue_id != 2 else None
+    async def later(request: GetMinOffset, _context: RequestContext) -> Response | None:
+        gate = asyncio.get_running_loop().create_future()
+        gates.append(gate)
+        await gate
+        if request.queue_id == 1:
+            raise MessageError("told as it is")
+        return Response(OffsetReply(offset=request.queue_id)) if request.queue_id != 2 else None
 
-        router.add(GetMinOffset, later)
-        async with serving(router) as (_, host, port), raw_peer(host, port) as peer:
-            peer.write(
-                *(frame(GetMinOffset(topic="T", queue_id=number), number) for number in range(4))
-            )
-            await until(lambda: len(gates) == 4)
-            for gate in reversed(gates):
-                gate.set_result(None)
-                await asyncio.sleep(0)
-            answers = [await peer.read() for _ in range(3)]
-            assert [(a.opaque, a.code, a.remark) for a in answers if a] == [
-                (3, 0, None),
-                (1, 1, "told as it is"),
-                (0, 0, None),
-            ]
-
-    run(scene)
+    router.add(GetMinOffset, later)
+    async with serving(router) as (_, host, port), raw_peer(host, port) as peer:
+        peer.write(
+            *(frame(GetMinOffset(topic="T", queue_id=number), number) for number in range(4))
+        )
+        await until(lambda: len(gates) == 4)
+        for gate in reversed(gates):
+            gate.set_result(None)
+            await asyncio.sleep(0)
+        answers = [await peer.read() for _ in range(3)]
+        assert [(a.opaque, a.code, a.remark) for a in answers if a] == [
+            (3, 0, None),
+            (1, 1, "told as it is"),
+            (0, 0, None),
+        ]
 
 
 @pytest.mark.parametrize(
@@ -177,34 +158,30 @@ def test_later_answers_and_their_failures_reach_the_peer_in_their_own_time() -> 
         ),
     ],
 )
-def test_what_cannot_be_served_is_answered_with_a_code_and_a_reason(
+@in_loop
+async def test_what_cannot_be_served_is_answered_with_a_code_and_a_reason(
     command: Command, code: int, remark: str
 ) -> None:
-    async def scene() -> None:
-        async with serving(answering()) as (_, host, port), raw_peer(host, port) as peer:
-            for form in (JSON, ROCKETMQ):
-                command.serialize_type = form
-                peer.write(encode_command(command))
-                answer = await peer.read()
-                assert answer is not None
-                assert answer.code == code
-                assert remark in (answer.remark or "")
-
-    run(scene)
-
-
-def test_an_answer_to_nothing_is_passed_over() -> None:
-    async def scene() -> None:
-        async with serving(answering()) as (_, host, port), raw_peer(host, port) as peer:
-            peer.write(
-                encode_command(Command(31, opaque=1, flag=1, ext={"topic": "T", "queueId": "0"})),
-                frame(MIN, 2),
-            )
+    async with serving(answering()) as (_, host, port), raw_peer(host, port) as peer:
+        for form in (JSON, ROCKETMQ):
+            command.serialize_type = form
+            peer.write(encode_command(command))
             answer = await peer.read()
             assert answer is not None
-            assert answer.opaque == 2
+            assert answer.code == code
+            assert remark in (answer.remark or "")
 
-    run(scene)
+
+@in_loop
+async def test_an_answer_to_nothing_is_passed_over() -> None:
+    async with serving(answering()) as (_, host, port), raw_peer(host, port) as peer:
+        peer.write(
+            encode_command(Command(31, opaque=1, flag=1, ext={"topic": "T", "queueId": "0"})),
+            frame(MIN, 2),
+        )
+        answer = await peer.read()
+        assert answer is not None
+        assert answer.opaque == 2
 
 
 BAD = {
@@ -250,155 +227,141 @@ def test_bad_bytes_close_their_own_connection_after_the_answers_before_them(
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(scene())
     else:
-        run(scene)
+        asyncio.run(scene())
 
 
-def test_a_peer_that_does_not_read_is_not_read_from() -> None:
-    async def scene() -> None:
-        router = Router()
-        asked: list[int] = []
+@in_loop
+async def test_a_peer_that_does_not_read_is_not_read_from() -> None:
+    router = Router()
+    asked: list[int] = []
 
-        def large(request: GetMinOffset, _context: RequestContext) -> Response:
-            asked.append(request.queue_id)
-            return Response(OffsetReply(offset=0), body=bytes(1 << 20))
+    def large(request: GetMinOffset, _context: RequestContext) -> Response:
+        asked.append(request.queue_id)
+        return Response(OffsetReply(offset=0), body=bytes(1 << 20))
 
-        router.add(GetMinOffset, large)
-        async with serving(router) as (_, host, port), raw_peer(host, port) as peer:
-            for number in range(200):
-                peer.write(frame(GetMinOffset(topic="T" * 10_000, queue_id=number), number))
-            first = await peer.read()
-            assert first is not None
-            assert len(asked) < 150, "200 MB of answers are not held in memory"
-            for _ in range(199):
-                assert await peer.read() is not None
-            assert asked == list(range(200)), "it goes on when the peer reads again"
-
-    run(scene)
+    router.add(GetMinOffset, large)
+    async with serving(router) as (_, host, port), raw_peer(host, port) as peer:
+        for number in range(200):
+            peer.write(frame(GetMinOffset(topic="T" * 10_000, queue_id=number), number))
+        first = await peer.read()
+        assert first is not None
+        assert len(asked) < 150, "200 MB of answers are not held in memory"
+        for _ in range(199):
+            assert await peer.read() is not None
+        assert asked == list(range(200)), "it goes on when the peer reads again"
 
 
-def test_a_server_closes_in_time_though_a_peer_does_not_read() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        router = Router()
-        router.add(
-            GetMinOffset,
-            lambda _request, _context: Response(OffsetReply(offset=0), body=bytes(8 << 20)),
+@in_loop(simulated)
+async def test_a_server_closes_in_time_though_a_peer_does_not_read(
+    simulation: Simulation, /
+) -> None:
+    router = Router()
+    router.add(
+        GetMinOffset,
+        lambda _request, _context: Response(OffsetReply(offset=0), body=bytes(8 << 20)),
+    )
+    server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
+    server = server_host.call(RemotingServer, router)
+    _, port = await server_host.start(server.listen("10.0.0.1", 10911))
+
+    async def ask() -> asyncio.Transport:
+        transport, _ = await simulation.loop.create_connection(asyncio.Protocol, "10.0.0.1", port)
+        transport.pause_reading()
+        transport.write(frame(MIN, 1))
+        return transport
+
+    await client_host.start(ask())
+    await asyncio.sleep(1)
+    assert len(server.connections) == 1
+    begun = simulation.loop.time()
+    await server_host.start(server.close())
+    await asyncio.sleep(10)
+    assert simulation.loop.time() - begun < 20
+    assert not server.connections
+
+
+@in_loop(simulated)
+async def test_a_silent_peer_is_closed_and_one_that_speaks_is_not(
+    simulation: Simulation, /
+) -> None:
+    closed: list[str] = []
+    server_host = simulation.boot("10.0.0.1")
+    server = server_host.call(
+        lambda: RemotingServer(answering(), on_close=lambda peer: closed.append(peer.peer_ip))
+    )
+    await server_host.start(server.listen("10.0.0.1", 10911))
+    transports = []
+    for host in ("10.0.0.2", "10.0.0.3"):
+        process = simulation.boot(host)
+        transport, _ = await process.start(
+            simulation.loop.create_connection(asyncio.Protocol, "10.0.0.1", 10911)
         )
-        server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
-        server = server_host.call(RemotingServer, router)
-        _, port = await server_host.start(server.listen("10.0.0.1", 10911))
-
-        async def ask() -> asyncio.Transport:
-            transport, _ = await simulation.loop.create_connection(
-                asyncio.Protocol, "10.0.0.1", port
-            )
-            transport.pause_reading()
-            transport.write(frame(MIN, 1))
-            return transport
-
-        await client_host.start(ask())
-        await asyncio.sleep(1)
-        assert len(server.connections) == 1
-        begun = simulation.loop.time()
-        await server_host.start(server.close())
-        await asyncio.sleep(10)
-        assert simulation.loop.time() - begun < 20
-        assert not server.connections
-
-    simulate(1, scenario)
+        transports.append(transport)
+    for _ in range(5):
+        await asyncio.sleep(30)
+        transports[0].write(frame(UnregisterClient(client_id="c"), 1))
+    assert closed == ["10.0.0.3"]
+    assert [peer.peer_ip for peer in server.connections] == ["10.0.0.2"]
+    await server_host.start(server.close())
 
 
-def test_a_silent_peer_is_closed_and_one_that_speaks_is_not() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        closed: list[str] = []
-        server_host = simulation.boot("10.0.0.1")
-        server = server_host.call(
-            lambda: RemotingServer(answering(), on_close=lambda peer: closed.append(peer.peer_ip))
-        )
-        await server_host.start(server.listen("10.0.0.1", 10911))
-        transports = []
-        for host in ("10.0.0.2", "10.0.0.3"):
-            process = simulation.boot(host)
-            transport, _ = await process.start(
-                simulation.loop.create_connection(asyncio.Protocol, "10.0.0.1", 10911)
-            )
-            transports.append(transport)
-        for _ in range(5):
-            await asyncio.sleep(30)
-            transports[0].write(frame(UnregisterClient(client_id="c"), 1))
-        assert closed == ["10.0.0.3"]
-        assert [peer.peer_ip for peer in server.connections] == ["10.0.0.2"]
-        await server_host.start(server.close())
-
-    simulate(1, scenario)
-
-
-def test_a_port_that_is_taken_is_named() -> None:
-    async def scene() -> None:
-        async with serving(answering()) as (_, host, port):
-            with pytest.raises(
-                ConfigError, match=f"port {port} on {host} is taken by another process"
-            ):
-                await RemotingServer(answering()).listen(host, port)
-
-    run(scene)
+@in_loop
+async def test_a_port_that_is_taken_is_named() -> None:
+    async with serving(answering()) as (_, host, port):
+        with pytest.raises(ConfigError, match=f"port {port} on {host} is taken by another process"):
+            await RemotingServer(answering()).listen(host, port)
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no.such.host.invalid"])
-def test_an_address_that_is_not_ours_is_named(host: str) -> None:
-    async def scene() -> None:
-        with pytest.raises(ConfigError, match=f"cannot listen on {host}:0"):
-            await RemotingServer(answering()).listen(host, 0)
-
-    run(scene)
+@in_loop
+async def test_an_address_that_is_not_ours_is_named(host: str) -> None:
+    with pytest.raises(ConfigError, match=f"cannot listen on {host}:0"):
+        await RemotingServer(answering()).listen(host, 0)
 
 
-def test_ipv6_peers_are_shown_in_brackets() -> None:
-    async def scene() -> None:
-        peers: list[str] = []
-        router = Router()
-
-        def note(_request: GetMinOffset, context: RequestContext) -> Response:
-            peers.append(context.peer.peer)
-            return Response(OffsetReply(offset=0))
-
-        router.add(GetMinOffset, note)
-        server = RemotingServer(router)
-        host, port = await server.listen("::1", 0)
-        async with raw_peer(host, port) as peer:
-            peer.write(frame(MIN, 1))
-            await peer.read()
-        await server.close()
-        assert peers[0].startswith("[::1]:")
-
+@in_loop
+async def test_ipv6_peers_are_shown_in_brackets() -> None:
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
     except OSError:
         pytest.skip("this machine has no IPv6 loopback")
-    run(scene)
+    peers: list[str] = []
+    router = Router()
+
+    def note(_request: GetMinOffset, context: RequestContext) -> Response:
+        peers.append(context.peer.peer)
+        return Response(OffsetReply(offset=0))
+
+    router.add(GetMinOffset, note)
+    server = RemotingServer(router)
+    host, port = await server.listen("::1", 0)
+    async with raw_peer(host, port) as peer:
+        peer.write(frame(MIN, 1))
+        await peer.read()
+    await server.close()
+    assert peers[0].startswith("[::1]:")
 
 
-def test_every_header_field_as_it_came_is_there_for_whom_it_concerns() -> None:
-    async def scene() -> None:
-        seen: list[Command] = []
-        router = Router()
+@in_loop
+async def test_every_header_field_as_it_came_is_there_for_whom_it_concerns() -> None:
+    seen: list[Command] = []
+    router = Router()
 
-        def note(_request: GetMinOffset, context: RequestContext) -> Response:
-            seen.append(context.command)
-            assert context.command is seen[-1], "decoded once"
-            return Response(OffsetReply(offset=0), ext={"extra": "yes"}, body=context.body)
+    def note(_request: GetMinOffset, context: RequestContext) -> Response:
+        seen.append(context.command)
+        assert context.command is seen[-1], "decoded once"
+        return Response(OffsetReply(offset=0), ext={"extra": "yes"}, body=context.body)
 
-        router.add(GetMinOffset, note)
-        assert router.codes == {31}
-        async with serving(router) as (_, host, port), raw_peer(host, port) as peer:
-            ext = {"topic": "T", "queueId": "0", "AccessKey": "", "OnsChannel": "ALIYUN"}
-            peer.write(encode_command(Command(31, opaque=1, ext=ext, body=b"echo")))
-            answer = await peer.read()
-            assert answer is not None
-            assert (answer.ext, answer.body) == ({"offset": "0", "extra": "yes"}, b"echo")
-            assert seen[0].ext == ext
-
-    run(scene)
+    router.add(GetMinOffset, note)
+    assert router.codes == {31}
+    async with serving(router) as (_, host, port), raw_peer(host, port) as peer:
+        ext = {"topic": "T", "queueId": "0", "AccessKey": "", "OnsChannel": "ALIYUN"}
+        peer.write(encode_command(Command(31, opaque=1, ext=ext, body=b"echo")))
+        answer = await peer.read()
+        assert answer is not None
+        assert (answer.ext, answer.body) == ({"offset": "0", "extra": "yes"}, b"echo")
+        assert seen[0].ext == ext
 
 
 def test_a_code_has_one_handler() -> None:
