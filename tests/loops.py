@@ -11,8 +11,8 @@ instance, and calls the test with it. What stands before the slash comes from th
 follows are fixtures and parameters, as in every test of pytest.
 
 A runner is a function whose first parameter is the story to run. Its other parameters without a
-default are fixtures that it needs itself; those with a default, and keywords, are given to
-``in_loop``.
+default are fixtures that it needs itself. Those with a default, and keywords, are given to
+``in_loop``, or come from a parameter of the test with the same name.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def _test_of(story: Story, runner: Runner, config: dict[str, Any]) -> Callable[.
     needed = [
         parameter.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
         for parameter in [*inspect.signature(runner).parameters.values()][1:]
-        if parameter.default is inspect.Parameter.empty
-        and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
         and parameter.name not in config
+        and (parameter.default is inspect.Parameter.empty or parameter.name in names)
     ]
     own = {parameter.name for parameter in needed}
 

@@ -65,9 +65,7 @@ def test_a_compressed_registration_is_read_as_apaches_name_server_reads_it(
     recorded: Recorded,
 ) -> None:
     with_mappings = recorded["version"] >= V5_0_0
-    body = namesrv.RegisterBrokerBody.decode_compressed(
-        recorded.bytes, with_mappings=with_mappings
-    )
+    body = namesrv.RegisterBrokerBody.decode_compressed(recorded.bytes, with_mappings=with_mappings)
     assert_holds(described(body), recorded["value"])
     assert body_crc32(recorded.bytes) == recorded["bodyCrc32"]
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import scripted_cluster
 from tests.unit.client.test_producer import producer_of
 
@@ -20,7 +21,7 @@ from turbopump.errors import ConfigError, MessageError
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import Message
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 settings = pytest.mark.parametrize("settings", [{}, {"auto_batch": AutoBatch()}])
 
@@ -52,132 +53,125 @@ def nobody(*_: object) -> None:
         ({"flag": None}, "flag=None does not fit"),
     ],
 )
-def test_what_was_changed_into_no_message_is_refused_in_a_sentence(
-    fields: dict[str, Any], said: str, settings: dict[str, Any]
+@in_loop(simulated)
+async def test_what_was_changed_into_no_message_is_refused_in_a_sentence(
+    simulation: Simulation, /, fields: dict[str, Any], said: str, settings: dict[str, Any]
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, **settings) as producer,
-        ):
-            message = changed(**fields)
-            sends: list[Callable[[], Any]] = [
-                lambda: producer.send(message),
-                lambda: producer.send(message, sharding_key="k"),
-                lambda: producer.send_batch([message]),
-                lambda: producer.send_batch([Message("orders", b"y"), message]),
-                lambda: producer.start_send(message),
-                lambda: producer.send_oneway(message),
-                lambda: producer.request(message),
-            ]
-            for send in sends:
-                with pytest.raises(MessageError, match=said):
-                    await send()
-            assert (
-                cluster.broker.requests(SendMessageV2) + cluster.broker.requests(SendBatchMessage)
-                == []
-            )
-
-    simulate(1, scenario)
+    async with (
+        scripted_cluster(simulation) as cluster,
+        producer_of(cluster, **settings) as producer,
+    ):
+        message = changed(**fields)
+        sends: list[Callable[[], Any]] = [
+            lambda: producer.send(message),
+            lambda: producer.send(message, sharding_key="k"),
+            lambda: producer.send_batch([message]),
+            lambda: producer.send_batch([Message("orders", b"y"), message]),
+            lambda: producer.start_send(message),
+            lambda: producer.send_oneway(message),
+            lambda: producer.request(message),
+        ]
+        for send in sends:
+            with pytest.raises(MessageError, match=said):
+                await send()
+        assert (
+            cluster.broker.requests(SendMessageV2) + cluster.broker.requests(SendBatchMessage) == []
+        )
 
 
 @settings
-def test_a_text_put_in_as_the_body_is_sent_as_one_given_at_first(settings: dict[str, Any]) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, **settings) as producer,
-        ):
-            await producer.send(changed(body="täxt", flag=-(2**31)))
-            await producer.send_batch([changed(body="täxt")])
-            (request, body), (_, batch) = (
-                one for one in cluster.broker.received if one[1] and b"xt" in one[1]
-            )
-            assert (body, request.flag) == ("täxt".encode(), -(2**31))
-            assert "täxt".encode() in batch
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_a_text_put_in_as_the_body_is_sent_as_one_given_at_first(
+    simulation: Simulation, /, settings: dict[str, Any]
+) -> None:
+    async with (
+        scripted_cluster(simulation) as cluster,
+        producer_of(cluster, **settings) as producer,
+    ):
+        await producer.send(changed(body="täxt", flag=-(2**31)))
+        await producer.send_batch([changed(body="täxt")])
+        (request, body), (_, batch) = (
+            one for one in cluster.broker.received if one[1] and b"xt" in one[1]
+        )
+        assert (body, request.flag) == ("täxt".encode(), -(2**31))
+        assert "täxt".encode() in batch
 
 
 @settings
 @pytest.mark.parametrize("bound", [None, BackPressure(messages=1)])
-def test_a_message_that_is_changed_and_sent_again_goes_as_it_was_when_it_was_handed_in(
-    settings: dict[str, Any], bound: BackPressure | None
+@in_loop(simulated)
+async def test_a_message_that_is_changed_and_sent_again_goes_as_it_was_when_it_was_handed_in(
+    simulation: Simulation, /, settings: dict[str, Any], bound: BackPressure | None
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, back_pressure=bound, **settings) as producer,
-        ):
-            message, sends = Message("orders", b"x"), []
-            for number in range(20):
-                message.body, message.properties = (
-                    b"%d" % number,
-                    {"TAGS": f"tag{number}"} if number % 4 else {},
-                )
-                sends.append(asyncio.create_task(producer.send(message)))
-                await asyncio.sleep(0)  # it has begun
-                message.topic, message.body, message.properties = (
-                    "others",
-                    b"not this",
-                    {"TAGS": "nor this"},
-                )
-                await asyncio.sleep(number % 3 * 0.001)
-                message.topic = "orders"
-            for number, send in enumerate(sends):
-                result = await send
-                stored = decode_entry(
-                    cluster.broker.entries["orders", result.queue.queue_id][result.queue_offset]
-                )
-                assert (stored.body, stored.tags) == (
-                    b"%d" % number,
-                    f"tag{number}" if number % 4 else None,
-                )
-                assert stored.msg_id == result.msg_id
-
-    simulate(1, scenario)
+    async with (
+        scripted_cluster(simulation) as cluster,
+        producer_of(cluster, back_pressure=bound, **settings) as producer,
+    ):
+        message, sends = Message("orders", b"x"), []
+        for number in range(20):
+            message.body, message.properties = (
+                b"%d" % number,
+                {"TAGS": f"tag{number}"} if number % 4 else {},
+            )
+            sends.append(asyncio.create_task(producer.send(message)))
+            await asyncio.sleep(0)  # it has begun
+            message.topic, message.body, message.properties = (
+                "others",
+                b"not this",
+                {"TAGS": "nor this"},
+            )
+            await asyncio.sleep(number % 3 * 0.001)
+            message.topic = "orders"
+        for number, send in enumerate(sends):
+            result = await send
+            stored = decode_entry(
+                cluster.broker.entries["orders", result.queue.queue_id][result.queue_offset]
+            )
+            assert (stored.body, stored.tags) == (
+                b"%d" % number,
+                f"tag{number}" if number % 4 else None,
+            )
+            assert stored.msg_id == result.msg_id
 
 
-def test_a_send_to_what_is_no_queue_gives_its_room_back() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        bound, batch = BackPressure(messages=1), AutoBatch()
-        async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, back_pressure=bound, auto_batch=batch) as producer,
-        ):
-            for _ in range(2):
-                with pytest.raises(TypeError, match=r"queue=\[1\] is no MessageQueue; take one of"):
-                    await producer.send("orders", b"x", queue=[1])  # type: ignore[arg-type]
-            assert (await producer.send("orders", b"x")).status is SendStatus.OK
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_a_send_to_what_is_no_queue_gives_its_room_back(simulation: Simulation, /) -> None:
+    bound, batch = BackPressure(messages=1), AutoBatch()
+    async with (
+        scripted_cluster(simulation) as cluster,
+        producer_of(cluster, back_pressure=bound, auto_batch=batch) as producer,
+    ):
+        for _ in range(2):
+            with pytest.raises(TypeError, match=r"queue=\[1\] is no MessageQueue; take one of"):
+                await producer.send("orders", b"x", queue=[1])  # type: ignore[arg-type]
+        assert (await producer.send("orders", b"x")).status is SendStatus.OK
 
 
 @settings
-def test_what_is_no_message_or_queue_is_said_to_be_none(settings: dict[str, Any]) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        odd: Any = "orders"
-        async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, **settings) as producer,
-        ):
-            for send in (producer.start_send, producer.request):
-                with pytest.raises(TypeError, match="'orders' is no Message; give one"):
-                    await send(odd)
-                with pytest.raises(TypeError, match="'orders' is no Message; give one"):
-                    await send(odd, sharding_key="k")
-            with pytest.raises(TypeError, match=r"queue=\[1\] is no MessageQueue; take one of"):
-                await producer.send("orders", b"x", queue=[1])  # type: ignore[arg-type]
-            address, world = cluster.name_server.address, cluster.settings
-            async with TransactionProducer(
-                address, group="t", checker=nobody, executor=nobody, **world
-            ) as seller:
-                with pytest.raises(TypeError, match="'orders' is no Message; give one"):
-                    await seller.send_in_transaction(odd)
-                with pytest.raises(MessageError, match="properties=5 is no mapping"):
-                    await seller.send_in_transaction(changed(properties=5))
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_what_is_no_message_or_queue_is_said_to_be_none(
+    simulation: Simulation, /, settings: dict[str, Any]
+) -> None:
+    odd: Any = "orders"
+    async with (
+        scripted_cluster(simulation) as cluster,
+        producer_of(cluster, **settings) as producer,
+    ):
+        for send in (producer.start_send, producer.request):
+            with pytest.raises(TypeError, match="'orders' is no Message; give one"):
+                await send(odd)
+            with pytest.raises(TypeError, match="'orders' is no Message; give one"):
+                await send(odd, sharding_key="k")
+        with pytest.raises(TypeError, match=r"queue=\[1\] is no MessageQueue; take one of"):
+            await producer.send("orders", b"x", queue=[1])  # type: ignore[arg-type]
+        address, world = cluster.name_server.address, cluster.settings
+        async with TransactionProducer(
+            address, group="t", checker=nobody, executor=nobody, **world
+        ) as seller:
+            with pytest.raises(TypeError, match="'orders' is no Message; give one"):
+                await seller.send_in_transaction(odd)
+            with pytest.raises(MessageError, match="properties=5 is no mapping"):
+                await seller.send_in_transaction(changed(properties=5))
 
 
 @pytest.mark.parametrize("key", [5, None, b"k", "\ud800"])

@@ -7,6 +7,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import scripted_cluster, until
 from tests.unit.client.test_push_consumer import committed, consumer_of
 from tests.unit.client.test_push_over_pop import Handled, popping
@@ -14,56 +15,50 @@ from tests.unit.client.test_push_over_pop import consumer_of as popping_consumer
 
 from turbopump.protocol.requests.pop import PopMessage
 from turbopump.protocol.requests.pull import PullMessage
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 
 @pytest.mark.parametrize(
     "settings", [{}, {"ordered": True}, {"client_rebalance": False}, {"broadcast": True}]
 )
-def test_other_tags_count_at_once_for_a_queue_that_is_pulled(
-    settings: dict[str, Any], tmp_path: Any
+@in_loop(simulated)
+async def test_other_tags_count_at_once_for_a_queue_that_is_pulled(
+    simulation: Simulation, /, settings: dict[str, Any], tmp_path: Any
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        if "broadcast" in settings:
-            settings["offsets_directory"] = tmp_path
-        handled = Handled()
-        async with scripted_cluster(simulation, queues=1) as cluster:
-            async with consumer_of(cluster, handler=handled, tags="A", **settings) as consumer:
-                cluster.broker.store("orders", 0, b"a0", "TAGS\x01A\x02")
-                await until(lambda: handled.bodies == [b"a0"])
-                # a pull that was sent for A waits at the broker
-                await until(lambda: bool(cluster.broker._held))
-                await consumer.subscribe("orders", "B")
-                for body in (b"b0", b"a1", b"b1"):
-                    cluster.broker.store(
-                        "orders", 0, body, f"TAGS\x01{body[:1].decode().upper()}\x02"
-                    )
-                await until(lambda: len(handled.bodies) == 3)
-                assert handled.bodies == [b"a0", b"b0", b"b1"]
-                wanted = cluster.broker.heartbeats[-1].consumer_data_set[0].subscription_data_set
-                version = next(data.sub_version for data in wanted if data.topic == "orders")
-                await until(lambda: cluster.broker.requests(PullMessage)[-1].sub_version == version)
-            if "broadcast" not in settings:
-                assert committed(cluster) == 4
-
-    simulate(1, scenario)
-
-
-def test_other_tags_count_from_the_next_pop_on() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        handled = Handled()
-        async with (
-            popping(simulation) as (cluster, pops),
-            popping_consumer_of(cluster, handler=handled, tags="A") as consumer,
-        ):
-            pops.store("orders", 0, b"a0", "TAGS\x01A\x02")
+    if "broadcast" in settings:
+        settings["offsets_directory"] = tmp_path
+    handled = Handled()
+    async with scripted_cluster(simulation, queues=1) as cluster:
+        async with consumer_of(cluster, handler=handled, tags="A", **settings) as consumer:
+            cluster.broker.store("orders", 0, b"a0", "TAGS\x01A\x02")
             await until(lambda: handled.bodies == [b"a0"])
+            # a pull that was sent for A waits at the broker
+            await until(lambda: bool(cluster.broker._held))
             await consumer.subscribe("orders", "B")
-            await asyncio.sleep(30)  # the pop that was under way has ended
-            assert cluster.broker.requests(PopMessage)[-1].exp == "B"
             for body in (b"b0", b"a1", b"b1"):
-                pops.store("orders", 0, body, f"TAGS\x01{body[:1].decode().upper()}\x02")
+                cluster.broker.store("orders", 0, body, f"TAGS\x01{body[:1].decode().upper()}\x02")
             await until(lambda: len(handled.bodies) == 3)
             assert handled.bodies == [b"a0", b"b0", b"b1"]
+            wanted = cluster.broker.heartbeats[-1].consumer_data_set[0].subscription_data_set
+            version = next(data.sub_version for data in wanted if data.topic == "orders")
+            await until(lambda: cluster.broker.requests(PullMessage)[-1].sub_version == version)
+        if "broadcast" not in settings:
+            assert committed(cluster) == 4
 
-    simulate(1, scenario)
+
+@in_loop(simulated)
+async def test_other_tags_count_from_the_next_pop_on(simulation: Simulation, /) -> None:
+    handled = Handled()
+    async with (
+        popping(simulation) as (cluster, pops),
+        popping_consumer_of(cluster, handler=handled, tags="A") as consumer,
+    ):
+        pops.store("orders", 0, b"a0", "TAGS\x01A\x02")
+        await until(lambda: handled.bodies == [b"a0"])
+        await consumer.subscribe("orders", "B")
+        await asyncio.sleep(30)  # the pop that was under way has ended
+        assert cluster.broker.requests(PopMessage)[-1].exp == "B"
+        for body in (b"b0", b"a1", b"b1"):
+            pops.store("orders", 0, body, f"TAGS\x01{body[:1].decode().upper()}\x02")
+        await until(lambda: len(handled.bodies) == 3)
+        assert handled.bodies == [b"a0", b"b0", b"b1"]

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.client.test_transaction_producer import (
     BROKER,
     COMMIT,
@@ -66,84 +67,82 @@ async def committing(_message: ReceivedMessage) -> TransactionState:
 # ----------------------------------------------------------------------------------------
 
 
-def test_after_a_close_nobody_is_asked_and_a_check_that_was_under_way_is_answered() -> None:
-    async def story(world: World) -> None:
-        begun: list[bytes] = []
+@in_loop(in_a_world)
+async def test_after_a_close_nobody_is_asked_and_a_check_that_was_under_way_is_answered(
+    world: World, /
+) -> None:
+    begun: list[bytes] = []
 
-        async def check(message: ReceivedMessage) -> TransactionState:
-            begun.append(message.body)
-            await asyncio.sleep(2)
-            return COMMIT
+    async def check(message: ReceivedMessage) -> TransactionState:
+        begun.append(message.body)
+        await asyncio.sleep(2)
+        return COMMIT
 
-        producer, other = await two_of_one_instance(
-            world, executor=undecided, checker=check, threads=1
-        )
-        for number in range(20):
-            await producer.send_in_transaction(Message("orders", b"%d" % number))
-        while len(begun) < 2:
-            await asyncio.sleep(0.1)
-        before = world.simulation.loop.time()
-        await producer.close()
-        assert world.simulation.loop.time() - before < 2.1
-        await asyncio.sleep(100)
-        assert len(begun) == 2
-        assert world.delivered() == sorted([*begun, b"other"])
-        await other.close()
-
-    in_a_world(story)
+    producer, other = await two_of_one_instance(world, executor=undecided, checker=check, threads=1)
+    for number in range(20):
+        await producer.send_in_transaction(Message("orders", b"%d" % number))
+    while len(begun) < 2:
+        await asyncio.sleep(0.1)
+    before = world.simulation.loop.time()
+    await producer.close()
+    assert world.simulation.loop.time() - before < 2.1
+    await asyncio.sleep(100)
+    assert len(begun) == 2
+    assert world.delivered() == sorted([*begun, b"other"])
+    await other.close()
 
 
-def test_a_check_that_outlasts_the_close_is_cancelled_and_not_answered() -> None:
-    async def story(world: World) -> None:
-        ended: list[str] = []
+@in_loop(in_a_world)
+async def test_a_check_that_outlasts_the_close_is_cancelled_and_not_answered(
+    world: World, /
+) -> None:
+    ended: list[str] = []
 
-        async def check(_message: ReceivedMessage) -> TransactionState:
-            try:
-                await asyncio.sleep(50)
-            except asyncio.CancelledError:
-                ended.append("cancelled")
-            return COMMIT
+    async def check(_message: ReceivedMessage) -> TransactionState:
+        try:
+            await asyncio.sleep(50)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+        return COMMIT
 
-        producer, other = await two_of_one_instance(
-            world, executor=undecided, checker=check, send_timeout=1.0
-        )
-        await producer.send_in_transaction(Message("orders", b"x"))
-        while not producer._answers._workers:
-            await asyncio.sleep(0.1)
-        before = world.simulation.loop.time()
-        await producer.close()
-        assert ended == ["cancelled"]
-        assert 0.99 < world.simulation.loop.time() - before < 1.2
-        await asyncio.sleep(100)
-        assert world.delivered() == [b"other"]
-        await other.close()
-
-    in_a_world(story)
+    producer, other = await two_of_one_instance(
+        world, executor=undecided, checker=check, send_timeout=1.0
+    )
+    await producer.send_in_transaction(Message("orders", b"x"))
+    while not producer._answers._workers:
+        await asyncio.sleep(0.1)
+    before = world.simulation.loop.time()
+    await producer.close()
+    assert ended == ["cancelled"]
+    assert 0.99 < world.simulation.loop.time() - before < 1.2
+    await asyncio.sleep(100)
+    assert world.delivered() == [b"other"]
+    await other.close()
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_checker_may_close_its_own_producer_and_nobody_waits_for_it(shared: bool) -> None:
-    async def story(world: World) -> None:
-        took: list[float] = []
+@in_loop(in_a_world)
+async def test_a_checker_may_close_its_own_producer_and_nobody_waits_for_it(
+    world: World, /, shared: bool
+) -> None:
+    took: list[float] = []
 
-        async def check(_message: ReceivedMessage) -> TransactionState:
-            before = world.simulation.loop.time()
-            await producer.close()
-            took.append(world.simulation.loop.time() - before)
-            return COMMIT
-
-        producer, other = await two_of_one_instance(world, executor=undecided, checker=check)
-        if not shared:
-            await other.close()
-        await producer.send_in_transaction(Message("orders", b"x"))
-        async with asyncio.timeout(100):
-            while not took:
-                await asyncio.sleep(0.1)
-        assert took[0] < 0.5
+    async def check(_message: ReceivedMessage) -> TransactionState:
+        before = world.simulation.loop.time()
         await producer.close()
-        await other.close()
+        took.append(world.simulation.loop.time() - before)
+        return COMMIT
 
-    in_a_world(story)
+    producer, other = await two_of_one_instance(world, executor=undecided, checker=check)
+    if not shared:
+        await other.close()
+    await producer.send_in_transaction(Message("orders", b"x"))
+    async with asyncio.timeout(100):
+        while not took:
+            await asyncio.sleep(0.1)
+    assert took[0] < 0.5
+    await producer.close()
+    await other.close()
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
@@ -171,56 +170,52 @@ def test_checks_that_end_in_the_moment_they_begin_leave_room_for_others() -> Non
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
-def test_an_executor_that_outlasts_the_close_ends_and_the_broker_is_not_told() -> None:
-    async def story(world: World) -> None:
-        async def execute(_message: Message, _arg: object) -> TransactionState:
-            await asyncio.sleep(5)
-            return COMMIT
+@in_loop(in_a_world)
+async def test_an_executor_that_outlasts_the_close_ends_and_the_broker_is_not_told(
+    world: World, /
+) -> None:
+    async def execute(_message: Message, _arg: object) -> TransactionState:
+        await asyncio.sleep(5)
+        return COMMIT
 
-        producer, other = await two_of_one_instance(world, executor=execute, send_timeout=1.0)
-        sending = asyncio.create_task(producer.send_in_transaction(Message("orders", b"x")))
-        await asyncio.sleep(0.5)
-        before = world.simulation.loop.time()
-        await producer.close()
-        assert 0.99 < world.simulation.loop.time() - before < 1.2
-        result = await sending
-        assert (result.state, result.error, result.told) == (COMMIT, None, False)
-        await asyncio.sleep(100)
-        assert world.delivered() == [b"other"]
-        await other.close()
-
-    in_a_world(story)
-
-
-def test_nothing_is_executed_for_a_half_message_whose_answer_comes_after_the_close() -> None:
-    async def story(world: World) -> None:
-        async def execute(_message: Message, _arg: object) -> TransactionState:
-            raise AssertionError("not to be executed")
-
-        producer, other = await two_of_one_instance(world, executor=execute, send_timeout=1.0)
-        world.simulation.network.cut(BROKER, SELLER)
-        sending = asyncio.create_task(
-            producer.send_in_transaction(Message("orders", b"x"), timeout=30)
-        )
-        await asyncio.sleep(0.5)
-        await producer.close()
-        world.simulation.network.heal(BROKER, SELLER)
-        not_called(await sending)
-        await other.close()
-
-    in_a_world(story)
+    producer, other = await two_of_one_instance(world, executor=execute, send_timeout=1.0)
+    sending = asyncio.create_task(producer.send_in_transaction(Message("orders", b"x")))
+    await asyncio.sleep(0.5)
+    before = world.simulation.loop.time()
+    await producer.close()
+    assert 0.99 < world.simulation.loop.time() - before < 1.2
+    result = await sending
+    assert (result.state, result.error, result.told) == (COMMIT, None, False)
+    await asyncio.sleep(100)
+    assert world.delivered() == [b"other"]
+    await other.close()
 
 
-def test_a_close_before_the_start_does_no_harm() -> None:
-    async def story(world: World) -> None:
-        producer = world.producer(executor=lambda *_: COMMIT)
-        await producer.close()
-        async with producer:
-            assert producer._executor is not None
-            assert producer._executor._pool is not None
-            assert not producer._executor._pool._shutdown
+@in_loop(in_a_world)
+async def test_nothing_is_executed_for_a_half_message_whose_answer_comes_after_the_close(
+    world: World, /
+) -> None:
+    async def execute(_message: Message, _arg: object) -> TransactionState:
+        raise AssertionError("not to be executed")
 
-    in_a_world(story)
+    producer, other = await two_of_one_instance(world, executor=execute, send_timeout=1.0)
+    world.simulation.network.cut(BROKER, SELLER)
+    sending = asyncio.create_task(producer.send_in_transaction(Message("orders", b"x"), timeout=30))
+    await asyncio.sleep(0.5)
+    await producer.close()
+    world.simulation.network.heal(BROKER, SELLER)
+    not_called(await sending)
+    await other.close()
+
+
+@in_loop(in_a_world)
+async def test_a_close_before_the_start_does_no_harm(world: World, /) -> None:
+    producer = world.producer(executor=lambda *_: COMMIT)
+    await producer.close()
+    async with producer:
+        assert producer._executor is not None
+        assert producer._executor._pool is not None
+        assert not producer._executor._pool._shutdown
 
 
 # --- with plain functions, in threads
@@ -385,11 +380,9 @@ def test_without_await_a_plain_checker_may_close_its_own_producer_and_nobody_wai
     assert errors == []
 
 
-def test_a_function_that_is_called_after_the_close_says_so() -> None:
-    async def main() -> None:
-        function = UserFunction(lambda: None, threads=1, name="test")
-        function.close()
-        with pytest.raises(NotCalledError, match="not called"):
-            await function.call()
-
-    asyncio.run(main())
+@in_loop
+async def test_a_function_that_is_called_after_the_close_says_so() -> None:
+    function = UserFunction(lambda: None, threads=1, name="test")
+    function.close()
+    with pytest.raises(NotCalledError, match="not called"):
+        await function.call()

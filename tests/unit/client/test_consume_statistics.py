@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import scripted_cluster, until
 from tests.unit.client.test_push_consumer import consumer_of, fill
 
@@ -12,7 +13,7 @@ from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.statistics import TopicStatistics
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.protocol.requests.consumers import ConsumeStatus
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 
 def statuses(consumer: PushConsumer) -> dict[str, ConsumeStatus]:
@@ -52,31 +53,31 @@ def test_a_young_consumer_s_rates_are_of_its_life_and_an_idle_one_s_are_zero() -
     assert statistics.status(1000.0 + 3700).consume_rt == 0
 
 
-def test_an_operator_is_told_what_was_pulled_and_how_handling_went() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster:
-            cluster.broker.takes_back = True
-            fill(cluster, 40)
-            seen: list[bytes] = []
+@in_loop(simulated)
+async def test_an_operator_is_told_what_was_pulled_and_how_handling_went(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation, queues=1) as cluster:
+        cluster.broker.takes_back = True
+        fill(cluster, 40)
+        seen: list[bytes] = []
 
-            async def handle(message: Delivery) -> Retry | None:
-                await asyncio.sleep(0.5)
-                seen.append(message.body)
-                return Retry() if message.body in (b"m3", b"m4") else None
+        async def handle(message: Delivery) -> Retry | None:
+            await asyncio.sleep(0.5)
+            seen.append(message.body)
+            return Retry() if message.body in (b"m3", b"m4") else None
 
-            async with consumer_of(cluster, handler=handle, concurrency=40) as consumer:
-                await until(lambda: len(seen) == 40)
-                await asyncio.sleep(9)
-                table = statuses(consumer)
-                assert consumer.statistics()["orders"].consume_failed_msgs == 2
-            assert set(table) == {"orders", "%RETRY%readers"}
-            status = table["orders"]
-            assert 3.5 < status.consume_ok_tps < 4.1, "38 in nearly 10 s"
-            assert 0.19 < status.consume_failed_tps < 0.22
-            assert status.consume_failed_msgs == 2
-            assert 499 < status.consume_rt < 501
-            assert 3.8 < status.pull_tps < 4.3
-            assert 0 < status.pull_rt < 100
-            assert table["%RETRY%readers"] == ConsumeStatus()
-
-    simulate(1, scenario)
+        async with consumer_of(cluster, handler=handle, concurrency=40) as consumer:
+            await until(lambda: len(seen) == 40)
+            await asyncio.sleep(9)
+            table = statuses(consumer)
+            assert consumer.statistics()["orders"].consume_failed_msgs == 2
+        assert set(table) == {"orders", "%RETRY%readers"}
+        status = table["orders"]
+        assert 3.5 < status.consume_ok_tps < 4.1, "38 in nearly 10 s"
+        assert 0.19 < status.consume_failed_tps < 0.22
+        assert status.consume_failed_msgs == 2
+        assert 499 < status.consume_rt < 501
+        assert 3.8 < status.pull_tps < 4.3
+        assert 0 < status.pull_rt < 100
+        assert table["%RETRY%readers"] == ConsumeStatus()

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 
 from turbopump.client.consumer.delivery import Retry
 from turbopump.client.dead_letters import (
@@ -99,101 +100,87 @@ def once(messages: list[ReceivedMessage], count: int) -> bool:
 # -----------------------------------------------------------------------------------------------
 
 
-def test_a_resent_message_is_the_dead_one_with_a_new_life(tmp_path: Path) -> None:
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        big = b"x" * 10_000  # compressed on its way: its stored bytes go on as they are
-        await broker.create_topic(DLQ)
-        async with Producer(broker.namesrv) as producer:
-            first = await producer.send(
-                Message("orders", big, tags="t", keys=["k"], properties={"mine": "1"}, flag=7)
-            )
-
-        async def handle(message: object) -> object:
-            return Retry(level=-1)
-
-        async with PushConsumer(
-            broker.namesrv,
-            group=GROUP,
-            topic="orders",
-            consume_from=ConsumeFrom.FIRST,
-            handler=handle,
-        ) as consumer:
-            async with asyncio.timeout(20):
-                while not await stored(broker, DLQ):
-                    await asyncio.sleep(0.02)
-            await consumer.close()
-        (letter,) = [letter async for letter in dead_letters.letters(GROUP)]
-        assert (letter.attempts, letter.origin_topic, letter.origin_msg_id) == (
-            1,
-            "orders",
-            first.offset_msg_id,
-        )
-        report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
-        assert (report.sent, report.complete, report.targets) == (1, True, {"orders": 1})
-        old, new = sorted(await stored(broker), key=lambda message: message.store_timestamp)
-        assert (new.body, new.tags, new.keys, new.flag, new.reconsume_times) == (
-            big,
-            "t",
-            ["k"],
-            7,
-            0,
-        )
-        assert new.born_timestamp == old.born_timestamp
-        assert new.msg_id == letter.resend_id != old.msg_id
-        assert new.properties["RESENT_FROM"] == f"{DLQ}@broker-test:0:0"
-        assert new.properties["RESENT_ID"] == first.msg_id
-        assert {"mine"} == new.properties.keys() & {
-            "mine",
-            "DELAY",
-            "RETRY_TOPIC",
-            "ORIGIN_MESSAGE_ID",
-            "REAL_TOPIC",
-            "REAL_QID",
-        }
-
-    with_broker(story)
-
-
-def test_a_letter_resent_to_the_retry_topic_reaches_the_group_under_its_origin_s_name(
-    tmp_path: Path,
+@in_loop(with_broker)
+async def test_a_resent_message_is_the_dead_one_with_a_new_life(
+    broker: RunningBroker, dead_letters: DeadLetters, /, tmp_path: Path
 ) -> None:
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        await dead(broker, 3)
-        got: list[tuple[str, bytes]] = []
-        consumer = PushConsumer(
-            broker.namesrv,
-            group=GROUP,
-            topic="orders",
-            handler=lambda message: got.append((message.topic, message.body)),
+    big = b"x" * 10_000  # compressed on its way: its stored bytes go on as they are
+    await broker.create_topic(DLQ)
+    async with Producer(broker.namesrv) as producer:
+        first = await producer.send(
+            Message("orders", big, tags="t", keys=["k"], properties={"mine": "1"}, flag=7)
         )
-        async with consumer:
-            async with asyncio.timeout(20):
-                while not await has_route(dead_letters, f"%RETRY%{GROUP}"):
-                    await asyncio.sleep(0.02)
-                report = await resend(
-                    dead_letters, GROUP, tmp_path, ResendTo.RETRY, settle=SETTLE_S
-                )
-                assert (report.sent, report.targets) == (3, {f"%RETRY%{GROUP}": 3})
-                while len(got) < 3:
-                    await asyncio.sleep(0.02)
-        assert sorted(got) == [("orders", b"0"), ("orders", b"1"), ("orders", b"2")]
-        assert await stored(broker) == []
 
-    with_broker(story)
+    async def handle(message: object) -> object:
+        return Retry(level=-1)
+
+    async with PushConsumer(
+        broker.namesrv, group=GROUP, topic="orders", consume_from=ConsumeFrom.FIRST, handler=handle
+    ) as consumer:
+        async with asyncio.timeout(20):
+            while not await stored(broker, DLQ):
+                await asyncio.sleep(0.02)
+        await consumer.close()
+    (letter,) = [letter async for letter in dead_letters.letters(GROUP)]
+    assert (letter.attempts, letter.origin_topic, letter.origin_msg_id) == (
+        1,
+        "orders",
+        first.offset_msg_id,
+    )
+    report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
+    assert (report.sent, report.complete, report.targets) == (1, True, {"orders": 1})
+    old, new = sorted(await stored(broker), key=lambda message: message.store_timestamp)
+    assert (new.body, new.tags, new.keys, new.flag, new.reconsume_times) == (big, "t", ["k"], 7, 0)
+    assert new.born_timestamp == old.born_timestamp
+    assert new.msg_id == letter.resend_id != old.msg_id
+    assert new.properties["RESENT_FROM"] == f"{DLQ}@broker-test:0:0"
+    assert new.properties["RESENT_ID"] == first.msg_id
+    assert {"mine"} == new.properties.keys() & {
+        "mine",
+        "DELAY",
+        "RETRY_TOPIC",
+        "ORIGIN_MESSAGE_ID",
+        "REAL_TOPIC",
+        "REAL_QID",
+    }
 
 
-def test_what_does_not_say_where_it_came_from_is_not_sent(tmp_path: Path) -> None:
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        await dead(broker, 1, origin=None)
-        await dead(broker, 1, origin="gone")
-        report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
-        assert (report.sent, report.failures, report.complete) == (0, 2, False)
-        assert "does not say from which topic" in report.failed["broker-test:0:0"]
-        assert "gone" in report.failed["broker-test:0:1"]
-        with pytest.raises(MessageNotFoundError, match="has no dead letters"):
-            await resend(dead_letters, "nobody", tmp_path)
+@in_loop(with_broker)
+async def test_a_letter_resent_to_the_retry_topic_reaches_the_group_under_its_origin_s_name(
+    broker: RunningBroker, dead_letters: DeadLetters, /, tmp_path: Path
+) -> None:
+    await dead(broker, 3)
+    got: list[tuple[str, bytes]] = []
+    consumer = PushConsumer(
+        broker.namesrv,
+        group=GROUP,
+        topic="orders",
+        handler=lambda message: got.append((message.topic, message.body)),
+    )
+    async with consumer:
+        async with asyncio.timeout(20):
+            while not await has_route(dead_letters, f"%RETRY%{GROUP}"):
+                await asyncio.sleep(0.02)
+            report = await resend(dead_letters, GROUP, tmp_path, ResendTo.RETRY, settle=SETTLE_S)
+            assert (report.sent, report.targets) == (3, {f"%RETRY%{GROUP}": 3})
+            while len(got) < 3:
+                await asyncio.sleep(0.02)
+    assert sorted(got) == [("orders", b"0"), ("orders", b"1"), ("orders", b"2")]
+    assert await stored(broker) == []
 
-    with_broker(story)
+
+@in_loop(with_broker)
+async def test_what_does_not_say_where_it_came_from_is_not_sent(
+    broker: RunningBroker, dead_letters: DeadLetters, /, tmp_path: Path
+) -> None:
+    await dead(broker, 1, origin=None)
+    await dead(broker, 1, origin="gone")
+    report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
+    assert (report.sent, report.failures, report.complete) == (0, 2, False)
+    assert "does not say from which topic" in report.failed["broker-test:0:0"]
+    assert "gone" in report.failed["broker-test:0:1"]
+    with pytest.raises(MessageNotFoundError, match="has no dead letters"):
+        await resend(dead_letters, "nobody", tmp_path)
 
 
 # --- each once
@@ -226,8 +213,13 @@ def test_a_letter_whose_answer_is_lost_is_looked_for_before_it_is_sent_again(
     with_broker(story)
 
 
-def test_refused_letters_are_tried_again_and_then_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@in_loop(with_broker)
+async def test_refused_letters_are_tried_again_and_then_told_of(
+    broker: RunningBroker,
+    dead_letters: DeadLetters,
+    /,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refusals = {0: [2], 1: [2] * 9, 2: [13]}
 
@@ -240,25 +232,22 @@ def test_refused_letters_are_tried_again_and_then_told_of(
         return await call(self, address, request, body, timeout=timeout)
 
     call = RemotingClient.call
-
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        await dead(broker, 4)
-        monkeypatch.setattr(RemotingClient, "call", refusing)
-        report = await resend(dead_letters, GROUP, tmp_path, settle=0.01)
-        assert (report.sent, report.failures, set(report.failed)) == (
-            2,
-            2,
-            {"broker-test:0:1", "broker-test:0:2"},
-        )
-        refusals.clear()
-        assert (await resend(dead_letters, GROUP, tmp_path, settle=0.01)).sent == 2
-        assert once(await stored(broker), 4)
-
-    with_broker(story)
+    await dead(broker, 4)
+    monkeypatch.setattr(RemotingClient, "call", refusing)
+    report = await resend(dead_letters, GROUP, tmp_path, settle=0.01)
+    assert (report.sent, report.failures, set(report.failed)) == (
+        2,
+        2,
+        {"broker-test:0:1", "broker-test:0:2"},
+    )
+    refusals.clear()
+    assert (await resend(dead_letters, GROUP, tmp_path, settle=0.01)).sent == 2
+    assert once(await stored(broker), 4)
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_run_that_was_killed_leaves_doubts_that_the_next_one_settles(
+@in_loop
+async def test_a_run_that_was_killed_leaves_doubts_that_the_next_one_settles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
     """``known``: whether the broker has an index to be asked for ids."""
@@ -271,32 +260,34 @@ def test_a_run_that_was_killed_leaves_doubts_that_the_next_one_settles(
             raise KilledError
         return await send_once(instance, letter, queue)
 
-    async def run() -> None:
-        async with (
-            running_broker(message_index_enable=known) as broker,
-            DeadLetters(broker.namesrv) as dead_letters,
-        ):
-            await broker.create_topic("orders", 2)
-            await dead(broker, 40)
-            monkeypatch.setattr(resending, "send_once", killing)
-            with pytest.raises(KilledError):
-                await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
-            await asyncio.sleep(SETTLE_S)  # what was being sent arrives
-            monkeypatch.setattr(resending, "send_once", send_once)
-            before = len(await stored(broker))
-            report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
-            assert before > 9, "some were on their way when the run ended"
-            assert report.recovered == before - 9, "all but the first 1 + 8, which were answered"
-            assert (report.sent, report.already, report.elsewhere) == (40 - before, before, 0)
-            assert once(await stored(broker), 40)
-            state, _ = read_journal((tmp_path / f"{GROUP}.journal").read_bytes(), "it")
-            assert (len(state.done), state.in_doubt) == (40, {})
-
-    asyncio.run(run())
+    async with (
+        running_broker(message_index_enable=known) as broker,
+        DeadLetters(broker.namesrv) as dead_letters,
+    ):
+        await broker.create_topic("orders", 2)
+        await dead(broker, 40)
+        monkeypatch.setattr(resending, "send_once", killing)
+        with pytest.raises(KilledError):
+            await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
+        await asyncio.sleep(SETTLE_S)  # what was being sent arrives
+        monkeypatch.setattr(resending, "send_once", send_once)
+        before = len(await stored(broker))
+        report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
+        assert before > 9, "some were on their way when the run ended"
+        assert report.recovered == before - 9, "all but the first 1 + 8, which were answered"
+        assert (report.sent, report.already, report.elsewhere) == (40 - before, before, 0)
+        assert once(await stored(broker), 40)
+        state, _ = read_journal((tmp_path / f"{GROUP}.journal").read_bytes(), "it")
+        assert (len(state.done), state.in_doubt) == (40, {})
 
 
-def test_what_a_killed_run_sent_and_what_comes_very_late_is_not_sent_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@in_loop(with_broker)
+async def test_what_a_killed_run_sent_and_what_comes_very_late_is_not_sent_again(
+    broker: RunningBroker,
+    dead_letters: DeadLetters,
+    /,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     late: list[tuple[DeadLetter, MessageQueue]] = []
 
@@ -314,112 +305,106 @@ def test_what_a_killed_run_sent_and_what_comes_very_late_is_not_sent_again(
         return fault
 
     begin_topic = resending._Run._begin_topic
-
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        await dead(broker, 3)
-        with monkeypatch.context() as patch:
-            patch.setattr(resending, "send_once", killed)
-            with pytest.raises(KilledError):
-                await resend(dead_letters, GROUP, tmp_path, settle=0.01)
-        # it arrives after it was looked for
-        monkeypatch.setattr(resending._Run, "_begin_topic", begin)
-        report = await resend(dead_letters, GROUP, tmp_path, settle=0.01)
-        assert (report.recovered, report.already, report.sent, report.elsewhere) == (1, 1, 2, 0)
-        assert once(await stored(broker), 3)
-
-    with_broker(story)
+    await dead(broker, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(resending, "send_once", killed)
+        with pytest.raises(KilledError):
+            await resend(dead_letters, GROUP, tmp_path, settle=0.01)
+    # it arrives after it was looked for
+    monkeypatch.setattr(resending._Run, "_begin_topic", begin)
+    report = await resend(dead_letters, GROUP, tmp_path, settle=0.01)
+    assert (report.recovered, report.already, report.sent, report.elsewhere) == (1, 1, 2, 0)
+    assert once(await stored(broker), 3)
 
 
-def test_a_second_operator_on_the_same_machine_is_refused(tmp_path: Path) -> None:
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        await dead(broker, 1)
-        first = JournalFile(tmp_path, GROUP)
-        with pytest.raises(
-            ResendError,
-            match="somebody else on this machine is resending the dead letters of "
-            "group 'billing', process",
-        ):
-            await resend(dead_letters, GROUP, tmp_path)
-        first.close()
-        assert (await resend(dead_letters, GROUP, tmp_path)).sent == 1
+@in_loop(with_broker)
+async def test_a_second_operator_on_the_same_machine_is_refused(
+    broker: RunningBroker, dead_letters: DeadLetters, /, tmp_path: Path
+) -> None:
+    await dead(broker, 1)
+    first = JournalFile(tmp_path, GROUP)
+    with pytest.raises(
+        ResendError,
+        match="somebody else on this machine is resending the dead letters of "
+        "group 'billing', process",
+    ):
+        await resend(dead_letters, GROUP, tmp_path)
+    first.close()
+    assert (await resend(dead_letters, GROUP, tmp_path)).sent == 1
 
-    with_broker(story)
+
+@in_loop(with_broker)
+async def test_an_earlier_operator_with_another_journal_is_noticed_by_the_ids_in_the_target(
+    broker: RunningBroker, dead_letters: DeadLetters, /, tmp_path: Path
+) -> None:
+    await dead(broker, 20)
+    await resend(
+        dead_letters,
+        GROUP,
+        tmp_path / "one",
+        wanted=lambda letter: letter.message.queue_offset < 15,
+    )
+    report = await resend(dead_letters, GROUP, tmp_path / "other")
+    assert (report.sent, report.elsewhere, report.complete) == (5, 15, True)
+    assert once(await stored(broker), 20)
 
 
-def test_an_earlier_operator_with_another_journal_is_noticed_by_the_ids_in_the_target(
+@in_loop(with_broker)
+async def test_an_operator_with_another_journal_at_the_same_time_is_noticed(
+    broker: RunningBroker, dead_letters: DeadLetters, /, tmp_path: Path
+) -> None:
+    await dead(broker, 300)
+
+    async def operate(name: str) -> ResendReport | ResendError:
+        async with DeadLetters(broker.namesrv) as mine:
+            try:
+                return await resend(mine, GROUP, tmp_path / name)
+            except ResendError as error:
+                return error
+
+    ends = await asyncio.gather(operate("one"), operate("other"))
+    errors = [str(end) for end in ends if isinstance(end, ResendError)]
+    assert errors, "at least one of the two is told"
+    assert all("somebody else is resending" in error for error in errors)
+    twice = Counter(message.body for message in await stored(broker)).most_common()
+    assert sum(count - 1 for _, count in twice) <= 9, "and soon"
+
+
+@in_loop(with_broker)
+async def test_a_broker_that_stops_answering_ends_the_run_and_leaves_doubts_in_the_journal(
+    broker: RunningBroker,
+    dead_letters: DeadLetters,
+    /,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        await dead(broker, 20)
-        await resend(
-            dead_letters,
-            GROUP,
-            tmp_path / "one",
-            wanted=lambda letter: letter.message.queue_offset < 15,
-        )
-        report = await resend(dead_letters, GROUP, tmp_path / "other")
-        assert (report.sent, report.elsewhere, report.complete) == (5, 15, True)
-        assert once(await stored(broker), 20)
+    await dead(broker, 5)
 
-    with_broker(story)
+    async def silent(self: Any) -> Any:
+        raise CallTimeoutError("no answer in 10 s")
 
+    async def lost(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
+        monkeypatch.setattr(resending.TargetWatch, "arrivals", silent)
+        return Outcome(in_doubt=True, why="no answer")
 
-def test_an_operator_with_another_journal_at_the_same_time_is_noticed(tmp_path: Path) -> None:
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        await dead(broker, 300)
-
-        async def operate(name: str) -> ResendReport | ResendError:
-            async with DeadLetters(broker.namesrv) as mine:
-                try:
-                    return await resend(mine, GROUP, tmp_path / name)
-                except ResendError as error:
-                    return error
-
-        ends = await asyncio.gather(operate("one"), operate("other"))
-        errors = [str(end) for end in ends if isinstance(end, ResendError)]
-        assert errors, "at least one of the two is told"
-        assert all("somebody else is resending" in error for error in errors)
-        twice = Counter(message.body for message in await stored(broker)).most_common()
-        assert sum(count - 1 for _, count in twice) <= 9, "and soon"
-
-    with_broker(story)
+    with monkeypatch.context() as patch:
+        patch.setattr(resending, "send_once", lost)
+        report = await resend(dead_letters, GROUP, tmp_path, settle=0.01)
+    assert (report.sent, report.in_doubt, report.stopped) == (0, 1, "no answer in 10 s")
+    assert not report.complete
+    monkeypatch.undo()
+    assert (await resend(dead_letters, GROUP, tmp_path, settle=0.01)).sent == 5
+    assert once(await stored(broker), 5)
 
 
-def test_a_broker_that_stops_answering_ends_the_run_and_leaves_doubts_in_the_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@in_loop(with_broker)
+async def test_a_rate_is_kept(
+    broker: RunningBroker, dead_letters: DeadLetters, /, tmp_path: Path
 ) -> None:
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        await dead(broker, 5)
-
-        async def silent(self: Any) -> Any:
-            raise CallTimeoutError("no answer in 10 s")
-
-        async def lost(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
-            monkeypatch.setattr(resending.TargetWatch, "arrivals", silent)
-            return Outcome(in_doubt=True, why="no answer")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(resending, "send_once", lost)
-            report = await resend(dead_letters, GROUP, tmp_path, settle=0.01)
-        assert (report.sent, report.in_doubt, report.stopped) == (0, 1, "no answer in 10 s")
-        assert not report.complete
-        monkeypatch.undo()
-        assert (await resend(dead_letters, GROUP, tmp_path, settle=0.01)).sent == 5
-        assert once(await stored(broker), 5)
-
-    with_broker(story)
-
-
-def test_a_rate_is_kept(tmp_path: Path) -> None:
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        await dead(broker, 12)
-        began = asyncio.get_running_loop().time()
-        await resend(dead_letters, GROUP, tmp_path, rate=20)
-        assert asyncio.get_running_loop().time() - began >= 11 / 20, (
-            "each but the first waits its time"
-        )
-
-    with_broker(story)
+    await dead(broker, 12)
+    began = asyncio.get_running_loop().time()
+    await resend(dead_letters, GROUP, tmp_path, rate=20)
+    assert asyncio.get_running_loop().time() - began >= 11 / 20, "each but the first waits its time"
 
 
 # --- the journal

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.loops import in_loop
 from tests.unit.client.test_dead_letters import GROUP, SETTLE_S, dead, once, stored, with_broker
 
 from turbopump.client.dead_letters import (
@@ -53,7 +54,8 @@ def test_resent_letters_that_fail_once_more_are_nobody_else_s_resends(
     with_broker(story)
 
 
-def test_a_run_on_another_cluster_of_the_same_names_leaves_the_doubts_of_a_killed_one_alone(
+@in_loop
+async def test_a_run_on_another_cluster_of_the_same_names_leaves_the_doubts_of_a_killed_one_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class KilledError(BaseException):
@@ -64,27 +66,24 @@ def test_a_run_on_another_cluster_of_the_same_names_leaves_the_doubts_of_a_kille
             raise KilledError
         return await send_once(instance, letter, queue)
 
-    async def run() -> None:
-        async with (
-            running_broker(message_index_enable=False) as one,
-            running_broker(message_index_enable=False) as other,
-            DeadLetters(one.namesrv) as here,
-            DeadLetters(other.namesrv) as there,
-        ):
-            for broker in (one, other):
-                await broker.create_topic("orders", 2)
-                await dead(broker, 40)
-            with monkeypatch.context() as patch:
-                patch.setattr(resending, "send_once", killing)
-                with pytest.raises(KilledError):
-                    await resend(here, GROUP, tmp_path, settle=SETTLE_S)
-            await asyncio.sleep(SETTLE_S)  # what was being sent arrives
-            assert (await resend(there, GROUP, tmp_path, settle=SETTLE_S)).sent == 40
-            assert (await resend(here, GROUP, tmp_path, settle=SETTLE_S)).complete
-            assert once(await stored(one), 40)
-            assert once(await stored(other), 40)
-
-    asyncio.run(run())
+    async with (
+        running_broker(message_index_enable=False) as one,
+        running_broker(message_index_enable=False) as other,
+        DeadLetters(one.namesrv) as here,
+        DeadLetters(other.namesrv) as there,
+    ):
+        for broker in (one, other):
+            await broker.create_topic("orders", 2)
+            await dead(broker, 40)
+        with monkeypatch.context() as patch:
+            patch.setattr(resending, "send_once", killing)
+            with pytest.raises(KilledError):
+                await resend(here, GROUP, tmp_path, settle=SETTLE_S)
+        await asyncio.sleep(SETTLE_S)  # what was being sent arrives
+        assert (await resend(there, GROUP, tmp_path, settle=SETTLE_S)).sent == 40
+        assert (await resend(here, GROUP, tmp_path, settle=SETTLE_S)).complete
+        assert once(await stored(one), 40)
+        assert once(await stored(other), 40)
 
 
 # --- the retry topics of those who pop
@@ -102,45 +101,34 @@ async def received(consumer: SimpleConsumer, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("popped", [True, False])
-def test_letters_of_a_group_that_pops_go_to_the_retry_topic_that_it_reads(
-    tmp_path: Path, popped: bool
+@in_loop(with_broker)
+async def test_letters_of_a_group_that_pops_go_to_the_retry_topic_that_it_reads(
+    broker: RunningBroker, dead_letters: DeadLetters, /, tmp_path: Path, popped: bool
 ) -> None:
     """``popped``: whether the letter says that it was; else the group's running consumers do."""
-
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        await dead(broker, 3, more={"1ST_POP_TIME": "1"} if popped else {})
-        async with SimpleConsumer(broker.namesrv, group=GROUP, topic="orders") as consumer:
-            assert await consumer.receive(1, 60, timeout=0.1) == []
-            refused = await resend(dead_letters, GROUP, tmp_path, ResendTo.RETRY, settle=SETTLE_S)
-            assert (refused.sent, refused.failures) == (0, 3), (
-                "nothing goes where nobody would get it"
-            )
-            assert (
-                "turbopump topic create '%RETRY%billing_orders'"
-                in refused.failed["broker-test:0:0"]
-            )
-            await broker.create_topic("%RETRY%billing_orders")
-            report = await resend(dead_letters, GROUP, tmp_path, ResendTo.RETRY, settle=SETTLE_S)
-            assert report.targets == {"%RETRY%billing_orders": 3}
-            assert await received(consumer, 3) == [b"0", b"1", b"2"]
-
-    with_broker(story)
+    await dead(broker, 3, more={"1ST_POP_TIME": "1"} if popped else {})
+    async with SimpleConsumer(broker.namesrv, group=GROUP, topic="orders") as consumer:
+        assert await consumer.receive(1, 60, timeout=0.1) == []
+        refused = await resend(dead_letters, GROUP, tmp_path, ResendTo.RETRY, settle=SETTLE_S)
+        assert (refused.sent, refused.failures) == (0, 3), "nothing goes where nobody would get it"
+        assert "turbopump topic create '%RETRY%billing_orders'" in refused.failed["broker-test:0:0"]
+        await broker.create_topic("%RETRY%billing_orders")
+        report = await resend(dead_letters, GROUP, tmp_path, ResendTo.RETRY, settle=SETTLE_S)
+        assert report.targets == {"%RETRY%billing_orders": 3}
+        assert await received(consumer, 3) == [b"0", b"1", b"2"]
 
 
-def test_which_retry_topic_it_is_can_be_said(tmp_path: Path) -> None:
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        await dead(broker, 2)
-        topics = {
-            ResendTo.PULL_RETRY: "%RETRY%billing",
-            ResendTo.POP_RETRY: "%RETRY%billing_orders",
+@in_loop(with_broker)
+async def test_which_retry_topic_it_is_can_be_said(
+    broker: RunningBroker, dead_letters: DeadLetters, /, tmp_path: Path
+) -> None:
+    await dead(broker, 2)
+    topics = {ResendTo.PULL_RETRY: "%RETRY%billing", ResendTo.POP_RETRY: "%RETRY%billing_orders"}
+    for to, topic in topics.items():
+        await broker.create_topic(topic)
+        assert (await would_resend(dead_letters, GROUP, tmp_path / to.value, to)).targets == {
+            topic: 2
         }
-        for to, topic in topics.items():
-            await broker.create_topic(topic)
-            assert (await would_resend(dead_letters, GROUP, tmp_path / to.value, to)).targets == {
-                topic: 2
-            }
-            report = await resend(dead_letters, GROUP, tmp_path / to.value, to, settle=SETTLE_S)
-            assert report.targets == {topic: 2}
-            assert once(await stored(broker, topic), 2)
-
-    with_broker(story)
+        report = await resend(dead_letters, GROUP, tmp_path / to.value, to, settle=SETTLE_S)
+        assert report.targets == {topic: 2}
+        assert once(await stored(broker, topic), 2)

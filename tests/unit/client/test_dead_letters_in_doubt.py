@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.client.test_dead_letters import (
     GROUP,
     SETTLE_S,
@@ -64,81 +65,86 @@ async def deleted(broker: RunningBroker, dead_letters: DeadLetters, topic: str) 
             await asyncio.sleep(0.02)
 
 
-def test_a_deleted_target_is_named_and_one_made_again_is_known_to_be_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@in_loop(with_broker)
+async def test_a_deleted_target_is_named_and_one_made_again_is_known_to_be_empty(
+    broker: RunningBroker,
+    dead_letters: DeadLetters,
+    /,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        await dead(broker, 40)
-        await killed(dead_letters, tmp_path, monkeypatch)
-        await deleted(broker, dead_letters, "orders")
-        report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
-        assert (report.sent, report.already, report.in_doubt, report.complete) == (
-            0,
-            ANSWERED,
-            40 - ANSWERED,
-            False,
-        )
-        assert set(report.out_of_sight) == {"orders@broker-test:0", "orders@broker-test:1"}
-        assert all("orders" in why for why in report.out_of_sight.values())
-        await broker.create_topic("orders", 2)
-        assert await has_route(dead_letters, "orders")
-        report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
-        assert (report.sent, report.elsewhere, report.complete) == (40 - ANSWERED, 0, True), (
-            "the index knows the old topic's"
-        )
-        assert sorted(int(message.body) for message in await stored(broker)) == list(
-            range(ANSWERED, 40)
-        )
-
-    with_broker(story)
+    await dead(broker, 40)
+    await killed(dead_letters, tmp_path, monkeypatch)
+    await deleted(broker, dead_letters, "orders")
+    report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
+    assert (report.sent, report.already, report.in_doubt, report.complete) == (
+        0,
+        ANSWERED,
+        40 - ANSWERED,
+        False,
+    )
+    assert set(report.out_of_sight) == {"orders@broker-test:0", "orders@broker-test:1"}
+    assert all("orders" in why for why in report.out_of_sight.values())
+    await broker.create_topic("orders", 2)
+    assert await has_route(dead_letters, "orders")
+    report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
+    assert (report.sent, report.elsewhere, report.complete) == (40 - ANSWERED, 0, True), (
+        "the index knows the old topic's"
+    )
+    assert sorted(int(message.body) for message in await stored(broker)) == list(
+        range(ANSWERED, 40)
+    )
 
 
 @pytest.mark.parametrize("decision", [InDoubt.SEND, InDoubt.SENT])
-def test_letters_that_may_be_in_a_queue_that_is_gone_wait_until_somebody_decides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decision: InDoubt
+@in_loop(with_broker)
+async def test_letters_that_may_be_in_a_queue_that_is_gone_wait_until_somebody_decides(
+    broker: RunningBroker,
+    dead_letters: DeadLetters,
+    /,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    decision: InDoubt,
 ) -> None:
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        await dead(broker, 40)
-        await killed(dead_letters, tmp_path, monkeypatch)
-        await deleted(broker, dead_letters, "orders")
-        await broker.create_topic("orders", 1)
-        assert await has_route(dead_letters, "orders")
-        report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
-        assert (report.elsewhere, report.complete, set(report.out_of_sight)) == (
-            0,
-            False,
-            {"orders@broker-test:1"},
+    await dead(broker, 40)
+    await killed(dead_letters, tmp_path, monkeypatch)
+    await deleted(broker, dead_letters, "orders")
+    await broker.create_topic("orders", 1)
+    assert await has_route(dead_letters, "orders")
+    report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
+    assert (report.elsewhere, report.complete, set(report.out_of_sight)) == (
+        0,
+        False,
+        {"orders@broker-test:1"},
+    )
+    waiting = report.in_doubt
+    assert 0 < waiting < 40 - ANSWERED
+    assert report.sent == 40 - ANSWERED - waiting
+    one = [
+        letter
+        async for letter in dead_letters.letters(GROUP)
+        if letter.resend_id not in await ids_there(broker)
+    ][-1]
+
+    async def decide(**chosen: Any) -> ResendReport:
+        return await resend(
+            dead_letters, GROUP, tmp_path, in_doubt=decision, settle=SETTLE_S, **chosen
         )
-        waiting = report.in_doubt
-        assert 0 < waiting < 40 - ANSWERED
-        assert report.sent == 40 - ANSWERED - waiting
-        one = [
-            letter
-            async for letter in dead_letters.letters(GROUP)
-            if letter.resend_id not in await ids_there(broker)
-        ][-1]
 
-        async def decide(**chosen: Any) -> ResendReport:
-            return await resend(
-                dead_letters, GROUP, tmp_path, in_doubt=decision, settle=SETTLE_S, **chosen
-            )
-
-        report = await decide(wanted=lambda letter: letter.place == one.place)
-        assert report.handled == 1, "it is decided of what is chosen"
-        report = await decide()
-        assert report.complete
-        assert report.sent == (waiting - 1 if decision is InDoubt.SEND else 0)
-        there = [message.body for message in await stored(broker)]
-        assert (
-            len(there)
-            == len(set(there))
-            == (40 - ANSWERED if decision is InDoubt.SEND else 40 - ANSWERED - waiting)
-        )
-        assert (
-            await resend(dead_letters, GROUP, tmp_path, ResendTo.ORIGIN, settle=SETTLE_S)
-        ).already == 40
-
-    with_broker(story)
+    report = await decide(wanted=lambda letter: letter.place == one.place)
+    assert report.handled == 1, "it is decided of what is chosen"
+    report = await decide()
+    assert report.complete
+    assert report.sent == (waiting - 1 if decision is InDoubt.SEND else 0)
+    there = [message.body for message in await stored(broker)]
+    assert (
+        len(there)
+        == len(set(there))
+        == (40 - ANSWERED if decision is InDoubt.SEND else 40 - ANSWERED - waiting)
+    )
+    assert (
+        await resend(dead_letters, GROUP, tmp_path, ResendTo.ORIGIN, settle=SETTLE_S)
+    ).already == 40
 
 
 async def ids_there(broker: RunningBroker) -> set[str]:

@@ -5,36 +5,35 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.loops import in_loop, simulated
 
 from turbopump.client.dead_letters.resending import Pace
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 
 @pytest.mark.parametrize(
     ("rate", "within", "seconds"), [(10, 10, 1), (100, 100, 1), (2.5, 2, 0.8), (0.5, 1, 2)]
 )
-def test_no_second_has_more_turns_than_the_rate_even_after_a_pause(
-    rate: float, within: int, seconds: float
+@in_loop(simulated)
+async def test_no_second_has_more_turns_than_the_rate_even_after_a_pause(
+    simulation: Simulation, /, rate: float, within: int, seconds: float
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        loop = simulation.loop
-        pace = Pace(rate)
-        times: list[float] = []
+    loop = simulation.loop
+    pace = Pace(rate)
+    times: list[float] = []
 
-        async def turn() -> None:
-            await pace.turn()
-            times.append(loop.time())
+    async def turn() -> None:
+        await pace.turn()
+        times.append(loop.time())
 
-        for pause in (0, 0.3, 5.0):
-            await asyncio.sleep(pause)
-            await asyncio.gather(*(turn() for _ in range(50)))
-        assert all(
-            later - earlier > seconds - 1e-6
-            for earlier, later in zip(times, times[within:], strict=False)
-        )
-        assert times[49] - times[0] == pytest.approx(49 / rate), "and they are spread"
-        assert times[99] - times[0] == pytest.approx(99 / rate), (
-            "what a short pause has missed is made up for"
-        )
-
-    simulate(1, scenario)
+    for pause in (0, 0.3, 5.0):
+        await asyncio.sleep(pause)
+        await asyncio.gather(*(turn() for _ in range(50)))
+    assert all(
+        later - earlier > seconds - 1e-6
+        for earlier, later in zip(times, times[within:], strict=False)
+    )
+    assert times[49] - times[0] == pytest.approx(49 / rate), "and they are spread"
+    assert times[99] - times[0] == pytest.approx(99 / rate), (
+        "what a short pause has missed is made up for"
+    )

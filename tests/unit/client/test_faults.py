@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 from tests.unit.client.test_producer import producer_of
 
@@ -78,45 +79,40 @@ def test_without_the_latency_setting_only_connections_count() -> None:
     assert (faults.available("a", 9.9), faults.available("a", 10.0)) == (False, True)
 
 
-def test_a_broker_that_refuses_connections_is_left_alone_for_ten_seconds() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, brokers=2) as cluster,
-            producer_of(cluster) as producer,
-        ):
-            await asyncio.gather(*(producer.send("orders", b"x") for _ in range(8)))
-            await cluster.brokers[0].stop()
-            first = [await producer.send("orders", b"y") for _ in range(16)]
-            assert {result.queue.broker_name for result in first} == {"broker-b"}
-            asked = len(cluster.brokers[0].requests(SendMessageV2))
-            await cluster.brokers[0].start()
-            again = [await producer.send("orders", b"y") for _ in range(8)]
-            assert {result.queue.broker_name for result in again} == {"broker-b"}
-            assert len(cluster.brokers[0].requests(SendMessageV2)) == asked
-            await asyncio.sleep(10)
-            late = [await producer.send("orders", b"y") for _ in range(8)]
-            assert {result.queue.broker_name for result in late} == {"broker-a", "broker-b"}
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_a_broker_that_refuses_connections_is_left_alone_for_ten_seconds(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+        await asyncio.gather(*(producer.send("orders", b"x") for _ in range(8)))
+        await cluster.brokers[0].stop()
+        first = [await producer.send("orders", b"y") for _ in range(16)]
+        assert {result.queue.broker_name for result in first} == {"broker-b"}
+        asked = len(cluster.brokers[0].requests(SendMessageV2))
+        await cluster.brokers[0].start()
+        again = [await producer.send("orders", b"y") for _ in range(8)]
+        assert {result.queue.broker_name for result in again} == {"broker-b"}
+        assert len(cluster.brokers[0].requests(SendMessageV2)) == asked
+        await asyncio.sleep(10)
+        late = [await producer.send("orders", b"y") for _ in range(8)]
+        assert {result.queue.broker_name for result in late} == {"broker-a", "broker-b"}
 
 
-def test_when_every_broker_is_left_alone_all_are_used() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, brokers=2) as cluster,
-            producer_of(cluster, retries=0) as producer,
-        ):
-            await producer.publish_queues("orders")
-            for broker in cluster.brokers:
-                await broker.stop()
-            for _ in range(8):
-                with pytest.raises(SendError):
-                    await producer.send("orders", b"x")
-            for broker in cluster.brokers:
-                await broker.start()
-            assert (await producer.send("orders", b"x")).status is SendStatus.OK
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_when_every_broker_is_left_alone_all_are_used(simulation: Simulation, /) -> None:
+    async with (
+        scripted_cluster(simulation, brokers=2) as cluster,
+        producer_of(cluster, retries=0) as producer,
+    ):
+        await producer.publish_queues("orders")
+        for broker in cluster.brokers:
+            await broker.stop()
+        for _ in range(8):
+            with pytest.raises(SendError):
+                await producer.send("orders", b"x")
+        for broker in cluster.brokers:
+            await broker.start()
+        assert (await producer.send("orders", b"x")).status is SendStatus.OK
 
 
 async def busy_once(producer: Producer, cluster: ScriptedCluster) -> None:
@@ -127,170 +123,155 @@ async def busy_once(producer: Producer, cluster: ScriptedCluster) -> None:
         await producer.send("orders", b"x")
 
 
-def test_a_refusal_counts_only_if_latency_does() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster:
-            async with producer_of(cluster, latency_faults=LatencyFaults()) as producer:
-                await producer.send("orders", b"x")
-                await busy_once(producer, cluster)
-                assert {
-                    (await producer.send("orders", b"y")).queue.broker_name for _ in range(8)
-                } == {"broker-b"}
-            async with producer_of(cluster) as producer:
-                await producer.send("orders", b"x")
-                await busy_once(producer, cluster)
-                assert (
-                    len({(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)})
-                    == 2
-                )
-
-    simulate(1, scenario)
-
-
-@pytest.mark.parametrize("settings", [{}, {"latency_faults": LatencyFaults()}])
-def test_no_attempt_goes_to_the_broker_that_has_just_failed_while_there_is_another(
-    settings: dict[str, Any],
-) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, brokers=2) as cluster,
-            producer_of(cluster, retries=4, **settings) as producer,
-        ):
-            await producer.publish_queues("orders")
-            for broker in cluster.brokers:
-                broker.script[RequestCode.SEND_MESSAGE_V2].extend(
-                    [refusal(ResponseCode.SYSTEM_BUSY)] * 100
-                )
-            for _ in range(8):
-                with pytest.raises(SendError) as failed:
-                    await producer.send("orders", b"x")
-                way = "".join(name[-1] for name in failed.value.brokers)
-                assert way in ("ababa", "babab")
-
-    simulate(1, scenario)
-
-
-def test_with_a_detector_a_broker_stays_out_until_it_answers_again() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        faults = LatencyFaults(detector=True)
-        async with (
-            scripted_cluster(simulation, brokers=2) as cluster,
-            producer_of(cluster, latency_faults=faults) as producer,
-        ):
-            await asyncio.gather(*(producer.send("orders", b"x") for _ in range(8)))
-            await cluster.brokers[0].stop()
-            for _ in range(8):
-                await producer.send("orders", b"y")
-            await asyncio.sleep(15)
+@in_loop(simulated)
+async def test_a_refusal_counts_only_if_latency_does(simulation: Simulation, /) -> None:
+    async with scripted_cluster(simulation, brokers=2) as cluster:
+        async with producer_of(cluster, latency_faults=LatencyFaults()) as producer:
+            await producer.send("orders", b"x")
+            await busy_once(producer, cluster)
             assert {(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)} == {
                 "broker-b"
             }
-            await cluster.brokers[0].start()
-            before = simulation.loop.time()
-            await until(lambda: producer._faults.unreachable == [])
-            assert simulation.loop.time() - before < 2.5
+        async with producer_of(cluster) as producer:
+            await producer.send("orders", b"x")
+            await busy_once(producer, cluster)
             assert (
                 len({(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)})
                 == 2
             )
 
-    simulate(1, scenario)
 
-
-def test_the_queue_id_is_that_of_the_broker_tried_next() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, brokers=2, queues=2) as cluster,
-            producer_of(cluster) as producer,
-        ):
-            # broker-b has queue 0 alone
-            cluster.name_server.routes["orders"].queue_datas[1].write_queue_nums = 1
-            for broker in cluster.brokers:
-                broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.SYSTEM_BUSY))
-            for _ in range(6):
-                result = await producer.send("orders", b"x")
-                request = cluster.brokers[result.queue.broker_name == "broker-b"].requests(
-                    SendMessageV2
-                )[-1]
-                assert (request.queue_id, request.broker_name) == (
-                    result.queue.queue_id,
-                    result.queue.broker_name,
-                )
-            assert {request.queue_id for request in cluster.brokers[1].requests(SendMessageV2)} == {
-                0
-            }
-
-    simulate(1, scenario)
-
-
-def test_less_safe_than_promised_is_retried_elsewhere_on_request_and_is_no_error() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, brokers=2) as cluster,
-            producer_of(cluster, retry_unless_ok=True) as producer,
-        ):
-            await producer.send("orders", b"x")
-            slave_gone = refusal(ResponseCode.SLAVE_NOT_AVAILABLE)
-            slave_gone.ext = {"msgId": "AB", "queueId": "0", "queueOffset": "7"}
-            cluster.brokers[0].script[RequestCode.SEND_MESSAGE_V2].extend([slave_gone] * 20)
-            results = [await producer.send("orders", b"x") for _ in range(8)]
-            assert {(result.status, result.queue.broker_name) for result in results} == {
-                (SendStatus.OK, "broker-b")
-            }
-            cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].extend([slave_gone] * 20)
-            assert (await producer.send("orders", b"x")).status is SendStatus.SLAVE_NOT_AVAILABLE
-
-    simulate(1, scenario)
-
-
-def test_a_queue_of_an_ordered_topic_whose_broker_is_not_there_costs_an_attempt() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
-            cluster.name_server.routes["orders"].order_topic_conf = "broker-a:2;gone:2"
-            results = [await producer.send("orders", b"x") for _ in range(8)]
-            assert {result.queue.broker_name for result in results} == {"broker-a"}
-            with pytest.raises(SendError, match="broker gone has no master at the moment"):
-                await producer.send("orders", b"x", queue=MessageQueue("orders", "gone", 1))
-
-    simulate(1, scenario)
-
-
-def test_codes_of_ones_own_are_retried() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, brokers=2) as cluster,
-            producer_of(cluster, retry_codes={13}) as producer,
-        ):
-            for broker in cluster.brokers:
-                broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(13))
-            assert (await producer.send("orders", b"x")).status is SendStatus.OK
-            for broker in cluster.brokers:
-                broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(2))
-            with pytest.raises(SendError, match="1 attempt") as caught:
-                await producer.send("orders", b"x")
-            assert (caught.value.code, caught.value.topic, len(caught.value.brokers)) == (
-                2,
-                "orders",
-                1,
+@pytest.mark.parametrize("settings", [{}, {"latency_faults": LatencyFaults()}])
+@in_loop(simulated)
+async def test_no_attempt_goes_to_the_broker_that_has_just_failed_while_there_is_another(
+    simulation: Simulation, /, settings: dict[str, Any]
+) -> None:
+    async with (
+        scripted_cluster(simulation, brokers=2) as cluster,
+        producer_of(cluster, retries=4, **settings) as producer,
+    ):
+        await producer.publish_queues("orders")
+        for broker in cluster.brokers:
+            broker.script[RequestCode.SEND_MESSAGE_V2].extend(
+                [refusal(ResponseCode.SYSTEM_BUSY)] * 100
             )
+        for _ in range(8):
+            with pytest.raises(SendError) as failed:
+                await producer.send("orders", b"x")
+            way = "".join(name[-1] for name in failed.value.brokers)
+            assert way in ("ababa", "babab")
 
-    simulate(1, scenario)
+
+@in_loop(simulated)
+async def test_with_a_detector_a_broker_stays_out_until_it_answers_again(
+    simulation: Simulation, /
+) -> None:
+    faults = LatencyFaults(detector=True)
+    async with (
+        scripted_cluster(simulation, brokers=2) as cluster,
+        producer_of(cluster, latency_faults=faults) as producer,
+    ):
+        await asyncio.gather(*(producer.send("orders", b"x") for _ in range(8)))
+        await cluster.brokers[0].stop()
+        for _ in range(8):
+            await producer.send("orders", b"y")
+        await asyncio.sleep(15)
+        assert {(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)} == {
+            "broker-b"
+        }
+        await cluster.brokers[0].start()
+        before = simulation.loop.time()
+        await until(lambda: producer._faults.unreachable == [])
+        assert simulation.loop.time() - before < 2.5
+        assert len({(await producer.send("orders", b"y")).queue.broker_name for _ in range(8)}) == 2
 
 
-def test_one_attempt_may_take_only_part_of_the_time() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, brokers=2) as cluster,
-            producer_of(cluster, attempt_timeout=0.5) as producer,
-        ):
+@in_loop(simulated)
+async def test_the_queue_id_is_that_of_the_broker_tried_next(simulation: Simulation, /) -> None:
+    async with (
+        scripted_cluster(simulation, brokers=2, queues=2) as cluster,
+        producer_of(cluster) as producer,
+    ):
+        # broker-b has queue 0 alone
+        cluster.name_server.routes["orders"].queue_datas[1].write_queue_nums = 1
+        for broker in cluster.brokers:
+            broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.SYSTEM_BUSY))
+        for _ in range(6):
+            result = await producer.send("orders", b"x")
+            request = cluster.brokers[result.queue.broker_name == "broker-b"].requests(
+                SendMessageV2
+            )[-1]
+            assert (request.queue_id, request.broker_name) == (
+                result.queue.queue_id,
+                result.queue.broker_name,
+            )
+        assert {request.queue_id for request in cluster.brokers[1].requests(SendMessageV2)} == {0}
+
+
+@in_loop(simulated)
+async def test_less_safe_than_promised_is_retried_elsewhere_on_request_and_is_no_error(
+    simulation: Simulation, /
+) -> None:
+    async with (
+        scripted_cluster(simulation, brokers=2) as cluster,
+        producer_of(cluster, retry_unless_ok=True) as producer,
+    ):
+        await producer.send("orders", b"x")
+        slave_gone = refusal(ResponseCode.SLAVE_NOT_AVAILABLE)
+        slave_gone.ext = {"msgId": "AB", "queueId": "0", "queueOffset": "7"}
+        cluster.brokers[0].script[RequestCode.SEND_MESSAGE_V2].extend([slave_gone] * 20)
+        results = [await producer.send("orders", b"x") for _ in range(8)]
+        assert {(result.status, result.queue.broker_name) for result in results} == {
+            (SendStatus.OK, "broker-b")
+        }
+        cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].extend([slave_gone] * 20)
+        assert (await producer.send("orders", b"x")).status is SendStatus.SLAVE_NOT_AVAILABLE
+
+
+@in_loop(simulated)
+async def test_a_queue_of_an_ordered_topic_whose_broker_is_not_there_costs_an_attempt(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+        cluster.name_server.routes["orders"].order_topic_conf = "broker-a:2;gone:2"
+        results = [await producer.send("orders", b"x") for _ in range(8)]
+        assert {result.queue.broker_name for result in results} == {"broker-a"}
+        with pytest.raises(SendError, match="broker gone has no master at the moment"):
+            await producer.send("orders", b"x", queue=MessageQueue("orders", "gone", 1))
+
+
+@in_loop(simulated)
+async def test_codes_of_ones_own_are_retried(simulation: Simulation, /) -> None:
+    async with (
+        scripted_cluster(simulation, brokers=2) as cluster,
+        producer_of(cluster, retry_codes={13}) as producer,
+    ):
+        for broker in cluster.brokers:
+            broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(13))
+        assert (await producer.send("orders", b"x")).status is SendStatus.OK
+        for broker in cluster.brokers:
+            broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(2))
+        with pytest.raises(SendError, match="1 attempt") as caught:
             await producer.send("orders", b"x")
-            for broker in cluster.brokers:
-                broker.script[RequestCode.SEND_MESSAGE_V2].append(None)
-            before = simulation.loop.time()
-            assert (await producer.send("orders", b"x")).status is SendStatus.OK
-            assert 0.9 < simulation.loop.time() - before < 1.3
+        assert (caught.value.code, caught.value.topic, len(caught.value.brokers)) == (
+            2,
+            "orders",
+            1,
+        )
 
-    simulate(1, scenario)
+
+@in_loop(simulated)
+async def test_one_attempt_may_take_only_part_of_the_time(simulation: Simulation, /) -> None:
+    async with (
+        scripted_cluster(simulation, brokers=2) as cluster,
+        producer_of(cluster, attempt_timeout=0.5) as producer,
+    ):
+        await producer.send("orders", b"x")
+        for broker in cluster.brokers:
+            broker.script[RequestCode.SEND_MESSAGE_V2].append(None)
+        before = simulation.loop.time()
+        assert (await producer.send("orders", b"x")).status is SendStatus.OK
+        assert 0.9 < simulation.loop.time() - before < 1.3
 
 
 class Failures(SendHook):

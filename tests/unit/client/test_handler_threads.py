@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.handling import HandlerThreads
@@ -106,361 +107,331 @@ async def threads(
         await pool.stop(PATIENCE_S)
 
 
-def in_threads(story: Callable[[], Any]) -> None:
-    asyncio.run(story())
-
-
-def test_one_call_of_the_executor_handles_many_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story() -> None:
-        loop, calls = asyncio.get_running_loop(), 0
-        run_in_executor = loop.run_in_executor
-
-        def counted(*args: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            return run_in_executor(*args)
-
-        monkeypatch.setattr(loop, "run_in_executor", counted)
-        queue = Queue()
-        async with threads(lambda _: None, concurrency=4) as (_, ready):
-            ready.put(messages_of(queue, 5000))
-            await until(lambda: len(queue.said) == 5000)
-        assert set(queue.said.values()) == {"done"}
-        assert calls < 500
-
-    in_threads(story)
-
-
-def test_each_message_gets_what_its_own_call_said() -> None:
-    async def story() -> None:
-        async def later(answer: object) -> object:
-            await asyncio.sleep(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        def raises() -> None:
-            raise ValueError("five")
-
-        queue = Queue()
-        answers: list[Callable[[Delivery], object]] = [
-            lambda _: None,
-            lambda _: Retry,
-            lambda _: Retry(7.0, reason="two"),
-            lambda _: False,
-            lambda _: later(Retry(level=4)),
-            lambda _: raises(),
-            lambda _: later(KeyError("six")),
-            lambda message: message.retry(level=7),
-            lambda message: message.done() or raises(),
-            lambda _: later(None),
-        ]
-        async with threads(
-            lambda message: answers[message.queue_offset](message), concurrency=3
-        ) as (_, ready):
-            ready.put(messages_of(queue, len(answers)))
-            await until(lambda: len(queue.said) == len(answers))
-        assert queue.said == {
-            0: "done",
-            1: "failed delay=None level=0 cause=None",
-            2: "failed delay=7.0 level=0 cause='two'",
-            3: "done",
-            4: "failed delay=None level=4 cause=None",
-            5: "failed delay=None level=0 cause=ValueError('five')",
-            6: "failed delay=None level=0 cause=KeyError('six')",
-            7: "failed delay=None level=7 cause=None",
-            8: "done",
-            9: "done",
-        }
-
-    in_threads(story)
-
-
-def test_no_message_waits_behind_a_slow_one_while_a_thread_is_idle() -> None:
-    async def story() -> None:
-        release = threading.Event()
-
-        def handle(message: Delivery) -> None:
-            if message.queue_offset == 1000:
-                release.wait(PATIENCE_S)
-
-        queue = Queue()
-        async with threads(handle, concurrency=2) as (_, ready):
-            ready.put(messages_of(queue, 1000))
-            # they are fast: one thread would be enough
-            await until(lambda: len(queue.said) == 1000)
-            ready.put(message_of(queue, offset) for offset in range(1000, 1100))
-            await until(lambda: len(queue.said) == 1099)
-            assert 1000 not in queue.said
-            release.set()
-            await until(lambda: 1000 in queue.said)
-
-    in_threads(story)
-
-
-def test_handlers_that_become_slow_spread_over_all_threads() -> None:
-    async def story() -> None:
-        together = threading.Barrier(8)
-
-        def handle(message: Delivery) -> None:
-            if message.queue_offset >= 1000:
-                together.wait(PATIENCE_S)  # only eight at once get on
-
-        queue = Queue()
-        async with threads(handle, concurrency=8) as (_, ready):
-            ready.put(messages_of(queue, 1000))
-            await until(lambda: len(queue.said) == 1000)
-            ready.put(message_of(queue, offset) for offset in range(1000, 1064))
-            await until(lambda: len(queue.said) == 1064)
-        assert set(queue.said.values()) == {"done"}
-
-    in_threads(story)
-
-
-def test_no_more_than_concurrency_run_at_once_also_when_it_changes() -> None:
-    async def story() -> None:
-        gate, lock = threading.Semaphore(0), threading.Lock()
-        running = 0
-
-        def handle(_: Delivery) -> None:
-            nonlocal running
-            with lock:
-                running += 1
-            gate.acquire(timeout=PATIENCE_S)
-            with lock:
-                running -= 1
-
-        queue = Queue()
-        async with threads(handle, concurrency=3) as (pool, ready):
-            ready.put(messages_of(queue, 40))
-            await until(lambda: running == 3)
-            pool.resize(6)
-            await until(lambda: running == 6)
-            pool.resize(2)
-            gate.release(6)
-            await until(lambda: len(queue.said) == 6 and running == 2)
-            gate.release(10)
-            await until(lambda: len(queue.said) == 16 and running == 2)
-            pool.resize(5)
-            await until(lambda: running == 5)
-            gate.release(24)
-            await until(lambda: len(queue.said) == 40)
-
-    in_threads(story)
-
-
-def test_what_waits_of_a_dropped_queue_is_not_begun() -> None:
-    async def story() -> None:
-        inside, release, seen = threading.Event(), threading.Event(), []
-
-        def handle(message: Delivery) -> None:
-            seen.append(message.queue_offset)
-            inside.set()
-            release.wait(PATIENCE_S)
-
-        queue, other = Queue(), Queue()
-        async with threads(handle, concurrency=1) as (_, ready):
-            ready.put([*messages_of(queue, 5), message_of(other, 77)])
-            await until(inside.is_set)
-            queue.drop()
-            release.set()
-            await until(lambda: 77 in other.said)
-        assert seen == [0, 77]
-
-    in_threads(story)
-
-
-def test_a_message_whose_queue_is_dropped_while_it_is_taken_is_put_down_again() -> None:
-    async def story() -> None:
-        ready, queue = ReadyMessages(), Queue(drop_after=1)
-        message = message_of(queue, 5)
-        ready.put([message])
-        assert await asyncio.to_thread(ready.begin) is None
-        await until(lambda: queue.left == [5])
-        assert not message.taken
-
-    in_threads(story)
-
-
-def test_the_loop_does_other_things_between_what_many_messages_say(
+@in_loop
+async def test_one_call_of_the_executor_handles_many_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def story() -> None:
-        loop, turn, inside, release = (
-            asyncio.get_running_loop(),
-            0,
-            threading.Event(),
-            threading.Event(),
-        )
-        turns: list[int] = []
-        time = iter(range(10**9))
-        monkeypatch.setattr(
-            "turbopump.client.consumer.handling.monotonic", lambda: next(time) * 0.0005
-        )
+    loop, calls = asyncio.get_running_loop(), 0
+    run_in_executor = loop.run_in_executor
 
-        class Slow(Queue):
-            def delivery_done(self, message: Delivery) -> None:
-                turns.append(turn)
+    def counted(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return run_in_executor(*args)
 
-        def next_turn() -> None:
-            nonlocal turn
-            turn += 1
-            loop.call_soon(next_turn)
-
-        def handle(message: Delivery) -> None:
-            if message.queue_offset == 90:
-                inside.set()
-                release.wait(PATIENCE_S)
-
-        async with threads(handle, concurrency=1) as (_, ready):
-            next_turn()
-            ready.put(messages_of(Slow(), 91))
-            await asyncio.sleep(0)
-            while not inside.is_set():
-                await asyncio.sleep(0)
-            release.set()
-            while len(turns) < 91:
-                await asyncio.sleep(0)
-        assert max(turns.count(each) for each in turns) <= 20
-
-    in_threads(story)
+    monkeypatch.setattr(loop, "run_in_executor", counted)
+    queue = Queue()
+    async with threads(lambda _: None, concurrency=4) as (_, ready):
+        ready.put(messages_of(queue, 5000))
+        await until(lambda: len(queue.said) == 5000)
+    assert set(queue.said.values()) == {"done"}
+    assert calls < 500
 
 
-def test_a_close_settles_all_that_was_handled_however_much_it_is() -> None:
-    async def story() -> None:
-        all_handled = threading.Event()
-
-        def handle(message: Delivery) -> None:
-            if message.queue_offset == 9999:
-                all_handled.set()
-
-        queue, ready = Queue(), ReadyMessages()
-        pool = HandlerThreads(handle, ready, concurrency=1)
-        pool.start()
-        ready.put(messages_of(queue, 10_000))
+@in_loop
+async def test_each_message_gets_what_its_own_call_said() -> None:
+    async def later(answer: object) -> object:
         await asyncio.sleep(0)
-        while not all_handled.wait(0.01):
-            await asyncio.sleep(0)
-        ready.close()
-        await pool.stop(PATIENCE_S)
-        assert len(queue.said) == 10_000
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    in_threads(story)
+    def raises() -> None:
+        raise ValueError("five")
+
+    queue = Queue()
+    answers: list[Callable[[Delivery], object]] = [
+        lambda _: None,
+        lambda _: Retry,
+        lambda _: Retry(7.0, reason="two"),
+        lambda _: False,
+        lambda _: later(Retry(level=4)),
+        lambda _: raises(),
+        lambda _: later(KeyError("six")),
+        lambda message: message.retry(level=7),
+        lambda message: message.done() or raises(),
+        lambda _: later(None),
+    ]
+    async with threads(lambda message: answers[message.queue_offset](message), concurrency=3) as (
+        _,
+        ready,
+    ):
+        ready.put(messages_of(queue, len(answers)))
+        await until(lambda: len(queue.said) == len(answers))
+    assert queue.said == {
+        0: "done",
+        1: "failed delay=None level=0 cause=None",
+        2: "failed delay=7.0 level=0 cause='two'",
+        3: "done",
+        4: "failed delay=None level=4 cause=None",
+        5: "failed delay=None level=0 cause=ValueError('five')",
+        6: "failed delay=None level=0 cause=KeyError('six')",
+        7: "failed delay=None level=7 cause=None",
+        8: "done",
+        9: "done",
+    }
 
 
-def test_while_paused_nothing_is_begun() -> None:
-    async def story() -> None:
-        inside, release = threading.Event(), threading.Event()
+@in_loop
+async def test_no_message_waits_behind_a_slow_one_while_a_thread_is_idle() -> None:
+    release = threading.Event()
 
-        def handle(_: Delivery) -> None:
-            inside.set()
+    def handle(message: Delivery) -> None:
+        if message.queue_offset == 1000:
             release.wait(PATIENCE_S)
 
-        queue = Queue()
-        async with threads(handle, concurrency=1) as (pool, ready):
-            ready.put(messages_of(queue, 3))
-            await until(inside.is_set)
-            ready.pause()
-            release.set()
-            await until(lambda: len(queue.said) == 1 and not pool._runs)
-            ready.put([message_of(queue, 3)])
-            assert not pool._runs
-            ready.resume()
-            await until(lambda: len(queue.said) == 4)
-
-    in_threads(story)
-
-
-def test_an_operators_message_is_handled_although_there_is_always_another_one_ready() -> None:
-    async def story() -> None:
-        loop, queue, ended = asyncio.get_running_loop(), Queue(), threading.Event()
-
-        def handle(message: Delivery) -> object:
-            if message.queue_offset == -1:
-                return "by hand"
-            if not ended.is_set():
-                loop.call_soon_threadsafe(ready.put, [message_of(queue, 0), message_of(queue, 1)])
-            return None
-
-        async with threads(handle, concurrency=1) as (pool, ready):
-            ready.put(messages_of(queue, 100))
-            async with asyncio.timeout(PATIENCE_S):
-                assert await pool.call(message_of(queue, -1)) == "by hand"
-            ended.set()
-
-    in_threads(story)
-
-
-def test_what_a_handler_says_after_a_close_that_did_not_wait_for_it_does_not_count() -> None:
-    async def story() -> None:
-        inside, release, out = threading.Event(), threading.Event(), threading.Event()
-
-        def handle(_: Delivery) -> None:
-            inside.set()
-            release.wait(PATIENCE_S)
-            out.set()
-
-        queue, ready = Queue(), ReadyMessages()
-        pool = HandlerThreads(handle, ready, concurrency=1)
-        pool.start()
-        ready.put(messages_of(queue, 2))
-        await until(inside.is_set)
-        ready.close()
-        await pool.stop(0.01)
+    queue = Queue()
+    async with threads(handle, concurrency=2) as (_, ready):
+        ready.put(messages_of(queue, 1000))
+        # they are fast: one thread would be enough
+        await until(lambda: len(queue.said) == 1000)
+        ready.put(message_of(queue, offset) for offset in range(1000, 1100))
+        await until(lambda: len(queue.said) == 1099)
+        assert 1000 not in queue.said
         release.set()
-        await until(out.is_set)
-        for thread in pool._threads._threads:
-            await asyncio.to_thread(thread.join, PATIENCE_S)
-        await asyncio.sleep(0)
-        assert queue.said == {}
-
-    in_threads(story)
+        await until(lambda: 1000 in queue.said)
 
 
-def test_a_close_waits_for_handlers_and_begins_no_more() -> None:
-    async def story() -> None:
-        inside, release = threading.Event(), threading.Event()
+@in_loop
+async def test_handlers_that_become_slow_spread_over_all_threads() -> None:
+    together = threading.Barrier(8)
 
-        def handle(_: Delivery) -> None:
+    def handle(message: Delivery) -> None:
+        if message.queue_offset >= 1000:
+            together.wait(PATIENCE_S)  # only eight at once get on
+
+    queue = Queue()
+    async with threads(handle, concurrency=8) as (_, ready):
+        ready.put(messages_of(queue, 1000))
+        await until(lambda: len(queue.said) == 1000)
+        ready.put(message_of(queue, offset) for offset in range(1000, 1064))
+        await until(lambda: len(queue.said) == 1064)
+    assert set(queue.said.values()) == {"done"}
+
+
+@in_loop
+async def test_no_more_than_concurrency_run_at_once_also_when_it_changes() -> None:
+    gate, lock = threading.Semaphore(0), threading.Lock()
+    running = 0
+
+    def handle(_: Delivery) -> None:
+        nonlocal running
+        with lock:
+            running += 1
+        gate.acquire(timeout=PATIENCE_S)
+        with lock:
+            running -= 1
+
+    queue = Queue()
+    async with threads(handle, concurrency=3) as (pool, ready):
+        ready.put(messages_of(queue, 40))
+        await until(lambda: running == 3)
+        pool.resize(6)
+        await until(lambda: running == 6)
+        pool.resize(2)
+        gate.release(6)
+        await until(lambda: len(queue.said) == 6 and running == 2)
+        gate.release(10)
+        await until(lambda: len(queue.said) == 16 and running == 2)
+        pool.resize(5)
+        await until(lambda: running == 5)
+        gate.release(24)
+        await until(lambda: len(queue.said) == 40)
+
+
+@in_loop
+async def test_what_waits_of_a_dropped_queue_is_not_begun() -> None:
+    inside, release, seen = threading.Event(), threading.Event(), []
+
+    def handle(message: Delivery) -> None:
+        seen.append(message.queue_offset)
+        inside.set()
+        release.wait(PATIENCE_S)
+
+    queue, other = Queue(), Queue()
+    async with threads(handle, concurrency=1) as (_, ready):
+        ready.put([*messages_of(queue, 5), message_of(other, 77)])
+        await until(inside.is_set)
+        queue.drop()
+        release.set()
+        await until(lambda: 77 in other.said)
+    assert seen == [0, 77]
+
+
+@in_loop
+async def test_a_message_whose_queue_is_dropped_while_it_is_taken_is_put_down_again() -> None:
+    ready, queue = ReadyMessages(), Queue(drop_after=1)
+    message = message_of(queue, 5)
+    ready.put([message])
+    assert await asyncio.to_thread(ready.begin) is None
+    await until(lambda: queue.left == [5])
+    assert not message.taken
+
+
+@in_loop
+async def test_the_loop_does_other_things_between_what_many_messages_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, turn, inside, release = (
+        asyncio.get_running_loop(),
+        0,
+        threading.Event(),
+        threading.Event(),
+    )
+    turns: list[int] = []
+    time = iter(range(10**9))
+    monkeypatch.setattr("turbopump.client.consumer.handling.monotonic", lambda: next(time) * 0.0005)
+
+    class Slow(Queue):
+        def delivery_done(self, message: Delivery) -> None:
+            turns.append(turn)
+
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(next_turn)
+
+    def handle(message: Delivery) -> None:
+        if message.queue_offset == 90:
             inside.set()
             release.wait(PATIENCE_S)
 
-        queue, ready = Queue(), ReadyMessages()
-        pool = HandlerThreads(handle, ready, concurrency=1)
-        pool.start()
-        ready.put(messages_of(queue, 2))
-        await until(inside.is_set)
-        ready.close()
-        asyncio.get_running_loop().call_soon(release.set)
-        await pool.stop(PATIENCE_S)
-        assert queue.said == {0: "done"}
-
-    in_threads(story)
-
-
-def test_the_time_of_each_message_is_its_handlers_not_that_until_the_loop_looks() -> None:
-    async def story() -> None:
-        both = threading.Event()
-
-        def handle(message: Delivery) -> None:
-            if message.queue_offset == 1:
-                both.set()
-
-        queue = Queue()
-        first, second = messages_of(queue, 2)
-        consumption = Consumption(time.monotonic)  # a loop's clock may stand still with it
-        async with threads(handle, concurrency=1, on_take=consumption.began) as (_, ready):
-            ready.put([first, second])
+    async with threads(handle, concurrency=1) as (_, ready):
+        next_turn()
+        ready.put(messages_of(Slow(), 91))
+        await asyncio.sleep(0)
+        while not inside.is_set():
             await asyncio.sleep(0)
-            assert both.wait(PATIENCE_S)  # the loop stands still until both are handled
-            await until(lambda: len(queue.said) == 2)
-        assert first.handled_s is not None
-        assert 0 < first.handled_s <= second.taken_at - first.taken_at
-
-    in_threads(story)
+        release.set()
+        while len(turns) < 91:
+            await asyncio.sleep(0)
+    assert max(turns.count(each) for each in turns) <= 20
 
 
-def test_traces_of_a_message_in_a_thread_are_written_on_the_loop_with_its_time() -> None:
+@in_loop
+async def test_a_close_settles_all_that_was_handled_however_much_it_is() -> None:
+    all_handled = threading.Event()
+
+    def handle(message: Delivery) -> None:
+        if message.queue_offset == 9999:
+            all_handled.set()
+
+    queue, ready = Queue(), ReadyMessages()
+    pool = HandlerThreads(handle, ready, concurrency=1)
+    pool.start()
+    ready.put(messages_of(queue, 10_000))
+    await asyncio.sleep(0)
+    while not all_handled.wait(0.01):
+        await asyncio.sleep(0)
+    ready.close()
+    await pool.stop(PATIENCE_S)
+    assert len(queue.said) == 10_000
+
+
+@in_loop
+async def test_while_paused_nothing_is_begun() -> None:
+    inside, release = threading.Event(), threading.Event()
+
+    def handle(_: Delivery) -> None:
+        inside.set()
+        release.wait(PATIENCE_S)
+
+    queue = Queue()
+    async with threads(handle, concurrency=1) as (pool, ready):
+        ready.put(messages_of(queue, 3))
+        await until(inside.is_set)
+        ready.pause()
+        release.set()
+        await until(lambda: len(queue.said) == 1 and not pool._runs)
+        ready.put([message_of(queue, 3)])
+        assert not pool._runs
+        ready.resume()
+        await until(lambda: len(queue.said) == 4)
+
+
+@in_loop
+async def test_an_operators_message_is_handled_although_there_is_always_another_one_ready() -> None:
+    loop, queue, ended = asyncio.get_running_loop(), Queue(), threading.Event()
+
+    def handle(message: Delivery) -> object:
+        if message.queue_offset == -1:
+            return "by hand"
+        if not ended.is_set():
+            loop.call_soon_threadsafe(ready.put, [message_of(queue, 0), message_of(queue, 1)])
+        return None
+
+    async with threads(handle, concurrency=1) as (pool, ready):
+        ready.put(messages_of(queue, 100))
+        async with asyncio.timeout(PATIENCE_S):
+            assert await pool.call(message_of(queue, -1)) == "by hand"
+        ended.set()
+
+
+@in_loop
+async def test_what_a_handler_says_after_a_close_that_did_not_wait_for_it_does_not_count() -> None:
+    inside, release, out = threading.Event(), threading.Event(), threading.Event()
+
+    def handle(_: Delivery) -> None:
+        inside.set()
+        release.wait(PATIENCE_S)
+        out.set()
+
+    queue, ready = Queue(), ReadyMessages()
+    pool = HandlerThreads(handle, ready, concurrency=1)
+    pool.start()
+    ready.put(messages_of(queue, 2))
+    await until(inside.is_set)
+    ready.close()
+    await pool.stop(0.01)
+    release.set()
+    await until(out.is_set)
+    for thread in pool._threads._threads:
+        await asyncio.to_thread(thread.join, PATIENCE_S)
+    await asyncio.sleep(0)
+    assert queue.said == {}
+
+
+@in_loop
+async def test_a_close_waits_for_handlers_and_begins_no_more() -> None:
+    inside, release = threading.Event(), threading.Event()
+
+    def handle(_: Delivery) -> None:
+        inside.set()
+        release.wait(PATIENCE_S)
+
+    queue, ready = Queue(), ReadyMessages()
+    pool = HandlerThreads(handle, ready, concurrency=1)
+    pool.start()
+    ready.put(messages_of(queue, 2))
+    await until(inside.is_set)
+    ready.close()
+    asyncio.get_running_loop().call_soon(release.set)
+    await pool.stop(PATIENCE_S)
+    assert queue.said == {0: "done"}
+
+
+@in_loop
+async def test_the_time_of_each_message_is_its_handlers_not_that_until_the_loop_looks() -> None:
+    both = threading.Event()
+
+    def handle(message: Delivery) -> None:
+        if message.queue_offset == 1:
+            both.set()
+
+    queue = Queue()
+    first, second = messages_of(queue, 2)
+    consumption = Consumption(time.monotonic)  # a loop's clock may stand still with it
+    async with threads(handle, concurrency=1, on_take=consumption.began) as (_, ready):
+        ready.put([first, second])
+        await asyncio.sleep(0)
+        assert both.wait(PATIENCE_S)  # the loop stands still until both are handled
+        await until(lambda: len(queue.said) == 2)
+    assert first.handled_s is not None
+    assert 0 < first.handled_s <= second.taken_at - first.taken_at
+
+
+@in_loop
+async def test_traces_of_a_message_in_a_thread_are_written_on_the_loop_with_its_time() -> None:
     class Traces:
         def __init__(self) -> None:
             self.records: list[tuple[str, int, int]] = []
@@ -472,63 +443,58 @@ def test_traces_of_a_message_in_a_thread_are_written_on_the_loop_with_its_time()
             assert isinstance(message.trace, int)
             self.records.append(("began", message.trace, threading.get_ident()))
 
-    async def story() -> None:
-        traces, queue = Traces(), Queue()
-        consumption = Consumption(asyncio.get_running_loop().time, traces)  # type: ignore[arg-type]
-        async with threads(lambda _: None, concurrency=1, on_take=consumption.began) as (_, ready):
-            ready.put(messages_of(queue, 1))
-            await until(lambda: len(queue.said) == 1)
-        assert traces.records == [("began", 4711, threading.get_ident())]
-
-    in_threads(story)
+    traces, queue = Traces(), Queue()
+    consumption = Consumption(asyncio.get_running_loop().time, traces)  # type: ignore[arg-type]
+    async with threads(lambda _: None, concurrency=1, on_take=consumption.began) as (_, ready):
+        ready.put(messages_of(queue, 1))
+        await until(lambda: len(queue.said) == 1)
+    assert traces.records == [("began", 4711, threading.get_ident())]
 
 
 @pytest.mark.parametrize("how", ["in order", "popped", "pulled"])
-def test_plain_handlers_get_all_of_a_broker_and_ordered_ones_one_of_a_queue_at_a_time(
+@in_loop
+async def test_plain_handlers_get_all_of_a_broker_and_ordered_ones_one_of_a_queue_at_a_time(
     how: str,
 ) -> None:
-    async def story() -> None:
-        at_work: dict[int, int] = defaultdict(int)
-        seen: dict[int, list[bytes]] = defaultdict(list)
-        together = 0
+    at_work: dict[int, int] = defaultdict(int)
+    seen: dict[int, list[bytes]] = defaultdict(list)
+    together = 0
 
-        def handle(message: Delivery) -> object:
-            nonlocal together
-            at_work[message.queue_id] += 1
-            together = max(together, at_work[message.queue_id])
-            seen[message.queue_id].append(message.body)
-            at_work[message.queue_id] -= 1
-            return (
-                Retry(delay=0.001)
-                if how == "in order" and message.body == b"3" and message.attempt == 1
-                else None
-            )
+    def handle(message: Delivery) -> object:
+        nonlocal together
+        at_work[message.queue_id] += 1
+        together = max(together, at_work[message.queue_id])
+        seen[message.queue_id].append(message.body)
+        at_work[message.queue_id] -= 1
+        return (
+            Retry(delay=0.001)
+            if how == "in order" and message.body == b"3" and message.attempt == 1
+            else None
+        )
 
-        settings: dict[str, Any] = {
-            "in order": {"ordered": True, "suspend_time": 0.01},
-            "popped": {"client_rebalance": False},
-        }
-        async with running_broker() as broker:
-            await broker.create_topic("orders", 4)
-            async with Producer(broker.namesrv) as producer:
-                for number in range(200):
-                    await producer.send(Message("orders", str(number).encode()))
-            async with PushConsumer(
-                *(broker.namesrv,),
-                group="g",
-                topic="orders",
-                handler=handle,
-                consume_from=ConsumeFrom.FIRST,
-                trace=True,
-                **settings.get(how, {}),
-            ) as consumer:
-                extra = 1 if how == "in order" else 0
-                await until(lambda: sum(len(bodies) for bodies in seen.values()) == 200 + extra)
-                await until(lambda: consumer.statistics()["orders"].consume_ok_tps > 0)
-        if how == "in order":
-            assert together == 1
-            for bodies in seen.values():
-                assert [int(body) for body in bodies] == sorted(int(body) for body in bodies)
-        assert {int(body) for bodies in seen.values() for body in bodies} == set(range(200))
-
-    in_threads(story)
+    settings: dict[str, Any] = {
+        "in order": {"ordered": True, "suspend_time": 0.01},
+        "popped": {"client_rebalance": False},
+    }
+    async with running_broker() as broker:
+        await broker.create_topic("orders", 4)
+        async with Producer(broker.namesrv) as producer:
+            for number in range(200):
+                await producer.send(Message("orders", str(number).encode()))
+        async with PushConsumer(
+            *(broker.namesrv,),
+            group="g",
+            topic="orders",
+            handler=handle,
+            consume_from=ConsumeFrom.FIRST,
+            trace=True,
+            **settings.get(how, {}),
+        ) as consumer:
+            extra = 1 if how == "in order" else 0
+            await until(lambda: sum(len(bodies) for bodies in seen.values()) == 200 + extra)
+            await until(lambda: consumer.statistics()["orders"].consume_ok_tps > 0)
+    if how == "in order":
+        assert together == 1
+        for bodies in seen.values():
+            assert [int(body) for body in bodies] == sorted(int(body) for body in bodies)
+    assert {int(body) for bodies in seen.values() for body in bodies} == set(range(200))

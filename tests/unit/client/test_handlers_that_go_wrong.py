@@ -12,14 +12,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
-from tests.unit.client.test_handler_threads import (
-    Queue,
-    in_threads,
-    message_of,
-    messages_of,
-    threads,
-)
+from tests.unit.client.test_handler_threads import Queue, message_of, messages_of, threads
 from tests.unit.client.test_handler_threads import until as until_really
 from tests.unit.client.test_push_consumer import committed, consumer_of, fill
 
@@ -137,28 +132,22 @@ async def comes_again(
 
 @wrong
 @pytest.mark.parametrize("settings", [{}, {"ordered": True}], ids=["side by side", "in order"])
-def test_a_message_whose_handler_goes_wrong_has_failed_and_the_others_are_handled(
-    name: str, settings: dict[str, Any]
+@in_loop(simulated)
+async def test_a_message_whose_handler_goes_wrong_has_failed_and_the_others_are_handled(
+    simulation: Simulation, /, name: str, settings: dict[str, Any]
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster:
-            await comes_again(cluster, WRONG[name], **settings)
-
-    simulate(1, scenario)
+    async with scripted_cluster(simulation, queues=1) as cluster:
+        await comes_again(cluster, WRONG[name], **settings)
 
 
 @pytest.mark.parametrize(
     "name", ["what it awaits is cancelled", "a generator", "an await is missing", "its own Retry"]
 )
-def test_so_it_is_when_a_key_is_handled_once(name: str) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster:
-            once = IdempotentConsumer(
-                key=lambda message: message.body.decode(), store=MemoryStore()
-            )
-            await comes_again(cluster, WRONG[name], wrap=once)
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_so_it_is_when_a_key_is_handled_once(simulation: Simulation, /, name: str) -> None:
+    async with scripted_cluster(simulation, queues=1) as cluster:
+        once = IdempotentConsumer(key=lambda message: message.body.decode(), store=MemoryStore())
+        await comes_again(cluster, WRONG[name], wrap=once)
 
 
 def test_what_failed_so_is_told_with_its_message(caplog: pytest.LogCaptureFixture) -> None:
@@ -187,19 +176,16 @@ def test_a_worker_that_was_ended_is_replaced_and_told_of(caplog: pytest.LogCaptu
     assert sum("another takes its place" in record.message for record in caplog.records) == 3
 
 
-def test_workers_that_are_cancelled_with_everything_else_leave_nothing_behind() -> None:
+@in_loop
+async def test_workers_that_are_cancelled_with_everything_else_leave_nothing_behind() -> None:
     async def handle(_: Delivery) -> None:
         await asyncio.sleep(1e6)
 
     queue = Queue()
-
-    async def story() -> None:
-        ready = ReadyMessages()
-        HandlerPool(handle, ready, concurrency=3).start()  # and nobody stops it
-        ready.put(messages_of(queue, 2))
-        await asyncio.sleep(0.01)
-
-    asyncio.run(story())
+    ready = ReadyMessages()
+    HandlerPool(handle, ready, concurrency=3).start()  # and nobody stops it
+    ready.put(messages_of(queue, 2))
+    await asyncio.sleep(0.01)
     assert queue.said == {}
 
 
@@ -218,17 +204,15 @@ def test_a_delay_that_is_none_is_refused_before_the_message_is_settled(
     assert queue.said == {0: "done"}
 
 
-def test_a_delay_may_be_a_timedelta() -> None:
+@in_loop(simulated)
+async def test_a_delay_may_be_a_timedelta(simulation: Simulation, /) -> None:
     assert Retry(timedelta(minutes=1)).delay == 60.0
-
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster:
-            await comes_again(cluster, refused_word(timedelta(seconds=2)))
-
-    simulate(1, scenario)
+    async with scripted_cluster(simulation, queues=1) as cluster:
+        await comes_again(cluster, refused_word(timedelta(seconds=2)))
 
 
-def test_a_plain_function_goes_wrong_as_well() -> None:
+@in_loop
+async def test_a_plain_function_goes_wrong_as_well() -> None:
     def cancelled(_: Delivery) -> None:
         raise asyncio.CancelledError
 
@@ -238,32 +222,27 @@ def test_a_plain_function_goes_wrong_as_well() -> None:
     def generator(_: Delivery) -> object:
         return (number for number in range(3))
 
-    async def story() -> None:
-        for handle in (cancelled, late, generator):
-            queue = Queue()
-            async with threads(handle, concurrency=2) as (_, ready):
-                ready.put(messages_of(queue, 5))
-                await until_really(lambda queue=queue: len(queue.said) == 5)
-            assert all(said != "done" for said in queue.said.values())
-
-    in_threads(story)
+    for handle in (cancelled, late, generator):
+        queue = Queue()
+        async with threads(handle, concurrency=2) as (_, ready):
+            ready.put(messages_of(queue, 5))
+            await until_really(lambda queue=queue: len(queue.said) == 5)
+        assert all(said != "done" for said in queue.said.values())
 
 
-def test_an_operator_is_told_how_it_went_wrong() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        for name in (
-            "what it awaits is cancelled",
-            "an await is missing",
-            "a generator",
-            "it raises what is no Exception",
-        ):
-            pool = HandlerPool(WRONG[name], ReadyMessages(), concurrency=1)
-            answer = await consume_directly(
-                message_of(Queue(), 0), pool.call, simulation.clock("127.0.0.1"), ordered=False
-            )
-            assert answer.consume_result is ConsumeResult.CR_THROW_EXCEPTION, name
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_an_operator_is_told_how_it_went_wrong(simulation: Simulation, /) -> None:
+    for name in (
+        "what it awaits is cancelled",
+        "an await is missing",
+        "a generator",
+        "it raises what is no Exception",
+    ):
+        pool = HandlerPool(WRONG[name], ReadyMessages(), concurrency=1)
+        answer = await consume_directly(
+            message_of(Queue(), 0), pool.call, simulation.clock("127.0.0.1"), ordered=False
+        )
+        assert answer.consume_result is ConsumeResult.CR_THROW_EXCEPTION, name
 
 
 def test_a_function_with_a_yield_is_refused_as_a_handler() -> None:
@@ -369,6 +348,6 @@ def test_so_it_does_with_a_coroutine_that_a_plain_handler_returned(
         assert queue.said == {}
 
     with caplog.at_level(logging.WARNING):
-        in_threads(story)
+        asyncio.run(story())
     assert "go on though" in caplog.text
     assert "offset=0 attempt=1" in caplog.text

@@ -7,6 +7,7 @@ import threading
 from contextlib import AbstractAsyncContextManager
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 from tests.unit.client.test_push_consumer import committed, consumer_of, fill
 
@@ -16,7 +17,7 @@ from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.protocol.requests.pull import PullMessage
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 
 class Hands:
@@ -45,54 +46,52 @@ def reported(consumer: PushConsumer) -> str:
     ]
 
 
-def test_more_and_fewer_handlers_run_from_now_on_and_none_is_disturbed() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with one_queue(simulation) as cluster:
-            fill(cluster, 100)
-            hands = Hands()
-            async with consumer_of(cluster, handler=hands, concurrency=3) as consumer:
-                await until(lambda: hands.running == 3)
-                consumer.set_concurrency(10)
-                await until(lambda: hands.running == 10)
-                assert reported(consumer) == "10"
-                consumer.set_concurrency(2)
-                await until(lambda: hands.running == 2)
-                done = hands.done
-                assert done >= 10, "who was at work has finished"
-                await asyncio.sleep(5)
-                assert hands.running <= 2
-                assert 9 <= hands.done - done <= 11
-                consumer.set_concurrency(40)
-                await until(lambda: hands.done == 100)
-                await asyncio.sleep(1)
-                consumer.set_concurrency(1)  # all of them wait for a message
-                fill(cluster, 3)
-                await until(lambda: hands.done == 103)
-                with pytest.raises(ConfigError, match="a whole number of calls at once, 1 or more"):
-                    consumer.set_concurrency(0)
-            assert committed(cluster) == 103
+@in_loop(simulated)
+async def test_more_and_fewer_handlers_run_from_now_on_and_none_is_disturbed(
+    simulation: Simulation, /
+) -> None:
+    async with one_queue(simulation) as cluster:
+        fill(cluster, 100)
+        hands = Hands()
+        async with consumer_of(cluster, handler=hands, concurrency=3) as consumer:
+            await until(lambda: hands.running == 3)
+            consumer.set_concurrency(10)
+            await until(lambda: hands.running == 10)
+            assert reported(consumer) == "10"
+            consumer.set_concurrency(2)
+            await until(lambda: hands.running == 2)
+            done = hands.done
+            assert done >= 10, "who was at work has finished"
+            await asyncio.sleep(5)
+            assert hands.running <= 2
+            assert 9 <= hands.done - done <= 11
+            consumer.set_concurrency(40)
+            await until(lambda: hands.done == 100)
+            await asyncio.sleep(1)
+            consumer.set_concurrency(1)  # all of them wait for a message
+            fill(cluster, 3)
+            await until(lambda: hands.done == 103)
+            with pytest.raises(ConfigError, match="a whole number of calls at once, 1 or more"):
+                consumer.set_concurrency(0)
+        assert committed(cluster) == 103
 
-    simulate(1, scenario)
 
+@in_loop
+async def test_plain_handlers_get_more_threads() -> None:
+    together = threading.Barrier(6)
 
-def test_plain_handlers_get_more_threads() -> None:
-    async def main() -> None:
-        together = threading.Barrier(6)
+    def handle(message: Delivery) -> None:
+        together.wait(20)  # only six at once get on
 
-        def handle(message: Delivery) -> None:
-            together.wait(20)  # only six at once get on
-
-        ready = ReadyMessages()
-        pool = HandlerThreads(handle, ready, concurrency=2)
-        pool.start()
-        messages = [delivery(i) for i in range(6)]
-        ready.put(messages)
-        pool.resize(6)
-        await until(lambda: all(message.settled for message in messages))
-        ready.close()
-        await pool.stop(5)
-
-    asyncio.run(main())
+    ready = ReadyMessages()
+    pool = HandlerThreads(handle, ready, concurrency=2)
+    pool.start()
+    messages = [delivery(i) for i in range(6)]
+    ready.put(messages)
+    pool.resize(6)
+    await until(lambda: all(message.settled for message in messages))
+    ready.close()
+    await pool.stop(5)
 
 
 class Nobody:
@@ -112,54 +111,54 @@ def delivery(offset: int) -> Delivery:
     return message
 
 
-def test_a_paused_consumer_pulls_and_hands_out_nothing_and_keeps_its_queues() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with one_queue(simulation) as cluster:
-            fill(cluster, 100)
-            hands = Hands()
-            async with consumer_of(cluster, handler=hands, concurrency=5) as consumer:
-                await until(lambda: hands.running == 5)
-                assert not consumer.paused
-                consumer.pause()
-                await until(lambda: hands.running == 0)
-                assert (consumer.paused, hands.done) == (True, 5)
-                await asyncio.sleep(20)
-                pulls = len(cluster.broker.requests(PullMessage))
-                await asyncio.sleep(100)
-                assert len(cluster.broker.requests(PullMessage)) == pulls
-                assert (hands.done, len(consumer.queues), committed(cluster)) == (5, 1, 5)
-                consumer.resume()
-                await until(lambda: hands.done == 100)
-            assert committed(cluster) == 100
+@in_loop(simulated)
+async def test_a_paused_consumer_pulls_and_hands_out_nothing_and_keeps_its_queues(
+    simulation: Simulation, /
+) -> None:
+    async with one_queue(simulation) as cluster:
+        fill(cluster, 100)
+        hands = Hands()
+        async with consumer_of(cluster, handler=hands, concurrency=5) as consumer:
+            await until(lambda: hands.running == 5)
+            assert not consumer.paused
+            consumer.pause()
+            await until(lambda: hands.running == 0)
+            assert (consumer.paused, hands.done) == (True, 5)
+            await asyncio.sleep(20)
+            pulls = len(cluster.broker.requests(PullMessage))
+            await asyncio.sleep(100)
+            assert len(cluster.broker.requests(PullMessage)) == pulls
+            assert (hands.done, len(consumer.queues), committed(cluster)) == (5, 1, 5)
+            consumer.resume()
+            await until(lambda: hands.done == 100)
+        assert committed(cluster) == 100
 
-    simulate(1, scenario)
 
+@in_loop(simulated)
+async def test_a_reader_waits_while_its_consumer_is_paused_and_a_close_ends_both(
+    simulation: Simulation, /
+) -> None:
+    async with one_queue(simulation) as cluster:
+        fill(cluster, 3)
+        consumer = consumer_of(cluster)
+        with pytest.raises(NotStartedError):
+            consumer.pause()
+        with pytest.raises(ConfigError, match="no handler"):
+            consumer.set_concurrency(3)
+        seen: list[bytes] = []
+        async with consumer:
 
-def test_a_reader_waits_while_its_consumer_is_paused_and_a_close_ends_both() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with one_queue(simulation) as cluster:
-            fill(cluster, 3)
-            consumer = consumer_of(cluster)
-            with pytest.raises(NotStartedError):
-                consumer.pause()
-            with pytest.raises(ConfigError, match="no handler"):
-                consumer.set_concurrency(3)
-            seen: list[bytes] = []
-            async with consumer:
+            async def read() -> None:
+                async for message in consumer:
+                    seen.append(message.body)
+                    if message.body == b"m0":
+                        consumer.pause()
 
-                async def read() -> None:
-                    async for message in consumer:
-                        seen.append(message.body)
-                        if message.body == b"m0":
-                            consumer.pause()
-
-                reader = asyncio.create_task(read())
-                await until(lambda: consumer.paused)
-                await asyncio.sleep(30)
-                assert seen == [b"m0"]
-                consumer.resume()
-                await until(lambda: len(seen) == 3)
-                consumer.pause()
-            await reader
-
-    simulate(1, scenario)
+            reader = asyncio.create_task(read())
+            await until(lambda: consumer.paused)
+            await asyncio.sleep(30)
+            assert seen == [b"m0"]
+            consumer.resume()
+            await until(lambda: len(seen) == 3)
+            consumer.pause()
+        await reader

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop, simulated
 
 from turbopump import blocking
 from turbopump.client.consumer.delivery import Delivery, LateHandlerError, Retry
@@ -36,7 +37,7 @@ from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.errors import ConfigError
 from turbopump.message.message import Message
 from turbopump.testing import BrokerThread, running_broker
-from turbopump.testing.simulation import SimulatedClock, Simulation, simulate
+from turbopump.testing.simulation import SimulatedClock, Simulation
 
 
 class HandClock:
@@ -170,127 +171,115 @@ KINDS = pytest.mark.parametrize("kind", ["memory", "sqlite", "redis"])
 
 
 @KINDS
-def test_a_key_is_absent_then_in_hand_then_done_then_forgotten(
+@in_loop
+async def test_a_key_is_absent_then_in_hand_then_done_then_forgotten(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    async def story() -> None:
-        async with store_of(kind, tmp_path, request) as (store, passing):
-            assert await store.claim("k", "a", 60) is Claim.YOURS
-            assert await store.claim("k", "b", 60) is Claim.HELD
-            assert await store.claim("other", "b", 60) is Claim.YOURS
-            await store.release("k", "b")
-            assert await store.claim("k", "b", 60) is Claim.HELD, "only its owner gives it back"
-            await store.release("k", "a")
-            assert await store.claim("k", "b", 60) is Claim.YOURS
-            assert await store.finish("k", "b", 0.5) is True
-            assert await store.claim("k", "a", 60) is Claim.DONE
-            await store.release("k", "b")
-            assert await store.claim("k", "a", 60) is Claim.DONE, "done is done"
-            await passing(0.6)
-            assert await store.claim("k", "a", 60) is Claim.YOURS
-
-    asyncio.run(story())
+    async with store_of(kind, tmp_path, request) as (store, passing):
+        assert await store.claim("k", "a", 60) is Claim.YOURS
+        assert await store.claim("k", "b", 60) is Claim.HELD
+        assert await store.claim("other", "b", 60) is Claim.YOURS
+        await store.release("k", "b")
+        assert await store.claim("k", "b", 60) is Claim.HELD, "only its owner gives it back"
+        await store.release("k", "a")
+        assert await store.claim("k", "b", 60) is Claim.YOURS
+        assert await store.finish("k", "b", 0.5) is True
+        assert await store.claim("k", "a", 60) is Claim.DONE
+        await store.release("k", "b")
+        assert await store.claim("k", "a", 60) is Claim.DONE, "done is done"
+        await passing(0.6)
+        assert await store.claim("k", "a", 60) is Claim.YOURS
 
 
 @KINDS
-def test_a_lease_ends_unless_it_is_renewed(
+@in_loop
+async def test_a_lease_ends_unless_it_is_renewed(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    async def story() -> None:
-        async with store_of(kind, tmp_path, request) as (store, passing):
-            assert await store.claim("k", "a", 0.5) is Claim.YOURS
-            assert await store.renew("k", "a", 60) is True
-            await passing(0.6)
-            assert await store.claim("k", "b", 60) is Claim.HELD
-            assert await store.renew("k", "b", 60) is False
-            assert await store.renew("k", "a", 0.1) is True
-            await passing(0.2)
-            assert await store.claim("k", "b", 60) is Claim.YOURS, "its owner has died"
-            assert await store.renew("k", "a", 60) is False
-            assert await store.finish("k", "a", 60) is False, "too late, but done all the same"
-            assert await store.claim("k", "c", 60) is Claim.DONE
-
-    asyncio.run(story())
+    async with store_of(kind, tmp_path, request) as (store, passing):
+        assert await store.claim("k", "a", 0.5) is Claim.YOURS
+        assert await store.renew("k", "a", 60) is True
+        await passing(0.6)
+        assert await store.claim("k", "b", 60) is Claim.HELD
+        assert await store.renew("k", "b", 60) is False
+        assert await store.renew("k", "a", 0.1) is True
+        await passing(0.2)
+        assert await store.claim("k", "b", 60) is Claim.YOURS, "its owner has died"
+        assert await store.renew("k", "a", 60) is False
+        assert await store.finish("k", "a", 60) is False, "too late, but done all the same"
+        assert await store.claim("k", "c", 60) is Claim.DONE
 
 
 @KINDS
-def test_so_many_done_keys_are_kept_the_latest(
+@in_loop
+async def test_so_many_done_keys_are_kept_the_latest(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    async def story() -> None:
-        async with store_of(kind, tmp_path, request, max_keys=100) as (store, passing):
-            count = 512 if kind == "sqlite" else 150
-            for number in range(count):
-                assert await store.claim(f"k{number}", "a", 60) is Claim.YOURS
-                await store.finish(f"k{number}", "a", 60)
-                if number % 25 == 0:
-                    await passing(0.002)
-            kept = [
-                await store.claim(f"k{number}", "b", 0.001) is Claim.DONE
-                for number in range(count - 120, count)
-            ]
-            assert sum(kept) == 100
-            assert all(kept[-50:])
-
-    asyncio.run(story())
+    async with store_of(kind, tmp_path, request, max_keys=100) as (store, passing):
+        count = 512 if kind == "sqlite" else 150
+        for number in range(count):
+            assert await store.claim(f"k{number}", "a", 60) is Claim.YOURS
+            await store.finish(f"k{number}", "a", 60)
+            if number % 25 == 0:
+                await passing(0.002)
+        kept = [
+            await store.claim(f"k{number}", "b", 0.001) is Claim.DONE
+            for number in range(count - 120, count)
+        ]
+        assert sum(kept) == 100
+        assert all(kept[-50:])
 
 
-def test_keys_whose_time_is_over_leave_the_memory(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = HandClock()
-        store = MemoryStore(clock=clock)
-        for number in range(100):
-            await store.claim(f"k{number}", "a", 60)
-            await store.finish(f"k{number}", "a", 10)
-        clock.seconds += 11
+@in_loop
+async def test_keys_whose_time_is_over_leave_the_memory(tmp_path: Path) -> None:
+    clock = HandClock()
+    store = MemoryStore(clock=clock)
+    for number in range(100):
+        await store.claim(f"k{number}", "a", 60)
+        await store.finish(f"k{number}", "a", 10)
+    clock.seconds += 11
+    for number in range(30):
+        await store.claim(f"new{number}", "a", 60)
+    assert len(store) == 30
+    file = SqliteStore(tmp_path / "keys.db", clock=clock)
+    for number in range(512):
+        await file.claim(f"k{number}", "a", 60)
+        await file.finish(f"k{number}", "a", 1)
+        clock.seconds += 0.1
+    await file.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "keys.db")) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM idempotence").fetchone()[0] <= 11
+
+
+@in_loop
+async def test_a_file_does_not_grow_by_programs_that_each_finish_a_few_keys(tmp_path: Path) -> None:
+    clock = HandClock()
+    for life in range(20):
+        file = SqliteStore(tmp_path / "keys.db", max_keys=50, clock=clock)
         for number in range(30):
-            await store.claim(f"new{number}", "a", 60)
-        assert len(store) == 30
-        file = SqliteStore(tmp_path / "keys.db", clock=clock)
-        for number in range(512):
-            await file.claim(f"k{number}", "a", 60)
-            await file.finish(f"k{number}", "a", 1)
-            clock.seconds += 0.1
+            await file.claim(f"k{life}-{number}", "a", 60)
+            await file.finish(f"k{life}-{number}", "a", 1000)
         await file.close()
-        with contextlib.closing(sqlite3.connect(tmp_path / "keys.db")) as connection:
-            assert connection.execute("SELECT COUNT(*) FROM idempotence").fetchone()[0] <= 11
-
-    asyncio.run(story())
-
-
-def test_a_file_does_not_grow_by_programs_that_each_finish_a_few_keys(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = HandClock()
-        for life in range(20):
-            file = SqliteStore(tmp_path / "keys.db", max_keys=50, clock=clock)
-            for number in range(30):
-                await file.claim(f"k{life}-{number}", "a", 60)
-                await file.finish(f"k{life}-{number}", "a", 1000)
-            await file.close()
-            clock.seconds += 1
-        with contextlib.closing(sqlite3.connect(tmp_path / "keys.db")) as connection:
-            assert connection.execute("SELECT COUNT(*) FROM idempotence").fetchone()[0] <= 50 + 30
-
-    asyncio.run(story())
+        clock.seconds += 1
+    with contextlib.closing(sqlite3.connect(tmp_path / "keys.db")) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM idempotence").fetchone()[0] <= 50 + 30
 
 
-def test_a_redis_that_does_not_answer_has_failed() -> None:
+@in_loop
+async def test_a_redis_that_does_not_answer_has_failed() -> None:
     pytest.importorskip("redis.asyncio", reason="needs the extra turbopump[redis]")
 
-    async def story() -> None:
-        async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read()
-            writer.close()
+    async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
 
-        server = await asyncio.start_server(silence, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        store = RedisStore(f"redis://127.0.0.1:{port}/0", timeout=0.05)
-        with pytest.raises(Exception, match=r"(?i)time"):
-            await store.claim("k", "a", 60)
-        await store.close()
-        server.close()
-
-    asyncio.run(story())
+    server = await asyncio.start_server(silence, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    store = RedisStore(f"redis://127.0.0.1:{port}/0", timeout=0.05)
+    with pytest.raises(Exception, match=r"(?i)time"):
+        await store.claim("k", "a", 60)
+    await store.close()
+    server.close()
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
@@ -305,208 +294,201 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
 # -----------------------------------------------------------------------------------------------
 
 
-def test_a_done_key_is_passed_over_and_messages_without_a_key_are_not(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        seen: list[bytes] = []
+@in_loop(simulated)
+async def test_a_done_key_is_passed_over_and_messages_without_a_key_are_not(
+    simulation: Simulation, /, tmp_path: Path
+) -> None:
+    seen: list[bytes] = []
 
-        async def handle(message: Delivery) -> None:
-            seen.append(message.body)
+    async def handle(message: Delivery) -> None:
+        seen.append(message.body)
 
-        store = MemoryStore(clock=SimulatedClock(asyncio.get_running_loop()))
-        wrapped = IdempotentConsumer(key="order", store=store, keep=100)(handle)
-        for key, body in [("1", b"a"), ("1", b"b"), ("2", b"c"), (None, b"d"), (None, b"e")]:
-            await wrapped(delivery(key, body))
-        assert seen == [b"a", b"c", b"d", b"e"]
-        other = IdempotentConsumer(
-            key=lambda message: message.properties.get("order"), store=store, name="other"
-        )(handle)
-        await other(delivery("1", b"f"))
-        assert seen[-1] == b"f", "another group's keys are its own"
-        for name, key in [("a", "b:c"), ("a:b", "c"), ("a\\", "b:c"), ("a\\:b", "c")]:
-            named = IdempotentConsumer(key="order", store=store, name=name)(handle)
-            await named(delivery(key, f"{name} {key}".encode()))
-            assert seen[-1] == f"{name} {key}".encode(), "names are apart whatever is in them"
-        await asyncio.sleep(101)
-        await wrapped(delivery("1", b"g"))
-        assert seen[-1] == b"g"
-
-    simulate(1, scenario)
+    store = MemoryStore(clock=SimulatedClock(asyncio.get_running_loop()))
+    wrapped = IdempotentConsumer(key="order", store=store, keep=100)(handle)
+    for key, body in [("1", b"a"), ("1", b"b"), ("2", b"c"), (None, b"d"), (None, b"e")]:
+        await wrapped(delivery(key, body))
+    assert seen == [b"a", b"c", b"d", b"e"]
+    other = IdempotentConsumer(
+        key=lambda message: message.properties.get("order"), store=store, name="other"
+    )(handle)
+    await other(delivery("1", b"f"))
+    assert seen[-1] == b"f", "another group's keys are its own"
+    for name, key in [("a", "b:c"), ("a:b", "c"), ("a\\", "b:c"), ("a\\:b", "c")]:
+        named = IdempotentConsumer(key="order", store=store, name=name)(handle)
+        await named(delivery(key, f"{name} {key}".encode()))
+        assert seen[-1] == f"{name} {key}".encode(), "names are apart whatever is in them"
+    await asyncio.sleep(101)
+    await wrapped(delivery("1", b"g"))
+    assert seen[-1] == b"g"
 
 
 @pytest.mark.parametrize("failure", ["raises", "returns Retry()", "returns Retry", "calls retry()"])
-def test_a_failure_is_not_done(failure: str) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        seen: list[bytes] = []
+@in_loop(simulated)
+async def test_a_failure_is_not_done(simulation: Simulation, /, failure: str) -> None:
+    seen: list[bytes] = []
 
-        async def handle(message: Delivery) -> object:
-            seen.append(message.body)
-            if len(seen) == 1:
-                if failure == "raises":
-                    raise ValueError("not now")
-                if failure == "calls retry()":
-                    message.retry()
-                    return None
-                return Retry() if failure == "returns Retry()" else Retry
-            return None
+    async def handle(message: Delivery) -> object:
+        seen.append(message.body)
+        if len(seen) == 1:
+            if failure == "raises":
+                raise ValueError("not now")
+            if failure == "calls retry()":
+                message.retry()
+                return None
+            return Retry() if failure == "returns Retry()" else Retry
+        return None
 
-        wrapped = IdempotentConsumer(key="order", store=MemoryStore())(handle)
-        with contextlib.suppress(ValueError):
-            assert (await wrapped(delivery("1", b"a")) is None) == (failure == "calls retry()")
-        await wrapped(delivery("1", b"b"))
-        await wrapped(delivery("1", b"c"))
-        assert seen == [b"a", b"b"]
-
-    simulate(1, scenario)
+    wrapped = IdempotentConsumer(key="order", store=MemoryStore())(handle)
+    with contextlib.suppress(ValueError):
+        assert (await wrapped(delivery("1", b"a")) is None) == (failure == "calls retry()")
+    await wrapped(delivery("1", b"b"))
+    await wrapped(delivery("1", b"c"))
+    assert seen == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("says", ["nothing", "retry", "Retry"])
-def test_a_handler_that_succeeds_after_its_message_was_given_back_has_done_it(says: str) -> None:
+@in_loop(simulated)
+async def test_a_handler_that_succeeds_after_its_message_was_given_back_has_done_it(
+    simulation: Simulation, /, says: str
+) -> None:
     """``says``: what it says of the message when it ends at last."""
+    store = MemoryStore(clock=SimulatedClock(asyncio.get_running_loop()))
 
-    async def scenario(simulation: Simulation) -> None:
-        store = MemoryStore(clock=SimulatedClock(asyncio.get_running_loop()))
+    async def handle(message: Delivery) -> object:
+        # as the consumer does meanwhile
+        late.retry(level=3, reason=LateHandlerError("its handler had not ended"))
+        if says == "retry":
+            message.retry()
+        return Retry() if says == "Retry" else None
 
-        async def handle(message: Delivery) -> object:
-            # as the consumer does meanwhile
-            late.retry(level=3, reason=LateHandlerError("its handler had not ended"))
-            if says == "retry":
-                message.retry()
-            return Retry() if says == "Retry" else None
-
-        late = delivery("1")
-        consumer = IdempotentConsumer(key="order", store=store)
-        await consumer(handle)(late)
-        async with consumer.handling(delivery("1")) as first:
-            assert first is (says != "nothing")
-
-    simulate(1, scenario)
+    late = delivery("1")
+    consumer = IdempotentConsumer(key="order", store=store)
+    await consumer(handle)(late)
+    async with consumer.handling(delivery("1")) as first:
+        assert first is (says != "nothing")
 
 
-def test_what_was_said_to_be_done_before_a_failure_is_done() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        seen: list[bytes] = []
+@in_loop(simulated)
+async def test_what_was_said_to_be_done_before_a_failure_is_done(simulation: Simulation, /) -> None:
+    seen: list[bytes] = []
 
-        async def handle(message: Delivery) -> None:
-            seen.append(message.body)
-            message.done()
-            raise ValueError("afterwards")
+    async def handle(message: Delivery) -> None:
+        seen.append(message.body)
+        message.done()
+        raise ValueError("afterwards")
 
-        wrapped = IdempotentConsumer(key="order", store=MemoryStore())(handle)
-        with pytest.raises(ValueError, match="afterwards"):
-            await wrapped(delivery("1", b"a"))
-        await wrapped(delivery("1", b"b"))
-        assert seen == [b"a"]
-
-    simulate(1, scenario)
+    wrapped = IdempotentConsumer(key="order", store=MemoryStore())(handle)
+    with pytest.raises(ValueError, match="afterwards"):
+        await wrapped(delivery("1", b"a"))
+    await wrapped(delivery("1", b"b"))
+    assert seen == [b"a"]
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_concurrent_twins_wait_and_are_passed_over(same: bool) -> None:
+@in_loop(simulated)
+async def test_concurrent_twins_wait_and_are_passed_over(
+    simulation: Simulation, /, same: bool
+) -> None:
     """``same``: whether they meet in one object, or in the store only."""
+    loop = asyncio.get_running_loop()
+    store = MemoryStore(clock=SimulatedClock(loop))
+    running, seen, ended = 0, 0, []
 
-    async def scenario(simulation: Simulation) -> None:
-        loop = asyncio.get_running_loop()
-        store = MemoryStore(clock=SimulatedClock(loop))
-        running, seen, ended = 0, 0, []
+    async def handle(message: Delivery) -> None:
+        nonlocal running, seen
+        running += 1
+        assert running == 1
+        seen += 1
+        await asyncio.sleep(100)  # longer than a lease: it is renewed
+        running -= 1
+        if seen == 1:
+            raise ValueError("the first fails")
 
-        async def handle(message: Delivery) -> None:
-            nonlocal running, seen
-            running += 1
-            assert running == 1
-            seen += 1
-            await asyncio.sleep(100)  # longer than a lease: it is renewed
-            running -= 1
-            if seen == 1:
-                raise ValueError("the first fails")
+    settings: Any = {"key": "order", "store": store, "lease": 9, "wait": 1000}
+    one = IdempotentConsumer(**settings)(handle)
+    other = one if same else IdempotentConsumer(**settings)(handle)
 
-        settings: Any = {"key": "order", "store": store, "lease": 9, "wait": 1000}
-        one = IdempotentConsumer(**settings)(handle)
-        other = one if same else IdempotentConsumer(**settings)(handle)
+    async def run(wrapped: Any) -> None:
+        with contextlib.suppress(ValueError):
+            await wrapped(delivery("1"))
+        ended.append(loop.time())
 
-        async def run(wrapped: Any) -> None:
-            with contextlib.suppress(ValueError):
-                await wrapped(delivery("1"))
-            ended.append(loop.time())
-
-        began = loop.time()
-        await asyncio.gather(*(run(one if number % 2 else other) for number in range(6)))
-        assert seen == 2, "one that failed, one that succeeded"
-        assert ended[0] - began == pytest.approx(100, abs=0.1)
-        assert ended[-1] - began == pytest.approx(200, abs=1)
-
-    simulate(1, scenario)
+    began = loop.time()
+    await asyncio.gather(*(run(one if number % 2 else other) for number in range(6)))
+    assert seen == 2, "one that failed, one that succeeded"
+    assert ended[0] - began == pytest.approx(100, abs=0.1)
+    assert ended[-1] - began == pytest.approx(200, abs=1)
 
 
-def test_a_twin_that_has_waited_long_enough_comes_again_later() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        store = MemoryStore(clock=SimulatedClock(asyncio.get_running_loop()))
-        consumer = IdempotentConsumer(key="order", store=store, wait=5)
+@in_loop(simulated)
+async def test_a_twin_that_has_waited_long_enough_comes_again_later(
+    simulation: Simulation, /
+) -> None:
+    store = MemoryStore(clock=SimulatedClock(asyncio.get_running_loop()))
+    consumer = IdempotentConsumer(key="order", store=store, wait=5)
 
-        async def handle(message: Delivery) -> None:
-            await asyncio.sleep(20)
+    async def handle(message: Delivery) -> None:
+        await asyncio.sleep(20)
 
-        wrapped = consumer(handle)
-        first = asyncio.ensure_future(wrapped(delivery("1")))
-        await asyncio.sleep(1)
-        assert isinstance(await wrapped(delivery("1")), Retry)
-        with pytest.raises(TwinWaitError):
-            async with consumer.handling(delivery("1")):
-                raise AssertionError
-        await first
-        async with consumer.handling(delivery("1")) as mine:
-            assert mine is False
-
-    simulate(1, scenario)
-
-
-def test_a_consumer_that_died_gives_its_key_up_with_its_lease() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        loop = asyncio.get_running_loop()
-        store = MemoryStore(clock=SimulatedClock(loop))
-        assert await store.claim(":1", "the dead", 30) is Claim.YOURS
-        began = loop.time()
-        seen: list[float] = []
-
-        async def handle(message: Delivery) -> None:
-            seen.append(loop.time() - began)
-
-        await IdempotentConsumer(key="order", store=store, wait=60)(handle)(delivery("1"))
-        assert seen == [pytest.approx(30, abs=0.5)]
-
-    simulate(1, scenario)
+    wrapped = consumer(handle)
+    first = asyncio.ensure_future(wrapped(delivery("1")))
+    await asyncio.sleep(1)
+    assert isinstance(await wrapped(delivery("1")), Retry)
+    with pytest.raises(TwinWaitError):
+        async with consumer.handling(delivery("1")):
+            raise AssertionError
+    await first
+    async with consumer.handling(delivery("1")) as mine:
+        assert mine is False
 
 
-def test_a_cancelled_handler_gives_its_key_back_and_a_thread_keeps_it_for_its_lease() -> None:
-    async def story() -> None:
-        store = MemoryStore()
-        consumer = IdempotentConsumer(key="order", store=store)
-        begun = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        release = threading.Event()
+@in_loop(simulated)
+async def test_a_consumer_that_died_gives_its_key_up_with_its_lease(
+    simulation: Simulation, /
+) -> None:
+    loop = asyncio.get_running_loop()
+    store = MemoryStore(clock=SimulatedClock(loop))
+    assert await store.claim(":1", "the dead", 30) is Claim.YOURS
+    began = loop.time()
+    seen: list[float] = []
 
-        async def on_loop(message: Delivery) -> None:
-            begun.set()
-            await asyncio.Event().wait()
+    async def handle(message: Delivery) -> None:
+        seen.append(loop.time() - began)
 
-        def in_thread(message: Delivery) -> None:
-            loop.call_soon_threadsafe(begun.set)
-            release.wait(20)
-
-        for handler, claim in ((on_loop, Claim.YOURS), (in_thread, Claim.HELD)):
-            begun.clear()
-            task = asyncio.ensure_future(consumer(handler)(delivery(handler.__name__)))
-            await begun.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert await store.claim(f":{handler.__name__}", "next", 1) is claim
-        release.set()
-
-    asyncio.run(story())
+    await IdempotentConsumer(key="order", store=store, wait=60)(handle)(delivery("1"))
+    assert seen == [pytest.approx(30, abs=0.5)]
 
 
-def test_a_store_that_fails_before_fails_the_message_and_one_that_fails_after_does_not(
-    caplog: pytest.LogCaptureFixture,
+@in_loop
+async def test_a_cancelled_handler_gives_its_key_back_and_a_thread_keeps_it_for_its_lease() -> None:
+    store = MemoryStore()
+    consumer = IdempotentConsumer(key="order", store=store)
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    release = threading.Event()
+
+    async def on_loop(message: Delivery) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def in_thread(message: Delivery) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        release.wait(20)
+
+    for handler, claim in ((on_loop, Claim.YOURS), (in_thread, Claim.HELD)):
+        begun.clear()
+        task = asyncio.ensure_future(consumer(handler)(delivery(handler.__name__)))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await store.claim(f":{handler.__name__}", "next", 1) is claim
+    release.set()
+
+
+@in_loop(simulated)
+async def test_a_store_that_fails_before_fails_the_message_and_one_that_fails_after_does_not(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(MemoryStore):
         fails = "claim"
@@ -519,23 +501,20 @@ def test_a_store_that_fails_before_fails_the_message_and_one_that_fails_after_do
         async def finish(self, key: str, owner: str, keep: float) -> bool:
             raise OSError("store is gone")
 
-    async def scenario(simulation: Simulation) -> None:
-        store = Failing()
-        seen: list[bytes] = []
+    store = Failing()
+    seen: list[bytes] = []
 
-        async def handle(message: Delivery) -> None:
-            seen.append(message.body)
+    async def handle(message: Delivery) -> None:
+        seen.append(message.body)
 
-        wrapped = IdempotentConsumer(key="order", store=store)(handle)
-        with pytest.raises(OSError, match="no store"):
-            await wrapped(delivery("1", b"a"))
-        assert seen == []
-        store.fails = "finish"
-        await wrapped(delivery("1", b"b"))
-        assert seen == [b"b"], "it has been handled, and is not handled again for the store's sake"
-        assert "will be handled again key=:1 cause=store is gone" in caplog.text
-
-    simulate(1, scenario)
+    wrapped = IdempotentConsumer(key="order", store=store)(handle)
+    with pytest.raises(OSError, match="no store"):
+        await wrapped(delivery("1", b"a"))
+    assert seen == []
+    store.fails = "finish"
+    await wrapped(delivery("1", b"b"))
+    assert seen == [b"b"], "it has been handled, and is not handled again for the store's sake"
+    assert "will be handled again key=:1 cause=store is gone" in caplog.text
 
 
 # --- processes, and whole consumers
@@ -578,45 +557,41 @@ def test_two_processes_on_one_file_handle_each_key_once(tmp_path: Path) -> None:
 
 
 @KINDS
-def test_a_push_consumer_handles_each_business_key_once(
+@in_loop
+async def test_a_push_consumer_handles_each_business_key_once(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    async def story() -> None:
-        async with running_broker() as broker, store_of(kind, tmp_path, request) as (store, _):
-            await broker.create_topic("orders", 4)
-            seen: Counter[str] = Counter()
-            passed = 0
-            idempotent = IdempotentConsumer(key="order", store=store)
+    async with running_broker() as broker, store_of(kind, tmp_path, request) as (store, _):
+        await broker.create_topic("orders", 4)
+        seen: Counter[str] = Counter()
+        passed = 0
+        idempotent = IdempotentConsumer(key="order", store=store)
 
-            def handle(message: Delivery) -> None:
-                seen[message.properties["order"]] += 1
+        def handle(message: Delivery) -> None:
+            seen[message.properties["order"]] += 1
 
-            handler = idempotent(handle)
+        handler = idempotent(handle)
 
-            async def counted(message: Delivery) -> object:
-                nonlocal passed
-                result = await handler(message)
-                passed += 1
-                return result
+        async def counted(message: Delivery) -> object:
+            nonlocal passed
+            result = await handler(message)
+            passed += 1
+            return result
 
-            async with Producer(broker.namesrv) as producer:
-                for number in range(60):
-                    await producer.send(
-                        Message("orders", b"x", properties={"order": str(number % 20)})
-                    )
-            async with PushConsumer(
-                broker.namesrv,
-                group="g",
-                topic="orders",
-                handler=counted,
-                consume_from=ConsumeFrom.FIRST,
-            ):
-                async with asyncio.timeout(30):
-                    while passed < 60:
-                        await asyncio.sleep(0.01)
-            assert seen == {str(number): 1 for number in range(20)}
-
-    asyncio.run(story())
+        async with Producer(broker.namesrv) as producer:
+            for number in range(60):
+                await producer.send(Message("orders", b"x", properties={"order": str(number % 20)}))
+        async with PushConsumer(
+            broker.namesrv,
+            group="g",
+            topic="orders",
+            handler=counted,
+            consume_from=ConsumeFrom.FIRST,
+        ):
+            async with asyncio.timeout(30):
+                while passed < 60:
+                    await asyncio.sleep(0.01)
+        assert seen == {str(number): 1 for number in range(20)}
 
 
 def test_without_await_it_is_a_with_block(tmp_path: Path) -> None:

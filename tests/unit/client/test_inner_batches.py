@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.loops import in_loop
+
 from turbopump import ConsumeFrom, LitePullConsumer, PullConsumer, PushConsumer
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.message.batch import encode_batch
@@ -43,59 +45,55 @@ async def make_batches(address: str) -> None:
         await remoting.close()
 
 
-def test_a_push_consumer_gets_what_its_tags_want_and_a_failed_one_comes_again_alone() -> None:
-    async def story() -> None:
-        handled: list[Delivery] = []
-        done = asyncio.Event()
+@in_loop
+async def test_a_push_consumer_gets_what_its_tags_want_and_a_failed_one_comes_again_alone() -> None:
+    handled: list[Delivery] = []
+    done = asyncio.Event()
 
-        async def handle(message: Delivery) -> None:
-            handled.append(message)
-            if len(handled) == 7:
-                done.set()
-            if message.body == b"6" and message.attempt == 1:
-                raise ValueError("not now")
+    async def handle(message: Delivery) -> None:
+        handled.append(message)
+        if len(handled) == 7:
+            done.set()
+        if message.body == b"6" and message.attempt == 1:
+            raise ValueError("not now")
 
-        async with running_broker(message_delay_level="1s 1s 1s") as broker:
-            await make_batches(broker.broker_address)
-            consumer = PushConsumer(
-                broker.namesrv,
-                group="g",
-                topic="B",
-                tags="a",
-                consume_from=ConsumeFrom.FIRST,
-                handler=handle,
-            )
-            async with consumer, asyncio.timeout(60):
-                await done.wait()
-            assert sorted(message.body for message in handled) == sorted([*BODIES[::2], b"6"])
-            again = handled[-1]
-            assert (again.body, again.topic, again.attempt, again.msg_id) == (b"6", "B", 2, "ID6")
-            assert not again.sys_flag & SysFlag.INNER_BATCH
-
-    asyncio.run(story())
+    async with running_broker(message_delay_level="1s 1s 1s") as broker:
+        await make_batches(broker.broker_address)
+        consumer = PushConsumer(
+            broker.namesrv,
+            group="g",
+            topic="B",
+            tags="a",
+            consume_from=ConsumeFrom.FIRST,
+            handler=handle,
+        )
+        async with consumer, asyncio.timeout(60):
+            await done.wait()
+        assert sorted(message.body for message in handled) == sorted([*BODIES[::2], b"6"])
+        again = handled[-1]
+        assert (again.body, again.topic, again.attempt, again.msg_id) == (b"6", "B", 2, "ID6")
+        assert not again.sys_flag & SysFlag.INNER_BATCH
 
 
-def test_pull_and_lite_pull_consumers_begin_in_the_middle_of_a_batch() -> None:
-    async def story() -> None:
-        async with running_broker() as broker:
-            await make_batches(broker.broker_address)
-            async with PullConsumer(broker.namesrv, group="p") as consumer:
-                (queue,) = await consumer.queues("B")
-                found = await consumer.pull(queue, 6)
-                assert [(one.queue_offset, one.body) for one in found.messages] == list(
-                    enumerate(BODIES)
-                )[6:]
-                assert (found.next_offset, await consumer.max_offset(queue)) == (12, 12)
-                assert [
-                    one.body for one in (await consumer.pull(queue, 0, tags="b")).messages
-                ] == BODIES[1::2]
-            async with LitePullConsumer(broker.namesrv, group="l") as lite:
-                await lite.assign(await lite.queues("B"))
-                await lite.seek(queue, 5)
-                got: list[bytes] = []
-                async with asyncio.timeout(60):
-                    while len(got) < 7:
-                        got += [one.body for one in await lite.poll(1)]
-                assert got == BODIES[5:]
-
-    asyncio.run(story())
+@in_loop
+async def test_pull_and_lite_pull_consumers_begin_in_the_middle_of_a_batch() -> None:
+    async with running_broker() as broker:
+        await make_batches(broker.broker_address)
+        async with PullConsumer(broker.namesrv, group="p") as consumer:
+            (queue,) = await consumer.queues("B")
+            found = await consumer.pull(queue, 6)
+            assert [(one.queue_offset, one.body) for one in found.messages] == list(
+                enumerate(BODIES)
+            )[6:]
+            assert (found.next_offset, await consumer.max_offset(queue)) == (12, 12)
+            assert [
+                one.body for one in (await consumer.pull(queue, 0, tags="b")).messages
+            ] == BODIES[1::2]
+        async with LitePullConsumer(broker.namesrv, group="l") as lite:
+            await lite.assign(await lite.queues("B"))
+            await lite.seek(queue, 5)
+            got: list[bytes] = []
+            async with asyncio.timeout(60):
+                while len(got) < 7:
+                    got += [one.body for one in await lite.poll(1)]
+            assert got == BODIES[5:]

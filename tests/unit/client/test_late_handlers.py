@@ -11,14 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import scripted_cluster, until
-from tests.unit.client.test_handler_threads import (
-    PATIENCE_S,
-    Queue,
-    in_threads,
-    messages_of,
-    threads,
-)
+from tests.unit.client.test_handler_threads import PATIENCE_S, Queue, messages_of, threads
 from tests.unit.client.test_handler_threads import until as until_really
 from tests.unit.client.test_push_consumer import committed, consumer_of, fill
 from tests.unit.client.test_push_over_pop import consumer_of as popping_consumer_of
@@ -28,7 +23,7 @@ from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.running_push import give_back_late
 from turbopump.client.consumer.statistics import Consumption
 from turbopump.protocol.requests.send import ConsumerSendMsgBack
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 
 class Hangs:
@@ -57,10 +52,15 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize(("settings", "seconds"), [({}, 900), ({"consume_timeout": 30}, 30)])
-def test_a_message_whose_handler_hangs_is_sent_back_and_its_queue_goes_on(
-    settings: dict[str, Any], seconds: int, caplog: pytest.LogCaptureFixture
+@in_loop(simulated)
+async def test_a_message_whose_handler_hangs_is_sent_back_and_its_queue_goes_on(
+    simulation: Simulation,
+    /,
+    settings: dict[str, Any],
+    seconds: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
+    with warnings_of(caplog) as told:
         async with scripted_cluster(simulation, queues=1) as cluster:
             cluster.broker.takes_back = True
             fill(cluster, 3)
@@ -80,88 +80,80 @@ def test_a_message_whose_handler_hangs_is_sent_back_and_its_queue_goes_on(
             assert len(cluster.broker.requests(ConsumerSendMsgBack)) == 1, (
                 "what it said afterwards did not count"
             )
-
-    with warnings_of(caplog) as told:
-        simulate(1, scenario)
     assert len(told) == 1
     assert f"for {seconds} s" in told[0]
     assert "offset=1" in told[0]
     assert "msg_id=" in told[0]
 
 
-def test_what_such_a_handler_says_later_does_not_count_for_the_next_attempt() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        # its broker takes nothing back: it comes again here
-        async with scripted_cluster(simulation, queues=1) as cluster:
-            fill(cluster, 2)
-            first, second = asyncio.Event(), asyncio.Event()
-            attempts: list[int] = []
+@in_loop(simulated)
+async def test_what_such_a_handler_says_later_does_not_count_for_the_next_attempt(
+    simulation: Simulation, /
+) -> None:
+    # its broker takes nothing back: it comes again here
+    async with scripted_cluster(simulation, queues=1) as cluster:
+        fill(cluster, 2)
+        first, second = asyncio.Event(), asyncio.Event()
+        attempts: list[int] = []
 
-            async def handle(message: Delivery) -> None:
-                if message.body == b"m1":
-                    attempts.append(message.attempt)
-                    await (first if message.attempt == 1 else second).wait()
+        async def handle(message: Delivery) -> None:
+            if message.body == b"m1":
+                attempts.append(message.attempt)
+                await (first if message.attempt == 1 else second).wait()
 
-            async with consumer_of(cluster, handler=handle, consume_timeout=300):
-                await until(lambda: attempts == [1, 2])
-                first.set()
-                await asyncio.sleep(20)
-                assert committed(cluster) == 1, "the second attempt has not ended"
-                second.set()
-                await until(lambda: committed(cluster) == 2)
-
-    simulate(1, scenario)
-
-
-def test_in_order_nothing_is_given_back() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster:
-            fill(cluster, 3)
-            hangs = Hangs()
-            async with consumer_of(cluster, handler=hangs, ordered=True, consume_timeout=5):
-                await asyncio.sleep(100)
-                assert [body for body, _, _ in hangs.begun] == [b"m0", b"m1"]
-                hangs.release.set()
-                await until(lambda: len(hangs.ended) == 3)
-
-    simulate(1, scenario)
+        async with consumer_of(cluster, handler=handle, consume_timeout=300):
+            await until(lambda: attempts == [1, 2])
+            first.set()
+            await asyncio.sleep(20)
+            assert committed(cluster) == 1, "the second attempt has not ended"
+            second.set()
+            await until(lambda: committed(cluster) == 2)
 
 
-def test_a_popped_message_is_given_back_when_that_is_before_its_time() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation) as (cluster, pops):
-            for body in (b"m0", b"m1", b"m2"):
-                pops.store("orders", 0, body)
-            hangs = Hangs()
-            async with popping_consumer_of(
-                cluster, handler=hangs, pop_invisible_time=300, consume_timeout=20
-            ):
-                await until(lambda: (b"m1", 2) in hangs.ended)
-                assert hangs.begun[-1][2] - hangs.begun[0][2] < 60
-                hangs.release.set()
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_in_order_nothing_is_given_back(simulation: Simulation, /) -> None:
+    async with scripted_cluster(simulation, queues=1) as cluster:
+        fill(cluster, 3)
+        hangs = Hangs()
+        async with consumer_of(cluster, handler=hangs, ordered=True, consume_timeout=5):
+            await asyncio.sleep(100)
+            assert [body for body, _, _ in hangs.begun] == [b"m0", b"m1"]
+            hangs.release.set()
+            await until(lambda: len(hangs.ended) == 3)
 
 
-def test_a_hanging_plain_handler_is_left_in_its_thread_and_its_message_given_back() -> None:
+@in_loop(simulated)
+async def test_a_popped_message_is_given_back_when_that_is_before_its_time(
+    simulation: Simulation, /
+) -> None:
+    async with popping(simulation) as (cluster, pops):
+        for body in (b"m0", b"m1", b"m2"):
+            pops.store("orders", 0, body)
+        hangs = Hangs()
+        async with popping_consumer_of(
+            cluster, handler=hangs, pop_invisible_time=300, consume_timeout=20
+        ):
+            await until(lambda: (b"m1", 2) in hangs.ended)
+            assert hangs.begun[-1][2] - hangs.begun[0][2] < 60
+            hangs.release.set()
+
+
+@in_loop
+async def test_a_hanging_plain_handler_is_left_in_its_thread_and_its_message_given_back() -> None:
     release = threading.Event()
+    queue = Queue()
 
-    async def story() -> None:
-        queue = Queue()
+    def handle(message: Delivery) -> None:
+        if message.queue_offset == 1:
+            release.wait(PATIENCE_S)
 
-        def handle(message: Delivery) -> None:
-            if message.queue_offset == 1:
-                release.wait(PATIENCE_S)
-
-        consumption = Consumption(asyncio.get_running_loop().time)
-        async with threads(handle, concurrency=3, on_take=consumption.began) as (pool, ready):
-            late = asyncio.create_task(give_back_late(pool.in_hand, 0.2))
-            ready.put(messages_of(queue, 5))
-            await until_really(lambda: len(queue.said) == 5)
-            assert queue.said[1].startswith("failed delay=None level=3")
-            release.set()
-            await until_really(lambda: not pool._runs)
-            late.cancel()
-        assert queue.said[1].startswith("failed")
-
-    in_threads(story)
+    consumption = Consumption(asyncio.get_running_loop().time)
+    async with threads(handle, concurrency=3, on_take=consumption.began) as (pool, ready):
+        late = asyncio.create_task(give_back_late(pool.in_hand, 0.2))
+        ready.put(messages_of(queue, 5))
+        await until_really(lambda: len(queue.said) == 5)
+        assert queue.said[1].startswith("failed delay=None level=3")
+        release.set()
+        await until_really(lambda: not pool._runs)
+        late.cancel()
+    assert queue.said[1].startswith("failed")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import HOST, ScriptedCluster, refusal, scripted_cluster
 
 from turbopump.broker.broker import Broker
@@ -38,7 +39,7 @@ from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import Response
 from turbopump.testing.broker_in_loop import SMALL_FILES
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 
 class TickingClock(SystemClock):
@@ -105,9 +106,9 @@ async def world(directory: Path) -> AsyncIterator[World]:
         yield World(*brokers, producer, finder)
 
 
-def visit(directory: Path, scene: Callable[[World], Awaitable[None]]) -> None:
+def visit(scene: Callable[[World], Awaitable[None]], tmp_path: Path) -> None:
     async def main() -> None:
-        async with world(directory) as here:
+        async with world(tmp_path) as here:
             await scene(here)
 
     asyncio.run(main())
@@ -118,137 +119,124 @@ def bodies(found: FoundMessages) -> list[str]:
     return [message.body.decode() for message in found.messages]
 
 
-def test_a_message_is_found_by_either_of_its_ids_on_whichever_broker_it_is(tmp_path: Path) -> None:
-    async def scene(here: World) -> None:
-        sent = [await here.send(number) for number in range(8)]
-        assert {result.queue.broker_name for result in sent} == {"broker-a", "broker-b"}
-        for number, result in enumerate(sent):
-            for msg_id in (result.msg_id, result.offset_msg_id):
-                message = await here.finder.view("T", msg_id)
-                assert message.body == b"m%d" % number
-                assert (message.msg_id, message.offset_msg_id) == (
-                    result.msg_id,
-                    result.offset_msg_id,
-                )
-                assert message.broker_name == result.queue.broker_name
-            assert (await here.finder.at(result.queue, result.queue_offset)).msg_id == result.msg_id
-
-    visit(tmp_path, scene)
+@in_loop(visit)
+async def test_a_message_is_found_by_either_of_its_ids_on_whichever_broker_it_is(
+    here: World, /
+) -> None:
+    sent = [await here.send(number) for number in range(8)]
+    assert {result.queue.broker_name for result in sent} == {"broker-a", "broker-b"}
+    for number, result in enumerate(sent):
+        for msg_id in (result.msg_id, result.offset_msg_id):
+            message = await here.finder.view("T", msg_id)
+            assert message.body == b"m%d" % number
+            assert (message.msg_id, message.offset_msg_id) == (result.msg_id, result.offset_msg_id)
+            assert message.broker_name == result.queue.broker_name
+        assert (await here.finder.at(result.queue, result.queue_offset)).msg_id == result.msg_id
 
 
-def test_messages_with_a_key_come_from_every_broker_sorted_by_their_time(tmp_path: Path) -> None:
-    async def scene(here: World) -> None:
-        for number in range(12):
-            await here.send(number, keys=["all", f"k{number % 3}"])
-        finder = here.finder
-        assert bodies(await finder.by_key("T", "k1")) == ["m1", "m4", "m7", "m10"]
-        assert bodies(await finder.by_key("T", "all", 5)) == ["m7", "m8", "m9", "m10", "m11"], (
-            "the newest"
-        )
-        assert bodies(await finder.by_key("T", "k")) == []
-        middle = (await finder.by_key("T", "k0")).messages[2].store_timestamp
-        before, after = (
-            await finder.by_key("T", "all", end=middle - 1),
-            await finder.by_key("T", "all", begin=middle),
-        )
-        assert bodies(before) + bodies(after) == [f"m{number}" for number in range(12)]
-        when = datetime.fromtimestamp(middle / 1000, UTC)
-        assert bodies(await finder.by_key("T", "all", begin=when)) == bodies(after)
-
-    visit(tmp_path, scene)
-
-
-def test_messages_of_a_time_come_from_every_queue(tmp_path: Path) -> None:
-    async def scene(here: World) -> None:
-        for number in range(80):
-            await here.send(number)
-        finder = here.finder
-        everything = await finder.by_time("T", 0, max_messages=1000)
-        assert sorted(bodies(everything)) == sorted(f"m{number}" for number in range(80))
-        times = [message.store_timestamp for message in everything.messages]
-        assert times == sorted(times)
-        for time in (times[0], times[40], times[79]):
-            part = await finder.by_time("T", time, time, max_messages=1000)
-            assert len(part.messages) == times.count(time)
-            assert {message.store_timestamp for message in part.messages} == {time}
-        assert [
-            message.msg_id
-            for message in (await finder.by_time("T", times[0], max_messages=7)).messages
-        ] == [message.msg_id for message in everything.messages[:7]]
-        assert bodies(await finder.by_time("T", times[79] + 1)) == []
-        assert bodies(await finder.by_time("T", times[5], times[5] - 1)) == []
-
-    visit(tmp_path, scene)
+@in_loop(visit)
+async def test_messages_with_a_key_come_from_every_broker_sorted_by_their_time(
+    here: World, /
+) -> None:
+    for number in range(12):
+        await here.send(number, keys=["all", f"k{number % 3}"])
+    finder = here.finder
+    assert bodies(await finder.by_key("T", "k1")) == ["m1", "m4", "m7", "m10"]
+    assert bodies(await finder.by_key("T", "all", 5)) == ["m7", "m8", "m9", "m10", "m11"], (
+        "the newest"
+    )
+    assert bodies(await finder.by_key("T", "k")) == []
+    middle = (await finder.by_key("T", "k0")).messages[2].store_timestamp
+    before, after = (
+        await finder.by_key("T", "all", end=middle - 1),
+        await finder.by_key("T", "all", begin=middle),
+    )
+    assert bodies(before) + bodies(after) == [f"m{number}" for number in range(12)]
+    when = datetime.fromtimestamp(middle / 1000, UTC)
+    assert bodies(await finder.by_key("T", "all", begin=when)) == bodies(after)
 
 
-def test_what_is_not_there_is_said_with_where_it_was_looked_for(tmp_path: Path) -> None:
-    async def scene(here: World) -> None:
-        sent = await here.send(0)
-        finder = here.finder
+@in_loop(visit)
+async def test_messages_of_a_time_come_from_every_queue(here: World, /) -> None:
+    for number in range(80):
+        await here.send(number)
+    finder = here.finder
+    everything = await finder.by_time("T", 0, max_messages=1000)
+    assert sorted(bodies(everything)) == sorted(f"m{number}" for number in range(80))
+    times = [message.store_timestamp for message in everything.messages]
+    assert times == sorted(times)
+    for time in (times[0], times[40], times[79]):
+        part = await finder.by_time("T", time, time, max_messages=1000)
+        assert len(part.messages) == times.count(time)
+        assert {message.store_timestamp for message in part.messages} == {time}
+    assert [
+        message.msg_id for message in (await finder.by_time("T", times[0], max_messages=7)).messages
+    ] == [message.msg_id for message in everything.messages[:7]]
+    assert bodies(await finder.by_time("T", times[79] + 1)) == []
+    assert bodies(await finder.by_time("T", times[5], times[5] - 1)) == []
+
+
+@in_loop(visit)
+async def test_what_is_not_there_is_said_with_where_it_was_looked_for(here: World, /) -> None:
+    sent = await here.send(0)
+    finder = here.finder
+    with pytest.raises(
+        MessageNotFoundError,
+        match=r"no broker of the topic \(broker-a, broker-b\) finds "
+        r"it.*fileReservedTime",
+    ):
+        await finder.view("T", "0A0B0C0D0E0F00000000000000000001")
+    host, port = here.one.address.rsplit(":", 1)
+    with pytest.raises(
+        MessageNotFoundError,
+        match=r"offset 99999 at .*can not find message "
+        r"by the offset, 99999",
+    ):
+        await finder.view("T", offset_msg_id(host, int(port), 99999))
+    await create_topic("U", 1, here.one, here.other)
+    with pytest.raises(MessageNotFoundError, match="a message of another topic"):
+        await finder.view("U", sent.offset_msg_id)
+    with pytest.raises(
+        MessageNotFoundError,
+        match=r"offset 1 of queue T@broker-.:., which "
+        r"has offsets 0 to 0",
+    ):
+        await finder.at(sent.queue, 1)
+    empty = next(queue for queue in await here.producer.publish_queues("T") if queue != sent.queue)
+    with pytest.raises(MessageNotFoundError, match="which has no messages"):
+        await finder.at(empty, 0)
+    with pytest.raises(ConnectError, match="no queue on a broker 'nowhere'"):
+        await finder.at(MessageQueue("T", "nowhere", 0), 0)
+    with pytest.raises(RouteNotFoundError, match="turbopump topic create"):
+        await finder.by_key("missing", "k")
+    for key in ("", "two keys"):
+        with pytest.raises(ConfigError, match="no key"):
+            await finder.by_key("T", key)
+
+
+@in_loop(visit)
+async def test_a_broker_that_cannot_be_asked_is_named_and_the_others_answer(here: World, /) -> None:
+    sent = [await here.send(number, keys="all") for number in range(4)]
+    await here.finder.by_key("T", "all")
+    await here.other._server.close()  # type: ignore[union-attr]  # its route stays
+    found = await here.finder.by_key("T", "all")
+    assert list(found.missing) == ["broker-b"]
+    assert {message.broker_name for message in found.messages} == {"broker-a"}
+    assert len(found.messages) == 2
+    at_a, at_b = (
+        next(r for r in sent if r.queue.broker_name == name) for name in ("broker-a", "broker-b")
+    )
+    assert (await here.finder.view("T", at_a.msg_id)).offset_msg_id == at_a.offset_msg_id
+    for msg_id in (at_b.msg_id, at_b.offset_msg_id):
         with pytest.raises(
-            MessageNotFoundError,
-            match=r"no broker of the topic \(broker-a, broker-b\) finds "
-            r"it.*fileReservedTime",
+            ConnectError,
+            match=r"not every broker could be asked: .*cannot "
+            r"connect",
         ):
-            await finder.view("T", "0A0B0C0D0E0F00000000000000000001")
-        host, port = here.one.address.rsplit(":", 1)
-        with pytest.raises(
-            MessageNotFoundError,
-            match=r"offset 99999 at .*can not find message "
-            r"by the offset, 99999",
-        ):
-            await finder.view("T", offset_msg_id(host, int(port), 99999))
-        await create_topic("U", 1, here.one, here.other)
-        with pytest.raises(MessageNotFoundError, match="a message of another topic"):
-            await finder.view("U", sent.offset_msg_id)
-        with pytest.raises(
-            MessageNotFoundError,
-            match=r"offset 1 of queue T@broker-.:., which "
-            r"has offsets 0 to 0",
-        ):
-            await finder.at(sent.queue, 1)
-        empty = next(
-            queue for queue in await here.producer.publish_queues("T") if queue != sent.queue
-        )
-        with pytest.raises(MessageNotFoundError, match="which has no messages"):
-            await finder.at(empty, 0)
-        with pytest.raises(ConnectError, match="no queue on a broker 'nowhere'"):
-            await finder.at(MessageQueue("T", "nowhere", 0), 0)
-        with pytest.raises(RouteNotFoundError, match="turbopump topic create"):
-            await finder.by_key("missing", "k")
-        for key in ("", "two keys"):
-            with pytest.raises(ConfigError, match="no key"):
-                await finder.by_key("T", key)
-
-    visit(tmp_path, scene)
-
-
-def test_a_broker_that_cannot_be_asked_is_named_and_the_others_answer(tmp_path: Path) -> None:
-    async def scene(here: World) -> None:
-        sent = [await here.send(number, keys="all") for number in range(4)]
-        await here.finder.by_key("T", "all")
-        await here.other._server.close()  # type: ignore[union-attr]  # its route stays
-        found = await here.finder.by_key("T", "all")
-        assert list(found.missing) == ["broker-b"]
-        assert {message.broker_name for message in found.messages} == {"broker-a"}
-        assert len(found.messages) == 2
-        at_a, at_b = (
-            next(r for r in sent if r.queue.broker_name == name)
-            for name in ("broker-a", "broker-b")
-        )
-        assert (await here.finder.view("T", at_a.msg_id)).offset_msg_id == at_a.offset_msg_id
-        for msg_id in (at_b.msg_id, at_b.offset_msg_id):
-            with pytest.raises(
-                ConnectError,
-                match=r"not every broker could be asked: .*cannot "
-                r"connect",
-            ):
-                await here.finder.view("T", msg_id)
-        assert {name.split(":")[0] for name in (await here.finder.by_time("T", 0)).missing} == {
-            "T@broker-b"
-        }
-
-    visit(tmp_path, scene)
+            await here.finder.view("T", msg_id)
+    assert {name.split(":")[0] for name in (await here.finder.by_time("T", 0)).missing} == {
+        "T@broker-b"
+    }
 
 
 # --- scripted
@@ -259,69 +247,66 @@ def finder_of(cluster: ScriptedCluster) -> MessageFinder:
     return MessageFinder(cluster.name_server.address, **cluster.settings)
 
 
-def test_strangers_of_the_same_hash_and_other_times_are_not_handed_over() -> None:
+@in_loop(simulated)
+async def test_strangers_of_the_same_hash_and_other_times_are_not_handed_over(
+    simulation: Simulation, /
+) -> None:
     """Apache's brokers give whatever their index points to."""
-
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, finder_of(cluster) as finder:
-            broker = cluster.broker
-            for topic, text in (
-                ("orders", "KEYS\x01Aa x"),
-                ("orders", "KEYS\x01BB"),
-                ("other", "KEYS\x01Aa"),
-                ("orders", "UNIQ_KEY\x01Aa"),
-            ):
-                broker.store(topic, 0, text.encode(), text + "\x02")
-            body = b"".join([*broker.entries["orders", 0], *broker.entries["other", 0]])
-            broker.script[RequestCode.QUERY_MESSAGE].extend([Response(body=body)] * 4)
-            assert bodies(await finder.by_key("orders", "Aa")) == ["KEYS\x01Aa x"]
-            assert bodies(await finder.by_key("orders", "Aa", begin=2)) == []
-            assert bodies(await finder.by_key("orders", "Aa", end=0)) == []
-            assert (await finder.view("orders", "Aa")).body == b"UNIQ_KEY\x01Aa"
-            requests = broker.requests(QueryMessage)
-            assert [(request.unique_key, request.begin_timestamp) for request in requests] == [
-                *((False, 0), (False, 0), (False, 0), (True, 0))
-            ]
-            assert broker.heartbeats == [], "who only asks joins no group"
-
-    simulate(1, scenario)
+    async with scripted_cluster(simulation) as cluster, finder_of(cluster) as finder:
+        broker = cluster.broker
+        for topic, text in (
+            ("orders", "KEYS\x01Aa x"),
+            ("orders", "KEYS\x01BB"),
+            ("other", "KEYS\x01Aa"),
+            ("orders", "UNIQ_KEY\x01Aa"),
+        ):
+            broker.store(topic, 0, text.encode(), text + "\x02")
+        body = b"".join([*broker.entries["orders", 0], *broker.entries["other", 0]])
+        broker.script[RequestCode.QUERY_MESSAGE].extend([Response(body=body)] * 4)
+        assert bodies(await finder.by_key("orders", "Aa")) == ["KEYS\x01Aa x"]
+        assert bodies(await finder.by_key("orders", "Aa", begin=2)) == []
+        assert bodies(await finder.by_key("orders", "Aa", end=0)) == []
+        assert (await finder.view("orders", "Aa")).body == b"UNIQ_KEY\x01Aa"
+        requests = broker.requests(QueryMessage)
+        assert [(request.unique_key, request.begin_timestamp) for request in requests] == [
+            *((False, 0), (False, 0), (False, 0), (True, 0))
+        ]
+        assert broker.heartbeats == [], "who only asks joins no group"
 
 
-def test_what_comes_damaged_is_not_handed_over(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, finder_of(cluster) as finder:
-            broker = cluster.broker
-            for body in (b"good", b"evil"):
-                broker.store("orders", 0, body, "KEYS\x01k\x02")
-            one, two = broker.entries["orders", 0]
-            broker.script[RequestCode.QUERY_MESSAGE].append(
-                Response(body=one + two.replace(b"evil", b"evi1"))
-            )
-            assert bodies(await finder.by_key("orders", "k")) == ["good"]
-            assert "damaged message not handed over broker=broker-a" in caplog.text
-            broker.script[RequestCode.VIEW_MESSAGE_BY_ID].append(
-                Response(body=one.replace(b"good", b"g00d"))
-            )
-            host, port = broker.address.rsplit(":", 1)
-            with pytest.raises(MessageNotFoundError, match="what the broker gives is damaged"):
-                await finder.view("orders", offset_msg_id(host, int(port), 0))
-            assert [request.offset for request in broker.requests(ViewMessageById)] == [0]
+@in_loop(simulated)
+async def test_what_comes_damaged_is_not_handed_over(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scripted_cluster(simulation) as cluster, finder_of(cluster) as finder:
+        broker = cluster.broker
+        for body in (b"good", b"evil"):
+            broker.store("orders", 0, body, "KEYS\x01k\x02")
+        one, two = broker.entries["orders", 0]
+        broker.script[RequestCode.QUERY_MESSAGE].append(
+            Response(body=one + two.replace(b"evil", b"evi1"))
+        )
+        assert bodies(await finder.by_key("orders", "k")) == ["good"]
+        assert "damaged message not handed over broker=broker-a" in caplog.text
+        broker.script[RequestCode.VIEW_MESSAGE_BY_ID].append(
+            Response(body=one.replace(b"good", b"g00d"))
+        )
+        host, port = broker.address.rsplit(":", 1)
+        with pytest.raises(MessageNotFoundError, match="what the broker gives is damaged"):
+            await finder.view("orders", offset_msg_id(host, int(port), 0))
+        assert [request.offset for request in broker.requests(ViewMessageById)] == [0]
 
-    simulate(1, scenario)
 
-
-def test_a_refusal_of_a_broker_is_passed_on_with_its_words() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2) as cluster, finder_of(cluster) as finder:
-            cluster.brokers[1].script[RequestCode.QUERY_MESSAGE].append(
-                refusal(ResponseCode.NO_PERMISSION, "not you")
-            )
-            found = await finder.by_key("orders", "k")
-            assert found.messages == []
-            assert list(found.missing) == ["broker-b"]
-            assert "not you" in found.missing["broker-b"]
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_a_refusal_of_a_broker_is_passed_on_with_its_words(simulation: Simulation, /) -> None:
+    async with scripted_cluster(simulation, brokers=2) as cluster, finder_of(cluster) as finder:
+        cluster.brokers[1].script[RequestCode.QUERY_MESSAGE].append(
+            refusal(ResponseCode.NO_PERMISSION, "not you")
+        )
+        found = await finder.by_key("orders", "k")
+        assert found.messages == []
+        assert list(found.missing) == ["broker-b"]
+        assert "not you" in found.missing["broker-b"]
 
 
 @pytest.mark.parametrize(
@@ -343,9 +328,7 @@ def test_an_id_is_taken_for_a_place_only_if_it_can_be_one(
     assert _place_of(msg_id) == place
 
 
-def test_a_finder_that_is_not_started_says_what_to_do() -> None:
-    async def scenario() -> None:
-        with pytest.raises(NotStartedError, match="async with MessageFinder"):
-            await MessageFinder(f"{HOST}:9876").by_key("T", "k")
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_finder_that_is_not_started_says_what_to_do() -> None:
+    with pytest.raises(NotStartedError, match="async with MessageFinder"):
+        await MessageFinder(f"{HOST}:9876").by_key("T", "k")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, scripted_cluster
 from tests.unit.client.test_producer import producer_of
 from tests.unit.client.test_request_reply import a_request
@@ -27,7 +28,7 @@ from turbopump.protocol.requests.send import (
 )
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.router import Response
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 Begin = Callable[[Producer], Coroutine[Any, Any, object]]
 PATIENCE_S = 30.0
@@ -80,77 +81,75 @@ def sent(cluster: ScriptedCluster) -> list[str]:
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("call", CALLS)
-def test_a_producer_sends_nothing_after_its_close(call: str, settings: str) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, prepare=recalling) as cluster,
-            producer_of(cluster) as other,
-        ):
-            prepare(cluster)
-            await other.send("other", b"x")  # the connection to the broker is there
-            cluster.broker.received.clear()
-            producer = producer_of(cluster, send_timeout=1.0, **SETTINGS[settings])
-            await producer.start()
-            assert producer.client_id == other.client_id
-            cluster.name_server.silent = True
-            begun = asyncio.create_task(CALLS[call](producer))
-            await asyncio.sleep(0.1)
-            before = simulation.loop.time()
-            await producer.close()
-            assert simulation.loop.time() - before < 1.1
-            cluster.name_server.silent = False
-            with pytest.raises(TurbopumpError):
-                await begun
-            await asyncio.sleep(PATIENCE_S)
-            assert sent(cluster) == []
-            await other.send("orders", b"x")
-
-    simulate(1, scenario)
-
-
-def test_a_close_waits_for_a_recall_that_looks_for_its_route() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, prepare=recalling) as cluster:
-            producer = producer_of(cluster, send_timeout=10.0)
-            await producer.start()
-            cluster.name_server.silent = True
-            recall = asyncio.create_task(producer.recall("orders", RECALL))
-            await asyncio.sleep(0.1)
-            closing = asyncio.create_task(producer.close())
-            await asyncio.sleep(1)
-            cluster.name_server.silent = False  # it will be asked again after three seconds
-            await closing
-            assert await recall == "U1"
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_a_producer_sends_nothing_after_its_close(
+    simulation: Simulation, /, call: str, settings: str
+) -> None:
+    async with (
+        scripted_cluster(simulation, prepare=recalling) as cluster,
+        producer_of(cluster) as other,
+    ):
+        prepare(cluster)
+        await other.send("other", b"x")  # the connection to the broker is there
+        cluster.broker.received.clear()
+        producer = producer_of(cluster, send_timeout=1.0, **SETTINGS[settings])
+        await producer.start()
+        assert producer.client_id == other.client_id
+        cluster.name_server.silent = True
+        begun = asyncio.create_task(CALLS[call](producer))
+        await asyncio.sleep(0.1)
+        before = simulation.loop.time()
+        await producer.close()
+        assert simulation.loop.time() - before < 1.1
+        cluster.name_server.silent = False
+        with pytest.raises(TurbopumpError):
+            await begun
+        await asyncio.sleep(PATIENCE_S)
+        assert sent(cluster) == []
+        await other.send("orders", b"x")
 
 
-def test_a_consumer_replies_nothing_after_its_close() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as other:
-            prepare(cluster)
-            await other.send("other", b"x")
+@in_loop(simulated)
+async def test_a_close_waits_for_a_recall_that_looks_for_its_route(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation, prepare=recalling) as cluster:
+        producer = producer_of(cluster, send_timeout=10.0)
+        await producer.start()
+        cluster.name_server.silent = True
+        recall = asyncio.create_task(producer.recall("orders", RECALL))
+        await asyncio.sleep(0.1)
+        closing = asyncio.create_task(producer.close())
+        await asyncio.sleep(1)
+        cluster.name_server.silent = False  # it will be asked again after three seconds
+        await closing
+        assert await recall == "U1"
 
-            async def handle(_request: ReceivedMessage) -> None:
-                raise AssertionError("there is nothing to consume")
 
-            consumer = PushConsumer(
-                cluster.name_server.address,
-                group="g",
-                topic="orders",
-                handler=handle,
-                **cluster.settings,
-            )
-            await consumer.start()
-            assert consumer.client_id == other.client_id
-            cluster.name_server.silent = True
-            reply = asyncio.create_task(consumer.reply(a_request(), b"x", timeout=PATIENCE_S))
-            await asyncio.sleep(0.1)
-            await consumer.close()
-            cluster.broker.received.clear()
-            cluster.name_server.silent = False
-            with pytest.raises(ReplyError, match="closed meanwhile"):
-                await reply
-            assert sent(cluster) == []
+@in_loop(simulated)
+async def test_a_consumer_replies_nothing_after_its_close(simulation: Simulation, /) -> None:
+    async with scripted_cluster(simulation) as cluster, producer_of(cluster) as other:
+        prepare(cluster)
+        await other.send("other", b"x")
 
-    simulate(1, scenario)
+        async def handle(_request: ReceivedMessage) -> None:
+            raise AssertionError("there is nothing to consume")
+
+        consumer = PushConsumer(
+            cluster.name_server.address,
+            group="g",
+            topic="orders",
+            handler=handle,
+            **cluster.settings,
+        )
+        await consumer.start()
+        assert consumer.client_id == other.client_id
+        cluster.name_server.silent = True
+        reply = asyncio.create_task(consumer.reply(a_request(), b"x", timeout=PATIENCE_S))
+        await asyncio.sleep(0.1)
+        await consumer.close()
+        cluster.broker.received.clear()
+        cluster.name_server.silent = False
+        with pytest.raises(ReplyError, match="closed meanwhile"):
+            await reply
+        assert sent(cluster) == []

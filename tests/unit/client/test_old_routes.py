@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import (
     ScriptedBroker,
     ScriptedCluster,
@@ -85,135 +86,122 @@ async def oneway(producer: Producer) -> None:
 @pytest.mark.parametrize(
     "send", [to_a_queue, by_selector, by_sharding_key, plainly, as_a_batch, oneway]
 )
-def test_a_broker_that_has_moved_is_found_by_the_send_that_it_refuses(
-    send: Callable[[Producer], Any],
+@in_loop(simulated)
+async def test_a_broker_that_has_moved_is_found_by_the_send_that_it_refuses(
+    simulation: Simulation, /, send: Callable[[Producer], Any]
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, retries=0) as producer,
+    async with scripted_cluster(simulation) as cluster, producer_of(cluster, retries=0) as producer:
+        await producer.send("orders", b"before")
+        await move(cluster)
+        await asyncio.sleep(1)
+        began = simulation.loop.time()
+        await asyncio.gather(*(send(producer) for _ in range(20)))
+        await until(lambda: stored(cluster.broker) == 21)
+        assert simulation.loop.time() - began < 1
+        assert cluster.name_server.asked == ["orders"] * 2, "all of them share one question"
+
+
+@in_loop(simulated)
+async def test_a_queue_of_a_broker_that_the_route_does_not_know_yet_is_sent_to(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+        cluster.name_server.route("orders", cluster.broker)
+        await producer.send("orders", b"x")
+        with pytest.raises(
+            SendError,
+            match=r"1 attempt in .*broker-b has no master at the "
+            r"moment\. Check that the broker",
         ):
-            await producer.send("orders", b"before")
-            await move(cluster)
-            await asyncio.sleep(1)
-            began = simulation.loop.time()
-            await asyncio.gather(*(send(producer) for _ in range(20)))
-            await until(lambda: stored(cluster.broker) == 21)
-            assert simulation.loop.time() - began < 1
-            assert cluster.name_server.asked == ["orders"] * 2, "all of them share one question"
-
-    simulate(1, scenario)
+            await producer.send("orders", b"x", queue=ELSEWHERE)
+        cluster.name_server.route("orders", *cluster.brokers)
+        await asyncio.sleep(1)
+        assert (await producer.send("orders", b"x", queue=ELSEWHERE)).queue == ELSEWHERE
 
 
-def test_a_queue_of_a_broker_that_the_route_does_not_know_yet_is_sent_to() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, brokers=2) as cluster,
-            producer_of(cluster) as producer,
-        ):
-            cluster.name_server.route("orders", cluster.broker)
-            await producer.send("orders", b"x")
-            with pytest.raises(
-                SendError,
-                match=r"1 attempt in .*broker-b has no master at the "
-                r"moment\. Check that the broker",
-            ):
-                await producer.send("orders", b"x", queue=ELSEWHERE)
-            cluster.name_server.route("orders", *cluster.brokers)
-            await asyncio.sleep(1)
-            assert (await producer.send("orders", b"x", queue=ELSEWHERE)).queue == ELSEWHERE
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_a_broker_that_does_not_know_the_topic_is_asked_for_at_the_name_server(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+        await producer.send("orders", b"x", queue=QUEUE)
+        heir = ScriptedBroker("broker-a")
+        await heir.start()
+        cluster.name_server.route("orders", heir)
+        cluster.broker.script[SEND].append(refusal(ResponseCode.TOPIC_NOT_EXIST))
+        await asyncio.sleep(1)
+        await producer.send("orders", b"x", queue=QUEUE)
+        assert (stored(cluster.broker), stored(heir)) == (1, 1)
+        await heir.stop()
 
 
-def test_a_broker_that_does_not_know_the_topic_is_asked_for_at_the_name_server() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
-            await producer.send("orders", b"x", queue=QUEUE)
-            heir = ScriptedBroker("broker-a")
-            await heir.start()
-            cluster.name_server.route("orders", heir)
-            cluster.broker.script[SEND].append(refusal(ResponseCode.TOPIC_NOT_EXIST))
-            await asyncio.sleep(1)
-            await producer.send("orders", b"x", queue=QUEUE)
-            assert (stored(cluster.broker), stored(heir)) == (1, 1)
-            await heir.stop()
-
-    simulate(1, scenario)
-
-
-def test_a_broker_that_is_down_does_not_flood_the_name_server() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, retries=0) as producer,
-        ):
-            await producer.send("orders", b"x")
-            await cluster.broker.stop()
-            await asyncio.sleep(1)
-            began, errors = simulation.loop.time(), 0
-            while simulation.loop.time() < began + 5:
-                for send in (plainly, to_a_queue, oneway):
-                    with pytest.raises(
-                        SendError,
-                        match=r"1 attempt in .*Connection refused\. "
-                        r"Check that the broker runs",
-                    ):
-                        await send(producer)
-                    errors += 1
-                await asyncio.sleep(0.01)
-            assert errors > 1000
-            assert 3 <= len(cluster.name_server.asked) <= 8
-
-    simulate(1, scenario)
-
-
-def test_name_servers_that_keep_silent_cost_a_send_that_has_failed_half_a_second() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
-            await producer.send("orders", b"x")
-            await cluster.broker.stop()
-            cluster.name_server.silent = True
-            await asyncio.sleep(1)
-            for send in (to_a_queue, oneway, by_sharding_key):
-                began = simulation.loop.time()
-                with pytest.raises(SendError, match=r"Connection refused"):
+@in_loop(simulated)
+async def test_a_broker_that_is_down_does_not_flood_the_name_server(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation) as cluster, producer_of(cluster, retries=0) as producer:
+        await producer.send("orders", b"x")
+        await cluster.broker.stop()
+        await asyncio.sleep(1)
+        began, errors = simulation.loop.time(), 0
+        while simulation.loop.time() < began + 5:
+            for send in (plainly, to_a_queue, oneway):
+                with pytest.raises(
+                    SendError,
+                    match=r"1 attempt in .*Connection refused\. "
+                    r"Check that the broker runs",
+                ):
                     await send(producer)
-                assert simulation.loop.time() - began < 0.6
+                errors += 1
+            await asyncio.sleep(0.01)
+        assert errors > 1000
+        assert 3 <= len(cluster.name_server.asked) <= 8
 
-    simulate(1, scenario)
+
+@in_loop(simulated)
+async def test_name_servers_that_keep_silent_cost_a_send_that_has_failed_half_a_second(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+        await producer.send("orders", b"x")
+        await cluster.broker.stop()
+        cluster.name_server.silent = True
+        await asyncio.sleep(1)
+        for send in (to_a_queue, oneway, by_sharding_key):
+            began = simulation.loop.time()
+            with pytest.raises(SendError, match=r"Connection refused"):
+                await send(producer)
+            assert simulation.loop.time() - began < 0.6
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_what_may_be_stored_is_not_sent_again_but_the_next_send_finds_the_new_broker(
-    lost: bool,
+@in_loop(simulated)
+async def test_what_may_be_stored_is_not_sent_again_but_the_next_send_finds_the_new_broker(
+    simulation: Simulation, /, lost: bool
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, send_timeout=1.5) as producer,
-        ):
-            await producer.send("orders", b"x", queue=QUEUE)
-            heir = ScriptedBroker("broker-a")
-            await heir.start()
-            cluster.name_server.route("orders", heir)
-            cluster.broker.script[SEND].append(None)
-            sending = asyncio.create_task(to_a_queue(producer))
-            await asyncio.sleep(1)
-            if lost:
-                for connection in list(cluster.broker._server.connections):  # type: ignore[union-attr]
-                    connection.abort()
-            with pytest.raises(SendError, match=r"1 attempt in .*may be stored all the same"):
-                await sending
-            failed = simulation.loop.time()
-            await until(lambda: len(cluster.name_server.asked) == 2)
-            assert simulation.loop.time() - failed < 1
-            await asyncio.sleep(0.1)
-            await to_a_queue(producer)
-            assert (len(cluster.broker.requests(SendMessageV2)), stored(heir)) == (2, 1)
-            await heir.stop()
-
-    simulate(1, scenario)
+    async with (
+        scripted_cluster(simulation) as cluster,
+        producer_of(cluster, send_timeout=1.5) as producer,
+    ):
+        await producer.send("orders", b"x", queue=QUEUE)
+        heir = ScriptedBroker("broker-a")
+        await heir.start()
+        cluster.name_server.route("orders", heir)
+        cluster.broker.script[SEND].append(None)
+        sending = asyncio.create_task(to_a_queue(producer))
+        await asyncio.sleep(1)
+        if lost:
+            for connection in list(cluster.broker._server.connections):  # type: ignore[union-attr]
+                connection.abort()
+        with pytest.raises(SendError, match=r"1 attempt in .*may be stored all the same"):
+            await sending
+        failed = simulation.loop.time()
+        await until(lambda: len(cluster.name_server.asked) == 2)
+        assert simulation.loop.time() - failed < 1
+        await asyncio.sleep(0.1)
+        await to_a_queue(producer)
+        assert (len(cluster.broker.requests(SendMessageV2)), stored(heir)) == (2, 1)
+        await heir.stop()
 
 
 # --- fewer queues
@@ -245,75 +233,70 @@ def shrunk(answer: tuple[int, str]) -> Callable[[ScriptedBroker], None]:
 @pytest.mark.parametrize("answer", [OURS, APACHE_5, APACHE_4])
 @pytest.mark.parametrize("retries", [0, 2])
 @pytest.mark.parametrize("send", [plainly, by_sharding_key])
-def test_a_topic_with_fewer_queues_costs_no_send(
-    send: Callable[[Producer], Any], retries: int, answer: tuple[int, str]
+@in_loop(simulated)
+async def test_a_topic_with_fewer_queues_costs_no_send(
+    simulation: Simulation,
+    /,
+    send: Callable[[Producer], Any],
+    retries: int,
+    answer: tuple[int, str],
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, queues=8, prepare=shrunk(answer)) as cluster,
-            producer_of(cluster, retries=retries) as producer,
-        ):
-            await producer.publish_queues("orders")
-            cluster.name_server.route("orders", cluster.broker, queues=2)
-            await asyncio.sleep(1)
-            for _ in range(2):
-                await asyncio.gather(*(send(producer) for _ in range(16)))
-            assert stored(cluster.broker) == 32
-            assert len(cluster.name_server.asked) == 2
-
-    simulate(1, scenario)
+    async with (
+        scripted_cluster(simulation, queues=8, prepare=shrunk(answer)) as cluster,
+        producer_of(cluster, retries=retries) as producer,
+    ):
+        await producer.publish_queues("orders")
+        cluster.name_server.route("orders", cluster.broker, queues=2)
+        await asyncio.sleep(1)
+        for _ in range(2):
+            await asyncio.gather(*(send(producer) for _ in range(16)))
+        assert stored(cluster.broker) == 32
+        assert len(cluster.name_server.asked) == 2
 
 
 @pytest.mark.parametrize("answer", [OURS, APACHE_5, APACHE_4])
 @pytest.mark.parametrize(("left", "said"), [(2, "2 queues"), (1, "1 queue")])
-def test_a_chosen_queue_that_is_gone_is_told_with_what_there_is(
-    left: int, said: str, answer: tuple[int, str]
+@in_loop(simulated)
+async def test_a_chosen_queue_that_is_gone_is_told_with_what_there_is(
+    simulation: Simulation, /, left: int, said: str, answer: tuple[int, str]
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, queues=8, prepare=shrunk(answer)) as cluster,
-            producer_of(cluster) as producer,
+    async with (
+        scripted_cluster(simulation, queues=8, prepare=shrunk(answer)) as cluster,
+        producer_of(cluster) as producer,
+    ):
+        gone = (await producer.publish_queues("orders"))[7]
+        with pytest.raises(
+            SendError,
+            match=r"1 attempt in .*is illegal.*name servers say: "
+            r"try again in a moment",
         ):
-            gone = (await producer.publish_queues("orders"))[7]
-            with pytest.raises(
-                SendError,
-                match=r"1 attempt in .*is illegal.*name servers say: "
-                r"try again in a moment",
-            ):
-                await producer.send("orders", b"x", queue=gone)
-            cluster.name_server.route("orders", cluster.broker, queues=left)
-            await asyncio.sleep(1)
-            remedy = (
-                rf"only {said} on broker-a now: take one of `await "
-                r"producer\.publish_queues\('orders'\)`"
+            await producer.send("orders", b"x", queue=gone)
+        cluster.name_server.route("orders", cluster.broker, queues=left)
+        await asyncio.sleep(1)
+        remedy = (
+            rf"only {said} on broker-a now: take one of `await "
+            r"producer\.publish_queues\('orders'\)`"
+        )
+        with pytest.raises(SendError, match=remedy) as caught:
+            await producer.send("orders", b"x", queue=gone)
+        assert caught.value.code == answer[0]
+        assert stored(cluster.broker) == 0
+
+
+@in_loop(simulated)
+async def test_the_same_code_for_another_reason_stays_final(simulation: Simulation, /) -> None:
+    async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+        for broker in cluster.brokers:
+            broker.script[SEND].append(
+                refusal(ResponseCode.INVALID_PARAMETER, "a batch must have one wait flag")
             )
-            with pytest.raises(SendError, match=remedy) as caught:
-                await producer.send("orders", b"x", queue=gone)
-            assert caught.value.code == answer[0]
-            assert stored(cluster.broker) == 0
-
-    simulate(1, scenario)
-
-
-def test_the_same_code_for_another_reason_stays_final() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, brokers=2) as cluster,
-            producer_of(cluster) as producer,
+        with pytest.raises(
+            SendError,
+            match=r"1 attempt in .*wait flag\. The broker's log "
+            r"has the details",
         ):
-            for broker in cluster.brokers:
-                broker.script[SEND].append(
-                    refusal(ResponseCode.INVALID_PARAMETER, "a batch must have one wait flag")
-                )
-            with pytest.raises(
-                SendError,
-                match=r"1 attempt in .*wait flag\. The broker's log "
-                r"has the details",
-            ):
-                await producer.send("orders", b"x")
-            assert cluster.name_server.asked == ["orders"]
-
-    simulate(1, scenario)
+            await producer.send("orders", b"x")
+        assert cluster.name_server.asked == ["orders"]
 
 
 # --- recalls, transactions, and the first message of a topic
@@ -329,55 +312,53 @@ def recalls(broker: ScriptedBroker) -> None:
     broker.further.append((RecallMessage, answer))
 
 
-def test_a_recall_finds_a_broker_that_has_moved_or_is_new() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, brokers=2, prepare=recalls) as cluster,
-            producer_of(cluster) as producer,
+@in_loop(simulated)
+async def test_a_recall_finds_a_broker_that_has_moved_or_is_new(simulation: Simulation, /) -> None:
+    async with (
+        scripted_cluster(simulation, brokers=2, prepare=recalls) as cluster,
+        producer_of(cluster) as producer,
+    ):
+        first, new = (
+            RecallHandle("orders", name, "1795318199001", "U1").encode()
+            for name in ("broker-a", "broker-b")
+        )
+        cluster.name_server.route("orders", cluster.broker)
+        assert await producer.recall("orders", first) == "U1"
+        with pytest.raises(
+            RouteNotFoundError, match="broker-b that the recall handle names is not among those"
         ):
-            first, new = (
-                RecallHandle("orders", name, "1795318199001", "U1").encode()
-                for name in ("broker-a", "broker-b")
-            )
-            cluster.name_server.route("orders", cluster.broker)
-            assert await producer.recall("orders", first) == "U1"
-            with pytest.raises(
-                RouteNotFoundError, match="broker-b that the recall handle names is not among those"
-            ):
-                await producer.recall("orders", new)
-            cluster.name_server.route("orders", *cluster.brokers)
-            await asyncio.sleep(1)
-            assert await producer.recall("orders", new) == "U1"
-            await move(cluster)
-            await asyncio.sleep(1)
-            assert await producer.recall("orders", first) == "U1"
-            await cluster.broker.stop()
-            await asyncio.sleep(1)
-            with pytest.raises(ConnectError, match="Connection refused"):
-                await producer.recall("orders", first)
-
-    simulate(1, scenario)
+            await producer.recall("orders", new)
+        cluster.name_server.route("orders", *cluster.brokers)
+        await asyncio.sleep(1)
+        assert await producer.recall("orders", new) == "U1"
+        await move(cluster)
+        await asyncio.sleep(1)
+        assert await producer.recall("orders", first) == "U1"
+        await cluster.broker.stop()
+        await asyncio.sleep(1)
+        with pytest.raises(ConnectError, match="Connection refused"):
+            await producer.recall("orders", first)
 
 
-def test_a_recall_that_the_broker_of_the_old_route_cannot_know_goes_to_the_new_one() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, prepare=recalls) as cluster,
-            producer_of(cluster) as producer,
-        ):
-            handle = RecallHandle("orders", "broker-a", "1795318199001", "U1").encode()
-            await producer.publish_queues("orders")
-            heir = ScriptedBroker("broker-a")
-            recalls(heir)
-            await heir.start()
-            cluster.name_server.route("orders", heir)
-            cluster.broker.script[RecallMessage.code].append(refusal(ResponseCode.TOPIC_NOT_EXIST))
-            await asyncio.sleep(1)
-            assert await producer.recall("orders", handle) == "U1"
-            assert len(heir.requests(RecallMessage)) == 1
-            await heir.stop()
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_a_recall_that_the_broker_of_the_old_route_cannot_know_goes_to_the_new_one(
+    simulation: Simulation, /
+) -> None:
+    async with (
+        scripted_cluster(simulation, prepare=recalls) as cluster,
+        producer_of(cluster) as producer,
+    ):
+        handle = RecallHandle("orders", "broker-a", "1795318199001", "U1").encode()
+        await producer.publish_queues("orders")
+        heir = ScriptedBroker("broker-a")
+        recalls(heir)
+        await heir.start()
+        cluster.name_server.route("orders", heir)
+        cluster.broker.script[RecallMessage.code].append(refusal(ResponseCode.TOPIC_NOT_EXIST))
+        await asyncio.sleep(1)
+        assert await producer.recall("orders", handle) == "U1"
+        assert len(heir.requests(RecallMessage)) == 1
+        await heir.stop()
 
 
 def ends(broker: ScriptedBroker) -> None:

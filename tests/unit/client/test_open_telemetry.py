@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from tests.loops import in_loop, simulated
 
 from turbopump import blocking
 from turbopump.client.consumer.offsets import ConsumeFrom
@@ -59,8 +60,8 @@ def spans() -> Iterator[Spans]:
 
 
 def with_producer(
-    spans: Spans,
     scenario: Callable[[ScriptedCluster, Producer], Coroutine[Any, Any, None]],
+    spans: Spans,
     *,
     brokers: int = 1,
     **settings: Any,
@@ -91,144 +92,142 @@ def context_of(span: ReadableSpan) -> str:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
-def test_a_send_has_a_span_by_the_conventions_and_the_message_carries_it(spans: Spans) -> None:
-    async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
-        with spans.tracer.start_as_current_span("the caller's"):
-            result = await producer.send(
-                "orders", b"body", tags="new", keys=["k1", "k2"], properties={"n": "1"}
-            )
-        sent, outer = spans.ended
-        assert (sent.name, sent.kind, sent.status.status_code) == (
-            "send orders",
-            SpanKind.PRODUCER,
-            StatusCode.UNSET,
+@in_loop(with_producer)
+async def test_a_send_has_a_span_by_the_conventions_and_the_message_carries_it(
+    cluster: ScriptedCluster, producer: Producer, /, spans: Spans
+) -> None:
+    with spans.tracer.start_as_current_span("the caller's"):
+        result = await producer.send(
+            "orders", b"body", tags="new", keys=["k1", "k2"], properties={"n": "1"}
         )
-        assert sent.parent == outer.get_span_context()
-        host, _, port = cluster.broker.address.partition(":")
-        assert dict(sent.attributes or {}) == {
-            "messaging.system": "rocketmq",
-            "messaging.operation.name": "send",
-            "messaging.operation.type": "send",
-            "messaging.destination.name": "orders",
-            "messaging.destination.partition.id": str(result.queue.queue_id),
-            "messaging.message.id": result.msg_id,
-            "messaging.message.body.size": 4,
-            "messaging.rocketmq.client_group": "DEFAULT_PRODUCER",
-            "messaging.rocketmq.message.type": "normal",
-            "messaging.rocketmq.message.tag": "new",
-            "messaging.rocketmq.message.keys": ("k1", "k2"),
-            "messaging.rocketmq.send.status": "SEND_OK",
-            "server.address": host,
-            "server.port": int(port),
-        }
-        (message,) = stored(cluster)
-        assert message.properties["traceparent"] == context_of(sent)
-        assert (message.msg_id, message.tags, message.keys, message.properties["n"]) == (
-            result.msg_id,
-            "new",
-            ["k1", "k2"],
-            "1",
-        )
+    sent, outer = spans.ended
+    assert (sent.name, sent.kind, sent.status.status_code) == (
+        "send orders",
+        SpanKind.PRODUCER,
+        StatusCode.UNSET,
+    )
+    assert sent.parent == outer.get_span_context()
+    host, _, port = cluster.broker.address.partition(":")
+    assert dict(sent.attributes or {}) == {
+        "messaging.system": "rocketmq",
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "orders",
+        "messaging.destination.partition.id": str(result.queue.queue_id),
+        "messaging.message.id": result.msg_id,
+        "messaging.message.body.size": 4,
+        "messaging.rocketmq.client_group": "DEFAULT_PRODUCER",
+        "messaging.rocketmq.message.type": "normal",
+        "messaging.rocketmq.message.tag": "new",
+        "messaging.rocketmq.message.keys": ("k1", "k2"),
+        "messaging.rocketmq.send.status": "SEND_OK",
+        "server.address": host,
+        "server.port": int(port),
+    }
+    (message,) = stored(cluster)
+    assert message.properties["traceparent"] == context_of(sent)
+    assert (message.msg_id, message.tags, message.keys, message.properties["n"]) == (
+        result.msg_id,
+        "new",
+        ["k1", "k2"],
+        "1",
+    )
 
-    with_producer(spans, scenario)
+
+@in_loop(with_producer, brokers=2)
+async def test_each_attempt_has_a_span_and_the_message_carries_the_last(
+    cluster: ScriptedCluster, producer: Producer, /, spans: Spans
+) -> None:
+    for broker in cluster.brokers:
+        broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.SYSTEM_BUSY, "busy"))
+    await producer.send("orders", b"x")
+    failed, again, sent = spans.ended
+    for span in (failed, again):
+        assert span.status.status_code is StatusCode.ERROR
+        assert "busy" in (span.status.description or "")
+        assert (span.attributes or {})["error.type"] == "2"
+        assert [event.name for event in span.events] == ["exception"]
+    assert sent.status.status_code is StatusCode.UNSET
+    (message,) = stored(cluster)
+    assert message.properties["traceparent"] == context_of(sent)
+    for broker in cluster.brokers:
+        for request in broker.requests(SendMessageV2):
+            assert (request.properties or "").count("traceparent") == 1
 
 
-def test_each_attempt_has_a_span_and_the_message_carries_the_last(spans: Spans) -> None:
-    async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
-        for broker in cluster.brokers:
-            broker.script[RequestCode.SEND_MESSAGE_V2].append(
-                refusal(ResponseCode.SYSTEM_BUSY, "busy")
-            )
+@in_loop(with_producer)
+async def test_a_lost_broker_and_a_cancelled_send_end_their_spans(
+    cluster: ScriptedCluster, producer: Producer, /, spans: Spans
+) -> None:
+    cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(None)
+    sending = asyncio.create_task(producer.send("orders", b"x"))
+    await asyncio.sleep(0.5)
+    sending.cancel()
+    await asyncio.wait({sending})
+    await cluster.broker.stop()
+    with pytest.raises(SendError):
         await producer.send("orders", b"x")
-        failed, again, sent = spans.ended
-        for span in (failed, again):
-            assert span.status.status_code is StatusCode.ERROR
-            assert "busy" in (span.status.description or "")
-            assert (span.attributes or {})["error.type"] == "2"
-            assert [event.name for event in span.events] == ["exception"]
-        assert sent.status.status_code is StatusCode.UNSET
-        (message,) = stored(cluster)
-        assert message.properties["traceparent"] == context_of(sent)
-        for broker in cluster.brokers:
-            for request in broker.requests(SendMessageV2):
-                assert (request.properties or "").count("traceparent") == 1
-
-    with_producer(spans, scenario, brokers=2)
+    kinds = [(span.attributes or {})["error.type"] for span in spans.ended]
+    assert kinds[0] == "SendError"
+    assert {"ConnectError"} <= set(kinds[1:]) <= {"ConnectError", "ConnectionLostError"}
 
 
-def test_a_lost_broker_and_a_cancelled_send_end_their_spans(spans: Spans) -> None:
-    async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
-        cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(None)
-        sending = asyncio.create_task(producer.send("orders", b"x"))
-        await asyncio.sleep(0.5)
-        sending.cancel()
-        await asyncio.wait({sending})
-        await cluster.broker.stop()
-        with pytest.raises(SendError):
-            await producer.send("orders", b"x")
-        kinds = [(span.attributes or {})["error.type"] for span in spans.ended]
-        assert kinds[0] == "SendError"
-        assert {"ConnectError"} <= set(kinds[1:]) <= {"ConnectError", "ConnectionLostError"}
-
-    with_producer(spans, scenario)
-
-
-def test_the_kind_of_a_message_is_told(spans: Spans) -> None:
-    async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
-        await producer.send("orders", b"x", sharding_key="book")
-        await producer.send(Message("orders", b"x", delay_level=3))
-        await producer.send(Message("orders", b"x", deliver_at=1700000000000))
-        ordered, delayed, timed = [dict(span.attributes or {}) for span in spans.ended]
-        assert (
-            ordered["messaging.rocketmq.message.type"],
-            ordered["messaging.rocketmq.message.group"],
-        ) == ("fifo", "book")
-        assert (
-            delayed["messaging.rocketmq.message.type"],
-            delayed["messaging.rocketmq.message.delay_time_level"],
-        ) == ("delay", 3)
-        assert timed["messaging.rocketmq.message.delivery_timestamp"] == 1700000000000
-
-    with_producer(spans, scenario)
+@in_loop(with_producer)
+async def test_the_kind_of_a_message_is_told(
+    cluster: ScriptedCluster, producer: Producer, /, spans: Spans
+) -> None:
+    await producer.send("orders", b"x", sharding_key="book")
+    await producer.send(Message("orders", b"x", delay_level=3))
+    await producer.send(Message("orders", b"x", deliver_at=1700000000000))
+    ordered, delayed, timed = [dict(span.attributes or {}) for span in spans.ended]
+    assert (
+        ordered["messaging.rocketmq.message.type"],
+        ordered["messaging.rocketmq.message.group"],
+    ) == ("fifo", "book")
+    assert (
+        delayed["messaging.rocketmq.message.type"],
+        delayed["messaging.rocketmq.message.delay_time_level"],
+    ) == ("delay", 3)
+    assert timed["messaging.rocketmq.message.delivery_timestamp"] == 1700000000000
 
 
-def test_a_namespace_is_told_apart_from_the_topic(spans: Spans) -> None:
-    async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
-        cluster.name_server.route("ns%orders", cluster.broker)
-        await producer.send("orders", b"x")
-        (span,) = spans.ended
-        attributes = dict(span.attributes or {})
-        assert (span.name, attributes["messaging.destination.name"]) == ("send orders", "orders")
-        assert attributes["messaging.rocketmq.namespace"] == "ns"
-        assert attributes["messaging.rocketmq.client_group"] == "DEFAULT_PRODUCER"
-
-    with_producer(spans, scenario, namespace="ns")
-
-
-def test_a_oneway_message_carries_its_span(spans: Spans) -> None:
-    async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
-        await producer.send_oneway("orders", b"x")
-        await asyncio.sleep(0.1)
-        (span,) = spans.ended
-        (message,) = stored(cluster)
-        assert message.properties["traceparent"] == context_of(span)
-
-    with_producer(spans, scenario)
+@in_loop(with_producer, namespace="ns")
+async def test_a_namespace_is_told_apart_from_the_topic(
+    cluster: ScriptedCluster, producer: Producer, /, spans: Spans
+) -> None:
+    cluster.name_server.route("ns%orders", cluster.broker)
+    await producer.send("orders", b"x")
+    (span,) = spans.ended
+    attributes = dict(span.attributes or {})
+    assert (span.name, attributes["messaging.destination.name"]) == ("send orders", "orders")
+    assert attributes["messaging.rocketmq.namespace"] == "ns"
+    assert attributes["messaging.rocketmq.client_group"] == "DEFAULT_PRODUCER"
 
 
-def test_a_batch_has_one_span_and_its_messages_carry_what_they_are_given(spans: Spans) -> None:
-    async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
-        messages = [Message("orders", f"{n}", properties={"n": f"{n}"}) for n in range(3)]
-        with spans.tracer.start_as_current_span("the caller's"):
-            await producer.send_batch([spans.telemetry.carrying(message) for message in messages])
-        batch, outer = spans.ended
-        assert (batch.attributes or {})["messaging.batch.message_count"] == 3
-        assert "messaging.message.id" not in (batch.attributes or {})
-        assert batch.parent == outer.get_span_context()
-        assert context_of(outer).encode() in cluster.broker.received[-1][1]
-        assert "traceparent" not in messages[0].properties
+@in_loop(with_producer)
+async def test_a_oneway_message_carries_its_span(
+    cluster: ScriptedCluster, producer: Producer, /, spans: Spans
+) -> None:
+    await producer.send_oneway("orders", b"x")
+    await asyncio.sleep(0.1)
+    (span,) = spans.ended
+    (message,) = stored(cluster)
+    assert message.properties["traceparent"] == context_of(span)
 
-    with_producer(spans, scenario)
+
+@in_loop(with_producer)
+async def test_a_batch_has_one_span_and_its_messages_carry_what_they_are_given(
+    cluster: ScriptedCluster, producer: Producer, /, spans: Spans
+) -> None:
+    messages = [Message("orders", f"{n}", properties={"n": f"{n}"}) for n in range(3)]
+    with spans.tracer.start_as_current_span("the caller's"):
+        await producer.send_batch([spans.telemetry.carrying(message) for message in messages])
+    batch, outer = spans.ended
+    assert (batch.attributes or {})["messaging.batch.message_count"] == 3
+    assert "messaging.message.id" not in (batch.attributes or {})
+    assert batch.parent == outer.get_span_context()
+    assert context_of(outer).encode() in cluster.broker.received[-1][1]
+    assert "traceparent" not in messages[0].properties
 
 
 class Spoiler(SendHook):
@@ -251,7 +250,7 @@ def test_properties_of_a_hook_that_cannot_travel_do_not_fail_the_send(
         assert message.properties["mine"] == "stays"
         assert "spoilt" not in message.properties
 
-    with_producer(spans, scenario, hooks=[Spoiler("spoilt", value)])
+    with_producer(scenario, spans, hooks=[Spoiler("spoilt", value)])
 
 
 def received(properties: dict[str, str] | None = None) -> ReceivedMessage:
@@ -263,81 +262,81 @@ def received(properties: dict[str, str] | None = None) -> ReceivedMessage:
     return decode_entry(broker.entries["orders", 3][0])
 
 
-def test_handling_is_a_child_of_sending_wherever_it_happens(spans: Spans) -> None:
-    async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
-        inside: list[Any] = []
+@in_loop(with_producer)
+async def test_handling_is_a_child_of_sending_wherever_it_happens(
+    cluster: ScriptedCluster, producer: Producer, /, spans: Spans
+) -> None:
+    inside: list[Any] = []
 
-        async def handle(message: ReceivedMessage) -> None:
-            inside.append(trace.get_current_span().get_span_context())
-            handled.set()
+    async def handle(message: ReceivedMessage) -> None:
+        inside.append(trace.get_current_span().get_span_context())
+        handled.set()
 
-        handled = asyncio.Event()
-        await producer.send("orders", b"body", tags="new")
-        consumer = PushConsumer(
-            cluster.name_server.address,
-            group="g",
-            topic="orders",
-            consume_from=ConsumeFrom.FIRST,
-            handler=spans.telemetry.traced(handle, group="g"),
-            **cluster.settings,
-        )
-        async with consumer:
-            await handled.wait()
-        sent, processed = spans.ended
-        assert (processed.name, processed.kind) == ("process orders", SpanKind.CONSUMER)
-        assert processed.parent is not None
-        assert processed.parent.span_id == sent.get_span_context().span_id  # type: ignore[union-attr]
-        assert processed.parent.trace_id == sent.get_span_context().trace_id  # type: ignore[union-attr]
-        assert inside == [processed.get_span_context()]
-        attributes = dict(processed.attributes or {})
-        assert attributes["messaging.operation.type"] == "process"
-        assert attributes["messaging.consumer.group.name"] == "g"
-        assert attributes["messaging.message.id"] == (sent.attributes or {})["messaging.message.id"]
-        assert attributes["messaging.rocketmq.message.tag"] == "new"
-
-    with_producer(spans, scenario)
+    handled = asyncio.Event()
+    await producer.send("orders", b"body", tags="new")
+    consumer = PushConsumer(
+        cluster.name_server.address,
+        group="g",
+        topic="orders",
+        consume_from=ConsumeFrom.FIRST,
+        handler=spans.telemetry.traced(handle, group="g"),
+        **cluster.settings,
+    )
+    async with consumer:
+        await handled.wait()
+    sent, processed = spans.ended
+    assert (processed.name, processed.kind) == ("process orders", SpanKind.CONSUMER)
+    assert processed.parent is not None
+    assert processed.parent.span_id == sent.get_span_context().span_id  # type: ignore[union-attr]
+    assert processed.parent.trace_id == sent.get_span_context().trace_id  # type: ignore[union-attr]
+    assert inside == [processed.get_span_context()]
+    attributes = dict(processed.attributes or {})
+    assert attributes["messaging.operation.type"] == "process"
+    assert attributes["messaging.consumer.group.name"] == "g"
+    assert attributes["messaging.message.id"] == (sent.attributes or {})["messaging.message.id"]
+    assert attributes["messaging.rocketmq.message.tag"] == "new"
 
 
-def test_a_list_of_messages_has_one_span_linked_to_those_that_sent_them(spans: Spans) -> None:
-    async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
-        inside: list[Any] = []
+@in_loop(with_producer)
+async def test_a_list_of_messages_has_one_span_linked_to_those_that_sent_them(
+    cluster: ScriptedCluster, producer: Producer, /, spans: Spans
+) -> None:
+    inside: list[Any] = []
 
-        async def handle(messages: list[ReceivedMessage]) -> None:
-            inside.append((len(messages), trace.get_current_span().get_span_context()))
-            handled.set()
+    async def handle(messages: list[ReceivedMessage]) -> None:
+        inside.append((len(messages), trace.get_current_span().get_span_context()))
+        handled.set()
 
-        handled = asyncio.Event()
-        queue = (await producer.publish_queues("orders"))[0]
-        for body in (b"a", b"b"):
-            await producer.send("orders", body, queue=queue)
-        cluster.broker.store("orders", queue.queue_id, b"not traced")
-        consumer = PushConsumer(
-            cluster.name_server.address,
-            group="g",
-            topic="orders",
-            consume_from=ConsumeFrom.FIRST,
-            handler=spans.telemetry.traced(handle, group="g"),  # type: ignore[arg-type]
-            handler_batch=10,
-            **cluster.settings,
-        )
-        async with consumer:
-            await handled.wait()
-        *sent, processed = spans.ended
-        assert (processed.name, processed.kind, processed.parent) == (
-            "process orders",
-            SpanKind.CONSUMER,
-            None,
-        )
-        assert [link.context.span_id for link in processed.links] == [
-            one.get_span_context().span_id for one in sent
-        ]  # type: ignore[union-attr]
-        assert inside == [(3, processed.get_span_context())]
-        attributes = dict(processed.attributes or {})
-        assert attributes["messaging.batch.message_count"] == 3
-        assert attributes["messaging.destination.partition.id"] == str(queue.queue_id)
-        assert "messaging.message.id" not in attributes
-
-    with_producer(spans, scenario)
+    handled = asyncio.Event()
+    queue = (await producer.publish_queues("orders"))[0]
+    for body in (b"a", b"b"):
+        await producer.send("orders", body, queue=queue)
+    cluster.broker.store("orders", queue.queue_id, b"not traced")
+    consumer = PushConsumer(
+        cluster.name_server.address,
+        group="g",
+        topic="orders",
+        consume_from=ConsumeFrom.FIRST,
+        handler=spans.telemetry.traced(handle, group="g"),  # type: ignore[arg-type]
+        handler_batch=10,
+        **cluster.settings,
+    )
+    async with consumer:
+        await handled.wait()
+    *sent, processed = spans.ended
+    assert (processed.name, processed.kind, processed.parent) == (
+        "process orders",
+        SpanKind.CONSUMER,
+        None,
+    )
+    assert [link.context.span_id for link in processed.links] == [
+        one.get_span_context().span_id for one in sent
+    ]  # type: ignore[union-attr]
+    assert inside == [(3, processed.get_span_context())]
+    attributes = dict(processed.attributes or {})
+    assert attributes["messaging.batch.message_count"] == 3
+    assert attributes["messaging.destination.partition.id"] == str(queue.queue_id)
+    assert "messaging.message.id" not in attributes
 
 
 def test_what_a_handler_raises_marks_its_span_and_goes_on(spans: Spans) -> None:
@@ -399,15 +398,15 @@ def test_the_context_of_a_plain_thread_reaches_the_blocking_producer(spans: Span
         assert message.properties["traceparent"] == context_of(sent)
 
 
-def test_without_a_provider_nothing_is_recorded_and_nothing_is_carried() -> None:
-    async def main(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster:
-            hooks = [OpenTelemetry(trace.NoOpTracerProvider())]
-            async with Producer(
-                cluster.name_server.address, hooks=hooks, **cluster.settings
-            ) as producer:
-                await producer.send("orders", b"x")
-            (request,) = cluster.broker.requests(SendMessageV2)
-            assert "traceparent" not in decode_properties(request.properties or "")
-
-    simulate(1, main)
+@in_loop(simulated)
+async def test_without_a_provider_nothing_is_recorded_and_nothing_is_carried(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation) as cluster:
+        hooks = [OpenTelemetry(trace.NoOpTracerProvider())]
+        async with Producer(
+            cluster.name_server.address, hooks=hooks, **cluster.settings
+        ) as producer:
+            await producer.send("orders", b"x")
+        (request,) = cluster.broker.requests(SendMessageV2)
+        assert "traceparent" not in decode_properties(request.properties or "")

@@ -14,6 +14,7 @@ pytest.importorskip(
 )
 
 from opentelemetry import trace
+from tests.loops import in_loop
 from tests.unit.client.test_open_telemetry import Spans, context_of, spans, with_producer
 
 from turbopump import Retry
@@ -29,69 +30,67 @@ from turbopump.testing import running_broker
 __all__ = ["spans"]
 
 
-def test_the_kind_of_a_message_is_told_when_it_is_handled_too(spans: Spans) -> None:
-    async def story() -> None:
-        types: dict[str, list[str]] = {}
-        levels: list[str] = []
-        seen = asyncio.Event()
+@in_loop
+async def test_the_kind_of_a_message_is_told_when_it_is_handled_too(spans: Spans) -> None:
+    types: dict[str, list[str]] = {}
+    levels: list[str] = []
+    seen = asyncio.Event()
 
-        async def handle(message: ReceivedMessage) -> Retry | None:
-            span: Any = trace.get_current_span()
-            types.setdefault(message.body.decode(), []).append(
-                span.attributes["messaging.rocketmq.message.type"]
-            )
-            if "messaging.rocketmq.message.delay_time_level" in span.attributes:
-                levels.append(message.body.decode())
-            if sum(map(len, types.values())) == 6:
-                seen.set()
-            again = message.body in (b"plain", b"transaction") and message.reconsume_times == 0
-            return Retry(level=1) if again else None
+    async def handle(message: ReceivedMessage) -> Retry | None:
+        span: Any = trace.get_current_span()
+        types.setdefault(message.body.decode(), []).append(
+            span.attributes["messaging.rocketmq.message.type"]
+        )
+        if "messaging.rocketmq.message.delay_time_level" in span.attributes:
+            levels.append(message.body.decode())
+        if sum(map(len, types.values())) == 6:
+            seen.set()
+        again = message.body in (b"plain", b"transaction") and message.reconsume_times == 0
+        return Retry(level=1) if again else None
 
-        async with running_broker() as broker:
-            await broker.create_topic("orders", 1)
-            async with (
-                TransactionProducer(
-                    broker.namesrv,
-                    group="shop",
-                    checker=lambda _: None,
-                    executor=lambda *_: TransactionState.COMMIT,
-                ) as producer,
-                PushConsumer(
-                    broker.namesrv,
-                    group="g",
-                    topic="orders",
-                    consume_from=ConsumeFrom.FIRST,
-                    handler=spans.telemetry.traced(handle),
-                ),
-            ):
-                await producer.send("orders", b"plain")
-                await producer.send(Message("orders", b"level", delay_level=1))
-                await producer.send(Message("orders", b"timer", delay=0.5))
-                await producer.send_in_transaction(Message("orders", b"transaction"))
-                async with asyncio.timeout(60):
-                    await seen.wait()
-        assert types == {
-            "plain": ["normal", "normal"],
-            "level": ["delay"],
-            "timer": ["delay"],
-            "transaction": ["transaction", "transaction"],
-        }
-        assert levels == ["level"]
-
-    asyncio.run(story())
+    async with running_broker() as broker:
+        await broker.create_topic("orders", 1)
+        async with (
+            TransactionProducer(
+                broker.namesrv,
+                group="shop",
+                checker=lambda _: None,
+                executor=lambda *_: TransactionState.COMMIT,
+            ) as producer,
+            PushConsumer(
+                broker.namesrv,
+                group="g",
+                topic="orders",
+                consume_from=ConsumeFrom.FIRST,
+                handler=spans.telemetry.traced(handle),
+            ),
+        ):
+            await producer.send("orders", b"plain")
+            await producer.send(Message("orders", b"level", delay_level=1))
+            await producer.send(Message("orders", b"timer", delay=0.5))
+            await producer.send_in_transaction(Message("orders", b"transaction"))
+            async with asyncio.timeout(60):
+                await seen.wait()
+    assert types == {
+        "plain": ["normal", "normal"],
+        "level": ["delay"],
+        "timer": ["delay"],
+        "transaction": ["transaction", "transaction"],
+    }
+    assert levels == ["level"]
 
 
-def test_messages_of_automatic_batches_carry_what_they_are_given(spans: Spans) -> None:
-    async def scenario(cluster: ScriptedCluster, producer: Producer) -> None:
-        with spans.tracer.start_as_current_span("the caller's"):
-            sends = [
-                producer.send(spans.telemetry.carrying(Message("orders", f"{n}"))) for n in range(3)
-            ]
-            await asyncio.gather(*sends)
-        outer = spans.ended[-1]
-        (body,) = [
-            body for request, body in cluster.broker.received if type(request) is SendBatchMessage
+@in_loop(with_producer, auto_batch=AutoBatch())
+async def test_messages_of_automatic_batches_carry_what_they_are_given(
+    cluster: ScriptedCluster, producer: Producer, /, spans: Spans
+) -> None:
+    with spans.tracer.start_as_current_span("the caller's"):
+        sends = [
+            producer.send(spans.telemetry.carrying(Message("orders", f"{n}"))) for n in range(3)
         ]
-        assert body.count(context_of(outer).encode()) == 3
-
-    with_producer(spans, scenario, auto_batch=AutoBatch())
+        await asyncio.gather(*sends)
+    outer = spans.ended[-1]
+    (body,) = [
+        body for request, body in cluster.broker.received if type(request) is SendBatchMessage
+    ]
+    assert body.count(context_of(outer).encode()) == 3

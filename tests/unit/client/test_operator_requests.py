@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 
 from turbopump import LitePullConsumer, Message, MessageQueue, Producer, PushConsumer, Retry
 from turbopump.broker.offsets import ConsumerOffsets
@@ -107,49 +108,49 @@ def test_a_running_consumer_goes_back_and_forth_with_resets(
     with_a_broker(scene, use_server_side_reset_offset=server_side)
 
 
-def test_a_reset_wins_over_commits_on_their_way_and_over_handlers_that_run() -> None:
-    async def scene(running: RunningBroker, ask: Ask, _first: str) -> None:
-        blocked, go = asyncio.Event(), asyncio.Event()
-        seen: list[bytes] = []
+@in_loop(with_a_broker)
+async def test_a_reset_wins_over_commits_on_their_way_and_over_handlers_that_run(
+    running: RunningBroker, ask: Ask, first: str, /
+) -> None:
+    blocked, go = asyncio.Event(), asyncio.Event()
+    seen: list[bytes] = []
 
-        async def handle(message: Delivery) -> None:
-            seen.append(message.body)
-            if message.body == b"30":
-                blocked.set()
-                await go.wait()
+    async def handle(message: Delivery) -> None:
+        seen.append(message.body)
+        if message.body == b"30":
+            blocked.set()
+            await go.wait()
 
-        async with consumer_of(running, handler=handle, concurrency=1) as consumer:
-            await blocked.wait()
-            commits = [asyncio.ensure_future(consumer.commit()) for _ in range(20)]
-            assert (await ask(reset_to(5))).code == 0
-            commits += [asyncio.ensure_future(consumer.commit()) for _ in range(20)]
-            await asyncio.gather(*commits)
-            assert offsets_of(running).find("g", "T", 0) == 5
-            go.set()
-            await until(lambda: seen.count(b"5") == seen.count(b"30") == 2 and seen[-1] == b"49")
-            assert seen.count(b"4") == 1
-
-    with_a_broker(scene)
+    async with consumer_of(running, handler=handle, concurrency=1) as consumer:
+        await blocked.wait()
+        commits = [asyncio.ensure_future(consumer.commit()) for _ in range(20)]
+        assert (await ask(reset_to(5))).code == 0
+        commits += [asyncio.ensure_future(consumer.commit()) for _ in range(20)]
+        await asyncio.gather(*commits)
+        assert offsets_of(running).find("g", "T", 0) == 5
+        go.set()
+        await until(lambda: seen.count(b"5") == seen.count(b"30") == 2 and seen[-1] == b"49")
+        assert seen.count(b"4") == 1
 
 
-def test_a_reset_sticks_though_the_consumer_closes_at_the_same_moment() -> None:
-    async def scene(running: RunningBroker, ask: Ask, _first: str) -> None:
-        seen: list[bytes] = []
+@in_loop(with_a_broker)
+async def test_a_reset_sticks_though_the_consumer_closes_at_the_same_moment(
+    running: RunningBroker, ask: Ask, first: str, /
+) -> None:
+    seen: list[bytes] = []
 
-        async def handle(message: Delivery) -> None:
-            seen.append(message.body)
+    async def handle(message: Delivery) -> None:
+        seen.append(message.body)
 
-        consumer = consumer_of(running, handler=handle)
-        await consumer.start()
-        await until(lambda: len(seen) == COUNT)
-        offsets_of(running).reset("g", "T", 0, 7)  # nobody has been told yet
-        await consumer.close()
-        assert offsets_of(running).find("g", "T", 0) == 7
-        del seen[:]
-        async with consumer_of(running, handler=handle):
-            await until(lambda: len(seen) == COUNT - 7)
-
-    with_a_broker(scene)
+    consumer = consumer_of(running, handler=handle)
+    await consumer.start()
+    await until(lambda: len(seen) == COUNT)
+    offsets_of(running).reset("g", "T", 0, 7)  # nobody has been told yet
+    await consumer.close()
+    assert offsets_of(running).find("g", "T", 0) == 7
+    del seen[:]
+    async with consumer_of(running, handler=handle):
+        await until(lambda: len(seen) == COUNT - 7)
 
 
 @pytest.mark.parametrize("server_side", [True, False])
@@ -170,39 +171,39 @@ def test_a_lite_pull_consumer_obeys_too(server_side: bool) -> None:
     with_a_broker(scene, use_server_side_reset_offset=server_side)
 
 
-def test_a_consumer_tells_where_it_stands_and_what_it_does() -> None:
-    async def scene(running: RunningBroker, ask: Ask, _first: str) -> None:
-        waiting = asyncio.Event()
+@in_loop(with_a_broker)
+async def test_a_consumer_tells_where_it_stands_and_what_it_does(
+    running: RunningBroker, ask: Ask, first: str, /
+) -> None:
+    waiting = asyncio.Event()
 
-        async def wait_for_ever(message: Delivery) -> None:
-            if message.body == b"3":
-                waiting.set()
-                await asyncio.Event().wait()
+    async def wait_for_ever(message: Delivery) -> None:
+        if message.body == b"3":
+            waiting.set()
+            await asyncio.Event().wait()
 
-        async with consumer_of(
-            running, handler=wait_for_ever, concurrency=1, close_timeout=0.1
-        ) as consumer:
-            await waiting.wait()
-            queue = MessageQueue("T", "broker-test", 0)
-            status = fastjson.decode(
-                (await ask(GetConsumerStatus(topic="T", group="g"))).body, GetConsumerStatusBody
-            )
-            assert status.consumer_table == {consumer.client_id: {queue: 3}}
-            asked = GetConsumerRunningInfo(
-                consumer_group="g", client_id=consumer.client_id, jstack_enable=True
-            )
-            info = fastjson.decode((await ask(asked)).body, ConsumerRunningInfo)
-            assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
-            assert info.properties["PROP_NAMESERVER_ADDR"] == running.namesrv
-            assert {one.topic for one in info.subscription_set} == {"T", "%RETRY%g"}
-            assert info.mq_table[queue].commit_offset == 3
-            assert info.mq_table[queue].cached_msg_count == COUNT - 3
-            assert "thread MainThread" in (info.jstack or "")
-            assert "wait_for_ever" in (info.jstack or "")
-            answer = await ask(GetConsumerRunningInfo(consumer_group="g", client_id="nobody"))
-            assert (answer.code, answer.remark) == (1, "The Consumer <g> <nobody> not online")
-
-    with_a_broker(scene)
+    async with consumer_of(
+        running, handler=wait_for_ever, concurrency=1, close_timeout=0.1
+    ) as consumer:
+        await waiting.wait()
+        queue = MessageQueue("T", "broker-test", 0)
+        status = fastjson.decode(
+            (await ask(GetConsumerStatus(topic="T", group="g"))).body, GetConsumerStatusBody
+        )
+        assert status.consumer_table == {consumer.client_id: {queue: 3}}
+        asked = GetConsumerRunningInfo(
+            consumer_group="g", client_id=consumer.client_id, jstack_enable=True
+        )
+        info = fastjson.decode((await ask(asked)).body, ConsumerRunningInfo)
+        assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+        assert info.properties["PROP_NAMESERVER_ADDR"] == running.namesrv
+        assert {one.topic for one in info.subscription_set} == {"T", "%RETRY%g"}
+        assert info.mq_table[queue].commit_offset == 3
+        assert info.mq_table[queue].cached_msg_count == COUNT - 3
+        assert "thread MainThread" in (info.jstack or "")
+        assert "wait_for_ever" in (info.jstack or "")
+        answer = await ask(GetConsumerRunningInfo(consumer_group="g", client_id="nobody"))
+        assert (answer.code, answer.remark) == (1, "The Consumer <g> <nobody> not online")
 
 
 @pytest.mark.parametrize(
@@ -218,43 +219,47 @@ def test_a_consumer_tells_where_it_stands_and_what_it_does() -> None:
         ),
     ],
 )
-def test_a_message_is_handled_on_request_and_what_came_of_it_is_told(
-    returned: Any, result: ConsumeResult, remark: str | None
+@in_loop(with_a_broker)
+async def test_a_message_is_handled_on_request_and_what_came_of_it_is_told(
+    running: RunningBroker,
+    ask: Ask,
+    first: str,
+    /,
+    returned: Any,
+    result: ConsumeResult,
+    remark: str | None,
 ) -> None:
-    async def scene(running: RunningBroker, ask: Ask, first: str) -> None:
-        seen: list[bytes] = []
+    seen: list[bytes] = []
 
-        def handle(message: Delivery) -> object:
-            seen.append(message.body)
-            if len(seen) <= COUNT:
-                return None
-            if isinstance(returned, Exception):
-                raise returned
-            return returned
+    def handle(message: Delivery) -> object:
+        seen.append(message.body)
+        if len(seen) <= COUNT:
+            return None
+        if isinstance(returned, Exception):
+            raise returned
+        return returned
 
-        async with consumer_of(running, handler=handle) as consumer:
-            await until(lambda: len(seen) == COUNT)
-            asked = ConsumeMessageDirectly(
-                consumer_group="g", client_id=consumer.client_id, msg_id=first, topic="T"
-            )
-            told = fastjson.decode((await ask(asked)).body, ConsumeMessageDirectlyResult)
-            assert (told.consume_result, told.remark) == (result, remark)
-            assert seen[COUNT:] == [b"0"]
-
-    with_a_broker(scene)
+    async with consumer_of(running, handler=handle) as consumer:
+        await until(lambda: len(seen) == COUNT)
+        asked = ConsumeMessageDirectly(
+            consumer_group="g", client_id=consumer.client_id, msg_id=first, topic="T"
+        )
+        told = fastjson.decode((await ask(asked)).body, ConsumeMessageDirectlyResult)
+        assert (told.consume_result, told.remark) == (result, remark)
+        assert seen[COUNT:] == [b"0"]
 
 
-def test_what_cannot_be_handled_on_request_is_refused_with_the_cause() -> None:
-    async def scene(running: RunningBroker, ask: Ask, first: str) -> None:
-        async with consumer_of(running) as consumer:
-            asked = ConsumeMessageDirectly(
-                consumer_group="g", client_id=consumer.client_id, msg_id=first
-            )
-            told = fastjson.decode((await ask(asked)).body, ConsumeMessageDirectlyResult)
-            assert "no handler" in (told.remark or "")
-            answer = await ask(
-                ConsumeMessageDirectly(consumer_group="g", client_id=consumer.client_id, msg_id="x")
-            )
-            assert "no offset message id" in (answer.remark or "")
-
-    with_a_broker(scene)
+@in_loop(with_a_broker)
+async def test_what_cannot_be_handled_on_request_is_refused_with_the_cause(
+    running: RunningBroker, ask: Ask, first: str, /
+) -> None:
+    async with consumer_of(running) as consumer:
+        asked = ConsumeMessageDirectly(
+            consumer_group="g", client_id=consumer.client_id, msg_id=first
+        )
+        told = fastjson.decode((await ask(asked)).body, ConsumeMessageDirectlyResult)
+        assert "no handler" in (told.remark or "")
+        answer = await ask(
+            ConsumeMessageDirectly(consumer_group="g", client_id=consumer.client_id, msg_id="x")
+        )
+        assert "no offset message id" in (answer.remark or "")

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 from tests.unit.client.scripted_pops import ScriptedPops
 from tests.unit.client.test_handler_batches import Lists, bodies, fails
@@ -25,7 +26,7 @@ from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.protocol.requests.assignment import UnlockBatchMq
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 Way = Literal["pulled", "popped"]
 WAYS = pytest.mark.parametrize("way", ["pulled", "popped"])
@@ -88,217 +89,207 @@ def once(*failing: bytes, **retry: Any) -> Callable[[list[Delivery]], None]:
 
 
 @WAYS
-def test_of_each_queue_one_list_at_a_time_in_order_and_the_queues_side_by_side(way: Way) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        got: dict[int, list[list[bytes]]] = {0: [], 1: [], 2: []}
-        running: set[int] = set()
-        most: set[int] = set()
+@in_loop(simulated)
+async def test_of_each_queue_one_list_at_a_time_in_order_and_the_queues_side_by_side(
+    simulation: Simulation, /, way: Way
+) -> None:
+    got: dict[int, list[list[bytes]]] = {0: [], 1: [], 2: []}
+    running: set[int] = set()
+    most: set[int] = set()
 
-        async def handle(messages: list[Delivery]) -> None:
-            (queue_id,) = {message.queue_id for message in messages}
-            assert queue_id not in running
-            running.add(queue_id)
-            most.add(len(running))
-            got[queue_id].append([message.body for message in messages])
-            await asyncio.sleep(1)
-            running.remove(queue_id)
+    async def handle(messages: list[Delivery]) -> None:
+        (queue_id,) = {message.queue_id for message in messages}
+        assert queue_id not in running
+        running.add(queue_id)
+        most.add(len(running))
+        got[queue_id].append([message.body for message in messages])
+        await asyncio.sleep(1)
+        running.remove(queue_id)
 
-        async with place_of(simulation, way, queues=3) as place:
-            for queue_id in range(3):
-                place.fill(10, queue_id=queue_id)
-            async with place.consumer(handle, 4):
-                await until(
-                    lambda: sum(len(list_) for lists in got.values() for list_ in lists) == 30
-                )
-                await asyncio.sleep(2)
-            for queue_id in range(3):
-                assert got[queue_id] == [bodies(0, 4), bodies(4, 8), bodies(8, 10)]
-                assert place.done(queue_id) == 10
-            assert max(most) == 3
-
-    simulate(1, scenario)
+    async with place_of(simulation, way, queues=3) as place:
+        for queue_id in range(3):
+            place.fill(10, queue_id=queue_id)
+        async with place.consumer(handle, 4):
+            await until(lambda: sum(len(list_) for lists in got.values() for list_ in lists) == 30)
+            await asyncio.sleep(2)
+        for queue_id in range(3):
+            assert got[queue_id] == [bodies(0, 4), bodies(4, 8), bodies(8, 10)]
+            assert place.done(queue_id) == 10
+        assert max(most) == 3
 
 
 @WAYS
 @pytest.mark.parametrize("fate", [fails, lambda _: Retry()], ids=["raises", "Retry"])
-def test_a_list_that_fails_is_handled_again_in_place_as_a_whole(
-    way: Way, fate: Callable[[list[Delivery]], object]
+@in_loop(simulated)
+async def test_a_list_that_fails_is_handled_again_in_place_as_a_whole(
+    simulation: Simulation, /, way: Way, fate: Callable[[list[Delivery]], object]
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        times: list[float] = []
-        attempts: list[int] = []
+    times: list[float] = []
+    attempts: list[int] = []
 
-        def twice(messages: list[Delivery]) -> object:
-            times.append(asyncio.get_running_loop().time())
-            attempts.append(messages[0].attempt)
-            return (
-                fate(messages) if messages[0].body == b"m0" and messages[0].attempt <= 2 else None
-            )
+    def twice(messages: list[Delivery]) -> object:
+        times.append(asyncio.get_running_loop().time())
+        attempts.append(messages[0].attempt)
+        return fate(messages) if messages[0].body == b"m0" and messages[0].attempt <= 2 else None
 
-        lists = Lists(twice)
-        async with place_of(simulation, way) as place:
-            place.fill(5)
-            async with place.consumer(lists, 3, suspend_time=7):
-                await until(lambda: len(lists.got) == 4)
-                await asyncio.sleep(1)
-            assert lists.got == [*[bodies(0, 3)] * 3, bodies(3, 5)]
-            assert attempts == [1, 2, 3, 1]
-            assert [round(later - earlier) for earlier, later in pairwise(times)] == [7, 7, 0]
-            assert place.done() == 5
-
-    simulate(1, scenario)
+    lists = Lists(twice)
+    async with place_of(simulation, way) as place:
+        place.fill(5)
+        async with place.consumer(lists, 3, suspend_time=7):
+            await until(lambda: len(lists.got) == 4)
+            await asyncio.sleep(1)
+        assert lists.got == [*[bodies(0, 3)] * 3, bodies(3, 5)]
+        assert attempts == [1, 2, 3, 1]
+        assert [round(later - earlier) for earlier, later in pairwise(times)] == [7, 7, 0]
+        assert place.done() == 5
 
 
 @WAYS
-def test_messages_before_a_failed_one_are_done_and_those_behind_come_again_with_it(
-    way: Way,
+@in_loop(simulated)
+async def test_messages_before_a_failed_one_are_done_and_those_behind_come_again_with_it(
+    simulation: Simulation, /, way: Way
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        lists = Lists(once(b"m2"))
-        async with place_of(simulation, way) as place:
-            place.fill(6)
-            async with place.consumer(lists, 4, suspend_time=30):
-                await until(lambda: len(lists.got) == 1)
-                await asyncio.sleep(10)
-                assert place.done() == 2
-                await until(lambda: len(lists.got) == 2)
-                await asyncio.sleep(1)
-            assert lists.got == [bodies(0, 4), bodies(2, 6)], "filled up with what follows"
-            assert place.done() == 6
-
-    simulate(1, scenario)
+    lists = Lists(once(b"m2"))
+    async with place_of(simulation, way) as place:
+        place.fill(6)
+        async with place.consumer(lists, 4, suspend_time=30):
+            await until(lambda: len(lists.got) == 1)
+            await asyncio.sleep(10)
+            assert place.done() == 2
+            await until(lambda: len(lists.got) == 2)
+            await asyncio.sleep(1)
+        assert lists.got == [bodies(0, 4), bodies(2, 6)], "filled up with what follows"
+        assert place.done() == 6
 
 
 @WAYS
-def test_who_says_that_one_behind_is_done_does_not_get_it_again(way: Way) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        def first_again(messages: list[Delivery]) -> None:
-            if messages[0].attempt == 1 and messages[0].body == b"m0":
-                messages[0].retry()
-                messages[2].done()
-
-        lists = Lists(first_again)
-        async with place_of(simulation, way) as place:
-            place.fill(4)
-            async with place.consumer(lists, 4):
-                await until(lambda: len(lists.got) == 2)
-                await asyncio.sleep(1)
-            assert lists.got == [bodies(0, 4), [b"m0", b"m1", b"m3"]]
-            assert place.done() == 4
-
-    simulate(1, scenario)
-
-
-@WAYS
-def test_of_several_delays_the_longest_counts_for_all(way: Way) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        times: list[float] = []
-
-        def two_again(messages: list[Delivery]) -> None:
-            times.append(asyncio.get_running_loop().time())
-            if len(times) == 1:
-                messages[0].retry(delay=5)
-                messages[1].retry(delay=20)
-
-        lists = Lists(two_again)
-        async with place_of(simulation, way) as place:
-            place.fill(2)
-            async with place.consumer(lists, 4):
-                await until(lambda: len(lists.got) == 2)
-            assert lists.got == [bodies(0, 2)] * 2
-            assert 20 <= times[1] - times[0] < 20.1
-
-    simulate(1, scenario)
-
-
-@WAYS
-def test_after_its_retries_a_list_becomes_dead_letters_and_the_next_goes_on(way: Way) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        got: list[list[bytes]] = []
-
-        async def handle(messages: list[Delivery]) -> Retry | None:
-            if "RETRY_TOPIC" in messages[0].properties:
-                return None  # this broker makes no dead letters: it brings them again
-            got.append([message.body for message in messages])
-            return Retry() if messages[0].body == b"m0" else None
-
-        async with place_of(simulation, way) as place:
-            place.fill(4)
-            async with place.consumer(handle, 2, max_reconsume_times=2):
-                await until(lambda: len(got) == 4)
-                await asyncio.sleep(1)
-            assert got == [*[bodies(0, 2)] * 3, bodies(2, 4)]
-            assert place.dead() == bodies(0, 2)
-            assert place.done() == 4
-
-    simulate(1, scenario)
-
-
-@WAYS
-def test_a_handler_that_goes_on_after_asking_for_all_again_has_no_say_in_the_next_delivery(
-    way: Way,
+@in_loop(simulated)
+async def test_who_says_that_one_behind_is_done_does_not_get_it_again(
+    simulation: Simulation, /, way: Way
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        go_on = asyncio.Event()
-        got: list[list[bytes]] = []
+    def first_again(messages: list[Delivery]) -> None:
+        if messages[0].attempt == 1 and messages[0].body == b"m0":
+            messages[0].retry()
+            messages[2].done()
 
-        async def handle(messages: list[Delivery]) -> Retry | None:
-            got.append([message.body for message in messages])
-            if len(got) == 1:
-                for message in messages:
-                    message.retry()
-                await go_on.wait()
-                for message in messages:
-                    message.done()
-                return None
-            if len(got) == 2:
-                go_on.set()
-                await asyncio.sleep(5)
-                return Retry()
+    lists = Lists(first_again)
+    async with place_of(simulation, way) as place:
+        place.fill(4)
+        async with place.consumer(lists, 4):
+            await until(lambda: len(lists.got) == 2)
+            await asyncio.sleep(1)
+        assert lists.got == [bodies(0, 4), [b"m0", b"m1", b"m3"]]
+        assert place.done() == 4
+
+
+@WAYS
+@in_loop(simulated)
+async def test_of_several_delays_the_longest_counts_for_all(
+    simulation: Simulation, /, way: Way
+) -> None:
+    times: list[float] = []
+
+    def two_again(messages: list[Delivery]) -> None:
+        times.append(asyncio.get_running_loop().time())
+        if len(times) == 1:
+            messages[0].retry(delay=5)
+            messages[1].retry(delay=20)
+
+    lists = Lists(two_again)
+    async with place_of(simulation, way) as place:
+        place.fill(2)
+        async with place.consumer(lists, 4):
+            await until(lambda: len(lists.got) == 2)
+        assert lists.got == [bodies(0, 2)] * 2
+        assert 20 <= times[1] - times[0] < 20.1
+
+
+@WAYS
+@in_loop(simulated)
+async def test_after_its_retries_a_list_becomes_dead_letters_and_the_next_goes_on(
+    simulation: Simulation, /, way: Way
+) -> None:
+    got: list[list[bytes]] = []
+
+    async def handle(messages: list[Delivery]) -> Retry | None:
+        if "RETRY_TOPIC" in messages[0].properties:
+            return None  # this broker makes no dead letters: it brings them again
+        got.append([message.body for message in messages])
+        return Retry() if messages[0].body == b"m0" else None
+
+    async with place_of(simulation, way) as place:
+        place.fill(4)
+        async with place.consumer(handle, 2, max_reconsume_times=2):
+            await until(lambda: len(got) == 4)
+            await asyncio.sleep(1)
+        assert got == [*[bodies(0, 2)] * 3, bodies(2, 4)]
+        assert place.dead() == bodies(0, 2)
+        assert place.done() == 4
+
+
+@WAYS
+@in_loop(simulated)
+async def test_a_handler_that_goes_on_after_asking_for_all_again_has_no_say_in_the_next_delivery(
+    simulation: Simulation, /, way: Way
+) -> None:
+    go_on = asyncio.Event()
+    got: list[list[bytes]] = []
+
+    async def handle(messages: list[Delivery]) -> Retry | None:
+        got.append([message.body for message in messages])
+        if len(got) == 1:
+            for message in messages:
+                message.retry()
+            await go_on.wait()
+            for message in messages:
+                message.done()
             return None
+        if len(got) == 2:
+            go_on.set()
+            await asyncio.sleep(5)
+            return Retry()
+        return None
 
-        async with place_of(simulation, way) as place:
-            place.fill(2)
-            async with place.consumer(handle, 2):
-                await until(lambda: place.done() == 2)
-            assert got == [bodies(0, 2)] * 3
-
-    simulate(1, scenario)
-
-
-def test_a_queue_that_is_left_is_free_when_the_whole_list_is_dealt_with() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with place_of(simulation, "pulled") as place:
-            place.fill(4)
-
-            async def handle(messages: list[Delivery]) -> None:
-                messages[0].done()
-                await asyncio.sleep(3)
-
-            consumer = place.consumer(handle, 3, close_timeout=10)
-            await consumer.start()
-            await asyncio.sleep(1)
-            closing = asyncio.ensure_future(consumer.close())
-            await asyncio.sleep(1)
-            assert locked(place.cluster, UnlockBatchMq) == []
-            await closing
-            assert locked(place.cluster, UnlockBatchMq) == [[0]]
-            assert place.done() == 3
-
-    simulate(1, scenario)
+    async with place_of(simulation, way) as place:
+        place.fill(2)
+        async with place.consumer(handle, 2):
+            await until(lambda: place.done() == 2)
+        assert got == [bodies(0, 2)] * 3
 
 
-def test_popped_what_the_filter_leaves_out_does_not_end_a_list() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        lists = Lists(once(b"m2"))
-        async with place_of(simulation, "popped") as place:
-            assert place.pops is not None
-            for i in range(6):
-                place.pops.store(
-                    "orders", 0, b"m%d" % i, "TAGS\x01%s\x02" % ("Aa" if i % 2 == 0 else "BB")
-                )
-            async with place.consumer(lists, 4, tags="Aa"):
-                await until(lambda: place.done() == 6)
-            assert lists.got == [[b"m0", b"m2", b"m4"], [b"m2", b"m4"]]
+@in_loop(simulated)
+async def test_a_queue_that_is_left_is_free_when_the_whole_list_is_dealt_with(
+    simulation: Simulation, /
+) -> None:
+    async with place_of(simulation, "pulled") as place:
+        place.fill(4)
 
-    simulate(1, scenario)
+        async def handle(messages: list[Delivery]) -> None:
+            messages[0].done()
+            await asyncio.sleep(3)
+
+        consumer = place.consumer(handle, 3, close_timeout=10)
+        await consumer.start()
+        await asyncio.sleep(1)
+        closing = asyncio.ensure_future(consumer.close())
+        await asyncio.sleep(1)
+        assert locked(place.cluster, UnlockBatchMq) == []
+        await closing
+        assert locked(place.cluster, UnlockBatchMq) == [[0]]
+        assert place.done() == 3
+
+
+@in_loop(simulated)
+async def test_popped_what_the_filter_leaves_out_does_not_end_a_list(
+    simulation: Simulation, /
+) -> None:
+    lists = Lists(once(b"m2"))
+    async with place_of(simulation, "popped") as place:
+        assert place.pops is not None
+        for i in range(6):
+            place.pops.store(
+                "orders", 0, b"m%d" % i, "TAGS\x01%s\x02" % ("Aa" if i % 2 == 0 else "BB")
+            )
+        async with place.consumer(lists, 4, tags="Aa"):
+            await until(lambda: place.done() == 6)
+        assert lists.got == [[b"m0", b"m2", b"m4"], [b"m2", b"m4"]]

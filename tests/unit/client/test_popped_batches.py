@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import until
 from tests.unit.client.scripted_pops import ScriptedPops
 from tests.unit.client.test_inner_batches import BODIES, make_batches
@@ -20,7 +21,7 @@ from turbopump.message.message import Message
 from turbopump.message.properties import SysFlag
 from turbopump.protocol.requests.pop import ChangeInvisibleTime
 from turbopump.testing.broker_in_loop import running_broker
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 BATCH = ("orders", 0, 0)
 """Where the batch lies."""
@@ -41,142 +42,136 @@ def store_batch(pops: ScriptedPops, count: int, *, body: bytes | None = None) ->
     )
 
 
-def test_a_batch_is_received_as_its_messages_and_acknowledged_with_the_last_of_them() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
-            store_batch(pops, 3)
-            pops.store("orders", 0, b"single")
-            *batch, single = await consumer.receive(8, 30)
-            assert bodies([*batch, single]) == [b"0", b"1", b"2", b"single"]
-            assert [message.msg_id for message in batch] == ["ID0", "ID1", "ID2"]
-            assert [message.queue_offset for message in batch] == [0, 1, 2]
-            await consumer.ack(batch[1])
-            await consumer.ack([batch[0], single, batch[1]])
-            assert pops.acked == [("orders", 0, 1)]
-            await consumer.ack(batch[2])
-            assert pops.acked == [("orders", 0, 1), BATCH]
-            assert await consumer.receive(timeout=60) == []
-
-    simulate(1, scenario)
-
-
-def test_all_of_a_batch_acknowledged_at_once_is_one_acknowledgement() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
-            store_batch(pops, 5)
-            await consumer.ack(await consumer.receive(8, 30))
-            assert (pops.acked, pops.invisible) == ([BATCH], [])
-
-    simulate(1, scenario)
-
-
-def test_a_batch_of_which_one_message_is_not_acknowledged_comes_again_whole() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
-            store_batch(pops, 3)
-            first = await consumer.receive(8, 30)
-            await consumer.ack(first[:2])
-            again = await consumer.receive(8, 30, timeout=60)
-            assert (bodies(again), [message.attempt for message in again]) == (
-                [b"0", b"1", b"2"],
-                [2, 2, 2],
-            )
-            assert {message.topic for message in again} == {"orders"}
-            await consumer.ack(again)
-            assert (pops.acked, pops.invisible) == ([("%RETRY%readers_orders", 0, 0)], [])
-
-    simulate(1, scenario)
-
-
-def test_the_time_of_one_message_is_that_of_its_batch_and_so_is_its_handle() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
-            store_batch(pops, 3)
-            batch = await consumer.receive(8, 30)
-            handle = await consumer.change_invisible_time(batch[1], 100)
-            assert {message.handle for message in batch} == {handle}
-            await asyncio.sleep(50)
-            await consumer.ack(batch)
-            assert (pops.acked, pops.invisible) == ([BATCH], [])
-            assert await consumer.receive(timeout=200) == []
-
-    simulate(1, scenario)
-
-
-def test_messages_of_a_batch_that_want_the_same_time_at_once_ask_for_it_once() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
-            store_batch(pops, 20)
-            batch = await consumer.receive(8, 30)
-            await asyncio.gather(*(consumer.change_invisible_time(message, 5) for message in batch))
-            assert len(cluster.broker.requests(ChangeInvisibleTime)) == 1
-            await asyncio.sleep(1)
-            await consumer.change_invisible_time(batch[0], 5)
-            assert len(cluster.broker.requests(ChangeInvisibleTime)) == 2, (
-                "more time, asked for later"
-            )
-            assert bodies(await consumer.receive(32, 30, timeout=60)) == bodies(batch)
-
-    simulate(1, scenario)
-
-
-def test_a_push_consumer_handles_a_batch_one_by_one_and_a_failure_brings_all_again() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        handled = Handled(
-            lambda message: Retry() if message.body == b"1" and message.attempt == 1 else None
-        )
-        async with popping_for_push(simulation) as (cluster, pops):
-            store_batch(pops, 3)
-            async with push_consumer_of(cluster, handler=handled):
-                await until(lambda: bool(pops.acked))
-            assert sorted(handled.bodies) == sorted([b"0", b"1", b"2"] * 2)
-            assert sorted(handled.attempts) == [1, 1, 1, 2, 2, 2]
-            assert (pops.acked, pops.invisible) == ([("%RETRY%readers_orders", 0, 0)], [])
-
-    simulate(1, scenario)
-
-
-def test_a_batch_that_cannot_be_taken_apart_is_told_of_and_left_out(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(simulated)
+async def test_a_batch_is_received_as_its_messages_and_acknowledged_with_the_last_of_them(
+    simulation: Simulation, /
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
-            store_batch(pops, 3, body=b"nonsense")
-            pops.store("orders", 0, b"single")
-            assert bodies(await consumer.receive(8, 30)) == [b"single"]
-            assert (
-                "the inner batch at queue offset 0 of orders queue 0 cannot be taken apart"
-                in caplog.text
+    async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
+        store_batch(pops, 3)
+        pops.store("orders", 0, b"single")
+        *batch, single = await consumer.receive(8, 30)
+        assert bodies([*batch, single]) == [b"0", b"1", b"2", b"single"]
+        assert [message.msg_id for message in batch] == ["ID0", "ID1", "ID2"]
+        assert [message.queue_offset for message in batch] == [0, 1, 2]
+        await consumer.ack(batch[1])
+        await consumer.ack([batch[0], single, batch[1]])
+        assert pops.acked == [("orders", 0, 1)]
+        await consumer.ack(batch[2])
+        assert pops.acked == [("orders", 0, 1), BATCH]
+        assert await consumer.receive(timeout=60) == []
+
+
+@in_loop(simulated)
+async def test_all_of_a_batch_acknowledged_at_once_is_one_acknowledgement(
+    simulation: Simulation, /
+) -> None:
+    async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
+        store_batch(pops, 5)
+        await consumer.ack(await consumer.receive(8, 30))
+        assert (pops.acked, pops.invisible) == ([BATCH], [])
+
+
+@in_loop(simulated)
+async def test_a_batch_of_which_one_message_is_not_acknowledged_comes_again_whole(
+    simulation: Simulation, /
+) -> None:
+    async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
+        store_batch(pops, 3)
+        first = await consumer.receive(8, 30)
+        await consumer.ack(first[:2])
+        again = await consumer.receive(8, 30, timeout=60)
+        assert (bodies(again), [message.attempt for message in again]) == (
+            [b"0", b"1", b"2"],
+            [2, 2, 2],
+        )
+        assert {message.topic for message in again} == {"orders"}
+        await consumer.ack(again)
+        assert (pops.acked, pops.invisible) == ([("%RETRY%readers_orders", 0, 0)], [])
+
+
+@in_loop(simulated)
+async def test_the_time_of_one_message_is_that_of_its_batch_and_so_is_its_handle(
+    simulation: Simulation, /
+) -> None:
+    async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
+        store_batch(pops, 3)
+        batch = await consumer.receive(8, 30)
+        handle = await consumer.change_invisible_time(batch[1], 100)
+        assert {message.handle for message in batch} == {handle}
+        await asyncio.sleep(50)
+        await consumer.ack(batch)
+        assert (pops.acked, pops.invisible) == ([BATCH], [])
+        assert await consumer.receive(timeout=200) == []
+
+
+@in_loop(simulated)
+async def test_messages_of_a_batch_that_want_the_same_time_at_once_ask_for_it_once(
+    simulation: Simulation, /
+) -> None:
+    async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
+        store_batch(pops, 20)
+        batch = await consumer.receive(8, 30)
+        await asyncio.gather(*(consumer.change_invisible_time(message, 5) for message in batch))
+        assert len(cluster.broker.requests(ChangeInvisibleTime)) == 1
+        await asyncio.sleep(1)
+        await consumer.change_invisible_time(batch[0], 5)
+        assert len(cluster.broker.requests(ChangeInvisibleTime)) == 2, "more time, asked for later"
+        assert bodies(await consumer.receive(32, 30, timeout=60)) == bodies(batch)
+
+
+@in_loop(simulated)
+async def test_a_push_consumer_handles_a_batch_one_by_one_and_a_failure_brings_all_again(
+    simulation: Simulation, /
+) -> None:
+    handled = Handled(
+        lambda message: Retry() if message.body == b"1" and message.attempt == 1 else None
+    )
+    async with popping_for_push(simulation) as (cluster, pops):
+        store_batch(pops, 3)
+        async with push_consumer_of(cluster, handler=handled):
+            await until(lambda: bool(pops.acked))
+        assert sorted(handled.bodies) == sorted([b"0", b"1", b"2"] * 2)
+        assert sorted(handled.attempts) == [1, 1, 1, 2, 2, 2]
+        assert (pops.acked, pops.invisible) == ([("%RETRY%readers_orders", 0, 0)], [])
+
+
+@in_loop(simulated)
+async def test_a_batch_that_cannot_be_taken_apart_is_told_of_and_left_out(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with popping(simulation) as (cluster, (pops,)), consumer_of(cluster) as consumer:
+        store_batch(pops, 3, body=b"nonsense")
+        pops.store("orders", 0, b"single")
+        assert bodies(await consumer.receive(8, 30)) == [b"single"]
+        assert (
+            "the inner batch at queue offset 0 of orders queue 0 cannot be taken apart"
+            in caplog.text
+        )
+
+
+@in_loop
+async def test_a_simple_consumer_filters_batches_by_tag_and_gets_one_from_the_retry_topic() -> None:
+    async with running_broker() as broker:
+        await make_batches(broker.broker_address)
+        consumer = SimpleConsumer(
+            broker.namesrv, group="s", topic="B", tags="a", consume_from=ConsumeFrom.FIRST
+        )
+        async with consumer, asyncio.timeout(60):
+            came = []
+            while len(came) < 6:
+                came += await consumer.receive(32, 30)
+            assert [message.body for message in came] == BODIES[::2]
+            assert [message.queue_offset for message in came] == list(range(0, 12, 2))
+            await consumer.ack([message for message in came if message.queue_offset < 8])
+            await consumer.change_invisible_time(came[5], 1)
+            again = []
+            while len(again) < 2:
+                again += await consumer.receive(32, 30)
+            assert [(one.body, one.attempt, one.topic, one.msg_id) for one in again] == [
+                (b"8", 2, "B", "ID8"),
+                (b"10", 2, "B", "ID10"),
+            ]
+            assert {one.batch for one in again} == {None}, (
+                "by themselves: each is acknowledged alone"
             )
-
-    simulate(1, scenario)
-
-
-def test_a_simple_consumer_filters_batches_by_tag_and_gets_one_from_the_retry_topic() -> None:
-    async def story() -> None:
-        async with running_broker() as broker:
-            await make_batches(broker.broker_address)
-            consumer = SimpleConsumer(
-                broker.namesrv, group="s", topic="B", tags="a", consume_from=ConsumeFrom.FIRST
-            )
-            async with consumer, asyncio.timeout(60):
-                came = []
-                while len(came) < 6:
-                    came += await consumer.receive(32, 30)
-                assert [message.body for message in came] == BODIES[::2]
-                assert [message.queue_offset for message in came] == list(range(0, 12, 2))
-                await consumer.ack([message for message in came if message.queue_offset < 8])
-                await consumer.change_invisible_time(came[5], 1)
-                again = []
-                while len(again) < 2:
-                    again += await consumer.receive(32, 30)
-                assert [(one.body, one.attempt, one.topic, one.msg_id) for one in again] == [
-                    (b"8", 2, "B", "ID8"),
-                    (b"10", 2, "B", "ID10"),
-                ]
-                assert {one.batch for one in again} == {None}, (
-                    "by themselves: each is acknowledged alone"
-                )
-                await consumer.ack(again)
-
-    asyncio.run(story())
+            await consumer.ack(again)

@@ -7,10 +7,11 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from tests.loops import in_loop, simulated
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.ready_messages import MessageStream, NoMoreMessages, ReadyMessages
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 
 class Nobody:
@@ -47,55 +48,51 @@ HAPPENINGS: dict[str, Callable[[ReadyMessages], None]] = {
 
 @pytest.mark.parametrize("happening", HAPPENINGS)
 @pytest.mark.parametrize("cancelled", ["before", "after"])
-def test_a_reader_that_is_cancelled_in_the_turn_of_a_message_leaves_it_to_the_next(
-    happening: str, cancelled: str
+@in_loop(simulated)
+async def test_a_reader_that_is_cancelled_in_the_turn_of_a_message_leaves_it_to_the_next(
+    simulation: Simulation, /, happening: str, cancelled: str
 ) -> None:
-    async def scenario(_simulation: Simulation) -> None:
-        ready = ReadyMessages()
-        leaves, stays = asyncio.create_task(read(ready)), asyncio.create_task(ready.take())
-        await asyncio.sleep(0.1)
-        if cancelled == "before":
-            leaves.cancel()
-        HAPPENINGS[happening](ready)
-        if cancelled == "after":
-            leaves.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await leaves
-        assert (await stays).queue_offset == 0
-
-    simulate(1, scenario)
+    ready = ReadyMessages()
+    leaves, stays = asyncio.create_task(read(ready)), asyncio.create_task(ready.take())
+    await asyncio.sleep(0.1)
+    if cancelled == "before":
+        leaves.cancel()
+    HAPPENINGS[happening](ready)
+    if cancelled == "after":
+        leaves.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaves
+    assert (await stays).queue_offset == 0
 
 
 @pytest.mark.parametrize("cancelled", ["before", "after"])
-def test_a_reader_that_is_cancelled_in_the_turn_in_which_the_consumer_closes_is_cancelled(
-    cancelled: str,
+@in_loop(simulated)
+async def test_a_reader_that_is_cancelled_in_the_turn_in_which_the_consumer_closes_is_cancelled(
+    simulation: Simulation, /, cancelled: str
 ) -> None:
-    async def scenario(_simulation: Simulation) -> None:
-        ready = ReadyMessages()
-        leaves, stays = asyncio.create_task(read(ready)), asyncio.create_task(ready.take())
-        await asyncio.sleep(0.1)
-        if cancelled == "before":
-            leaves.cancel()
-        ready.close()
-        if cancelled == "after":
-            leaves.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await leaves
-        with pytest.raises(NoMoreMessages):
-            await stays
-
-    simulate(1, scenario)
-
-
-def test_a_reader_that_is_cancelled_while_nothing_comes_is_no_longer_waited_for() -> None:
-    async def scenario(_simulation: Simulation) -> None:
-        ready = ReadyMessages()
-        leaves, stays = asyncio.create_task(read(ready)), asyncio.create_task(ready.take())
-        await asyncio.sleep(0.1)
+    ready = ReadyMessages()
+    leaves, stays = asyncio.create_task(read(ready)), asyncio.create_task(ready.take())
+    await asyncio.sleep(0.1)
+    if cancelled == "before":
         leaves.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await leaves
-        ready.put([delivery(7)])
-        assert (await stays).queue_offset == 7
+    ready.close()
+    if cancelled == "after":
+        leaves.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaves
+    with pytest.raises(NoMoreMessages):
+        await stays
 
-    simulate(1, scenario)
+
+@in_loop(simulated)
+async def test_a_reader_that_is_cancelled_while_nothing_comes_is_no_longer_waited_for(
+    simulation: Simulation, /
+) -> None:
+    ready = ReadyMessages()
+    leaves, stays = asyncio.create_task(read(ready)), asyncio.create_task(ready.take())
+    await asyncio.sleep(0.1)
+    leaves.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaves
+    ready.put([delivery(7)])
+    assert (await stays).queue_offset == 7

@@ -3,12 +3,12 @@ comes back."""
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import ScriptedBroker, scripted_cluster
 from tests.unit.client.test_producer import producer_of
 
@@ -30,7 +30,7 @@ from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import RequestContext, Response
 from turbopump.testing import running_broker
 from turbopump.testing.broker_in_loop import BrokerThread, RunningBroker
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 AT = datetime(2026, 11, 22, 3, 30, tzinfo=UTC)
 
@@ -87,52 +87,48 @@ def test_a_handle_is_apaches_text() -> None:
             RecallHandle.decode(text)
 
 
-def test_a_producer_recalls_what_it_sent_and_is_told_when_it_is_too_late() -> None:
-    async def story() -> None:
-        async with (
-            running_broker() as running,
-            Producer(running.namesrv, group="p", trace=True) as producer,
-        ):
-            await running.create_topic("Orders")
-            plain = await producer.send("Orders", b"now")
-            assert plain.recall_handle is None
-            later = await producer.send(Message("Orders", b"later", delay=3600))
-            assert later.recall_handle is not None
-            assert await producer.recall("Orders", later.recall_handle) == later.msg_id
-            own = await producer.send(
-                Message("Orders", b"x", delay=60, properties={"UNIQ_KEY": "order 17"})
+@in_loop
+async def test_a_producer_recalls_what_it_sent_and_is_told_when_it_is_too_late() -> None:
+    async with (
+        running_broker() as running,
+        Producer(running.namesrv, group="p", trace=True) as producer,
+    ):
+        await running.create_topic("Orders")
+        plain = await producer.send("Orders", b"now")
+        assert plain.recall_handle is None
+        later = await producer.send(Message("Orders", b"later", delay=3600))
+        assert later.recall_handle is not None
+        assert await producer.recall("Orders", later.recall_handle) == later.msg_id
+        own = await producer.send(
+            Message("Orders", b"x", delay=60, properties={"UNIQ_KEY": "order 17"})
+        )
+        assert own.recall_handle is not None
+        assert await producer.recall("Orders", own.recall_handle) == "order 17"
+        wrong = RecallHandle.decode(later.recall_handle)
+        with pytest.raises(ResponseError, match="no message") as refused:
+            await producer.recall(
+                "Orders",
+                RecallHandle("Orders", wrong.broker_name, wrong.time_text, "UNKNOWN").encode(),
             )
-            assert own.recall_handle is not None
-            assert await producer.recall("Orders", own.recall_handle) == "order 17"
-            wrong = RecallHandle.decode(later.recall_handle)
-            with pytest.raises(ResponseError, match="no message") as refused:
-                await producer.recall(
-                    "Orders",
-                    RecallHandle("Orders", wrong.broker_name, wrong.time_text, "UNKNOWN").encode(),
-                )
-            assert refused.value.code == ResponseCode.ILLEGAL_OPERATION
-            with pytest.raises(ResponseError, match="too late"):
-                await producer.recall(
-                    "Orders", RecallHandle("Orders", wrong.broker_name, "1000001", "X").encode()
-                )
-            with pytest.raises(RouteNotFoundError, match="elsewhere"):
-                await producer.recall(
-                    "Orders", RecallHandle("Orders", "elsewhere", "1", "X").encode()
-                )
-            with pytest.raises(MessageError, match="recall handle is invalid"):
-                await producer.recall("Orders", "nonsense")
-            plain = await producer.send(Message("Orders", b"at once"))
-            with pytest.raises(MessageError, match="no recall handle: only a message with a time"):
-                await producer.recall("Orders", plain.recall_handle)  # type: ignore[arg-type]
-            with pytest.raises(MessageError, match="retry"):
-                await producer.recall("%RETRY%g", later.recall_handle)
-            assert producer._tracing is not None
-            records = [record.split("\x01") for _, record in producer._tracing.dispatcher._held]
-            told = [record for record in records if record[0] == "Recall"]
-            assert told[0][3:7] == ["p", "Orders", later.msg_id, "true\x02"]
-            assert [one[6] for one in told] == ["true\x02", "true\x02", "false\x02", "false\x02"]
-
-    asyncio.run(story())
+        assert refused.value.code == ResponseCode.ILLEGAL_OPERATION
+        with pytest.raises(ResponseError, match="too late"):
+            await producer.recall(
+                "Orders", RecallHandle("Orders", wrong.broker_name, "1000001", "X").encode()
+            )
+        with pytest.raises(RouteNotFoundError, match="elsewhere"):
+            await producer.recall("Orders", RecallHandle("Orders", "elsewhere", "1", "X").encode())
+        with pytest.raises(MessageError, match="recall handle is invalid"):
+            await producer.recall("Orders", "nonsense")
+        plain = await producer.send(Message("Orders", b"at once"))
+        with pytest.raises(MessageError, match="no recall handle: only a message with a time"):
+            await producer.recall("Orders", plain.recall_handle)  # type: ignore[arg-type]
+        with pytest.raises(MessageError, match="retry"):
+            await producer.recall("%RETRY%g", later.recall_handle)
+        assert producer._tracing is not None
+        records = [record.split("\x01") for _, record in producer._tracing.dispatcher._held]
+        told = [record for record in records if record[0] == "Recall"]
+        assert told[0][3:7] == ["p", "Orders", later.msg_id, "true\x02"]
+        assert [one[6] for one in told] == ["true\x02", "true\x02", "false\x02", "false\x02"]
 
 
 async def change_topic(running: RunningBroker, **settings: int) -> None:
@@ -142,44 +138,38 @@ async def change_topic(running: RunningBroker, **settings: int) -> None:
 
 
 @pytest.mark.parametrize("since", [{"perm": 4}, {"perm": 0}, {"write_queue_nums": 0}])
-def test_a_producer_that_comes_later_recalls_in_a_topic_that_takes_no_more_messages(
+@in_loop
+async def test_a_producer_that_comes_later_recalls_in_a_topic_that_takes_no_more_messages(
     since: dict[str, int],
 ) -> None:
-    async def story() -> None:
-        async with running_broker() as running:
-            await running.create_topic("Orders")
-            async with Producer(running.namesrv, group="p") as producer:
-                sent = await producer.send(Message("Orders", b"later", delay=3600))
-            assert sent.recall_handle is not None
-            await change_topic(running, **{"read_queue_nums": 4, "write_queue_nums": 4, **since})
-            async with Producer(running.namesrv, group="p") as producer:
-                with pytest.raises(RouteNotFoundError, match="no writable queue"):
-                    await producer.send("Orders", b"now")
-                assert await producer.recall("Orders", sent.recall_handle) == sent.msg_id
-            async with Producer(running.namesrv, group="p") as producer:
-                assert await producer.recall("Orders", sent.recall_handle) == sent.msg_id
-
-    asyncio.run(story())
-
-
-def test_a_producer_recalls_on_a_broker_that_was_made_read_only(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with (
-            running_broker(directory=tmp_path, broker_name="broker-a") as running,
-            Producer(running.namesrv) as producer,
-        ):
-            await running.create_topic("Orders")
+    async with running_broker() as running:
+        await running.create_topic("Orders")
+        async with Producer(running.namesrv, group="p") as producer:
             sent = await producer.send(Message("Orders", b"later", delay=3600))
         assert sent.recall_handle is not None
-        async with (
-            running_broker(
-                directory=tmp_path, broker_name="broker-a", broker_permission=4
-            ) as running,
-            Producer(running.namesrv) as producer,
-        ):
+        await change_topic(running, **{"read_queue_nums": 4, "write_queue_nums": 4, **since})
+        async with Producer(running.namesrv, group="p") as producer:
+            with pytest.raises(RouteNotFoundError, match="no writable queue"):
+                await producer.send("Orders", b"now")
+            assert await producer.recall("Orders", sent.recall_handle) == sent.msg_id
+        async with Producer(running.namesrv, group="p") as producer:
             assert await producer.recall("Orders", sent.recall_handle) == sent.msg_id
 
-    asyncio.run(story())
+
+@in_loop
+async def test_a_producer_recalls_on_a_broker_that_was_made_read_only(tmp_path: Path) -> None:
+    async with (
+        running_broker(directory=tmp_path, broker_name="broker-a") as running,
+        Producer(running.namesrv) as producer,
+    ):
+        await running.create_topic("Orders")
+        sent = await producer.send(Message("Orders", b"later", delay=3600))
+    assert sent.recall_handle is not None
+    async with (
+        running_broker(directory=tmp_path, broker_name="broker-a", broker_permission=4) as running,
+        Producer(running.namesrv) as producer,
+    ):
+        assert await producer.recall("Orders", sent.recall_handle) == sent.msg_id
 
 
 def test_the_blocking_producer_recalls_too() -> None:
@@ -213,48 +203,45 @@ HANDLE = RecallHandle("orders", "broker-a", "1795318199001", "U1").encode()
 
 
 @pytest.mark.parametrize("losses", [1, 3])
-def test_a_recall_whose_connection_is_lost_is_asked_again(losses: int) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        recalls = _Recalls(losses)
-        async with (
-            scripted_cluster(simulation, prepare=recalls.prepare) as cluster,
-            producer_of(cluster) as producer,
+@in_loop(simulated)
+async def test_a_recall_whose_connection_is_lost_is_asked_again(
+    simulation: Simulation, /, losses: int
+) -> None:
+    recalls = _Recalls(losses)
+    async with (
+        scripted_cluster(simulation, prepare=recalls.prepare) as cluster,
+        producer_of(cluster) as producer,
+    ):
+        assert await producer.recall("orders", HANDLE) == "U1"
+        assert recalls.asked == losses + 1
+
+
+@in_loop(simulated)
+async def test_a_recall_that_stays_without_an_answer_says_that_nobody_knows(
+    simulation: Simulation, /
+) -> None:
+    recalls = _Recalls(10_000)
+    async with (
+        scripted_cluster(simulation, prepare=recalls.prepare) as cluster,
+        producer_of(cluster) as producer,
+    ):
+        before = simulation.loop.time()
+        with pytest.raises(
+            ConnectionLostError, match="whether the message was recalled is not known: ask again"
         ):
-            assert await producer.recall("orders", HANDLE) == "U1"
-            assert recalls.asked == losses + 1
-
-    simulate(1, scenario)
-
-
-def test_a_recall_that_stays_without_an_answer_says_that_nobody_knows() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        recalls = _Recalls(10_000)
-        async with (
-            scripted_cluster(simulation, prepare=recalls.prepare) as cluster,
-            producer_of(cluster) as producer,
-        ):
-            before = simulation.loop.time()
-            with pytest.raises(
-                ConnectionLostError,
-                match="whether the message was recalled is not known: ask again",
-            ):
-                await producer.recall("orders", HANDLE, timeout=2)
-            assert simulation.loop.time() - before <= 2
-            assert recalls.asked > 3
-
-    simulate(1, scenario)
+            await producer.recall("orders", HANDLE, timeout=2)
+        assert simulation.loop.time() - before <= 2
+        assert recalls.asked > 3
 
 
 @pytest.mark.parametrize("timeout", [0, -1])
-def test_a_recall_without_time_asks_nobody(timeout: float) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        recalls = _Recalls(0)
-        async with (
-            scripted_cluster(simulation, prepare=recalls.prepare) as cluster,
-            producer_of(cluster) as producer,
-        ):
-            with pytest.raises(CallTimeoutError, match="leaves no time for it: nobody was asked"):
-                await producer.recall("orders", HANDLE, timeout=timeout)
-            assert recalls.asked == 0
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_a_recall_without_time_asks_nobody(simulation: Simulation, /, timeout: float) -> None:
+    recalls = _Recalls(0)
+    async with (
+        scripted_cluster(simulation, prepare=recalls.prepare) as cluster,
+        producer_of(cluster) as producer,
+    ):
+        with pytest.raises(CallTimeoutError, match="leaves no time for it: nobody was asked"):
+            await producer.recall("orders", HANDLE, timeout=timeout)
+        assert recalls.asked == 0

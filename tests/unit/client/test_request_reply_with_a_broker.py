@@ -7,6 +7,7 @@ import asyncio
 import threading
 
 import pytest
+from tests.loops import in_loop
 
 from turbopump import ConsumeFrom, Message, Producer, PullConsumer, PushConsumer
 from turbopump import blocking as without_await
@@ -18,74 +19,68 @@ from turbopump.testing.broker_in_loop import running_broker
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 
 
-def test_requests_are_replied_to_and_the_replies_are_kept() -> None:
-    async def story() -> None:
-        async def handle(request: Delivery) -> None:
-            await consumer.reply(
-                request, b"re:" + request.body, properties={"n": request.properties["n"]}
-            )
+@in_loop
+async def test_requests_are_replied_to_and_the_replies_are_kept() -> None:
+    async def handle(request: Delivery) -> None:
+        await consumer.reply(
+            request, b"re:" + request.body, properties={"n": request.properties["n"]}
+        )
 
-        async with running_broker() as broker:
-            await broker.create_topic("questions", 4)
-            consumer = PushConsumer(
-                broker.namesrv,
-                group="g",
-                topic="questions",
-                consume_from=ConsumeFrom.FIRST,
-                handler=handle,
-            )
-            async with (
-                consumer,
-                Producer(broker.namesrv) as producer,
-                PullConsumer(broker.namesrv, group="r") as reader,
-            ):
-                questions = [
-                    Message(
-                        "questions",
-                        f"{n} " * (3000 if n % 10 == 9 else 1),
-                        properties={"n": f"{n}"},
-                    )
-                    for n in range(50)
-                ]
-                replies = await asyncio.gather(
-                    *(producer.request(question, timeout=30) for question in questions)
+    async with running_broker() as broker:
+        await broker.create_topic("questions", 4)
+        consumer = PushConsumer(
+            broker.namesrv,
+            group="g",
+            topic="questions",
+            consume_from=ConsumeFrom.FIRST,
+            handler=handle,
+        )
+        async with (
+            consumer,
+            Producer(broker.namesrv) as producer,
+            PullConsumer(broker.namesrv, group="r") as reader,
+        ):
+            questions = [
+                Message(
+                    "questions", f"{n} " * (3000 if n % 10 == 9 else 1), properties={"n": f"{n}"}
                 )
-                assert [reply.body for reply in replies] == [
-                    b"re:" + question.body for question in questions
-                ]
-                assert [reply.properties["n"] for reply in replies] == [f"{n}" for n in range(50)]
-                assert producer.late_replies == 0
-                (queue,) = await reader.queues(REPLY_TOPIC)
-                kept, offset = [], 0
-                while offset < await reader.max_offset(queue):
-                    found = await reader.pull(queue, offset)
-                    kept += [message.body for message in found.messages]
-                    offset = found.next_offset
-                assert sorted(kept) == sorted(reply.body for reply in replies)
-
-    asyncio.run(story())
-
-
-def test_a_producer_that_gave_up_gets_nothing_and_the_replier_hears_of_it() -> None:
-    async def story() -> None:
-        async with running_broker() as broker:
-            await broker.create_topic("questions", 1)
-            consumer = PushConsumer(
-                broker.namesrv, group="g", topic="questions", consume_from=ConsumeFrom.FIRST
+                for n in range(50)
+            ]
+            replies = await asyncio.gather(
+                *(producer.request(question, timeout=30) for question in questions)
             )
-            async with consumer, Producer(broker.namesrv, instance_name="stays") as producer:
-                with pytest.raises(RequestTimeoutError):
-                    await producer.request(Message("questions", b"first"), timeout=0.2)
-                async with Producer(broker.namesrv, instance_name="leaves") as leaving:
-                    with pytest.raises(RequestTimeoutError):
-                        await leaving.request(Message("questions", b"second"), timeout=0.2)
-                first, second = [message for _ in range(2) for message in await consumer.take(1)]
-                await consumer.reply(first, b"too late")
-                assert producer.late_replies == 1
-                with pytest.raises(ReplyError, match=r"channel of <.*@leaves> not found"):
-                    await consumer.reply(second, b"to nobody")
+            assert [reply.body for reply in replies] == [
+                b"re:" + question.body for question in questions
+            ]
+            assert [reply.properties["n"] for reply in replies] == [f"{n}" for n in range(50)]
+            assert producer.late_replies == 0
+            (queue,) = await reader.queues(REPLY_TOPIC)
+            kept, offset = [], 0
+            while offset < await reader.max_offset(queue):
+                found = await reader.pull(queue, offset)
+                kept += [message.body for message in found.messages]
+                offset = found.next_offset
+            assert sorted(kept) == sorted(reply.body for reply in replies)
 
-    asyncio.run(story())
+
+@in_loop
+async def test_a_producer_that_gave_up_gets_nothing_and_the_replier_hears_of_it() -> None:
+    async with running_broker() as broker:
+        await broker.create_topic("questions", 1)
+        consumer = PushConsumer(
+            broker.namesrv, group="g", topic="questions", consume_from=ConsumeFrom.FIRST
+        )
+        async with consumer, Producer(broker.namesrv, instance_name="stays") as producer:
+            with pytest.raises(RequestTimeoutError):
+                await producer.request(Message("questions", b"first"), timeout=0.2)
+            async with Producer(broker.namesrv, instance_name="leaves") as leaving:
+                with pytest.raises(RequestTimeoutError):
+                    await leaving.request(Message("questions", b"second"), timeout=0.2)
+            first, second = [message for _ in range(2) for message in await consumer.take(1)]
+            await consumer.reply(first, b"too late")
+            assert producer.late_replies == 1
+            with pytest.raises(ReplyError, match=r"channel of <.*@leaves> not found"):
+                await consumer.reply(second, b"to nobody")
 
 
 def test_the_blocking_faces_request_and_reply_from_plain_threads() -> None:

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster
 from tests.unit.client.test_producer import producer_of
 
@@ -16,7 +17,7 @@ from turbopump.message.codec import decode_entry
 from turbopump.message.message import Message, MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 QUEUES = [
     MessageQueue("t", broker, i) for broker in ("near@a", "near@b", "far@c") for i in range(4)
@@ -54,53 +55,43 @@ def test_only_the_keys_of_a_queue_that_goes_move_on_the_ring() -> None:
     assert 20 < len(moved) < 300
 
 
-def test_messages_with_one_sharding_key_lie_in_one_queue_in_order() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, brokers=2) as cluster,
-            producer_of(cluster) as producer,
-        ):
-            results = [
-                await producer.send("orders", f"{i}", sharding_key="order-42") for i in range(6)
-            ]
-            (queue,) = {result.queue for result in results}
-            assert [result.queue_offset for result in results] == list(range(6))
-            broker = cluster.brokers[queue.broker_name == "broker-b"]
-            stored = decode_entry(broker.entries["orders", queue.queue_id][0])
-            assert stored.properties["__SHARDINGKEY"] == "order-42"
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_messages_with_one_sharding_key_lie_in_one_queue_in_order(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+        results = [await producer.send("orders", f"{i}", sharding_key="order-42") for i in range(6)]
+        (queue,) = {result.queue for result in results}
+        assert [result.queue_offset for result in results] == list(range(6))
+        broker = cluster.brokers[queue.broker_name == "broker-b"]
+        stored = decode_entry(broker.entries["orders", queue.queue_id][0])
+        assert stored.properties["__SHARDINGKEY"] == "order-42"
 
 
-def test_a_selector_chooses_for_every_way_to_send_and_has_one_attempt() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, brokers=2) as cluster,
-            producer_of(cluster) as producer,
-        ):
-            queue = MessageQueue("orders", "broker-b", 3)
-            assert (
-                await producer.send("orders", b"x", selector=lambda queues, _: queues[-1])
-            ).queue == queue
-            await producer.send_oneway(
-                Message("orders", b"y"), selector=lambda queues, _: queues[-1]
+@in_loop(simulated)
+async def test_a_selector_chooses_for_every_way_to_send_and_has_one_attempt(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+        queue = MessageQueue("orders", "broker-b", 3)
+        assert (
+            await producer.send("orders", b"x", selector=lambda queues, _: queues[-1])
+        ).queue == queue
+        await producer.send_oneway(Message("orders", b"y"), selector=lambda queues, _: queues[-1])
+        await producer.send("orders", b"z", queue=queue)
+        assert [request.queue_id for request in cluster.brokers[1].requests(SendMessageV2)] == [
+            3,
+            3,
+            3,
+        ]
+        cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].append(
+            refusal(ResponseCode.SYSTEM_BUSY)
+        )
+        with pytest.raises(SendError, match="1 attempt"):
+            await producer.send("orders", b"x", selector=lambda queues, _: queues[-1])
+        with pytest.raises(ConfigError, match="none of the 8 queues"):
+            await producer.send(
+                "orders", b"x", selector=lambda *_: MessageQueue("orders", "broker-z", 0)
             )
-            await producer.send("orders", b"z", queue=queue)
-            assert [request.queue_id for request in cluster.brokers[1].requests(SendMessageV2)] == [
-                3,
-                3,
-                3,
-            ]
-            cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].append(
-                refusal(ResponseCode.SYSTEM_BUSY)
-            )
-            with pytest.raises(SendError, match="1 attempt"):
-                await producer.send("orders", b"x", selector=lambda queues, _: queues[-1])
-            with pytest.raises(ConfigError, match="none of the 8 queues"):
-                await producer.send(
-                    "orders", b"x", selector=lambda *_: MessageQueue("orders", "broker-z", 0)
-                )
-            with pytest.raises(TypeError, match="give one of them"):
-                await producer.send("orders", b"x", queue=queue, sharding_key="k")
-
-    simulate(1, scenario)
+        with pytest.raises(TypeError, match="give one of them"):
+            await producer.send("orders", b"x", queue=queue, sharding_key="k")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 from tests.unit.client.test_push_consumer import committed, consumer_of, fill
 
@@ -27,108 +28,103 @@ def backs(cluster: ScriptedCluster, broker: int = 0) -> list[ConsumerSendMsgBack
     ("how", "level"),
     [("exception", 0), ("Retry", 0), ("Retry(level=5)", 5), ("retry(level=-1)", -1)],
 )
-def test_a_message_that_failed_is_sent_back_and_the_offset_goes_on(how: str, level: int) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster:
-            cluster.broker.takes_back = True
-            seen: list[bytes] = []
+@in_loop(simulated)
+async def test_a_message_that_failed_is_sent_back_and_the_offset_goes_on(
+    simulation: Simulation, /, how: str, level: int
+) -> None:
+    async with scripted_cluster(simulation, queues=1) as cluster:
+        cluster.broker.takes_back = True
+        seen: list[bytes] = []
 
-            async def handle(message: Delivery) -> object:
-                seen.append(message.body)
-                if message.body != b"m1":
-                    return None
-                if how == "exception":
-                    raise ValueError("not now")
-                if how == "retry(level=-1)":
-                    message.retry(level=-1)
-                    return None
-                return Retry if how == "Retry" else Retry(level=5)
+        async def handle(message: Delivery) -> object:
+            seen.append(message.body)
+            if message.body != b"m1":
+                return None
+            if how == "exception":
+                raise ValueError("not now")
+            if how == "retry(level=-1)":
+                message.retry(level=-1)
+                return None
+            return Retry if how == "Retry" else Retry(level=5)
 
-            fill(cluster, 3)
-            async with consumer_of(cluster, handler=handle, max_reconsume_times=7):
-                await until(lambda: len(seen) == 3 and len(backs(cluster)) == 1)
-            (back,) = backs(cluster)
-            assert (back.group, back.delay_level, back.max_reconsume_times) == ("readers", level, 7)
-            assert (back.offset, back.origin_topic) == (
-                len(cluster.broker.entries["orders", 0][0]),
-                "orders",
-            )
-            assert sorted(seen) == [b"m0", b"m1", b"m2"], "it does not come again by itself"
-            assert committed(cluster) == 3, "and is given back before the consumer has gone"
-
-    simulate(1, scenario)
-
-
-def test_what_its_broker_refuses_goes_to_the_retry_topic_as_a_plain_message() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster:
-            cluster.name_server.route(RETRY, cluster.broker, queues=1)
-            cluster.broker.store(
-                "orders", 0, b"body", "UNIQ_KEY\x01U1\x02TAGS\x01a\x02TRAN_MSG\x01true\x02"
-            )
-            handled: list[tuple[str, bytes]] = []
-
-            async def handle(message: Delivery) -> None:
-                handled.append((message.topic, message.body))
-                if len(handled) == 1:
-                    raise ValueError("not now")
-
-            async with consumer_of(cluster, handler=handle, max_reconsume_times=4):
-                await until(lambda: len(handled) == 2)
-            assert handled == [("orders", b"body")] * 2, "by way of the retry topic"
-            (plain,) = cluster.broker.requests(SendMessageV2)
-            assert (plain.topic, plain.reconsume_times, plain.max_reconsume_times) == (RETRY, 1, 4)
-            properties = decode_properties(plain.properties)
-            assert properties.pop("ORIGIN_MESSAGE_ID")
-            assert properties == {
-                "UNIQ_KEY": "U1",
-                "TAGS": "a",
-                "RETRY_TOPIC": "orders",
-                "DELAY": "3",
-            } | {"TURBOPUMP_FAILURE": "1 ValueError: not now"}
-            assert committed(cluster) == 1
-
-    simulate(1, scenario)
+        fill(cluster, 3)
+        async with consumer_of(cluster, handler=handle, max_reconsume_times=7):
+            await until(lambda: len(seen) == 3 and len(backs(cluster)) == 1)
+        (back,) = backs(cluster)
+        assert (back.group, back.delay_level, back.max_reconsume_times) == ("readers", level, 7)
+        assert (back.offset, back.origin_topic) == (
+            len(cluster.broker.entries["orders", 0][0]),
+            "orders",
+        )
+        assert sorted(seen) == [b"m0", b"m1", b"m2"], "it does not come again by itself"
+        assert committed(cluster) == 3, "and is given back before the consumer has gone"
 
 
-def test_a_broker_that_does_not_answer_is_passed_over_for_another() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=2, queues=1) as cluster:
-            cluster.name_server.route(RETRY, *cluster.brokers, queues=1)
-            first, second = cluster.brokers
-            for code in (36, 310):
-                first.script[code].append(None)
-            first.store("orders", 0, b"body")
-            seen: list[Any] = []
+@in_loop(simulated)
+async def test_what_its_broker_refuses_goes_to_the_retry_topic_as_a_plain_message(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation, queues=1) as cluster:
+        cluster.name_server.route(RETRY, cluster.broker, queues=1)
+        cluster.broker.store(
+            "orders", 0, b"body", "UNIQ_KEY\x01U1\x02TAGS\x01a\x02TRAN_MSG\x01true\x02"
+        )
+        handled: list[tuple[str, bytes]] = []
 
-            async def handle(message: Delivery) -> None:
-                seen.append(message.body)
-                if len(seen) == 1:
-                    raise ValueError("not now")
+        async def handle(message: Delivery) -> None:
+            handled.append((message.topic, message.body))
+            if len(handled) == 1:
+                raise ValueError("not now")
 
-            async with consumer_of(cluster, handler=handle):
-                await until(lambda: len(seen) == 2)
-            assert (len(first.requests(SendMessageV2)), len(second.requests(SendMessageV2))) == (
-                1,
-                1,
-            )
-            assert len(backs(cluster)) == 1
-            assert committed(cluster) == 1
+        async with consumer_of(cluster, handler=handle, max_reconsume_times=4):
+            await until(lambda: len(handled) == 2)
+        assert handled == [("orders", b"body")] * 2, "by way of the retry topic"
+        (plain,) = cluster.broker.requests(SendMessageV2)
+        assert (plain.topic, plain.reconsume_times, plain.max_reconsume_times) == (RETRY, 1, 4)
+        properties = decode_properties(plain.properties)
+        assert properties.pop("ORIGIN_MESSAGE_ID")
+        assert properties == {
+            "UNIQ_KEY": "U1",
+            "TAGS": "a",
+            "RETRY_TOPIC": "orders",
+            "DELAY": "3",
+        } | {"TURBOPUMP_FAILURE": "1 ValueError: not now"}
+        assert committed(cluster) == 1
 
-    simulate(1, scenario)
+
+@in_loop(simulated)
+async def test_a_broker_that_does_not_answer_is_passed_over_for_another(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation, brokers=2, queues=1) as cluster:
+        cluster.name_server.route(RETRY, *cluster.brokers, queues=1)
+        first, second = cluster.brokers
+        for code in (36, 310):
+            first.script[code].append(None)
+        first.store("orders", 0, b"body")
+        seen: list[Any] = []
+
+        async def handle(message: Delivery) -> None:
+            seen.append(message.body)
+            if len(seen) == 1:
+                raise ValueError("not now")
+
+        async with consumer_of(cluster, handler=handle):
+            await until(lambda: len(seen) == 2)
+        assert (len(first.requests(SendMessageV2)), len(second.requests(SendMessageV2))) == (1, 1)
+        assert len(backs(cluster)) == 1
+        assert committed(cluster) == 1
 
 
-def test_attempts_are_counted_over_the_retry_topic() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster:
-            cluster.broker.store("orders", 0, b"body")
-            async with consumer_of(cluster) as consumer:
-                async for message in consumer:
-                    assert message.attempt == message.reconsume_times + 1 == 1
-                    message.done()
-                    break
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_attempts_are_counted_over_the_retry_topic(simulation: Simulation, /) -> None:
+    async with scripted_cluster(simulation, queues=1) as cluster:
+        cluster.broker.store("orders", 0, b"body")
+        async with consumer_of(cluster) as consumer:
+            async for message in consumer:
+                assert message.attempt == message.reconsume_times + 1 == 1
+                message.done()
+                break
 
 
 def test_a_maximum_below_zero_is_refused() -> None:

@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 from tests.unit.client.test_producer import producer_of
 
@@ -64,13 +65,11 @@ def test_a_setting_that_cannot_be_is_refused_in_a_sentence(
         Producer("127.0.0.1:9876", **settings)
 
 
-def test_a_selector_beside_a_sharding_key_is_refused() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
-            with pytest.raises(ConfigError, match="a selector and a sharding_key were given"):
-                await producer.send("orders", b"x", selector=by_hash("a"), sharding_key="b")
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_a_selector_beside_a_sharding_key_is_refused(simulation: Simulation, /) -> None:
+    async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+        with pytest.raises(ConfigError, match="a selector and a sharding_key were given"):
+            await producer.send("orders", b"x", selector=by_hash("a"), sharding_key="b")
 
 
 # --- content
@@ -79,29 +78,28 @@ def test_a_selector_beside_a_sharding_key_is_refused() -> None:
 
 @pytest.mark.parametrize(("kind", "flag"), [("zlib", ZLIB), ("lz4", LZ4), ("zstd", ZSTD)])
 @pytest.mark.parametrize("level", [None, 1, 9])
-def test_bodies_travel_compressed_in_the_kind_and_level_asked_for(
-    kind: str, flag: int, level: int | None
+@in_loop(simulated)
+async def test_bodies_travel_compressed_in_the_kind_and_level_asked_for(
+    simulation: Simulation, /, kind: str, flag: int, level: int | None
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        settings = {"compression": kind, "compression_level": level}
-        async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, **settings) as producer,
-        ):
-            result = await producer.send("orders", TEXT)
-            ((request, body),) = [
-                pair for pair in cluster.broker.received if isinstance(pair[0], SendMessageV2)
-            ]
-            entry = decode_entry(cluster.broker.entries["orders", result.queue.queue_id][0])
-            assert request.sys_flag & COMPRESSION_MASK == flag
-            assert len(body) < len(TEXT)
-            entry.sys_flag = request.sys_flag  # the scripted broker does not keep it
-            assert entry.body == TEXT
-
-    simulate(1, scenario)
+    settings = {"compression": kind, "compression_level": level}
+    async with (
+        scripted_cluster(simulation) as cluster,
+        producer_of(cluster, **settings) as producer,
+    ):
+        result = await producer.send("orders", TEXT)
+        ((request, body),) = [
+            pair for pair in cluster.broker.received if isinstance(pair[0], SendMessageV2)
+        ]
+        entry = decode_entry(cluster.broker.entries["orders", result.queue.queue_id][0])
+        assert request.sys_flag & COMPRESSION_MASK == flag
+        assert len(body) < len(TEXT)
+        entry.sys_flag = request.sys_flag  # the scripted broker does not keep it
+        assert entry.body == TEXT
 
 
-def test_a_higher_level_makes_bodies_smaller() -> None:
+@in_loop(simulated)
+async def test_a_higher_level_makes_bodies_smaller(simulation: Simulation, /) -> None:
     async def size_at(cluster: ScriptedCluster, level: int) -> int:
         async with producer_of(cluster, compression_level=level) as producer:
             await producer.send("orders", TEXT)
@@ -111,12 +109,9 @@ def test_a_higher_level_makes_bodies_smaller() -> None:
             if isinstance(request, SendMessageV2)
         )
 
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster:
-            low = await size_at(cluster, 1)
-            assert await size_at(cluster, 9) < low
-
-    simulate(1, scenario)
+    async with scripted_cluster(simulation) as cluster:
+        low = await size_at(cluster, 1)
+        assert await size_at(cluster, 9) < low
 
 
 @pytest.mark.parametrize(
@@ -132,37 +127,37 @@ def test_an_unknown_kind_or_level_is_refused(kind: str, level: int | None) -> No
 # -----------------------------------------------------------------------------------------------
 
 
-def test_a_namespace_wraps_names_on_the_wire_and_users_do_not_see_it() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, topic="space%orders") as cluster,
-            producer_of(cluster, namespace="space", group="sellers") as producer,
-        ):
-            queue = (await producer.publish_queues("orders"))[2]
-            assert queue == MessageQueue("orders", "broker-a", 2)
-            assert (await producer.send("orders", b"x", queue=queue)).queue == queue
-            assert (
-                await producer.send("orders", b"x", selector=lambda queues, _: queues[2])
-            ).queue == queue
-            assert (
-                await producer.send_batch([Message("orders", b"x"), Message("orders", b"y")])
-            ).queue.topic == "orders"
-            await producer.send_oneway("orders", b"x", queue=queue)
-            await until(lambda: len(cluster.broker.requests(SendMessageV2)) == 3)
-            for request in [
-                *cluster.broker.requests(SendMessageV2),
-                *cluster.broker.requests(SendBatchMessage),
-            ]:
-                assert (request.topic, request.producer_group) == ("space%orders", "space%sellers")
-                assert "INSTANCE_ID\x01space\x02" in request.properties
-            await until(lambda: bool(cluster.broker.heartbeats))
-            assert [
-                data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set
-            ] == ["space%sellers"]
-            with pytest.raises(MessageError, match="at most 127"):
-                await producer.send("t" * 125, b"x")
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_a_namespace_wraps_names_on_the_wire_and_users_do_not_see_it(
+    simulation: Simulation, /
+) -> None:
+    async with (
+        scripted_cluster(simulation, topic="space%orders") as cluster,
+        producer_of(cluster, namespace="space", group="sellers") as producer,
+    ):
+        queue = (await producer.publish_queues("orders"))[2]
+        assert queue == MessageQueue("orders", "broker-a", 2)
+        assert (await producer.send("orders", b"x", queue=queue)).queue == queue
+        assert (
+            await producer.send("orders", b"x", selector=lambda queues, _: queues[2])
+        ).queue == queue
+        assert (
+            await producer.send_batch([Message("orders", b"x"), Message("orders", b"y")])
+        ).queue.topic == "orders"
+        await producer.send_oneway("orders", b"x", queue=queue)
+        await until(lambda: len(cluster.broker.requests(SendMessageV2)) == 3)
+        for request in [
+            *cluster.broker.requests(SendMessageV2),
+            *cluster.broker.requests(SendBatchMessage),
+        ]:
+            assert (request.topic, request.producer_group) == ("space%orders", "space%sellers")
+            assert "INSTANCE_ID\x01space\x02" in request.properties
+        await until(lambda: bool(cluster.broker.heartbeats))
+        assert [data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set] == [
+            "space%sellers"
+        ]
+        with pytest.raises(MessageError, match="at most 127"):
+            await producer.send("t" * 125, b"x")
 
 
 class Wiretap:
@@ -190,24 +185,24 @@ class Wiretap:
         return {command.code for command in self.commands}
 
 
-def test_a_namespace_of_the_second_kind_stands_in_every_request() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster:
-            tap = Wiretap(cluster)
-            async with producer_of(cluster, namespace_v2="space") as producer:
-                await producer.send("orders", b"x")
-                await until(lambda: RequestCode.HEART_BEAT in tap.codes())
-            assert {
-                GetRouteInfo.code,
-                SendMessageV2.code,
-                Heartbeat.code,
-                UnregisterClient.code,
-            } <= tap.codes()
-            for command in tap.commands:
-                assert command.ext is not None
-                assert (command.ext["ns"], command.ext["nsd"]) == ("space", "true")
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_a_namespace_of_the_second_kind_stands_in_every_request(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation) as cluster:
+        tap = Wiretap(cluster)
+        async with producer_of(cluster, namespace_v2="space") as producer:
+            await producer.send("orders", b"x")
+            await until(lambda: RequestCode.HEART_BEAT in tap.codes())
+        assert {
+            GetRouteInfo.code,
+            SendMessageV2.code,
+            Heartbeat.code,
+            UnregisterClient.code,
+        } <= tap.codes()
+        for command in tap.commands:
+            assert command.ext is not None
+            assert (command.ext["ns"], command.ext["nsd"]) == ("space", "true")
 
 
 # --- signatures
@@ -215,51 +210,51 @@ def test_a_namespace_of_the_second_kind_stands_in_every_request() -> None:
 
 
 @pytest.mark.parametrize("token", [None, "token"])
-def test_every_request_of_every_client_is_signed(token: str | None) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        credentials = Credentials("alice", "secret", token)
-        async with scripted_cluster(simulation) as cluster:
-            tap = Wiretap(cluster)
-            async with (
-                producer_of(cluster, credentials=credentials, namespace_v2="space") as producer,
-                PullConsumer(
-                    cluster.name_server.address,
-                    group="readers",
-                    credentials=credentials,
-                    namespace_v2="space",
-                    **cluster.settings,
-                ) as consumer,
-            ):
-                assert producer.client_id == consumer.client_id
-                await producer.send("orders", TEXT, keys="k")
-                await producer.send_batch([Message("orders", b"x"), Message("orders", b"y")])
-                await producer.send_oneway("orders", b"x")
-                queue = (await consumer.queues("orders"))[0]
-                await consumer.pull(queue, 0)
-                await consumer.commit(queue, 0)
-                await until(lambda: RequestCode.HEART_BEAT in tap.codes())
-            signer = RequestSigner(credentials)
-            assert len(tap.codes()) >= 7
-            for command in tap.commands:
-                ext = dict(command.ext or {})
-                signature = ext.pop("Signature")
-                assert ext["AccessKey"] == "alice"
-                assert ext.get("SecurityToken") == token
-                assert signer(ext, command.body)["Signature"] == signature
-
-    simulate(1, scenario)
-
-
-def test_clients_of_other_credentials_share_no_connections_and_need_some() -> None:
-    async def scenario(simulation: Simulation) -> None:
+@in_loop(simulated)
+async def test_every_request_of_every_client_is_signed(
+    simulation: Simulation, /, token: str | None
+) -> None:
+    credentials = Credentials("alice", "secret", token)
+    async with scripted_cluster(simulation) as cluster:
+        tap = Wiretap(cluster)
         async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, credentials=Credentials("a", "s")) as one,
-            producer_of(cluster, credentials=Credentials("b", "s")) as other,
+            producer_of(cluster, credentials=credentials, namespace_v2="space") as producer,
+            PullConsumer(
+                cluster.name_server.address,
+                group="readers",
+                credentials=credentials,
+                namespace_v2="space",
+                **cluster.settings,
+            ) as consumer,
         ):
-            assert one.client_id != other.client_id
+            assert producer.client_id == consumer.client_id
+            await producer.send("orders", TEXT, keys="k")
+            await producer.send_batch([Message("orders", b"x"), Message("orders", b"y")])
+            await producer.send_oneway("orders", b"x")
+            queue = (await consumer.queues("orders"))[0]
+            await consumer.pull(queue, 0)
+            await consumer.commit(queue, 0)
+            await until(lambda: RequestCode.HEART_BEAT in tap.codes())
+        signer = RequestSigner(credentials)
+        assert len(tap.codes()) >= 7
+        for command in tap.commands:
+            ext = dict(command.ext or {})
+            signature = ext.pop("Signature")
+            assert ext["AccessKey"] == "alice"
+            assert ext.get("SecurityToken") == token
+            assert signer(ext, command.body)["Signature"] == signature
 
-    simulate(1, scenario)
+
+@in_loop(simulated)
+async def test_clients_of_other_credentials_share_no_connections_and_need_some(
+    simulation: Simulation, /
+) -> None:
+    async with (
+        scripted_cluster(simulation) as cluster,
+        producer_of(cluster, credentials=Credentials("a", "s")) as one,
+        producer_of(cluster, credentials=Credentials("b", "s")) as other,
+    ):
+        assert one.client_id != other.client_id
     with pytest.raises(ConfigError, match="both not empty"):
         Credentials("a", "")
 
@@ -282,67 +277,62 @@ class Notes(SendHook):
         self.said.append(f"after {context.queue.broker_name} {'good' if context.result else 'bad'}")
 
 
-def test_hooks_see_each_attempt_before_and_after() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        notes = Notes()
-        async with (
-            scripted_cluster(simulation, brokers=2) as cluster,
-            producer_of(cluster, hooks=[notes]) as producer,
-        ):
-            for broker in cluster.brokers:
-                broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.SYSTEM_BUSY))
-            cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].clear()
-            queue = MessageQueue("orders", "broker-a", 1)
-            with pytest.raises(SendError):
-                await producer.send("orders", b"x", queue=queue)
-            await producer.send(Message("orders", b"x", tags="t", delay_level=3), queue=queue)
-            assert notes.said == [
-                "before broker-a",
-                "after broker-a bad",
-                "before broker-a",
-                "after broker-a good",
-            ]
-            failed, done = notes.contexts
-            assert isinstance(failed.error, Exception)
-            assert done.result is not None
-            assert (done.kind, done.properties["TAGS"], done.address) == (
-                MessageKind.DELAY,
-                "t",
-                cluster.broker.address,
-            )
-            assert (done.state["n"], done.cost_ms >= 0) == (3, True)
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_hooks_see_each_attempt_before_and_after(simulation: Simulation, /) -> None:
+    notes = Notes()
+    async with (
+        scripted_cluster(simulation, brokers=2) as cluster,
+        producer_of(cluster, hooks=[notes]) as producer,
+    ):
+        for broker in cluster.brokers:
+            broker.script[RequestCode.SEND_MESSAGE_V2].append(refusal(ResponseCode.SYSTEM_BUSY))
+        cluster.brokers[1].script[RequestCode.SEND_MESSAGE_V2].clear()
+        queue = MessageQueue("orders", "broker-a", 1)
+        with pytest.raises(SendError):
+            await producer.send("orders", b"x", queue=queue)
+        await producer.send(Message("orders", b"x", tags="t", delay_level=3), queue=queue)
+        assert notes.said == [
+            "before broker-a",
+            "after broker-a bad",
+            "before broker-a",
+            "after broker-a good",
+        ]
+        failed, done = notes.contexts
+        assert isinstance(failed.error, Exception)
+        assert done.result is not None
+        assert (done.kind, done.properties["TAGS"], done.address) == (
+            MessageKind.DELAY,
+            "t",
+            cluster.broker.address,
+        )
+        assert (done.state["n"], done.cost_ms >= 0) == (3, True)
 
 
-def test_hooks_see_the_names_that_the_user_gave() -> None:
+@in_loop(simulated)
+async def test_hooks_see_the_names_that_the_user_gave(simulation: Simulation, /) -> None:
     """In a namespace they once saw ``north%orders``."""
-
-    async def scenario(simulation: Simulation) -> None:
-        notes = Notes()
-        async with scripted_cluster(simulation) as cluster:
-            cluster.name_server.route("north%orders", cluster.broker)
-            async with producer_of(
-                cluster, group="sellers", namespace="north", hooks=[notes]
-            ) as producer:
-                queue = (await producer.publish_queues("orders"))[1]
-                await producer.send("orders", b"x", queue=queue)
-                await producer.send_batch(
-                    [Message("orders", b"y"), Message("orders", b"z")], queue=queue
-                )
-                await producer.send_oneway("orders", b"x", queue=queue)
-        assert [(seen.group, seen.topic, seen.queue) for seen in notes.contexts] == [
-            ("sellers", "orders", queue)
-        ] * 3
-        results = [seen.result.queue for seen in notes.contexts if seen.result is not None]
-        assert results == [queue] * 2
-        assert queue == MessageQueue("orders", "broker-a", 1)
-        sent = cluster.broker.requests(SendMessageV2)
-        assert [(request.producer_group, request.topic) for request in sent] == [
-            ("north%sellers", "north%orders")
-        ] * 2
-
-    simulate(1, scenario)
+    notes = Notes()
+    async with scripted_cluster(simulation) as cluster:
+        cluster.name_server.route("north%orders", cluster.broker)
+        async with producer_of(
+            cluster, group="sellers", namespace="north", hooks=[notes]
+        ) as producer:
+            queue = (await producer.publish_queues("orders"))[1]
+            await producer.send("orders", b"x", queue=queue)
+            await producer.send_batch(
+                [Message("orders", b"y"), Message("orders", b"z")], queue=queue
+            )
+            await producer.send_oneway("orders", b"x", queue=queue)
+    assert [(seen.group, seen.topic, seen.queue) for seen in notes.contexts] == [
+        ("sellers", "orders", queue)
+    ] * 3
+    results = [seen.result.queue for seen in notes.contexts if seen.result is not None]
+    assert results == [queue] * 2
+    assert queue == MessageQueue("orders", "broker-a", 1)
+    sent = cluster.broker.requests(SendMessageV2)
+    assert [(request.producer_group, request.topic) for request in sent] == [
+        ("north%sellers", "north%orders")
+    ] * 2
 
 
 def test_hooks_see_the_names_that_the_user_gave_when_a_transaction_ends() -> None:
@@ -412,24 +402,21 @@ def test_a_hook_that_makes_the_properties_something_else_changes_nothing(
 
 
 @pytest.mark.parametrize("change", [{"UNIQ_KEY": "mine"}, {"UNIQ_KEY": ""}, {}])
-def test_a_hook_does_not_change_the_id_that_the_sender_is_told(change: dict[str, str]) -> None:
+@in_loop(simulated)
+async def test_a_hook_does_not_change_the_id_that_the_sender_is_told(
+    simulation: Simulation, /, change: dict[str, str]
+) -> None:
     class Renaming(SendHook):
         def before(self, context: SendContext) -> None:
             context.properties = {"added": "yes", **change}
 
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, hooks=[Renaming()]) as producer,
-        ):
-            result = await producer.send("orders", b"x")
-            stored = decode_entry(cluster.broker.entries["orders", result.queue.queue_id][0])
-            assert (stored.properties["added"], stored.properties["UNIQ_KEY"]) == (
-                "yes",
-                result.msg_id,
-            )
-
-    simulate(1, scenario)
+    async with (
+        scripted_cluster(simulation) as cluster,
+        producer_of(cluster, hooks=[Renaming()]) as producer,
+    ):
+        result = await producer.send("orders", b"x")
+        stored = decode_entry(cluster.broker.entries["orders", result.queue.queue_id][0])
+        assert (stored.properties["added"], stored.properties["UNIQ_KEY"]) == ("yes", result.msg_id)
 
 
 # --- errors
@@ -446,35 +433,28 @@ def test_a_hook_does_not_change_the_id_that_the_sender_is_told(change: dict[str,
         (ResponseCode.MESSAGE_ILLEGAL, "size, properties"),
     ],
 )
-def test_an_error_says_what_was_tried_how_long_it_took_what_was_answered_and_what_to_check(
-    code: int, remedy: str
+@in_loop(simulated)
+async def test_an_error_says_what_was_tried_how_long_it_took_what_was_answered_and_what_to_check(
+    simulation: Simulation, /, code: int, remedy: str
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, retries=1) as producer,
+    async with scripted_cluster(simulation) as cluster, producer_of(cluster, retries=1) as producer:
+        cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend([refusal(code, "because")] * 2)
+        with pytest.raises(SendError) as caught:
+            await producer.send("orders", b"x")
+        error = caught.value
+        text = str(error)
+        for part in (
+            "'orders'",
+            "broker-a",
+            cluster.broker.address,
+            f"code {int(code)}",
+            "because",
+            " ms: ",
+            remedy,
         ):
-            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend(
-                [refusal(code, "because")] * 2
-            )
-            with pytest.raises(SendError) as caught:
-                await producer.send("orders", b"x")
-            error = caught.value
-            text = str(error)
-            for part in (
-                "'orders'",
-                "broker-a",
-                cluster.broker.address,
-                f"code {int(code)}",
-                "because",
-                " ms: ",
-                remedy,
-            ):
-                assert part in text
-            assert (error.topic, error.code, set(error.brokers)) == ("orders", code, {"broker-a"})
-            assert error.spent_ms < 1000
-
-    simulate(1, scenario)
+            assert part in text
+        assert (error.topic, error.code, set(error.brokers)) == ("orders", code, {"broker-a"})
+        assert error.spent_ms < 1000
 
 
 @pytest.mark.parametrize(
@@ -482,83 +462,76 @@ def test_an_error_says_what_was_tried_how_long_it_took_what_was_answered_and_wha
     [{}, {"msgId": "x", "queueId": "zz", "queueOffset": "5"}, {"queueId": "0", "queueOffset": "5"}],
 )
 @pytest.mark.parametrize("hooked", [True, False])
-def test_a_good_answer_that_cannot_be_read_is_a_send_error_and_nothing_is_sent_twice(
-    ext: dict[str, str], hooked: bool
+@in_loop(simulated)
+async def test_a_good_answer_that_cannot_be_read_is_a_send_error_and_nothing_is_sent_twice(
+    simulation: Simulation, /, ext: dict[str, str], hooked: bool
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        notes = Notes()
-        settings = {"hooks": [notes]} if hooked else {}
-        async with (
-            scripted_cluster(simulation, brokers=2) as cluster,
-            producer_of(cluster, **settings) as producer,
-        ):
-            for broker in cluster.brokers:
-                answer = refusal(ResponseCode.SUCCESS)
-                answer.ext = ext
-                broker.script[RequestCode.SEND_MESSAGE_V2].extend([answer] * 2)
-            for _ in range(2):  # the first makes the connection, the second finds it
-                with pytest.raises(
-                    SendError,
-                    match=r"cannot be read: .*\. The message is most "
-                    r"likely stored",
-                ) as caught:
-                    await producer.send("orders", b"x", queue=MessageQueue("orders", "broker-a", 0))
-                assert (caught.value.topic, caught.value.brokers, caught.value.code) == (
-                    "orders",
-                    ("broker-a",),
-                    None,
-                )
-            with pytest.raises(SendError) as caught:
-                await producer.send("orders", b"x")
-            assert len(caught.value.brokers) == 1
-            assert sum(len(broker.requests(SendMessageV2)) for broker in cluster.brokers) == 3
-            assert [context.error is None for context in notes.contexts] == [False] * (
-                3 if hooked else 0
+    notes = Notes()
+    settings = {"hooks": [notes]} if hooked else {}
+    async with (
+        scripted_cluster(simulation, brokers=2) as cluster,
+        producer_of(cluster, **settings) as producer,
+    ):
+        for broker in cluster.brokers:
+            answer = refusal(ResponseCode.SUCCESS)
+            answer.ext = ext
+            broker.script[RequestCode.SEND_MESSAGE_V2].extend([answer] * 2)
+        for _ in range(2):  # the first makes the connection, the second finds it
+            with pytest.raises(
+                SendError,
+                match=r"cannot be read: .*\. The message is most "
+                r"likely stored",
+            ) as caught:
+                await producer.send("orders", b"x", queue=MessageQueue("orders", "broker-a", 0))
+            assert (caught.value.topic, caught.value.brokers, caught.value.code) == (
+                "orders",
+                ("broker-a",),
+                None,
             )
-            assert producer.statistics.given_up == 3
-
-    simulate(1, scenario)
+        with pytest.raises(SendError) as caught:
+            await producer.send("orders", b"x")
+        assert len(caught.value.brokers) == 1
+        assert sum(len(broker.requests(SendMessageV2)) for broker in cluster.brokers) == 3
+        assert [context.error is None for context in notes.contexts] == [False] * (
+            3 if hooked else 0
+        )
+        assert producer.statistics.given_up == 3
 
 
 @pytest.mark.parametrize(
     "settings", [{}, {"auto_batch": AutoBatch()}, {"back_pressure": BackPressure()}]
 )
-def test_what_is_no_queue_selector_or_batch_is_said_to_be_none(settings: dict[str, Any]) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, **settings) as producer,
-        ):
-            odd: Any = "broker-a:0"
-            with pytest.raises(
-                TypeError, match="queue='broker-a:0' is no MessageQueue; take one of"
-            ):
-                await producer.send("orders", b"x", queue=odd)
-            with pytest.raises(TypeError, match="selector='broker-a:0' is no function"):
-                await producer.send("orders", b"x", selector=odd)
-            for batch in (odd, 5, [odd]):
-                with pytest.raises(TypeError, match="a batch is a list of Message objects, not"):
-                    await producer.send_batch(batch)
-            with pytest.raises(MessageError, match="recall_handle=5 is no handle"):
-                await producer.recall("orders", 5)  # type: ignore[arg-type]
-            assert cluster.broker.entries == {}
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_what_is_no_queue_selector_or_batch_is_said_to_be_none(
+    simulation: Simulation, /, settings: dict[str, Any]
+) -> None:
+    async with (
+        scripted_cluster(simulation) as cluster,
+        producer_of(cluster, **settings) as producer,
+    ):
+        odd: Any = "broker-a:0"
+        with pytest.raises(TypeError, match="queue='broker-a:0' is no MessageQueue; take one of"):
+            await producer.send("orders", b"x", queue=odd)
+        with pytest.raises(TypeError, match="selector='broker-a:0' is no function"):
+            await producer.send("orders", b"x", selector=odd)
+        for batch in (odd, 5, [odd]):
+            with pytest.raises(TypeError, match="a batch is a list of Message objects, not"):
+                await producer.send_batch(batch)
+        with pytest.raises(MessageError, match="recall_handle=5 is no handle"):
+            await producer.recall("orders", 5)  # type: ignore[arg-type]
+        assert cluster.broker.entries == {}
 
 
-def test_a_broker_that_cannot_be_reached_is_named_with_its_advertised_address() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, retries=0) as producer,
-        ):
-            await producer.publish_queues("orders")
-            await asyncio.sleep(1)
-            await cluster.broker.stop()
-            await asyncio.sleep(1)
-            with pytest.raises(SendError, match=r"advertises .brokerIP1") as caught:
-                await producer.send("orders", b"x")
-            assert cluster.broker.address in str(caught.value)
-            assert caught.value.code is None
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_a_broker_that_cannot_be_reached_is_named_with_its_advertised_address(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation) as cluster, producer_of(cluster, retries=0) as producer:
+        await producer.publish_queues("orders")
+        await asyncio.sleep(1)
+        await cluster.broker.stop()
+        await asyncio.sleep(1)
+        with pytest.raises(SendError, match=r"advertises .brokerIP1") as caught:
+            await producer.send("orders", b"x")
+        assert cluster.broker.address in str(caught.value)
+        assert caught.value.code is None

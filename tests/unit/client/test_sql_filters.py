@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.loops import in_loop
 
 from turbopump import ConsumeFrom, Message, MessageQueue, Producer, PullConsumer, PushConsumer, Sql
 from turbopump.errors import ConfigError
@@ -25,39 +26,35 @@ async def fill(running: RunningBroker) -> None:
             )
 
 
-def test_a_push_consumer_gets_what_its_filter_takes() -> None:
-    async def story() -> None:
-        async with running_broker() as running:
-            await fill(running)
-            got = []
-            consumer = PushConsumer(
-                running.namesrv,
-                group="red",
-                topic="Goods",
-                tags=CHEAP_AND_RED,
-                consume_from=ConsumeFrom.FIRST,
-            )
-            async with consumer, asyncio.timeout(20):
-                async for message in consumer:
-                    got.append(message.body)
-                    if len(got) == len(WANTED):
-                        break
-            assert got == WANTED
-
-    asyncio.run(story())
+@in_loop
+async def test_a_push_consumer_gets_what_its_filter_takes() -> None:
+    async with running_broker() as running:
+        await fill(running)
+        got = []
+        consumer = PushConsumer(
+            running.namesrv,
+            group="red",
+            topic="Goods",
+            tags=CHEAP_AND_RED,
+            consume_from=ConsumeFrom.FIRST,
+        )
+        async with consumer, asyncio.timeout(20):
+            async for message in consumer:
+                got.append(message.body)
+                if len(got) == len(WANTED):
+                    break
+        assert got == WANTED
 
 
-def test_a_pull_may_have_a_filter_of_its_own() -> None:
-    async def story() -> None:
-        async with running_broker() as running:
-            await fill(running)
-            async with PullConsumer(running.namesrv, group="puller") as consumer:
-                queue = MessageQueue("Goods", running.broker.config.broker_name, 0)
-                pulled = await consumer.pull(queue, 0, tags=CHEAP_AND_RED)
-                assert [message.body for message in pulled.messages] == WANTED
-                assert len((await consumer.pull(queue, 0)).messages) == 10
-
-    asyncio.run(story())
+@in_loop
+async def test_a_pull_may_have_a_filter_of_its_own() -> None:
+    async with running_broker() as running:
+        await fill(running)
+        async with PullConsumer(running.namesrv, group="puller") as consumer:
+            queue = MessageQueue("Goods", running.broker.config.broker_name, 0)
+            pulled = await consumer.pull(queue, 0, tags=CHEAP_AND_RED)
+            assert [message.body for message in pulled.messages] == WANTED
+            assert len((await consumer.pull(queue, 0)).messages) == 10
 
 
 def test_what_is_no_filter_is_refused_at_once() -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 
 from turbopump import LitePullConsumer, MessageQueue, Producer, PushConsumer, SimpleConsumer
@@ -18,7 +19,7 @@ from turbopump.client.consumer.rebalance import QueueListeners
 from turbopump.errors import NotStartedError, RouteNotFoundError
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.clients import GetConsumerListByGroup
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 Consumer = PushConsumer | LitePullConsumer | SimpleConsumer
 
@@ -38,74 +39,66 @@ def consumer_of(kind: type[Consumer], cluster: ScriptedCluster, **settings: obje
         (SimpleConsumer, RequestCode.HEART_BEAT),
     ],
 )
-def test_a_start_that_is_given_up_leaves_no_member_behind(
-    kind: type[Consumer], silent: RequestCode
+@in_loop(simulated)
+async def test_a_start_that_is_given_up_leaves_no_member_behind(
+    simulation: Simulation, /, kind: type[Consumer], silent: RequestCode
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster:
-            cluster.broker.script[silent].append(None)  # it hangs for a while
-            consumer = consumer_of(kind, cluster)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(1), consumer:
-                    pass
-            await asyncio.sleep(70)
-            assert not cluster.broker.members["readers"], "nobody keeps queues that nobody consumes"
-            async with consumer:
-                assert list(cluster.broker.members["readers"]) == [consumer.client_id]
-            with pytest.raises(NotStartedError, match="is closed"):
-                await consumer.start()
-
-    simulate(1, scenario)
+    async with scripted_cluster(simulation) as cluster:
+        cluster.broker.script[silent].append(None)  # it hangs for a while
+        consumer = consumer_of(kind, cluster)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1), consumer:
+                pass
+        await asyncio.sleep(70)
+        assert not cluster.broker.members["readers"], "nobody keeps queues that nobody consumes"
+        async with consumer:
+            assert list(cluster.broker.members["readers"]) == [consumer.client_id]
+        with pytest.raises(NotStartedError, match="is closed"):
+            await consumer.start()
 
 
 @pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer, SimpleConsumer])
-def test_a_start_that_failed_may_be_called_again(kind: type[Consumer]) -> None:
+@in_loop(simulated)
+async def test_a_start_that_failed_may_be_called_again(
+    simulation: Simulation, /, kind: type[Consumer]
+) -> None:
     """It once said that the consumer was closed, which nobody had done."""
-
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster:
-            consumer = consumer_of(kind, cluster, instance_name="till")
-            cluster.name_server.silent = True
-            for _ in range(2):
-                with pytest.raises(RouteNotFoundError):
-                    await consumer.start()
-            cluster.name_server.silent = False
-            async with consumer:
-                assert list(cluster.broker.members["readers"]) == ["127.0.0.1@till"]
-
-    simulate(1, scenario)
+    async with scripted_cluster(simulation) as cluster:
+        consumer = consumer_of(kind, cluster, instance_name="till")
+        cluster.name_server.silent = True
+        for _ in range(2):
+            with pytest.raises(RouteNotFoundError):
+                await consumer.start()
+        cluster.name_server.silent = False
+        async with consumer:
+            assert list(cluster.broker.members["readers"]) == ["127.0.0.1@till"]
 
 
-def test_a_plain_listener_is_told_after_a_start_that_was_called_again() -> None:
+@in_loop
+async def test_a_plain_listener_is_told_after_a_start_that_was_called_again() -> None:
     """Its thread pool once ended with the first start."""
+    told: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
 
-    async def scenario() -> None:
-        told: asyncio.Queue[int] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
+    def listen(_topic: str, queues: Sequence[MessageQueue]) -> None:
+        loop.call_soon_threadsafe(told.put_nowait, len(queues))
 
-        def listen(_topic: str, queues: Sequence[MessageQueue]) -> None:
-            loop.call_soon_threadsafe(told.put_nowait, len(queues))
+    async def route(_topic: str) -> Any:
+        return SimpleNamespace(subscribe_queues=())
 
-        async def route(_topic: str) -> Any:
-            return SimpleNamespace(subscribe_queues=())
-
-        listeners = QueueListeners(None)
-        await listeners.add("orders", listen)
-        listeners.close()
-        spawn = lambda work, name: loop.create_task(work, name=name)  # noqa: E731
-        running = loop.create_task(
-            listeners.run(
-                cast(Any, SimpleNamespace(routes=SimpleNamespace(get=route), spawn=spawn))
-            )
-        )
-        await asyncio.sleep(0)  # it has looked at the route
-        queues = (MessageQueue("orders", "broker-a", 0),)
-        listeners.route_changed(cast(Any, SimpleNamespace(topic="orders", subscribe_queues=queues)))
-        assert await asyncio.wait_for(told.get(), 60) == 1
-        running.cancel()
-        listeners.close()
-
-    asyncio.run(scenario())
+    listeners = QueueListeners(None)
+    await listeners.add("orders", listen)
+    listeners.close()
+    spawn = lambda work, name: loop.create_task(work, name=name)  # noqa: E731
+    running = loop.create_task(
+        listeners.run(cast(Any, SimpleNamespace(routes=SimpleNamespace(get=route), spawn=spawn)))
+    )
+    await asyncio.sleep(0)  # it has looked at the route
+    queues = (MessageQueue("orders", "broker-a", 0),)
+    listeners.route_changed(cast(Any, SimpleNamespace(topic="orders", subscribe_queues=queues)))
+    assert await asyncio.wait_for(told.get(), 60) == 1
+    running.cancel()
+    listeners.close()
 
 
 class NoEntropy(Random):
@@ -118,58 +111,53 @@ class NoEntropy(Random):
 
 
 @pytest.mark.parametrize("trace", [False, True])
-def test_a_producer_whose_start_fails_leaves_its_place_and_may_be_started_once_more(
-    trace: bool,
+@in_loop(simulated)
+async def test_a_producer_whose_start_fails_leaves_its_place_and_may_be_started_once_more(
+    simulation: Simulation, /, trace: bool
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster:
-            source = NoEntropy(1)
-            settings = {**cluster.settings, "random": source, "instance_name": "till"}
-            producer = Producer(
-                cluster.name_server.address, group="sellers", trace=trace, **settings
-            )
-            async with Producer(cluster.name_server.address, group="others", **settings) as other:
-                source.there = False
-                with pytest.raises(OSError, match="no entropy"):
-                    await producer.start()
-                source.there = True
-                await other.send("orders", b"x")
-                await until(lambda: bool(cluster.broker.heartbeats))
-                assert [
-                    data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set
-                ] == ["others"]
-                async with Producer(cluster.name_server.address, group="sellers", **settings):
-                    pass
-                async with producer:
-                    await producer.send("orders", b"x")
-
-    simulate(1, scenario)
+    async with scripted_cluster(simulation) as cluster:
+        source = NoEntropy(1)
+        settings = {**cluster.settings, "random": source, "instance_name": "till"}
+        producer = Producer(cluster.name_server.address, group="sellers", trace=trace, **settings)
+        async with Producer(cluster.name_server.address, group="others", **settings) as other:
+            source.there = False
+            with pytest.raises(OSError, match="no entropy"):
+                await producer.start()
+            source.there = True
+            await other.send("orders", b"x")
+            await until(lambda: bool(cluster.broker.heartbeats))
+            assert [
+                data.group_name for data in cluster.broker.heartbeats[-1].producer_data_set
+            ] == ["others"]
+            async with Producer(cluster.name_server.address, group="sellers", **settings):
+                pass
+            async with producer:
+                await producer.send("orders", b"x")
 
 
 @pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])
-def test_a_start_that_is_overtaken_by_a_close_says_so_and_nothing_goes_on(
-    kind: type[Consumer],
+@in_loop(simulated)
+async def test_a_start_that_is_overtaken_by_a_close_says_so_and_nothing_goes_on(
+    simulation: Simulation, /, kind: type[Consumer]
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster:
-            cluster.broker.script[RequestCode.GET_CONSUMER_LIST_BY_GROUP].append(None)
-            consumer = consumer_of(kind, cluster)
-            start = asyncio.ensure_future(consumer.start())
-            await until(lambda: bool(cluster.broker.requests(GetConsumerListByGroup)))
-            await consumer.close()
-            with pytest.raises(NotStartedError, match="closed while it was started"):
-                await start
-            told = len(cluster.broker.received)
-            await asyncio.sleep(70)
-            assert len(cluster.broker.received) == told
-            assert not [task for task in asyncio.all_tasks() if "balancer" in task.get_name()]
-
-    simulate(1, scenario)
+    async with scripted_cluster(simulation) as cluster:
+        cluster.broker.script[RequestCode.GET_CONSUMER_LIST_BY_GROUP].append(None)
+        consumer = consumer_of(kind, cluster)
+        start = asyncio.ensure_future(consumer.start())
+        await until(lambda: bool(cluster.broker.requests(GetConsumerListByGroup)))
+        await consumer.close()
+        with pytest.raises(NotStartedError, match="closed while it was started"):
+            await start
+        told = len(cluster.broker.received)
+        await asyncio.sleep(70)
+        assert len(cluster.broker.received) == told
+        assert not [task for task in asyncio.all_tasks() if "balancer" in task.get_name()]
 
 
 @pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])
-def test_an_allocation_that_raises_is_told_and_the_next_one_counts(
-    kind: type[Consumer], caplog: pytest.LogCaptureFixture
+@in_loop(simulated)
+async def test_an_allocation_that_raises_is_told_and_the_next_one_counts(
+    simulation: Simulation, /, kind: type[Consumer], caplog: pytest.LogCaptureFixture
 ) -> None:
     rooms = {"nobody": "here"}
 
@@ -179,22 +167,17 @@ def test_an_allocation_that_raises_is_told_and_the_next_one_counts(
         assert rooms["everybody"]
         return allocate_average(queues, clients, client_id)
 
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=2) as cluster:
-            consumer = consumer_of(kind, cluster, allocation=allocate)
-            assert isinstance(consumer, PushConsumer | LitePullConsumer)
-            async with consumer:
-                await asyncio.sleep(30)
-                told = [
-                    record for record in caplog.records if "not rebalanced" in record.getMessage()
-                ]
-                assert [
-                    ("KeyError('everybody')" in record.getMessage(), bool(record.exc_info))
-                    for record in told
-                ] == [(True, True)]
-                rooms["everybody"] = "here"
-                await asyncio.sleep(2)
-                ours = consumer.queues if isinstance(consumer, PushConsumer) else consumer.assigned
-                assert ours == [MessageQueue("orders", "broker-a", number) for number in range(2)]
-
-    simulate(1, scenario)
+    async with scripted_cluster(simulation, queues=2) as cluster:
+        consumer = consumer_of(kind, cluster, allocation=allocate)
+        assert isinstance(consumer, PushConsumer | LitePullConsumer)
+        async with consumer:
+            await asyncio.sleep(30)
+            told = [record for record in caplog.records if "not rebalanced" in record.getMessage()]
+            assert [
+                ("KeyError('everybody')" in record.getMessage(), bool(record.exc_info))
+                for record in told
+            ] == [(True, True)]
+            rooms["everybody"] = "here"
+            await asyncio.sleep(2)
+            ours = consumer.queues if isinstance(consumer, PushConsumer) else consumer.assigned
+            assert ours == [MessageQueue("orders", "broker-a", number) for number in range(2)]

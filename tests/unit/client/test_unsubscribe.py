@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import (
     ScriptedBroker,
     ScriptedCluster,
@@ -31,7 +32,7 @@ from turbopump.protocol.requests.assignment import UnlockBatchMq
 from turbopump.protocol.requests.pop import PopMessage
 from turbopump.protocol.requests.pull import PullMessage
 from turbopump.testing import BrokerThread
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 WAYS: dict[str, dict[str, Any]] = {
     "pulled": {},
@@ -79,40 +80,38 @@ def topics_of_the_heartbeat(cluster: ScriptedCluster) -> set[str]:
 
 
 @EVERY_WAY
-def test_a_topic_that_is_given_up_is_left_where_it_is_done_and_taken_up_again_from_there(
-    way: str,
+@in_loop(simulated)
+async def test_a_topic_that_is_given_up_is_left_where_it_is_done_and_taken_up_again_from_there(
+    simulation: Simulation, /, way: str
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        handled = Handled()
-        async with (
-            cluster_of(simulation, way) as cluster,
-            consumer_by(way, cluster, simulation, handled) as consumer,
-        ):
-            await consumer.subscribe("bills")
-            store(cluster, "orders", b"o0", b"o1")
-            store(cluster, "bills", b"b0")
-            await until(lambda: len(handled.bodies) == 3)
-            if way != "broadcast" and "popped" not in way:
-                assert committed(cluster) != 2, "the pulls have committed a part"
-            await consumer.unsubscribe("orders")
-            if way != "broadcast" and "popped" not in way:
-                await until(lambda: committed(cluster) == 2)
-            assert {queue.topic for queue in consumer.queues} == {"bills"}
-            await until(lambda: topics_of_the_heartbeat(cluster) == {"bills"})
-            if way == "in order":
-                await until(lambda: sorted(unlocked(cluster)) == [0, 1])
-            await asyncio.sleep(6)  # a pop that is under way ends
-            asked = len(asked_for_orders(cluster))
-            store(cluster, "orders", b"o2")
-            store(cluster, "bills", b"b1")
-            await until(lambda: b"b1" in handled.bodies)
-            await asyncio.sleep(60)
-            assert (len(asked_for_orders(cluster)), handled.bodies.count(b"o2")) == (asked, 0)
-            await consumer.subscribe("orders")
-            await until(lambda: b"o2" in handled.bodies)
-            assert sorted(handled.bodies) == [b"b0", b"b1", b"o0", b"o1", b"o2"]
-
-    simulate(1, scenario)
+    handled = Handled()
+    async with (
+        cluster_of(simulation, way) as cluster,
+        consumer_by(way, cluster, simulation, handled) as consumer,
+    ):
+        await consumer.subscribe("bills")
+        store(cluster, "orders", b"o0", b"o1")
+        store(cluster, "bills", b"b0")
+        await until(lambda: len(handled.bodies) == 3)
+        if way != "broadcast" and "popped" not in way:
+            assert committed(cluster) != 2, "the pulls have committed a part"
+        await consumer.unsubscribe("orders")
+        if way != "broadcast" and "popped" not in way:
+            await until(lambda: committed(cluster) == 2)
+        assert {queue.topic for queue in consumer.queues} == {"bills"}
+        await until(lambda: topics_of_the_heartbeat(cluster) == {"bills"})
+        if way == "in order":
+            await until(lambda: sorted(unlocked(cluster)) == [0, 1])
+        await asyncio.sleep(6)  # a pop that is under way ends
+        asked = len(asked_for_orders(cluster))
+        store(cluster, "orders", b"o2")
+        store(cluster, "bills", b"b1")
+        await until(lambda: b"b1" in handled.bodies)
+        await asyncio.sleep(60)
+        assert (len(asked_for_orders(cluster)), handled.bodies.count(b"o2")) == (asked, 0)
+        await consumer.subscribe("orders")
+        await until(lambda: b"o2" in handled.bodies)
+        assert sorted(handled.bodies) == [b"b0", b"b1", b"o0", b"o1", b"o2"]
 
 
 def unlocked(cluster: ScriptedCluster) -> list[int]:
@@ -126,95 +125,91 @@ def asked_for_orders(cluster: ScriptedCluster) -> list[object]:
 
 
 @EVERY_WAY
-def test_however_early_a_topic_is_given_up_after_it_was_taken_up_no_queue_of_it_stays(
-    way: str,
+@in_loop(simulated)
+async def test_however_early_a_topic_is_given_up_after_it_was_taken_up_no_queue_of_it_stays(
+    simulation: Simulation, /, way: str
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        handled = Handled()
-        async with (
-            cluster_of(simulation, way) as cluster,
-            consumer_by(way, cluster, simulation, handled) as consumer,
-        ):
-            for turns in range(80):
-                await consumer.subscribe("bills")
-                for _ in range(turns % 40):
-                    await asyncio.sleep(0 if turns < 40 else 0.0002)
-                await consumer.unsubscribe("bills")
-                await asyncio.sleep(5)
-                assert {queue.topic for queue in consumer.queues} == {"orders"}
-            assert not [queue for _, queue in cluster.broker.holders if queue.topic == "bills"]
+    handled = Handled()
+    async with (
+        cluster_of(simulation, way) as cluster,
+        consumer_by(way, cluster, simulation, handled) as consumer,
+    ):
+        for turns in range(80):
             await consumer.subscribe("bills")
-            store(cluster, "bills", b"b0")
-            await until(lambda: handled.bodies == [b"b0"])
+            for _ in range(turns % 40):
+                await asyncio.sleep(0 if turns < 40 else 0.0002)
+            await consumer.unsubscribe("bills")
+            await asyncio.sleep(5)
+            assert {queue.topic for queue in consumer.queues} == {"orders"}
+        assert not [queue for _, queue in cluster.broker.holders if queue.topic == "bills"]
+        await consumer.subscribe("bills")
+        store(cluster, "bills", b"b0")
+        await until(lambda: handled.bodies == [b"b0"])
 
-    simulate(1, scenario)
 
+@in_loop(simulated)
+async def test_in_order_a_queue_is_free_when_its_handler_has_ended_and_is_committed(
+    simulation: Simulation, /
+) -> None:
+    go_on = asyncio.Event()
+    begun: list[bytes] = []
 
-def test_in_order_a_queue_is_free_when_its_handler_has_ended_and_is_committed() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        go_on = asyncio.Event()
-        begun: list[bytes] = []
+    async def handle(message: Delivery) -> None:
+        begun.append(message.body)
+        await go_on.wait()
 
-        async def handle(message: Delivery) -> None:
-            begun.append(message.body)
-            await go_on.wait()
-
-        way = "in order"
-        async with (
-            cluster_of(simulation, way) as cluster,
-            consumer_by(way, cluster, simulation, handle) as consumer,
-        ):
-            store(cluster, "orders", b"o0", b"o1")
-            await until(lambda: begun == [b"o0"])
-            await consumer.unsubscribe("orders")
-            await asyncio.sleep(10)
-            assert unlocked(cluster) == [1]
-            go_on.set()
-            await until(lambda: committed(cluster) == 1)
-            await until(lambda: unlocked(cluster) == [1, 0])
-            assert begun == [b"o0"]
-
-    simulate(1, scenario)
+    way = "in order"
+    async with (
+        cluster_of(simulation, way) as cluster,
+        consumer_by(way, cluster, simulation, handle) as consumer,
+    ):
+        store(cluster, "orders", b"o0", b"o1")
+        await until(lambda: begun == [b"o0"])
+        await consumer.unsubscribe("orders")
+        await asyncio.sleep(10)
+        assert unlocked(cluster) == [1]
+        go_on.set()
+        await until(lambda: committed(cluster) == 1)
+        await until(lambda: unlocked(cluster) == [1, 0])
+        assert begun == [b"o0"]
 
 
 @EVERY_WAY
-def test_a_handler_may_give_up_its_own_topic(way: str) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        got: list[bytes] = []
+@in_loop(simulated)
+async def test_a_handler_may_give_up_its_own_topic(simulation: Simulation, /, way: str) -> None:
+    got: list[bytes] = []
 
-        async def handle(message: Delivery) -> None:
-            got.append(message.body)
-            await consumer.unsubscribe(message.topic)
+    async def handle(message: Delivery) -> None:
+        got.append(message.body)
+        await consumer.unsubscribe(message.topic)
 
-        async with cluster_of(simulation, way) as cluster:
-            store(cluster, "orders", b"o0", b"o1")
-            consumer = consumer_by(way, cluster, simulation, handle)
-            consumer.set_concurrency(1)
-            async with consumer:
-                await until(lambda: bool(got))
-                await asyncio.sleep(90)
-                assert (got, consumer.queues) == ([b"o0"], [])
-
-    simulate(1, scenario)
+    async with cluster_of(simulation, way) as cluster:
+        store(cluster, "orders", b"o0", b"o1")
+        consumer = consumer_by(way, cluster, simulation, handle)
+        consumer.set_concurrency(1)
+        async with consumer:
+            await until(lambda: bool(got))
+            await asyncio.sleep(90)
+            assert (got, consumer.queues) == ([b"o0"], [])
 
 
-def test_what_was_not_consumed_can_be_given_up_silently_and_before_the_start() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with cluster_of(simulation, "pulled") as cluster:
-            consumer = consumer_of(cluster, handler=Handled())
+@in_loop(simulated)
+async def test_what_was_not_consumed_can_be_given_up_silently_and_before_the_start(
+    simulation: Simulation, /
+) -> None:
+    async with cluster_of(simulation, "pulled") as cluster:
+        consumer = consumer_of(cluster, handler=Handled())
+        await consumer.unsubscribe("never")
+        await consumer.unsubscribe("orders")
+        with pytest.raises(ConfigError, match="nothing to consume"):
+            await consumer.start()
+        await consumer.subscribe("bills")
+        async with consumer:
             await consumer.unsubscribe("never")
-            await consumer.unsubscribe("orders")
-            with pytest.raises(ConfigError, match="nothing to consume"):
-                await consumer.start()
-            await consumer.subscribe("bills")
-            async with consumer:
-                await consumer.unsubscribe("never")
-                assert consumer.queues == [
-                    MessageQueue("bills", "broker-a", 0),
-                    MessageQueue("bills", "broker-a", 1),
-                ]
-
-    simulate(1, scenario)
+            assert consumer.queues == [
+                MessageQueue("bills", "broker-a", 0),
+                MessageQueue("bills", "broker-a", 1),
+            ]
 
 
 def test_without_await_a_topic_is_given_up_too() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.client.test_handler_threads import PATIENCE_S, Queue, message_of, messages_of, until
 
 from turbopump import Message, TransactionState
@@ -81,51 +82,47 @@ def on_a_loop_thread(story: Callable[[], Any]) -> None:
 
 @names
 @forms
-def test_a_function_that_raises_it_has_failed_and_whoever_asked_is_told(
+@in_loop(on_a_loop_thread)
+async def test_a_function_that_raises_it_has_failed_and_whoever_asked_is_told(
     form: Any, error: BaseException
 ) -> None:
-    async def story() -> None:
-        function = UserFunction(form(error), threads=1, name="test")
-        with pytest.raises(RuntimeError) as failure:
-            await function.call("a")
-        function.close()
-        assert failure.value.__cause__ is error
-
-    on_a_loop_thread(story)
+    function = UserFunction(form(error), threads=1, name="test")
+    with pytest.raises(RuntimeError) as failure:
+        await function.call("a")
+    function.close()
+    assert failure.value.__cause__ is error
 
 
 @names
 @forms
-def test_a_handler_that_raises_it_gets_the_message_again_and_the_next_one_too(
+@in_loop(on_a_loop_thread)
+async def test_a_handler_that_raises_it_gets_the_message_again_and_the_next_one_too(
     form: Any, error: BaseException
 ) -> None:
-    async def story() -> None:
-        wild, queue, ready = form(error), Queue(), ReadyMessages(None)
+    wild, queue, ready = form(error), Queue(), ReadyMessages(None)
 
-        if form is coroutine:
+    if form is coroutine:
 
-            async def handle(message: Any) -> None:
-                if message.queue_offset == 1:
-                    await wild(message)
-        else:
+        async def handle(message: Any) -> None:
+            if message.queue_offset == 1:
+                await wild(message)
+    else:
 
-            def handle(message: Any) -> Any:
-                return wild(message) if message.queue_offset == 1 else None
+        def handle(message: Any) -> Any:
+            return wild(message) if message.queue_offset == 1 else None
 
-        kind = HandlerPool if form is coroutine else HandlerThreads
-        pool = kind(handle, ready, concurrency=1)
-        pool.start()
-        ready.put(messages_of(queue, 3))
-        await until(lambda: len(queue.said) == 3)
-        with pytest.raises((RuntimeError, StopIteration)):  # as when an operator has one handled
-            await pool.call(message_of(queue, 1))
-        ready.close()
-        await pool.stop(PATIENCE_S)
-        assert (queue.said[0], queue.said[2]) == ("done", "done")
-        assert queue.said[1].startswith("failed")
-        assert type(error).__name__ in queue.said[1]
-
-    on_a_loop_thread(story)
+    kind = HandlerPool if form is coroutine else HandlerThreads
+    pool = kind(handle, ready, concurrency=1)
+    pool.start()
+    ready.put(messages_of(queue, 3))
+    await until(lambda: len(queue.said) == 3)
+    with pytest.raises((RuntimeError, StopIteration)):  # as when an operator has one handled
+        await pool.call(message_of(queue, 1))
+    ready.close()
+    await pool.stop(PATIENCE_S)
+    assert (queue.said[0], queue.said[2]) == ("done", "done")
+    assert queue.said[1].startswith("failed")
+    assert type(error).__name__ in queue.said[1]
 
 
 def test_ctrl_c_in_a_coroutine_on_the_main_thread_is_nobodys_failure() -> None:
