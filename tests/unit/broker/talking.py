@@ -193,15 +193,15 @@ async def talking(
         await broker.close()
 
 
-def converse(directory: Path, scene: Callable[[Talk], Awaitable[None]], **config: Any) -> None:
-    """Run ``scene`` with a broker on ``directory``; whatever reaches the loop's exception handler
+def converse(story: Callable[[Talk], Awaitable[None]], tmp_path: Path, **config: Any) -> None:
+    """Run a story with a broker on ``tmp_path``; whatever reaches the loop's exception handler
     fails the test."""
 
     async def main() -> None:
-        async with talking(directory, **config) as talk:
-            await scene(talk)
+        async with talking(tmp_path, **config) as talk:
+            await story(talk)
 
-    watched(main())
+    watched(main)
 
 
 def take_nothing(broker: Broker, cause: str) -> None:
@@ -211,7 +211,7 @@ def take_nothing(broker: Broker, cause: str) -> None:
     broker.store.space.refusal = cause
 
 
-def watched(main: Coroutine[Any, Any, None]) -> None:
+def watched(story: Callable[[], Awaitable[None]]) -> None:
     """``asyncio.run``, but nothing may be left to the loop's exception handler."""
     uncaught: list[dict[str, Any]] = []
 
@@ -219,7 +219,7 @@ def watched(main: Coroutine[Any, Any, None]) -> None:
         asyncio.get_running_loop().set_exception_handler(
             lambda _loop, context: uncaught.append(context)
         )
-        await main
+        await story()
         await asyncio.sleep(0)
 
     asyncio.run(run())

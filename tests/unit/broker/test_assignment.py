@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, converse, subscription, talking, watched
 
 from turbopump.broker.handlers.assignment import allocate_for_pop, average, by_circle
@@ -84,52 +85,46 @@ async def set_mode(talk: Talk, **fields: Any) -> int:
     return (await talk.client.ask(SetMessageRequestMode(), fastjson.encode(body))).code
 
 
-def test_consumers_that_pull_share_the_queues(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
+@in_loop(converse)
+async def test_consumers_that_pull_share_the_queues(talk: Talk, /) -> None:
+    await talk.client.create(queues=3)
+    other = talk.another()
+    await talk.client.join("one", "g", subscription("T"))
+    await other.join("two", "g", subscription("T"))
+    assert await assigned(talk, "one") == [(0, "PULL"), (1, "PULL")]
+    assert await assigned(talk, "two") == [(2, "PULL")]
+    assert await assigned(talk, "one", messageModel="BROADCASTING") == [
+        (0, "PULL"),
+        (1, "PULL"),
+        (2, "PULL"),
+    ]
+    assert await assigned(talk, "one", topic="none") is None
+    assert await assigned(talk, "one", strategyName="OWN") is None
+    assert await assigned(talk, "one", consumerGroup="nobody") is None
+
+
+@in_loop(watched)
+async def test_a_mode_is_kept_over_a_restart(tmp_path: Path) -> None:
+    async with talking(tmp_path) as talk:
         await talk.client.create(queues=3)
-        other = talk.another()
         await talk.client.join("one", "g", subscription("T"))
-        await other.join("two", "g", subscription("T"))
-        assert await assigned(talk, "one") == [(0, "PULL"), (1, "PULL")]
-        assert await assigned(talk, "two") == [(2, "PULL")]
-        assert await assigned(talk, "one", messageModel="BROADCASTING") == [
-            (0, "PULL"),
-            (1, "PULL"),
-            (2, "PULL"),
-        ]
-        assert await assigned(talk, "one", topic="none") is None
-        assert await assigned(talk, "one", strategyName="OWN") is None
-        assert await assigned(talk, "one", consumerGroup="nobody") is None
-
-    converse(tmp_path, scene)
-
-
-def test_a_mode_is_kept_over_a_restart(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as talk:
-            await talk.client.create(queues=3)
-            await talk.client.join("one", "g", subscription("T"))
-            assert await set_mode(talk) == ResponseCode.SUCCESS
-            assert await assigned(talk, "one") == [(-1, "POP")]
-            assert await set_mode(talk, topic="%RETRY%g") == ResponseCode.NO_PERMISSION
-            assert await set_mode(talk, topic="none") == ResponseCode.TOPIC_NOT_EXIST
-            assert (
-                await set_mode(talk, consumer_group="no/name")
-                == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-            )
-        async with talking(tmp_path) as talk:
-            await talk.client.join("one", "g", subscription("T"))
-            assert await assigned(talk, "one") == [(-1, "POP")]
-            assert await assigned(talk, "one", topic="%RETRY%g") == [(0, "PULL")]
-
-    watched(main())
-
-
-def test_the_default_mode_is_the_brokers(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create(queues=3)
+        assert await set_mode(talk) == ResponseCode.SUCCESS
+        assert await assigned(talk, "one") == [(-1, "POP")]
+        assert await set_mode(talk, topic="%RETRY%g") == ResponseCode.NO_PERMISSION
+        assert await set_mode(talk, topic="none") == ResponseCode.TOPIC_NOT_EXIST
+        assert (
+            await set_mode(talk, consumer_group="no/name")
+            == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        )
+    async with talking(tmp_path) as talk:
         await talk.client.join("one", "g", subscription("T"))
         assert await assigned(talk, "one") == [(-1, "POP")]
         assert await assigned(talk, "one", topic="%RETRY%g") == [(0, "PULL")]
 
-    converse(tmp_path, scene, default_message_request_mode="POP")
+
+@in_loop(converse, default_message_request_mode="POP")
+async def test_the_default_mode_is_the_brokers(talk: Talk, /) -> None:
+    await talk.client.create(queues=3)
+    await talk.client.join("one", "g", subscription("T"))
+    assert await assigned(talk, "one") == [(-1, "POP")]
+    assert await assigned(talk, "one", topic="%RETRY%g") == [(0, "PULL")]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, in_virtual_time, pull
 
 from turbopump.protocol.codes import ResponseCode
@@ -59,115 +60,113 @@ async def writable_after(talk: Talk, disk: SimulatedDisk) -> float:
     return disk.loop.time() - began
 
 
-def test_a_full_disk_refuses_with_the_exact_cause_until_there_is_room_and_reading_goes_on() -> None:
-    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
-        await talk.client.send(b"before")
-        await asyncio.sleep(3)  # its index file and the next segment are there
-        use(disk, 89.5)
-        await asyncio.sleep(3)
-        await talk.client.send(b"at 90 %")
-        use(disk, 90.5)
-        await asyncio.sleep(3)
-        code, remark = await talk.client.code(SEND, b"refused")
-        assert code == ResponseCode.SERVICE_NOT_AVAILABLE
-        free = disk.space(ROOT).free
-        assert (
-            f"the disk of /store/commitlog is full: 91 % used, {free} of {disk.capacity} bytes free"
-        ) in remark
-        assert "diskSpaceWarningLevelRatio=90 %" in remark
-        assert "fileReservedTime" in remark
-        assert await talk.client.all_bodies() == [b"before", b"at 90 %"]
-        use(disk, 86)
-        await asyncio.sleep(30)
-        assert (
-            await talk.client.ask(SEND, b"refused")
-        ).code == ResponseCode.SERVICE_NOT_AVAILABLE, "not at the first byte"
-        use(disk, 84)
-        assert await writable_after(talk, disk) <= 2.5
-
-    on_disk(scene, clean_file_forcibly_enable=False)
-
-
-def test_a_disk_may_be_judged_by_its_free_bytes_alone() -> None:
-    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
-        disk.files[Path("/of another program")] = SimulatedFile(bytes(64 << 20), synced=True)
-        talk.broker.store.space.limits = SpaceLimits(free_min=1)
-        use(disk, 99)
-        await talk.client.send(b"taken")
-        await asyncio.sleep(3)
-        free = disk.space(ROOT).free
-        talk.broker.store.space.limits = SpaceLimits(free_min=free)
-        await asyncio.sleep(3)
-        await talk.client.send(b"taken")
-        disk.capacity -= 1
-        await asyncio.sleep(3)
-        code, remark = await talk.client.code(SEND, b"refused")
-        assert code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert (
-            f"diskFreeSpaceMin={free}, and sends are taken again from {free * 3 // 2} on" in remark
-        )
-        disk.capacity += free // 2
-        assert (await talk.client.ask(SEND, b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE
-        disk.capacity += 1
-        assert await writable_after(talk, disk) <= 2.5
-
-    on_disk(scene, clean_file_forcibly_enable=False)
+@in_loop(on_disk, clean_file_forcibly_enable=False)
+async def test_a_full_disk_refuses_with_the_exact_cause_until_there_is_room_and_reading_goes_on(
+    talk: Talk, disk: SimulatedDisk, /
+) -> None:
+    await talk.client.send(b"before")
+    await asyncio.sleep(3)  # its index file and the next segment are there
+    use(disk, 89.5)
+    await asyncio.sleep(3)
+    await talk.client.send(b"at 90 %")
+    use(disk, 90.5)
+    await asyncio.sleep(3)
+    code, remark = await talk.client.code(SEND, b"refused")
+    assert code == ResponseCode.SERVICE_NOT_AVAILABLE
+    free = disk.space(ROOT).free
+    assert (
+        f"the disk of /store/commitlog is full: 91 % used, {free} of {disk.capacity} bytes free"
+    ) in remark
+    assert "diskSpaceWarningLevelRatio=90 %" in remark
+    assert "fileReservedTime" in remark
+    assert await talk.client.all_bodies() == [b"before", b"at 90 %"]
+    use(disk, 86)
+    await asyncio.sleep(30)
+    assert (await talk.client.ask(SEND, b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE, (
+        "not at the first byte"
+    )
+    use(disk, 84)
+    assert await writable_after(talk, disk) <= 2.5
 
 
-def test_a_file_that_finds_no_room_refuses_sends_until_it_does() -> None:
-    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
-        sent = []
-        disk.capacity = disk.capacity - disk.space(ROOT).free + SEGMENT // 2
-        for number in range(1000):
-            body = b"%d " % number + KIB
-            code, remark = await talk.client.code(SEND, body)
-            if code != ResponseCode.SUCCESS:
-                break
-            sent.append(body)
-        assert code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert (
-            f"there is no room for a file of {SEGMENT} bytes in /store/commitlog (No space "
-            "left on device"
-        ) in remark
-        await asyncio.sleep(3)
-        code, remark = await talk.client.code(SEND, b"small")
-        assert code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert f"of {disk.capacity} bytes free" in remark
-        assert await talk.client.all_bodies() == sent
-        disk.capacity += SEGMENT
-        assert await writable_after(talk, disk) <= 2.5
-        assert len(await talk.client.all_bodies()) == len(sent) + 1
-
-    on_disk(scene, disk_free_space_min=1)
+@in_loop(on_disk, clean_file_forcibly_enable=False)
+async def test_a_disk_may_be_judged_by_its_free_bytes_alone(
+    talk: Talk, disk: SimulatedDisk, /
+) -> None:
+    disk.files[Path("/of another program")] = SimulatedFile(bytes(64 << 20), synced=True)
+    talk.broker.store.space.limits = SpaceLimits(free_min=1)
+    use(disk, 99)
+    await talk.client.send(b"taken")
+    await asyncio.sleep(3)
+    free = disk.space(ROOT).free
+    talk.broker.store.space.limits = SpaceLimits(free_min=free)
+    await asyncio.sleep(3)
+    await talk.client.send(b"taken")
+    disk.capacity -= 1
+    await asyncio.sleep(3)
+    code, remark = await talk.client.code(SEND, b"refused")
+    assert code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert f"diskFreeSpaceMin={free}, and sends are taken again from {free * 3 // 2} on" in remark
+    disk.capacity += free // 2
+    assert (await talk.client.ask(SEND, b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    disk.capacity += 1
+    assert await writable_after(talk, disk) <= 2.5
 
 
-def test_a_disk_that_fills_up_loses_its_oldest_messages_and_goes_on() -> None:
-    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
-        disk.capacity = 40 * SEGMENT
-        count = 0
+@in_loop(on_disk, disk_free_space_min=1)
+async def test_a_file_that_finds_no_room_refuses_sends_until_it_does(
+    talk: Talk, disk: SimulatedDisk, /
+) -> None:
+    sent = []
+    disk.capacity = disk.capacity - disk.space(ROOT).free + SEGMENT // 2
+    for number in range(1000):
+        body = b"%d " % number + KIB
+        code, remark = await talk.client.code(SEND, body)
+        if code != ResponseCode.SUCCESS:
+            break
+        sent.append(body)
+    assert code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert (
+        f"there is no room for a file of {SEGMENT} bytes in /store/commitlog (No space "
+        "left on device"
+    ) in remark
+    await asyncio.sleep(3)
+    code, remark = await talk.client.code(SEND, b"small")
+    assert code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert f"of {disk.capacity} bytes free" in remark
+    assert await talk.client.all_bodies() == sent
+    disk.capacity += SEGMENT
+    assert await writable_after(talk, disk) <= 2.5
+    assert len(await talk.client.all_bodies()) == len(sent) + 1
+
+
+@in_loop(on_disk)
+async def test_a_disk_that_fills_up_loses_its_oldest_messages_and_goes_on(
+    talk: Talk, disk: SimulatedDisk, /
+) -> None:
+    disk.capacity = 40 * SEGMENT
+    count = 0
+    for _ in range(60):
         for _ in range(60):
-            for _ in range(60):
-                await talk.client.send(b"%d " % count + KIB)
-                count += 1
-            await asyncio.sleep(2.5)
-        assert count * 1024 > 50 * SEGMENT
-        low = int((await talk.client.ask(GetMinOffset(topic="T", queue_id=0))).ext["offset"])
-        assert low > 1000
-        assert disk.space(ROOT).used_percent <= 90
-        answer, header = await talk.client.pull(0)
-        assert (answer.code, header.next_begin_offset, header.min_offset) == (
-            ResponseCode.PULL_OFFSET_MOVED,
-            low,
-            low,
-        )
-        kept = []
-        offset = low
-        while messages := await talk.client.messages(offset):
-            kept += [int(message.body.split()[0]) for message in messages]
-            offset = kept[-1] + 1
-        assert kept == list(range(low, count))
-
-    on_disk(scene)
+            await talk.client.send(b"%d " % count + KIB)
+            count += 1
+        await asyncio.sleep(2.5)
+    assert count * 1024 > 50 * SEGMENT
+    low = int((await talk.client.ask(GetMinOffset(topic="T", queue_id=0))).ext["offset"])
+    assert low > 1000
+    assert disk.space(ROOT).used_percent <= 90
+    answer, header = await talk.client.pull(0)
+    assert (answer.code, header.next_begin_offset, header.min_offset) == (
+        ResponseCode.PULL_OFFSET_MOVED,
+        low,
+        low,
+    )
+    kept = []
+    offset = low
+    while messages := await talk.client.messages(offset):
+        kept += [int(message.body.split()[0]) for message in messages]
+        offset = kept[-1] + 1
+    assert kept == list(range(low, count))
 
 
 @pytest.mark.parametrize("gone", [True, False])
@@ -191,17 +190,17 @@ def test_messages_are_kept_for_as_long_as_asked_and_go_at_the_hours_asked_for(go
     on_disk(scene, file_reserved_time=1, delete_when=hours)
 
 
-def test_a_disk_that_does_not_say_how_much_room_there_is_holds_nobody_up() -> None:
-    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
-        disk.sync_seconds = (3600.0, 3600.0)
-        await asyncio.sleep(5)
-        began = disk.loop.time()
-        for _ in range(50):
-            await talk.client.send(b"taken")
-        assert disk.loop.time() - began < 5
-        assert len(await talk.client.all_bodies()) == 50
-
-    on_disk(scene)
+@in_loop(on_disk)
+async def test_a_disk_that_does_not_say_how_much_room_there_is_holds_nobody_up(
+    talk: Talk, disk: SimulatedDisk, /
+) -> None:
+    disk.sync_seconds = (3600.0, 3600.0)
+    await asyncio.sleep(5)
+    began = disk.loop.time()
+    for _ in range(50):
+        await talk.client.send(b"taken")
+    assert disk.loop.time() - began < 5
+    assert len(await talk.client.all_bodies()) == 50
 
 
 def test_an_error_of_the_question_is_reported_once_and_changes_nothing(

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, pull, talking, until, watched
 
 from turbopump.errors import ConnectionLostError
@@ -54,99 +55,84 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     return Reads(monkeypatch)
 
 
-def after_a_restart(directory: Path, scene: Callable[[Talk], Awaitable[None]]) -> None:
+def after_a_restart(story: Callable[[Talk], Awaitable[None]], tmp_path: Path) -> None:
     """A broker gets ten messages and stops; the scene has the next one."""
 
     async def main() -> None:
-        async with talking(directory) as talk:
+        async with talking(tmp_path) as talk:
             for number in range(COUNT):
                 await talk.client.send(b"%d" % number, properties=f"TAGS\x01{'ab'[number % 2]}\x02")
-        async with talking(directory) as talk:
-            await scene(talk)
+        async with talking(tmp_path) as talk:
+            await story(talk)
 
-    watched(main())
+    watched(main)
 
 
-def test_a_cold_pull_is_answered_when_the_thread_has_read_and_holds_up_nobody(
-    tmp_path: Path, reads: Reads
+@in_loop(after_a_restart)
+async def test_a_cold_pull_is_answered_when_the_thread_has_read_and_holds_up_nobody(
+    talk: Talk, /, reads: Reads
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        pulling = asyncio.ensure_future(talk.client.pull(0))
-        await until(lambda: talk.broker.store.cold_reads.under_way == 1)
-        sent = await talk.client.send(b"meanwhile")
-        assert sent.queue_offset == COUNT
-        hot = await talk.client.messages(COUNT)
-        assert [message.body for message in hot] == [b"meanwhile"], (
-            "on the same connection, before the cold one"
-        )
-        assert not pulling.done()
-        reads.let_go()
-        answer, header = await pulling
-        assert (answer.code, answer.remark) == (0, "FOUND")
-        assert [message.body for message in decode_entries(answer.body)] == [
-            b"%d" % number for number in range(COUNT)
-        ]
-        assert (header.next_begin_offset, header.min_offset, header.max_offset) == (
-            COUNT,
-            0,
-            COUNT + 1,
-        )
-
-    after_a_restart(tmp_path, scene)
+    pulling = asyncio.ensure_future(talk.client.pull(0))
+    await until(lambda: talk.broker.store.cold_reads.under_way == 1)
+    sent = await talk.client.send(b"meanwhile")
+    assert sent.queue_offset == COUNT
+    hot = await talk.client.messages(COUNT)
+    assert [message.body for message in hot] == [b"meanwhile"], (
+        "on the same connection, before the cold one"
+    )
+    assert not pulling.done()
+    reads.let_go()
+    answer, header = await pulling
+    assert (answer.code, answer.remark) == (0, "FOUND")
+    assert [message.body for message in decode_entries(answer.body)] == [
+        b"%d" % number for number in range(COUNT)
+    ]
+    assert (header.next_begin_offset, header.min_offset, header.max_offset) == (COUNT, 0, COUNT + 1)
 
 
-def test_a_tag_filter_works_on_cold_messages(tmp_path: Path, reads: Reads) -> None:
-    async def scene(talk: Talk) -> None:
-        reads.let_go()
-        assert [message.body for message in await talk.client.messages(tags="b")] == [
-            b"1",
-            b"3",
-            b"5",
-            b"7",
-            b"9",
-        ]
-        nothing, header = await talk.client.pull(0, tags="c")
-        assert (nothing.code, header.next_begin_offset) == (
-            ResponseCode.PULL_RETRY_IMMEDIATELY,
-            COUNT,
-        )
-
-    after_a_restart(tmp_path, scene)
+@in_loop(after_a_restart)
+async def test_a_tag_filter_works_on_cold_messages(talk: Talk, /, reads: Reads) -> None:
+    reads.let_go()
+    assert [message.body for message in await talk.client.messages(tags="b")] == [
+        b"1",
+        b"3",
+        b"5",
+        b"7",
+        b"9",
+    ]
+    nothing, header = await talk.client.pull(0, tags="c")
+    assert (nothing.code, header.next_begin_offset) == (ResponseCode.PULL_RETRY_IMMEDIATELY, COUNT)
 
 
-def test_a_pull_held_behind_cold_messages_of_other_tags_is_woken_by_one_of_its_own(
-    tmp_path: Path, reads: Reads
+@in_loop(after_a_restart)
+async def test_a_pull_held_behind_cold_messages_of_other_tags_is_woken_by_one_of_its_own(
+    talk: Talk, /, reads: Reads
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        reads.let_go()
-        pulling = asyncio.ensure_future(talk.client.pull(COUNT, tags="c", suspend_ms=60_000))
-        await until(lambda: len(talk.broker._held) == 1)
-        await talk.client.send(b"no", properties="TAGS\x01a\x02")
-        await talk.client.send(b"yes", properties="TAGS\x01c\x02")
-        answer, header = await pulling
-        assert [message.body for message in decode_entries(answer.body)] == [b"yes"]
-        assert header.next_begin_offset == COUNT + 2
-
-    after_a_restart(tmp_path, scene)
+    reads.let_go()
+    pulling = asyncio.ensure_future(talk.client.pull(COUNT, tags="c", suspend_ms=60_000))
+    await until(lambda: len(talk.broker._held) == 1)
+    await talk.client.send(b"no", properties="TAGS\x01a\x02")
+    await talk.client.send(b"yes", properties="TAGS\x01c\x02")
+    answer, header = await pulling
+    assert [message.body for message in decode_entries(answer.body)] == [b"yes"]
+    assert header.next_begin_offset == COUNT + 2
 
 
-def test_a_client_that_left_is_not_read_for(tmp_path: Path, reads: Reads) -> None:
-    async def scene(talk: Talk) -> None:
-        leaving = talk.another()
-        pulls = [asyncio.ensure_future(leaving.ask(pull(number))) for number in range(COUNT)]
-        await until(lambda: talk.broker.store.cold_reads.waiting == COUNT)
-        await leaving.close()
-        await asyncio.gather(*pulls, return_exceptions=True)
-        server = talk.broker._server
-        assert server is not None
-        await until(lambda: not server.connections)
-        before = talk.broker.store.cold_reads.numbers.pieces_from_disk
-        reads.let_go()
-        await until(lambda: talk.broker.store.cold_reads.waiting == 0)
-        assert talk.broker.store.cold_reads.numbers.pieces_from_disk - before == cold_reads.AT_ONCE
-        assert len(await talk.client.messages()) == COUNT
-
-    after_a_restart(tmp_path, scene)
+@in_loop(after_a_restart)
+async def test_a_client_that_left_is_not_read_for(talk: Talk, /, reads: Reads) -> None:
+    leaving = talk.another()
+    pulls = [asyncio.ensure_future(leaving.ask(pull(number))) for number in range(COUNT)]
+    await until(lambda: talk.broker.store.cold_reads.waiting == COUNT)
+    await leaving.close()
+    await asyncio.gather(*pulls, return_exceptions=True)
+    server = talk.broker._server
+    assert server is not None
+    await until(lambda: not server.connections)
+    before = talk.broker.store.cold_reads.numbers.pieces_from_disk
+    reads.let_go()
+    await until(lambda: talk.broker.store.cold_reads.waiting == 0)
+    assert talk.broker.store.cold_reads.numbers.pieces_from_disk - before == cold_reads.AT_ONCE
+    assert len(await talk.client.messages()) == COUNT
 
 
 def test_a_broker_stops_while_threads_read_and_others_wait(
@@ -175,7 +161,7 @@ def test_a_broker_stops_while_threads_read_and_others_wait(
             answers = await asyncio.gather(*pulls, return_exceptions=True)
             assert [type(answer) for answer in answers] == [ConnectionLostError] * COUNT
 
-    after_a_restart(tmp_path, scene)
+    after_a_restart(scene, tmp_path)
     assert not (tmp_path / "abort").exists()
 
 
@@ -196,79 +182,72 @@ def test_more_pulls_than_may_wait_are_told_to_come_again(
         reads.let_go()
         assert [answer.code for answer in await asyncio.gather(*pulls)] == [0] * cold_reads.AT_ONCE
 
-    after_a_restart(tmp_path, scene)
+    after_a_restart(scene, tmp_path)
 
 
-def test_a_damaged_message_is_passed_over_with_a_line_in_the_log(
-    tmp_path: Path, reads: Reads, caplog: pytest.LogCaptureFixture
+@in_loop(after_a_restart)
+async def test_a_damaged_message_is_passed_over_with_a_line_in_the_log(
+    talk: Talk, /, reads: Reads, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        reads.let_go()
-        store = talk.broker.store
-        queue = store.queue("T", 0)
-        assert queue is not None
-        offset, size, _ = queue.unit(4) or (0, 0, 0)
-        log_file = next(iter(store.log.files))
-        log_file.buffer[offset + size - 30] ^= 1
-        answer, header = await talk.client.pull(0)
-        assert [message.queue_offset for message in decode_entries(answer.body)] == [
-            0,
-            1,
-            2,
-            3,
-            5,
-            6,
-            7,
-            8,
-            9,
-        ]
-        assert header.next_begin_offset == COUNT
-        (error,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-        assert error.getMessage() == (
-            f"damaged message topic=T queue=0 offset=4 log_offset={offset} cause=its CRC "
-            "(property __CRC32#) does not fit its bytes"
-        )
-        assert (
-            "damaged messages passed over group=g topic=T queue=0 from=0 to=10 count=1"
-            in caplog.text
-        )
-        alone, header = await talk.client.pull(4, max_msg_nums=1)
-        assert (alone.code, header.next_begin_offset) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 5)
-
-    after_a_restart(tmp_path, scene)
+    reads.let_go()
+    store = talk.broker.store
+    queue = store.queue("T", 0)
+    assert queue is not None
+    offset, size, _ = queue.unit(4) or (0, 0, 0)
+    log_file = next(iter(store.log.files))
+    log_file.buffer[offset + size - 30] ^= 1
+    answer, header = await talk.client.pull(0)
+    assert [message.queue_offset for message in decode_entries(answer.body)] == [
+        0,
+        1,
+        2,
+        3,
+        5,
+        6,
+        7,
+        8,
+        9,
+    ]
+    assert header.next_begin_offset == COUNT
+    (error,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert error.getMessage() == (
+        f"damaged message topic=T queue=0 offset=4 log_offset={offset} cause=its CRC "
+        "(property __CRC32#) does not fit its bytes"
+    )
+    assert (
+        "damaged messages passed over group=g topic=T queue=0 from=0 to=10 count=1" in caplog.text
+    )
+    alone, header = await talk.client.pull(4, max_msg_nums=1)
+    assert (alone.code, header.next_begin_offset) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 5)
 
 
-def test_what_cannot_be_read_is_an_error_and_the_place_stays(
-    tmp_path: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@in_loop(after_a_restart)
+async def test_what_cannot_be_read_is_an_error_and_the_place_stays(
+    talk: Talk, /, reads: Reads, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        reads.let_go()
+    reads.let_go()
 
-        def fail(_self: MappedSegment, _at: int, _size: int) -> bytes:
-            raise OSError(5, "Input/output error")
+    def fail(_self: MappedSegment, _at: int, _size: int) -> bytes:
+        raise OSError(5, "Input/output error")
 
-        with monkeypatch.context() as patched:
-            patched.setattr(MappedSegment, "read_cold", fail)
-            for _ in range(3):
-                code, remark = await talk.client.code(pull(0, suspend_ms=60_000))
-                assert code == ResponseCode.SYSTEM_ERROR
-                assert "cannot be read now (Input/output error)" in remark
-        assert "pull cannot be answered group=g topic=T queue=0 offset=0" in caplog.text
-        assert len(await talk.client.messages()) == COUNT
-
-    after_a_restart(tmp_path, scene)
+    with monkeypatch.context() as patched:
+        patched.setattr(MappedSegment, "read_cold", fail)
+        for _ in range(3):
+            code, remark = await talk.client.code(pull(0, suspend_ms=60_000))
+            assert code == ResponseCode.SYSTEM_ERROR
+            assert "cannot be read now (Input/output error)" in remark
+    assert "pull cannot be answered group=g topic=T queue=0 offset=0" in caplog.text
+    assert len(await talk.client.messages()) == COUNT
 
 
-def test_an_answer_that_cannot_be_made_is_an_error_and_not_silence(
-    tmp_path: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@in_loop(after_a_restart)
+async def test_an_answer_that_cannot_be_made_is_an_error_and_not_silence(
+    talk: Talk, /, reads: Reads, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        reads.let_go()
-        with monkeypatch.context() as patched:
-            patched.setattr("turbopump.broker.handlers.pull._response", lambda *_facts: 1 // 0)
-            code, remark = await talk.client.code(pull(0))
-        assert code == ResponseCode.SYSTEM_ERROR
-        assert "internal error ZeroDivisionError" in remark
-        assert "Traceback" in caplog.text
-
-    after_a_restart(tmp_path, scene)
+    reads.let_go()
+    with monkeypatch.context() as patched:
+        patched.setattr("turbopump.broker.handlers.pull._response", lambda *_facts: 1 // 0)
+        code, remark = await talk.client.code(pull(0))
+    assert code == ResponseCode.SYSTEM_ERROR
+    assert "internal error ZeroDivisionError" in remark
+    assert "Traceback" in caplog.text

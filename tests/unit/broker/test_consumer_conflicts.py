@@ -7,6 +7,7 @@ import asyncio
 import logging
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, consumer, in_virtual_time, subscription
 
 from turbopump.broker.consumers import ClientTable, conflicts
@@ -90,32 +91,10 @@ def test_a_dead_connection_of_a_client_that_came_back_is_no_second_client() -> N
     assert found(*shared) == (), "broadcasting clients of a host are all named alike"
 
 
-def test_a_conflict_is_logged_once_told_to_the_clients_and_to_admins_and_ends(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(in_virtual_time)
+async def test_a_conflict_is_logged_once_told_to_the_clients_and_to_admins_and_ends(
+    talk: Talk, simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        one, two = talk.client, talk.another()
-        await one.join("one", "g", subscription(expression="a || b"))
-        answer = await two.join("two")
-        assert answer.code == 0
-        assert (answer.remark or "").startswith(DIFFERENT)
-        for _ in range(3):
-            answer = await one.join("one", "g", subscription(expression="a || b"))
-            assert (answer.remark or "").startswith(DIFFERENT)
-        assert logged() == [DIFFERENT]
-        shown = await one.ask(GetConsumerConnectionList(consumer_group="g"))
-        (told,) = fastjson.decode(shown.body, ConsumerConnection).conflicts or ()
-        assert told.startswith(DIFFERENT)
-        assert (
-            await two.join("two", "g", subscription(expression="b||a", version=2))
-        ).remark is None
-        assert (
-            b"conflicts" not in (await one.ask(GetConsumerConnectionList(consumer_group="g"))).body
-        )
-        await two.join("two", "g", subscription(expression="*", version=3))
-        assert logged() == [DIFFERENT, DIFFERENT], "it began anew"
-        await two.close()
-
     def logged() -> list[str]:
         return [
             record.getMessage().removeprefix("consumers in conflict group=g: ")[: len(DIFFERENT)]
@@ -123,25 +102,41 @@ def test_a_conflict_is_logged_once_told_to_the_clients_and_to_admins_and_ends(
             if record.levelno == logging.WARNING and "consumers in conflict" in record.getMessage()
         ]
 
-    in_virtual_time(scene)
+    one, two = talk.client, talk.another()
+    await one.join("one", "g", subscription(expression="a || b"))
+    answer = await two.join("two")
+    assert answer.code == 0
+    assert (answer.remark or "").startswith(DIFFERENT)
+    for _ in range(3):
+        answer = await one.join("one", "g", subscription(expression="a || b"))
+        assert (answer.remark or "").startswith(DIFFERENT)
+    assert logged() == [DIFFERENT]
+    shown = await one.ask(GetConsumerConnectionList(consumer_group="g"))
+    (told,) = fastjson.decode(shown.body, ConsumerConnection).conflicts or ()
+    assert told.startswith(DIFFERENT)
+    assert (await two.join("two", "g", subscription(expression="b||a", version=2))).remark is None
+    assert b"conflicts" not in (await one.ask(GetConsumerConnectionList(consumer_group="g"))).body
+    await two.join("two", "g", subscription(expression="*", version=3))
+    assert logged() == [DIFFERENT, DIFFERENT], "it began anew"
+    await two.close()
 
 
-def test_a_large_group_is_compared_now_and_then_and_told_the_same_meanwhile() -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        others = [talk.another() for _ in range(SMALL_GROUP)]
-        for i, other in enumerate(others):
-            assert (await other.join(f"c{i}")).remark is None
-        answer = await talk.client.join("odd", "g", subscription(expression="a"))
-        assert "subscribe differently" in (answer.remark or ""), "who comes is compared at once"
-        assert (await others[0].join("c0")).remark == answer.remark
-        alike = subscription(expression="*", version=2)
-        assert (await talk.client.join("odd", "g", alike)).remark == answer.remark, (
-            "not looked at again yet"
-        )
-        await asyncio.sleep(LOOK_PAUSE_S * (SMALL_GROUP + 1))
-        assert (await talk.client.join("odd", "g", alike)).remark is None
-
-    in_virtual_time(scene)
+@in_loop(in_virtual_time)
+async def test_a_large_group_is_compared_now_and_then_and_told_the_same_meanwhile(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    others = [talk.another() for _ in range(SMALL_GROUP)]
+    for i, other in enumerate(others):
+        assert (await other.join(f"c{i}")).remark is None
+    answer = await talk.client.join("odd", "g", subscription(expression="a"))
+    assert "subscribe differently" in (answer.remark or ""), "who comes is compared at once"
+    assert (await others[0].join("c0")).remark == answer.remark
+    alike = subscription(expression="*", version=2)
+    assert (await talk.client.join("odd", "g", alike)).remark == answer.remark, (
+        "not looked at again yet"
+    )
+    await asyncio.sleep(LOOK_PAUSE_S * (SMALL_GROUP + 1))
+    assert (await talk.client.join("odd", "g", alike)).remark is None
 
 
 def test_two_programs_of_one_name_are_warned_each_once(caplog: pytest.LogCaptureFixture) -> None:

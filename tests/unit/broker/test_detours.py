@@ -3,9 +3,8 @@ forwarding keeps what a message is."""
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
+from tests.loops import in_loop
 
 from turbopump.broker.detours import Detours, Parcel, kind_in_batch, refuse_unknown_kinds
 from turbopump.broker.forwarding import FlushWait, Forwarding
@@ -66,46 +65,38 @@ def test_a_batch_holds_plain_messages_only() -> None:
     assert "by itself" in str(answer.remark)
 
 
-def test_a_forwarded_message_keeps_body_birth_keys_and_tags() -> None:
-    async def story() -> None:
-        async with running_broker() as running:
-            store = running.broker.store
-            flush = FlushWait(store.flusher, sync=True)
-            forwarding = Forwarding(store, SystemClock(), ("10.1.2.3", 10911), flush)
-            text = encode_properties({"UNIQ_KEY": "U1", "KEYS": "k1 k2", "TAGS": "paid"})
-            first = await forwarding.append("Half", 0, b"body", text)
-            half = store.lookup.message_at(first.offset)
-            assert half is not None
-            again = await forwarding.forward(
-                half, "Orders", 3, reconsume_times=2, prepared_transaction_offset=first.offset
-            )
-            await forwarding.flushed(again)
-            assert store.flushed.value >= again.log_end
-            message = store.lookup.message_in_queue("Orders", 3, 0)
-            assert message is not None
-            assert (message.body, message.tags, message.keys) == (b"body", "paid", ["k1", "k2"])
-            assert message.born_timestamp == half.born_timestamp
-            assert message.born_host == ("10.1.2.3", 10911)
-            assert (message.reconsume_times, message.prepared_transaction_offset) == (
-                2,
-                first.offset,
-            )
-            assert [
-                entry.message.topic
-                for entry in store.lookup.find_by_key("Orders", "k2", 0, 1 << 50)
-            ] == ["Orders"]
-
-    asyncio.run(story())
+@in_loop
+async def test_a_forwarded_message_keeps_body_birth_keys_and_tags() -> None:
+    async with running_broker() as running:
+        store = running.broker.store
+        flush = FlushWait(store.flusher, sync=True)
+        forwarding = Forwarding(store, SystemClock(), ("10.1.2.3", 10911), flush)
+        text = encode_properties({"UNIQ_KEY": "U1", "KEYS": "k1 k2", "TAGS": "paid"})
+        first = await forwarding.append("Half", 0, b"body", text)
+        half = store.lookup.message_at(first.offset)
+        assert half is not None
+        again = await forwarding.forward(
+            half, "Orders", 3, reconsume_times=2, prepared_transaction_offset=first.offset
+        )
+        await forwarding.flushed(again)
+        assert store.flushed.value >= again.log_end
+        message = store.lookup.message_in_queue("Orders", 3, 0)
+        assert message is not None
+        assert (message.body, message.tags, message.keys) == (b"body", "paid", ["k1", "k2"])
+        assert message.born_timestamp == half.born_timestamp
+        assert message.born_host == ("10.1.2.3", 10911)
+        assert (message.reconsume_times, message.prepared_transaction_offset) == (2, first.offset)
+        assert [
+            entry.message.topic for entry in store.lookup.find_by_key("Orders", "k2", 0, 1 << 50)
+        ] == ["Orders"]
 
 
-def test_forwarding_waits_while_the_log_makes_its_next_file() -> None:
-    async def story() -> None:
-        async with running_broker(mapped_file_size_commit_log=64 * 1024) as running:
-            broker = running.broker
-            placed = [
-                await broker._forwarding.append("Orders", 0, b"x" * 20_000, "") for _ in range(40)
-            ]
-            assert [one.queue_offset for one in placed] == list(range(40))
-            assert broker.store.max_offset("Orders", 0) == 40
-
-    asyncio.run(story())
+@in_loop
+async def test_forwarding_waits_while_the_log_makes_its_next_file() -> None:
+    async with running_broker(mapped_file_size_commit_log=64 * 1024) as running:
+        broker = running.broker
+        placed = [
+            await broker._forwarding.append("Orders", 0, b"x" * 20_000, "") for _ in range(40)
+        ]
+        assert [one.queue_offset for one in placed] == list(range(40))
+        assert broker.store.max_offset("Orders", 0) == 40

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import Client
 from tests.unit.broker.test_cleaning import ROOT, SEGMENT
 from tests.unit.broker.transacting import BROKER, GIVEN_UP, HALF, OP, World, in_a_world
@@ -80,96 +81,94 @@ async def writable(client: Client) -> None:
 
 
 @pytest.mark.parametrize("kind", WAITS)
-def test_a_message_that_is_due_comes_while_sends_are_refused_and_what_it_held_is_deleted(
-    kind: str,
+@in_loop(on_a_small_disk)
+async def test_a_message_that_is_due_comes_while_sends_are_refused_and_what_it_held_is_deleted(
+    world: World, client: Client, /, kind: str
 ) -> None:
-    async def story(world: World, client: Client) -> None:
-        await client.send(b"later", properties=encode_properties({"UNIQ_KEY": "U", **WAITS[kind]}))
-        await asyncio.sleep(3)
-        leave(world.simulation.disk(BROKER), FREE_MIN + 20 * SEGMENT)
-        assert await fill(client) * 3000 > 10 * SEGMENT
-        assert world.broker.store.log.start == 0, "the message waits in the first segment"
-        await until(client, [b"later"])
-        await writable(client)
-        assert world.broker.store.log.start > 0
-
-    on_a_small_disk(story)
+    await client.send(b"later", properties=encode_properties({"UNIQ_KEY": "U", **WAITS[kind]}))
+    await asyncio.sleep(3)
+    leave(world.simulation.disk(BROKER), FREE_MIN + 20 * SEGMENT)
+    assert await fill(client) * 3000 > 10 * SEGMENT
+    assert world.broker.store.log.start == 0, "the message waits in the first segment"
+    await until(client, [b"later"])
+    await writable(client)
+    assert world.broker.store.log.start > 0
 
 
-def test_a_half_message_keeps_its_segment_until_its_check_and_commit_on_a_full_disk() -> None:
-    async def story(world: World, client: Client) -> None:
-        seller = world.transactor()
-        await seller.announce()
-        seller.answer = lambda _message: Outcome.COMMIT
-        await seller.prepare(b"half")
-        await asyncio.sleep(1)
-        leave(world.simulation.disk(BROKER), FREE_MIN + 20 * SEGMENT)
-        assert await fill(client) * 3000 > 10 * SEGMENT
-        assert world.broker.store.log.start == 0, "the half message is in the first segment"
-        await until(client, [b"half"])
-        assert [asked.message.body for asked in seller.asked] == [b"half"]
-        await writable(client)
-        assert world.broker.store.log.start > 0
-        await seller.client.close()
+@in_loop(on_a_small_disk)
+async def test_a_half_message_keeps_its_segment_until_its_check_and_commit_on_a_full_disk(
+    world: World, client: Client, /
+) -> None:
+    seller = world.transactor()
+    await seller.announce()
+    seller.answer = lambda _message: Outcome.COMMIT
+    await seller.prepare(b"half")
+    await asyncio.sleep(1)
+    leave(world.simulation.disk(BROKER), FREE_MIN + 20 * SEGMENT)
+    assert await fill(client) * 3000 > 10 * SEGMENT
+    assert world.broker.store.log.start == 0, "the half message is in the first segment"
+    await until(client, [b"half"])
+    assert [asked.message.body for asked in seller.asked] == [b"half"]
+    await writable(client)
+    assert world.broker.store.log.start > 0
+    await seller.client.close()
 
-    on_a_small_disk(story)
+
+@in_loop(on_a_small_disk, flush_consumer_offset_interval=600_000)
+async def test_an_ended_half_message_holds_nothing_after_a_kill_before_this_was_noted(
+    world: World, client: Client, /
+) -> None:
+    seller = world.transactor()
+    await seller.end(await seller.prepare(b"half"), Outcome.COMMIT)
+    await asyncio.sleep(4)
+    world.kill()
+    await world.start()
+    client = world.client()
+    assert world.place(HALF) in (None, 0)
+    assert world.broker.store.max_offset(OP, 0) == 1
+    leave(world.simulation.disk(BROKER), FREE_MIN + 20 * SEGMENT)
+    for _ in range(1000):  # of which half have room
+        await client.ask(SEND, BODY)
+        await asyncio.sleep(0.05)
+    await writable(client)
+    assert world.broker.store.log.start > 0
+    await client.close()
+    await seller.client.close()
 
 
-def test_an_ended_half_message_holds_nothing_after_a_kill_before_this_was_noted() -> None:
-    async def story(world: World, client: Client) -> None:
-        seller = world.transactor()
-        await seller.end(await seller.prepare(b"half"), Outcome.COMMIT)
-        await asyncio.sleep(4)
-        world.kill()
-        await world.start()
-        client = world.client()
-        assert world.place(HALF) in (None, 0)
-        assert world.broker.store.max_offset(OP, 0) == 1
-        leave(world.simulation.disk(BROKER), FREE_MIN + 20 * SEGMENT)
-        for _ in range(1000):  # of which half have room
+@in_loop(on_a_small_disk, transaction_check_max=3)
+async def test_an_unanswered_half_message_moves_between_full_segments_and_is_given_up(
+    world: World, client: Client, /
+) -> None:
+    seller = world.transactor()
+    await seller.prepare(b"half")
+    await asyncio.sleep(1)
+    leave(world.simulation.disk(BROKER), FREE_MIN + 20 * SEGMENT)
+    begins: set[int] = set()
+    async with asyncio.timeout(600):
+        while not world.broker.store.max_offset(GIVEN_UP, 0):
             await client.ask(SEND, BODY)
-            await asyncio.sleep(0.05)
-        await writable(client)
-        assert world.broker.store.log.start > 0
-        await client.close()
-        await seller.client.close()
-
-    on_a_small_disk(story, flush_consumer_offset_interval=600_000)
+            begins.add(world.broker.store.log.start)
+            await asyncio.sleep(0.02)
+    assert await client.all_bodies(GIVEN_UP) == [b"half"]
+    assert len(begins) > 3, "segments went in between"
+    await seller.client.close()
 
 
-def test_an_unanswered_half_message_moves_between_full_segments_and_is_given_up() -> None:
-    async def story(world: World, client: Client) -> None:
-        seller = world.transactor()
-        await seller.prepare(b"half")
-        await asyncio.sleep(1)
-        leave(world.simulation.disk(BROKER), FREE_MIN + 20 * SEGMENT)
-        begins: set[int] = set()
-        async with asyncio.timeout(600):
-            while not world.broker.store.max_offset(GIVEN_UP, 0):
-                await client.ask(SEND, BODY)
-                begins.add(world.broker.store.log.start)
-                await asyncio.sleep(0.02)
-        assert await client.all_bodies(GIVEN_UP) == [b"half"]
-        assert len(begins) > 3, "segments went in between"
-        await seller.client.close()
-
-    on_a_small_disk(story, transaction_check_max=3)
-
-
-def test_a_half_message_not_due_for_a_day_is_set_aside_when_its_segment_is_to_go() -> None:
-    async def story(world: World, client: Client) -> None:
-        seller = world.transactor()
-        await seller.prepare(b"half", CHECK_IMMUNITY_TIME_IN_SECONDS="86400")
-        await asyncio.sleep(100)  # it was looked at, and is to be so again in a day
-        leave(world.simulation.disk(BROKER), FREE_MIN + 20 * SEGMENT)
-        await fill(client)
-        await writable(client)
-        assert world.broker.store.log.start > 0
-        assert world.broker.store.max_offset(HALF, 0) > 1, "it stands again at the end"
-        assert seller.asked == []
-        await seller.client.close()
-
-    on_a_small_disk(story)
+@in_loop(on_a_small_disk)
+async def test_a_half_message_not_due_for_a_day_is_set_aside_when_its_segment_is_to_go(
+    world: World, client: Client, /
+) -> None:
+    seller = world.transactor()
+    await seller.prepare(b"half", CHECK_IMMUNITY_TIME_IN_SECONDS="86400")
+    await asyncio.sleep(100)  # it was looked at, and is to be so again in a day
+    leave(world.simulation.disk(BROKER), FREE_MIN + 20 * SEGMENT)
+    await fill(client)
+    await writable(client)
+    assert world.broker.store.log.start > 0
+    assert world.broker.store.max_offset(HALF, 0) > 1, "it stands again at the end"
+    assert seller.asked == []
+    await seller.client.close()
 
 
 def test_a_really_full_disk_delays_what_is_due_and_loses_nothing(
@@ -196,19 +195,19 @@ def test_a_really_full_disk_delays_what_is_due_and_loses_nothing(
     assert "delayed messages wait, trying again" in caplog.text
 
 
-def test_what_a_consumer_sends_back_is_refused_as_a_send_is() -> None:
-    async def story(world: World, client: Client) -> None:
-        sent = await client.send(b"a")
-        await client.join("c-1")
-        (message,) = await client.messages()
-        leave(world.simulation.disk(BROKER), FREE_MIN - SEGMENT)
-        await asyncio.sleep(3)
-        code, remark = await client.code(_back(message))
-        assert code == ResponseCode.SYSTEM_ERROR
-        assert "is full" in remark
-        assert sent.queue_offset == 0
-
-    on_a_small_disk(story, clean_file_forcibly_enable=False)
+@in_loop(on_a_small_disk, clean_file_forcibly_enable=False)
+async def test_what_a_consumer_sends_back_is_refused_as_a_send_is(
+    world: World, client: Client, /
+) -> None:
+    sent = await client.send(b"a")
+    await client.join("c-1")
+    (message,) = await client.messages()
+    leave(world.simulation.disk(BROKER), FREE_MIN - SEGMENT)
+    await asyncio.sleep(3)
+    code, remark = await client.code(_back(message))
+    assert code == ResponseCode.SYSTEM_ERROR
+    assert "is full" in remark
+    assert sent.queue_offset == 0
 
 
 def _back(message: ReceivedMessage) -> ConsumerSendMsgBack:

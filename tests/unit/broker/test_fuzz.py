@@ -129,5 +129,5 @@ def test_a_broker_survives_nonsense_and_other_people_s_messages_are_intact(
     async def after(talk: Talk) -> None:
         assert await talk.client.all_bodies("mine") == sent
 
-    converse(tmp_path, scene)
-    converse(tmp_path, after)
+    converse(scene, tmp_path)
+    converse(after, tmp_path)

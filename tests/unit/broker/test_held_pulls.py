@@ -7,6 +7,7 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from tests.loops import in_loop
 
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.store.queues.consume_queue import ConsumeQueue
@@ -21,53 +22,48 @@ class Queue:
 
 
 @pytest.mark.parametrize(("read_s", "most"), [(0.0, 100), (0.0004, 3), (0.005, 1)])
-def test_pulls_that_are_woken_together_leave_the_loop_to_others(read_s: float, most: int) -> None:
+@in_loop
+async def test_pulls_that_are_woken_together_leave_the_loop_to_others(
+    read_s: float, most: int
+) -> None:
     """``read_s``: what reading again takes for one of a hundred; a turn is over with the one that
     makes it a millisecond."""
+    loop = cast("Any", asyncio.get_running_loop())
+    now = loop.time()
+    loop.time = lambda: now
+    queue, held = Queue(), HeldPulls()
+    turns: list[list[int]] = [[]]
 
-    async def story() -> None:
-        loop = cast("Any", asyncio.get_running_loop())
-        now = loop.time()
-        loop.time = lambda: now
-        queue, held = Queue(), HeldPulls()
-        turns: list[list[int]] = [[]]
+    def read(number: int) -> None:
+        nonlocal now
+        turns[-1].append(number)
+        now += read_s
 
-        def read(number: int) -> None:
-            nonlocal now
-            turns[-1].append(number)
-            now += read_s
-
-        for number in range(100):
-            held.hold(
-                cast("ConsumeQueue", queue), 0, 60, lambda _expired, number=number: read(number)
-            )
-        queue.end.advance(1)
-        assert turns == [[]], "not within the turn in which the queue grew"
-        while sum(map(len, turns)) < 100:
-            await asyncio.sleep(0)  # somebody else's turn
-            turns.append([])
-        assert [number for turn in turns for number in turn] == list(range(100))
-        assert max(map(len, turns)) == most
-        assert len(held) == 0
-
-    asyncio.run(story())
+    for number in range(100):
+        held.hold(cast("ConsumeQueue", queue), 0, 60, lambda _expired, number=number: read(number))
+    queue.end.advance(1)
+    assert turns == [[]], "not within the turn in which the queue grew"
+    while sum(map(len, turns)) < 100:
+        await asyncio.sleep(0)  # somebody else's turn
+        turns.append([])
+    assert [number for turn in turns for number in turn] == list(range(100))
+    assert max(map(len, turns)) == most
+    assert len(held) == 0
 
 
-def test_a_broker_that_stops_answers_also_those_that_are_woken_and_not_read_yet() -> None:
-    async def story() -> None:
-        queue, held = Queue(), HeldPulls()
-        answers: list[bool] = []
+@in_loop
+async def test_a_broker_that_stops_answers_also_those_that_are_woken_and_not_read_yet() -> None:
+    queue, held = Queue(), HeldPulls()
+    answers: list[bool] = []
 
-        def again(expired: bool) -> None:
-            if expired:
-                answers.append(expired)
-            else:
-                held.hold(cast("ConsumeQueue", queue), 1, 60, again)  # what came is not for it
+    def again(expired: bool) -> None:
+        if expired:
+            answers.append(expired)
+        else:
+            held.hold(cast("ConsumeQueue", queue), 1, 60, again)  # what came is not for it
 
-        held.hold(cast("ConsumeQueue", queue), 0, 60, again)
-        queue.end.advance(1)
-        held.expire_all()
-        assert answers == [True]
-        assert len(held) == 0
-
-    asyncio.run(story())
+    held.hold(cast("ConsumeQueue", queue), 0, 60, again)
+    queue.end.advance(1)
+    held.expire_all()
+    assert answers == [True]
+    assert len(held) == 0

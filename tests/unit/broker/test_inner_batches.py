@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, converse, pull
 
 from turbopump.client.consumer.pull import pulled_messages
@@ -101,52 +102,46 @@ def test_a_batch_with_an_id_of_its_own_is_one_entry(
         assert ("__CRC32#" in entry.properties_text) == crc
         assert talk.broker.store.max_offset("B", 0) == 4
 
-    converse(tmp_path, scene, enabled_append_prop_crc=crc)
+    converse(scene, tmp_path, enabled_append_prop_crc=crc)
 
 
-def test_our_clients_take_it_apart_and_leave_out_what_was_not_asked_for(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await make_topic(talk)
-        await send_inner(talk, b"a", b"b", b"c")
-        await talk.client.send(b"d", "B")
-        assert (await send_inner(talk, b"e"))["queueOffset"] == "4"
-        messages = await pulled(talk, 0)
-        assert [(one.queue_offset, one.body, one.flag) for one in messages] == [
-            *((0, b"a", 0), (1, b"b", 1), (2, b"c", 2), (3, b"d", 0), (4, b"e", 0))
-        ]
-        assert [one.msg_id for one in messages[:3]] == ["ID-a", "ID-b", "ID-c"]
-        assert [one.tags for one in messages[:3]] == ["a", "b", "a"]
-        assert {one.commit_log_offset for one in messages[:3]} == {messages[0].commit_log_offset}
-        assert [one.body for one in await pulled(talk, 2)] == [b"c", b"d", b"e"]
-        tagged = [one.body for one in await pulled(talk, 0, tags="b")]
-        assert tagged == [b"a", b"b", b"c", b"d", b"e"], (
-            "the tags inside are for the client to look at"
-        )
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_our_clients_take_it_apart_and_leave_out_what_was_not_asked_for(
+    talk: Talk, /
+) -> None:
+    await make_topic(talk)
+    await send_inner(talk, b"a", b"b", b"c")
+    await talk.client.send(b"d", "B")
+    assert (await send_inner(talk, b"e"))["queueOffset"] == "4"
+    messages = await pulled(talk, 0)
+    assert [(one.queue_offset, one.body, one.flag) for one in messages] == [
+        *((0, b"a", 0), (1, b"b", 1), (2, b"c", 2), (3, b"d", 0), (4, b"e", 0))
+    ]
+    assert [one.msg_id for one in messages[:3]] == ["ID-a", "ID-b", "ID-c"]
+    assert [one.tags for one in messages[:3]] == ["a", "b", "a"]
+    assert {one.commit_log_offset for one in messages[:3]} == {messages[0].commit_log_offset}
+    assert [one.body for one in await pulled(talk, 2)] == [b"c", b"d", b"e"]
+    tagged = [one.body for one in await pulled(talk, 0, tags="b")]
+    assert tagged == [b"a", b"b", b"c", b"d", b"e"], "the tags inside are for the client to look at"
 
 
-def test_a_batch_without_an_id_is_stored_message_by_message(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await make_topic(talk)
-        answer = await send_inner(talk, b"a", b"b", properties="")
-        assert "batchUniqId" not in answer
-        entries = await talk.client.messages(topic="B")
-        assert [(one.queue_offset, one.body, one.sys_flag) for one in entries] == [
-            (0, b"a", 0),
-            (1, b"b", 0),
-        ]
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_a_batch_without_an_id_is_stored_message_by_message(talk: Talk, /) -> None:
+    await make_topic(talk)
+    answer = await send_inner(talk, b"a", b"b", properties="")
+    assert "batchUniqId" not in answer
+    entries = await talk.client.messages(topic="B")
+    assert [(one.queue_offset, one.body, one.sys_flag) for one in entries] == [
+        (0, b"a", 0),
+        (1, b"b", 0),
+    ]
 
 
-def test_a_plain_topic_unpacks_the_same_batch(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create("B")
-        assert "batchUniqId" not in await send_inner(talk, b"a", b"b")
-        assert [one.body for one in await talk.client.messages(topic="B")] == [b"a", b"b"]
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_a_plain_topic_unpacks_the_same_batch(talk: Talk, /) -> None:
+    await talk.client.create("B")
+    assert "batchUniqId" not in await send_inner(talk, b"a", b"b")
+    assert [one.body for one in await talk.client.messages(topic="B")] == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
@@ -161,8 +156,8 @@ def test_batches_are_there_after_a_restart(tmp_path: Path, flush: str) -> None:
         assert (await send_inner(talk, b"more", b"and more"))["queueOffset"] == "15"
         assert [one.body for one in await pulled(talk, 15)] == [b"more", b"and more"]
 
-    converse(tmp_path, before, flush_disk_type=flush)
-    converse(tmp_path, after, flush_disk_type=flush)
+    converse(before, tmp_path, flush_disk_type=flush)
+    converse(after, tmp_path, flush_disk_type=flush)
 
 
 @pytest.mark.parametrize(
@@ -194,77 +189,64 @@ def test_batches_are_there_after_a_restart(tmp_path: Path, flush: str) -> None:
         ),
     ],
 )
-def test_what_is_no_inner_batch_is_refused(
-    tmp_path: Path, fields: dict[str, Any], body: bytes, said: str
+@in_loop(converse)
+async def test_what_is_no_inner_batch_is_refused(
+    talk: Talk, /, fields: dict[str, Any], body: bytes, said: str
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        await make_topic(talk)
-        code, remark = await talk.client.code(SendMessageV2(topic="B", queue_id=0, **fields), body)
-        assert (code, said in remark) == (ResponseCode.MESSAGE_ILLEGAL, True), remark
-        assert talk.broker.store.max_offset("B", 0) == 0
-
-    converse(tmp_path, scene)
+    await make_topic(talk)
+    code, remark = await talk.client.code(SendMessageV2(topic="B", queue_id=0, **fields), body)
+    assert (code, said in remark) == (ResponseCode.MESSAGE_ILLEGAL, True), remark
+    assert talk.broker.store.max_offset("B", 0) == 0
 
 
-def test_an_inner_batch_that_a_client_has_made_is_stored_as_it_says(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await make_topic(talk)
-        request = SendMessageV2(
-            topic="B", queue_id=0, sys_flag=128 | 64, properties="INNER_NUM\x012\x02"
-        )
-        assert (await talk.client.code(request, batch_of(b"a", b"b")))[0] == 0
-        assert [(one.queue_offset, one.body) for one in await pulled(talk, 0)] == [
-            (0, b"a"),
-            (1, b"b"),
-        ]
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_an_inner_batch_that_a_client_has_made_is_stored_as_it_says(talk: Talk, /) -> None:
+    await make_topic(talk)
+    request = SendMessageV2(
+        topic="B", queue_id=0, sys_flag=128 | 64, properties="INNER_NUM\x012\x02"
+    )
+    assert (await talk.client.code(request, batch_of(b"a", b"b")))[0] == 0
+    assert [(one.queue_offset, one.body) for one in await pulled(talk, 0)] == [(0, b"a"), (1, b"b")]
 
 
-def test_an_inner_batch_is_not_taken_back_whole(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await make_topic(talk)
-        await talk.client.join("c", "g")
-        await send_inner(talk, b"a", b"b")
-        (entry,) = await talk.client.messages(topic="B")
-        request = ConsumerSendMsgBack(offset=entry.commit_log_offset, group="g", delay_level=1)
-        code, remark = await talk.client.code(request)
-        assert (code, "is an inner batch" in remark) == (ResponseCode.SYSTEM_ERROR, True), remark
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_an_inner_batch_is_not_taken_back_whole(talk: Talk, /) -> None:
+    await make_topic(talk)
+    await talk.client.join("c", "g")
+    await send_inner(talk, b"a", b"b")
+    (entry,) = await talk.client.messages(topic="B")
+    request = ConsumerSendMsgBack(offset=entry.commit_log_offset, group="g", delay_level=1)
+    code, remark = await talk.client.code(request)
+    assert (code, "is an inner batch" in remark) == (ResponseCode.SYSTEM_ERROR, True), remark
 
 
-def test_offsets_by_time_statistics_and_the_topic_s_deletion_know_such_queues(
-    tmp_path: Path,
+@in_loop(converse)
+async def test_offsets_by_time_statistics_and_the_topic_s_deletion_know_such_queues(
+    talk: Talk, /
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        await make_topic(talk)
-        await send_inner(talk, b"a", b"b", b"c")
-        store = talk.broker.store
-        (entry,) = await talk.client.messages(topic="B")
-        stored = entry.store_timestamp
-        assert store.lookup.offset_at_time("B", 0, stored) == 0
-        assert store.lookup.offset_at_time("B", 0, stored + 1) == 3
-        assert store.lookup.offset_at_time("B", 0, stored, upper=True) == 2
-        found = store.lookup.message_in_queue("B", 0, 1)
-        assert found is not None
-        assert found.queue_offset == 0
-        queue = store.queue("B", 0)
-        assert queue is not None
-        assert len(queue.units(0, 10)) == 3 * UNIT_SIZE
-        assert store.queues.delete("B") == 1
-
-    converse(tmp_path, scene)
+    await make_topic(talk)
+    await send_inner(talk, b"a", b"b", b"c")
+    store = talk.broker.store
+    (entry,) = await talk.client.messages(topic="B")
+    stored = entry.store_timestamp
+    assert store.lookup.offset_at_time("B", 0, stored) == 0
+    assert store.lookup.offset_at_time("B", 0, stored + 1) == 3
+    assert store.lookup.offset_at_time("B", 0, stored, upper=True) == 2
+    found = store.lookup.message_in_queue("B", 0, 1)
+    assert found is not None
+    assert found.queue_offset == 0
+    queue = store.queue("B", 0)
+    assert queue is not None
+    assert len(queue.units(0, 10)) == 3 * UNIT_SIZE
+    assert store.queues.delete("B") == 1
 
 
-def test_what_is_taken_apart_can_be_put_together(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await make_topic(talk)
-        await send_inner(talk, b"a", b"b")
-        answer, _ = await talk.client.pull(topic="B")
-        parts = unwrapped(answer.body)
-        assert len(parts) == 2
-        (entry,) = await talk.client.messages(topic="B")
-        assert [item.body for item in decode_batch(entry.body)] == [b"a", b"b"]
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_what_is_taken_apart_can_be_put_together(talk: Talk, /) -> None:
+    await make_topic(talk)
+    await send_inner(talk, b"a", b"b")
+    answer, _ = await talk.client.pull(topic="B")
+    parts = unwrapped(answer.body)
+    assert len(parts) == 2
+    (entry,) = await talk.client.messages(topic="B")
+    assert [item.body for item in decode_batch(entry.body)] == [b"a", b"b"]

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import (
     SMALL,
     Talk,
@@ -29,36 +30,32 @@ from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 from turbopump.protocol.requests.send import SendMessageV2
 
 
-def test_a_start_that_fails_releases_everything(tmp_path: Path) -> None:
-    async def main() -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            port = taken.getsockname()[1]
-            with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is taken"):
-                async with talking(tmp_path, listen_port=port):
-                    pass
-            with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is taken"):
-                async with talking(tmp_path, listen_port=port + 2):
-                    pass
-        async with talking(tmp_path) as talk:
-            await talk.client.send(b"works")
-
-    watched(main())
+@in_loop(watched)
+async def test_a_start_that_fails_releases_everything(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is taken"):
+            async with talking(tmp_path, listen_port=port):
+                pass
+        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is taken"):
+            async with talking(tmp_path, listen_port=port + 2):
+                pass
+    async with talking(tmp_path) as talk:
+        await talk.client.send(b"works")
 
 
-def test_closing_twice_or_before_the_start_does_no_harm(tmp_path: Path) -> None:
-    async def main() -> None:
-        broker = Broker(BrokerConfig(store_path_root_dir=str(tmp_path), **SMALL))
-        await broker.close()
-        with pytest.raises(NotStartedError, match="the broker is not started"):
-            _ = broker.store
-        await broker.start()
-        await broker.close()
-        await broker.close()
-        assert not (tmp_path / "abort").exists()
-
-    watched(main())
+@in_loop(watched)
+async def test_closing_twice_or_before_the_start_does_no_harm(tmp_path: Path) -> None:
+    broker = Broker(BrokerConfig(store_path_root_dir=str(tmp_path), **SMALL))
+    await broker.close()
+    with pytest.raises(NotStartedError, match="the broker is not started"):
+        _ = broker.store
+    await broker.start()
+    await broker.close()
+    await broker.close()
+    assert not (tmp_path / "abort").exists()
 
 
 def test_a_broker_stopped_in_the_middle_of_everything_keeps_what_it_answered(
@@ -88,9 +85,9 @@ def test_a_broker_stopped_in_the_middle_of_everything_keeps_what_it_answered(
         assert set(answered) <= set(found)
         assert len(found) == len(set(found))
 
-    converse(tmp_path, scene)
+    converse(scene, tmp_path)
     assert not (tmp_path / "abort").exists()
-    converse(tmp_path, after)
+    converse(after, tmp_path)
 
 
 def test_messages_carry_the_advertised_address(tmp_path: Path) -> None:
@@ -112,9 +109,9 @@ def test_messages_carry_the_advertised_address(tmp_path: Path) -> None:
         await talk.client.send()
         assert (await talk.client.messages())[0].store_host[0] == "127.0.0.1", "what it listens on"
 
-    converse(tmp_path / "a", scene, broker_ip1="192.0.2.7", advertised_port=4711)
-    converse(tmp_path / "b", by_name, broker_ip1="localhost")
-    converse(tmp_path / "c", unknown_name, broker_ip1="no.such.host.invalid")
+    converse(scene, tmp_path / "a", broker_ip1="192.0.2.7", advertised_port=4711)
+    converse(by_name, tmp_path / "b", broker_ip1="localhost")
+    converse(unknown_name, tmp_path / "c", broker_ip1="no.such.host.invalid")
 
 
 def test_a_broker_on_ipv6_stores_long_hosts_that_can_be_read_again(tmp_path: Path) -> None:
@@ -136,7 +133,7 @@ def test_a_broker_on_ipv6_stores_long_hosts_that_can_be_read_again(tmp_path: Pat
             probe.bind(("::1", 0))
     except OSError:
         pytest.skip("this machine has no IPv6 loopback")
-    converse(tmp_path, scene, bind_address="::1")
+    converse(scene, tmp_path, bind_address="::1")
 
 
 def test_a_vip_port_that_is_taken_beside_a_picked_one_is_done_without(tmp_path: Path) -> None:
@@ -145,48 +142,40 @@ def test_a_vip_port_that_is_taken_beside_a_picked_one_is_done_without(tmp_path: 
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", two_free_ports() - 2))
-        converse(tmp_path, scene)
+        converse(scene, tmp_path)
 
 
-def test_a_group_may_be_spared_notices(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        talk.broker._groups.put(
-            SubscriptionGroupConfig(group_name="g", notify_consumer_ids_changed_enable=False)
-        )
-        await talk.client.join("c")
-        await talk.another().join("d")
-        assert await talk.client.members() == ["c", "d"]
-        assert talk.client.noticed == []
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_a_group_may_be_spared_notices(talk: Talk, /) -> None:
+    talk.broker._groups.put(
+        SubscriptionGroupConfig(group_name="g", notify_consumer_ids_changed_enable=False)
+    )
+    await talk.client.join("c")
+    await talk.another().join("d")
+    assert await talk.client.members() == ["c", "d"]
+    assert talk.client.noticed == []
 
 
-def test_batch_messages_with_too_many_properties_are_refused(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        batch = encode_batch([Message("T", b"x", properties={"p": "v" * 32_750})])
-        code, remark = await talk.client.code(
-            SendMessageV2(topic="T", queue_id=0, batch=True), batch
-        )
-        assert (code, "with those the broker adds" in remark) == (
-            ResponseCode.MESSAGE_ILLEGAL,
-            True,
-        )
-        unended = encode_batch([Message("T", b"x", tags="t")]).replace(
-            b"\x00\x07TAGS\x01t\x02", b"\x00\x07TAGS\x01tt"
-        )
-        assert (await talk.client.code(SendMessageV2(topic="T", queue_id=0, batch=True), unended))[
-            0
-        ] == 0
-        (message,) = await talk.client.messages()
-        assert (message.tags, message.properties["TRACE_ON"]) == ("tt", "true")
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_batch_messages_with_too_many_properties_are_refused(talk: Talk, /) -> None:
+    batch = encode_batch([Message("T", b"x", properties={"p": "v" * 32_750})])
+    code, remark = await talk.client.code(SendMessageV2(topic="T", queue_id=0, batch=True), batch)
+    assert (code, "with those the broker adds" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
+    unended = encode_batch([Message("T", b"x", tags="t")]).replace(
+        b"\x00\x07TAGS\x01t\x02", b"\x00\x07TAGS\x01tt"
+    )
+    assert (await talk.client.code(SendMessageV2(topic="T", queue_id=0, batch=True), unended))[
+        0
+    ] == 0
+    (message,) = await talk.client.messages()
+    assert (message.tags, message.properties["TRACE_ON"]) == ("tt", "true")
 
 
-def test_a_repeating_action_that_fails_comes_again_and_none_comes_after_the_end(
+@in_loop(watched)
+async def test_a_repeating_action_that_fails_comes_again_and_none_comes_after_the_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def main() -> None:
+    with caplog.at_level(logging.ERROR):
         timetable = Timetable()
         calls: list[int] = []
 
@@ -201,17 +190,12 @@ def test_a_repeating_action_that_fails_comes_again_and_none_comes_after_the_end(
         for _ in range(10):
             await asyncio.sleep(0)
         assert len(calls) == count
-
-    with caplog.at_level(logging.ERROR):
-        watched(main())
     assert "repeating action failed" in caplog.text
 
 
-def test_offsets_are_saved_while_the_broker_runs(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.send()
-        await talk.client.pull(0, flags=1, commit_offset=1)
-        path = tmp_path / "config" / "consumerOffset.json"
-        await until(lambda: path.exists() and b'"T@g"' in path.read_bytes())
-
-    converse(tmp_path, scene, flush_consumer_offset_interval=1)
+@in_loop(converse, flush_consumer_offset_interval=1)
+async def test_offsets_are_saved_while_the_broker_runs(talk: Talk, /, tmp_path: Path) -> None:
+    await talk.client.send()
+    await talk.client.pull(0, flags=1, commit_offset=1)
+    path = tmp_path / "config" / "consumerOffset.json"
+    await until(lambda: path.exists() and b'"T@g"' in path.read_bytes())

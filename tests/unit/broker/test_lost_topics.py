@@ -53,15 +53,15 @@ def test_topics_that_only_the_log_knows_are_made_again_and_their_messages_are_re
     kept = tmp_path / "kept"
     kept.mkdir()
     root = tmp_path / "store"
-    converse(root, begun)
+    converse(begun, root)
     for path in tables(root):
         shutil.copy(path, kept)
-    converse(root, lost)
+    converse(lost, root)
     for path in tables(root):
         shutil.copy(kept / path.name, path)
     with caplog.at_level(logging.WARNING, "turbopump.broker.topics"):
-        converse(root, found)
-        converse(root, found_again)
+        converse(found, root)
+        converse(found_again, root)
     told = [
         record.getMessage() for record in caplog.records if record.name == "turbopump.broker.topics"
     ]
@@ -91,10 +91,10 @@ def test_without_any_table_topics_with_messages_return_with_the_default_queue_nu
         assert system.read_queue_nums == 18
         assert await talk.client.all_bodies() == [b"one"]
 
-    converse(tmp_path, first)
+    converse(first, tmp_path)
     for path in tables(tmp_path):
         path.unlink()
-    converse(tmp_path, then)
+    converse(then, tmp_path)
 
 
 @pytest.mark.parametrize("noted", [True, False])
@@ -111,12 +111,12 @@ def test_a_deleted_topic_does_not_come_back_from_the_log(tmp_path: Path, noted: 
         )
         assert topic_of(talk, "T") is None
 
-    converse(tmp_path, first)
+    converse(first, tmp_path)
     shutil.rmtree(tmp_path / "consumequeue")
     if not noted:
         for note in tmp_path.glob("turbopump.queues.json*"):
             note.unlink()
-    converse(tmp_path, then)
+    converse(then, tmp_path)
 
 
 def test_a_topic_whose_last_message_cannot_be_read_comes_back(tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_a_topic_whose_last_message_cannot_be_read_comes_back(tmp_path: Path) ->
         assert topic_of(talk, "T") is not None
         assert await talk.client.all_bodies() == [b"0", b"1"]
 
-    converse(tmp_path, first)
+    converse(first, tmp_path)
     for path in tables(tmp_path):
         path.unlink()
     (segment,) = (tmp_path / "commitlog").iterdir()
     data = bytearray(segment.read_bytes())
     data[data.rfind(b"2\x01T")] ^= 0x40
     segment.write_bytes(data)
-    converse(tmp_path, then)
+    converse(then, tmp_path)

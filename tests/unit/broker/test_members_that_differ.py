@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import (
     Client,
     Talk,
@@ -87,14 +87,12 @@ async def told(talk: Talk, one: dict[str, Any], two: dict[str, Any]) -> str | No
         ),
     ],
 )
-def test_what_members_do_not_do_alike_is_told_with_who_does_what_and_what_to_do(
-    one: dict[str, Any], two: dict[str, Any], sentence: str, tmp_path: Path
+@in_loop(converse)
+async def test_what_members_do_not_do_alike_is_told_with_who_does_what_and_what_to_do(
+    talk: Talk, /, one: dict[str, Any], two: dict[str, Any], sentence: str
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        remark = await told(talk, one, two)
-        assert remark == f"consumers of group g {sentence}{REMEDY}"
-
-    converse(tmp_path, scene)
+    remark = await told(talk, one, two)
+    assert remark == f"consumers of group g {sentence}{REMEDY}"
 
 
 @pytest.mark.parametrize(
@@ -110,45 +108,35 @@ def test_what_members_do_not_do_alike_is_told_with_who_does_what_and_what_to_do(
         (ORDERED, {}),  # who does not say may well be
     ],
 )
-def test_what_does_no_harm_or_is_not_known_is_not_told(
-    one: dict[str, Any], two: dict[str, Any], tmp_path: Path
+@in_loop(converse)
+async def test_what_does_no_harm_or_is_not_known_is_not_told(
+    talk: Talk, /, one: dict[str, Any], two: dict[str, Any]
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        assert await told(talk, one, two) is None
-
-    converse(tmp_path, scene)
+    assert await told(talk, one, two) is None
 
 
-def test_all_that_is_wrong_is_told_at_once_and_in_the_log_once_until_it_is_mended(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@in_loop(converse)
+async def test_all_that_is_wrong_is_told_at_once_and_in_the_log_once_until_it_is_mended(
+    talk: Talk, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        one, two = talk.client, talk.another()
-        await one.join("one", **UNORDERED)
-        settings = FIRST | ORDERED
-        for _ in range(3):
-            remark = (
-                await two.join("two", "g", subscription(expression="a"), **settings)
-            ).remark or ""
-            assert (await one.join("one", **UNORDERED)).remark == remark
-        assert [
-            remark.count(word) for word in ("subscribe differently", "ordered and not", "begin at")
-        ] == [1, 1, 1]
-        shown = await one.ask(GetConsumerConnectionList(consumer_group="g"))
-        assert "; ".join(fastjson.decode(shown.body, ConsumerConnection).conflicts or ()) == remark
-        logged = [
-            record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
-        ]
-        assert [line for line in logged if "consumers in conflict" in line] == [
-            f"consumers in conflict group=g: {sentence}"
-            for sentence in remark.replace(f"{REMEDY}; ", f"{REMEDY}\n").split("\n")
-        ]
-        assert (await two.join("two", "g", subscription(version=2), **UNORDERED)).remark is None
-        assert (
-            b"conflicts" not in (await one.ask(GetConsumerConnectionList(consumer_group="g"))).body
-        )
-
-    converse(tmp_path, scene)
+    one, two = talk.client, talk.another()
+    await one.join("one", **UNORDERED)
+    settings = FIRST | ORDERED
+    for _ in range(3):
+        remark = (await two.join("two", "g", subscription(expression="a"), **settings)).remark or ""
+        assert (await one.join("one", **UNORDERED)).remark == remark
+    assert [
+        remark.count(word) for word in ("subscribe differently", "ordered and not", "begin at")
+    ] == [1, 1, 1]
+    shown = await one.ask(GetConsumerConnectionList(consumer_group="g"))
+    assert "; ".join(fastjson.decode(shown.body, ConsumerConnection).conflicts or ()) == remark
+    logged = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [line for line in logged if "consumers in conflict" in line] == [
+        f"consumers in conflict group=g: {sentence}"
+        for sentence in remark.replace(f"{REMEDY}; ", f"{REMEDY}\n").split("\n")
+    ]
+    assert (await two.join("two", "g", subscription(version=2), **UNORDERED)).remark is None
+    assert b"conflicts" not in (await one.ask(GetConsumerConnectionList(consumer_group="g"))).body
 
 
 async def lock(client: Client, client_id: str) -> None:
@@ -158,69 +146,61 @@ async def lock(client: Client, client_id: str) -> None:
     await client.ask(LockBatchMq(), fastjson.encode(body))
 
 
-def test_who_asks_for_locks_is_ordered_and_who_does_not_is_not_accused_of_anything() -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        java, java_without_queues, ours = talk.client, talk.another(), talk.another()
-        await java.join("java")
-        await java_without_queues.join("without")
-        await lock(java, "java")
-        await lock(java, "somebody else, by the same connection")
-        assert (await java.join("java")).remark is None
-        remark = (await ours.join("ours", **UNORDERED)).remark
-        assert (
-            remark == "consumers of group g are ordered and not, so no order holds: ours not in "
-            f"order; java in order{REMEDY}"
-        )
-        await asyncio.sleep(90)
-        assert (await java.join("java")).remark is None, (
-            "it has asked for no lock for long: it may have begun anew"
-        )
-
-    in_virtual_time(scene)
-
-
-def test_who_pops_and_who_asks_the_broker_may_be_together_where_the_broker_has_them_pop(
-    tmp_path: Path,
+@in_loop(in_virtual_time)
+async def test_who_asks_for_locks_is_ordered_and_who_does_not_is_not_accused_of_anything(
+    talk: Talk, simulation: Simulation, /
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create("T")
-        mode = SetMessageRequestModeRequestBody(
-            topic="T", consumer_group="g", mode=MessageRequestMode.POP
-        )
-        remark = await told(talk, POPS, {})
-        assert "two by push; one by pop" in (remark or "")
-        assert await talk.client.code(SetMessageRequestMode(), fastjson.encode(mode)) == (0, "")
-        assert (await talk.client.join("one", **POPS)).remark is None
-        remark = (await talk.another().join("three", **PULLS)).remark
-        assert "three by pull; one by pop" in (remark or ""), (
-            "nobody's heartbeat says that it pulls and then pops"
-        )
+    java, java_without_queues, ours = talk.client, talk.another(), talk.another()
+    await java.join("java")
+    await java_without_queues.join("without")
+    await lock(java, "java")
+    await lock(java, "somebody else, by the same connection")
+    assert (await java.join("java")).remark is None
+    remark = (await ours.join("ours", **UNORDERED)).remark
+    assert (
+        remark == "consumers of group g are ordered and not, so no order holds: ours not in "
+        f"order; java in order{REMEDY}"
+    )
+    await asyncio.sleep(90)
+    assert (await java.join("java")).remark is None, (
+        "it has asked for no lock for long: it may have begun anew"
+    )
 
-    converse(tmp_path, scene)
 
-
-def test_a_member_that_repeats_nothing_says_what_the_others_with_its_fingerprint_say(
-    tmp_path: Path,
+@in_loop(converse)
+async def test_who_pops_and_who_asks_the_broker_may_be_together_where_the_broker_has_them_pop(
+    talk: Talk, /
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        full = {
-            "heartbeatFingerprint": 5,
-            "consumerDataSet": [consumer("g", subscription(expression="a"), **ORDERED)],
-        }
-        short = {
-            "heartbeatFingerprint": 5,
-            "withoutSub": True,
-            "consumerDataSet": [{"groupName": "g"}],
-        }
-        await talk.client.heartbeat({"clientID": "one", **full})
-        two = talk.another()
-        assert (await two.heartbeat({"clientID": "two", **short})).remark is None, (
-            "it does not subscribe to nothing"
-        )
-        await talk.client.close()
-        third = talk.another()
-        await third.join("three", "g", subscription(expression="a"), **UNORDERED)
-        remark = (await two.heartbeat({"clientID": "two", **full})).remark
-        assert "three not in order; two in order" in (remark or "")
+    await talk.client.create("T")
+    mode = SetMessageRequestModeRequestBody(
+        topic="T", consumer_group="g", mode=MessageRequestMode.POP
+    )
+    remark = await told(talk, POPS, {})
+    assert "two by push; one by pop" in (remark or "")
+    assert await talk.client.code(SetMessageRequestMode(), fastjson.encode(mode)) == (0, "")
+    assert (await talk.client.join("one", **POPS)).remark is None
+    remark = (await talk.another().join("three", **PULLS)).remark
+    assert "three by pull; one by pop" in (remark or ""), (
+        "nobody's heartbeat says that it pulls and then pops"
+    )
 
-    converse(tmp_path, scene)
+
+@in_loop(converse)
+async def test_a_member_that_repeats_nothing_says_what_the_others_with_its_fingerprint_say(
+    talk: Talk, /
+) -> None:
+    full = {
+        "heartbeatFingerprint": 5,
+        "consumerDataSet": [consumer("g", subscription(expression="a"), **ORDERED)],
+    }
+    short = {"heartbeatFingerprint": 5, "withoutSub": True, "consumerDataSet": [{"groupName": "g"}]}
+    await talk.client.heartbeat({"clientID": "one", **full})
+    two = talk.another()
+    assert (await two.heartbeat({"clientID": "two", **short})).remark is None, (
+        "it does not subscribe to nothing"
+    )
+    await talk.client.close()
+    third = talk.another()
+    await third.join("three", "g", subscription(expression="a"), **UNORDERED)
+    remark = (await two.heartbeat({"clientID": "two", **full})).remark
+    assert "three not in order; two in order" in (remark or "")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import Client, Talk, converse, until
 
 from turbopump.message.message import MessageQueue
@@ -79,27 +80,23 @@ async def reset(client: Client, **fields: Any) -> dict[int, int] | tuple[int, st
     }
 
 
-def test_a_reset_sets_all_queues_or_one_to_the_end_a_time_or_an_offset(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await prepare(talk)
-        assert await reset(talk.client) == {0: END, 1: END}
-        assert await reset(talk.client, timestamp=0) == {0: 0, 1: 0}
-        assert await reset(talk.client, timestamp=2**60) == {0: END, 1: END}
-        assert await reset(talk.client, queue_id=1, offset=3) == {1: 3}
-        assert await reset(talk.client, queue_id=1, offset=-1, timestamp=0) == {1: 0}
-        assert (await place(talk.client), await place(talk.client, queue_id=1)) == (END, 0)
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_a_reset_sets_all_queues_or_one_to_the_end_a_time_or_an_offset(talk: Talk, /) -> None:
+    await prepare(talk)
+    assert await reset(talk.client) == {0: END, 1: END}
+    assert await reset(talk.client, timestamp=0) == {0: 0, 1: 0}
+    assert await reset(talk.client, timestamp=2**60) == {0: END, 1: END}
+    assert await reset(talk.client, queue_id=1, offset=3) == {1: 3}
+    assert await reset(talk.client, queue_id=1, offset=-1, timestamp=0) == {1: 0}
+    assert (await place(talk.client), await place(talk.client, queue_id=1)) == (END, 0)
 
 
-def test_without_force_a_place_only_goes_back(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await prepare(talk)
-        assert await reset(talk.client, force=False) == {0: 8, 1: 8}
-        assert await reset(talk.client, force=False, queue_id=0, offset=5) == {0: 5}
-        assert (await place(talk.client), await place(talk.client, queue_id=1)) == (5, 8)
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_without_force_a_place_only_goes_back(talk: Talk, /) -> None:
+    await prepare(talk)
+    assert await reset(talk.client, force=False) == {0: 8, 1: 8}
+    assert await reset(talk.client, force=False, queue_id=0, offset=5) == {0: 5}
+    assert (await place(talk.client), await place(talk.client, queue_id=1)) == (5, 8)
 
 
 @pytest.mark.parametrize(
@@ -123,35 +120,31 @@ def test_without_force_a_place_only_goes_back(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_reset_that_cannot_be_is_refused(
-    tmp_path: Path, fields: dict[str, Any], code: int, remark: str
+@in_loop(converse)
+async def test_a_reset_that_cannot_be_is_refused(
+    talk: Talk, /, fields: dict[str, Any], code: int, remark: str
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        await prepare(talk)
-        assert await reset(talk.client, **fields) == (code, remark)
-        assert await place(talk.client) == 8
-
-    converse(tmp_path, scene)
+    await prepare(talk)
+    assert await reset(talk.client, **fields) == (code, remark)
+    assert await place(talk.client) == 8
 
 
-def test_no_commit_undoes_a_reset_that_its_sender_has_not_heard_of(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await prepare(talk)
-        await reset(talk.client, queue_id=0, offset=3)
-        assert await commit(talk.client, 9) == "Offset has been previously reset"
-        flags = int(PullSysFlag.COMMIT_OFFSET)
-        answer, header = await talk.client.pull(9, flags=flags, commit_offset=9)
-        assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_OFFSET_MOVED, 3)
-        assert await commit(talk.client, 9) == "Offset has been previously reset", (
-            "it was on its way as the reader was told"
-        )
-        assert await place(talk.client) == 3
-        answer, _ = await talk.client.pull(3)
-        assert answer.code == ResponseCode.SUCCESS
-        assert await commit(talk.client, 4) == ""
-        assert await place(talk.client) == 4
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_no_commit_undoes_a_reset_that_its_sender_has_not_heard_of(talk: Talk, /) -> None:
+    await prepare(talk)
+    await reset(talk.client, queue_id=0, offset=3)
+    assert await commit(talk.client, 9) == "Offset has been previously reset"
+    flags = int(PullSysFlag.COMMIT_OFFSET)
+    answer, header = await talk.client.pull(9, flags=flags, commit_offset=9)
+    assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_OFFSET_MOVED, 3)
+    assert await commit(talk.client, 9) == "Offset has been previously reset", (
+        "it was on its way as the reader was told"
+    )
+    assert await place(talk.client) == 3
+    answer, _ = await talk.client.pull(3)
+    assert answer.code == ResponseCode.SUCCESS
+    assert await commit(talk.client, 4) == ""
+    assert await place(talk.client) == 4
 
 
 def test_a_restart_does_not_forget_who_has_not_heard_of_a_reset(tmp_path: Path) -> None:
@@ -180,39 +173,37 @@ def test_a_restart_does_not_forget_who_has_not_heard_of_a_reset(tmp_path: Path) 
         assert await commit(talk.client, 9) == ""
 
     for life in (before, after, in_the_end):
-        converse(tmp_path, life)
+        converse(life, tmp_path)
 
 
-def test_each_reader_is_told_of_a_reset_and_one_that_insists_has_its_way(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await prepare(talk)
-        other = talk.another()
-        await reset(talk.client, queue_id=0, offset=3)
-        for client in (talk.client, other):
-            answer, header = await client.pull(9)
-            assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_OFFSET_MOVED, 3)
-        answer, _ = await other.pull(9)
-        assert answer.code == ResponseCode.SUCCESS, "a program that keeps its own places"
-
-    converse(tmp_path, scene)
-
-
-def test_a_held_pull_hears_of_a_reset_at_once(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await prepare(talk)
-        other = talk.another()
-        await other.remoting.connect(other.address)
-        held = asyncio.ensure_future(other.pull(END, suspend_ms=15_000))
-        while not len(talk.broker._held):
-            await asyncio.sleep(0.001)
-        await reset(talk.client, queue_id=0, offset=3)
-        async with asyncio.timeout(5):
-            answer, header = await held
-            assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_NOT_FOUND, END)
-            answer, header = await other.pull(END, suspend_ms=15_000)
+@in_loop(converse)
+async def test_each_reader_is_told_of_a_reset_and_one_that_insists_has_its_way(
+    talk: Talk, /
+) -> None:
+    await prepare(talk)
+    other = talk.another()
+    await reset(talk.client, queue_id=0, offset=3)
+    for client in (talk.client, other):
+        answer, header = await client.pull(9)
         assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_OFFSET_MOVED, 3)
+    answer, _ = await other.pull(9)
+    assert answer.code == ResponseCode.SUCCESS, "a program that keeps its own places"
 
-    converse(tmp_path, scene)
+
+@in_loop(converse)
+async def test_a_held_pull_hears_of_a_reset_at_once(talk: Talk, /) -> None:
+    await prepare(talk)
+    other = talk.another()
+    await other.remoting.connect(other.address)
+    held = asyncio.ensure_future(other.pull(END, suspend_ms=15_000))
+    while not len(talk.broker._held):
+        await asyncio.sleep(0.001)
+    await reset(talk.client, queue_id=0, offset=3)
+    async with asyncio.timeout(5):
+        answer, header = await held
+        assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_NOT_FOUND, END)
+        answer, header = await other.pull(END, suspend_ms=15_000)
+    assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_OFFSET_MOVED, 3)
 
 
 class Member(Client):
@@ -271,56 +262,50 @@ def test_readers_that_would_not_hear_of_it_are_pushed_the_new_places(
         ] == [3]
         assert await place(talk.client) == (3 if fenced else 8)
 
-    converse(tmp_path, scene, **config)
+    converse(scene, tmp_path, **config)
 
 
-def test_the_places_of_consumers_are_asked_of_them(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await prepare(talk)
-        assert (await talk.client.code(GetConsumerStatus(topic="T", group="g")))[
-            0
-        ] == ResponseCode.SYSTEM_ERROR
-        member = Member(talk.broker.address)
-        deaf = talk.another()
-        talk.clients.append(member)
-        await member.join("one")
-        await deaf.join("deaf")
-        answer = await talk.client.ask(GetConsumerStatus(topic="T", group="g"))
-        table = fastjson.decode(answer.body, GetConsumerStatusBody).consumer_table
-        assert table == {"one": {MessageQueue("T", "broker-a", 0): 7}}, (
-            "who does not answer is left out"
-        )
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_the_places_of_consumers_are_asked_of_them(talk: Talk, /) -> None:
+    await prepare(talk)
+    assert (await talk.client.code(GetConsumerStatus(topic="T", group="g")))[
+        0
+    ] == ResponseCode.SYSTEM_ERROR
+    member = Member(talk.broker.address)
+    deaf = talk.another()
+    talk.clients.append(member)
+    await member.join("one")
+    await deaf.join("deaf")
+    answer = await talk.client.ask(GetConsumerStatus(topic="T", group="g"))
+    table = fastjson.decode(answer.body, GetConsumerStatusBody).consumer_table
+    assert table == {"one": {MessageQueue("T", "broker-a", 0): 7}}, (
+        "who does not answer is left out"
+    )
 
 
-def test_a_clone_stands_where_its_source_does_and_wins_as_a_reset_does(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await prepare(talk, "other")
-        await commit(talk.client, 2, group="other")
-        code, _ = await talk.client.code(
-            CloneGroupOffset(src_group="other", dest_group="g", topic="T", offline=True)
-        )
-        assert code == ResponseCode.SUCCESS
-        assert await place(talk.client) == 2
-        assert await commit(talk.client, 9) == "Offset has been previously reset"
-        code, _ = await talk.client.code(CloneGroupOffset(src_group="other", dest_group="nobody"))
-        assert code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_a_clone_stands_where_its_source_does_and_wins_as_a_reset_does(talk: Talk, /) -> None:
+    await prepare(talk, "other")
+    await commit(talk.client, 2, group="other")
+    code, _ = await talk.client.code(
+        CloneGroupOffset(src_group="other", dest_group="g", topic="T", offline=True)
+    )
+    assert code == ResponseCode.SUCCESS
+    assert await place(talk.client) == 2
+    assert await commit(talk.client, 9) == "Offset has been previously reset"
+    code, _ = await talk.client.code(CloneGroupOffset(src_group="other", dest_group="nobody"))
+    assert code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-def test_a_correction_names_the_lowest_place_of_the_others(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await prepare(talk, "other", "third")
-        await commit(talk.client, 2, group="other")
-        await commit(talk.client, 9, group="g")
+@in_loop(converse)
+async def test_a_correction_names_the_lowest_place_of_the_others(talk: Talk, /) -> None:
+    await prepare(talk, "other", "third")
+    await commit(talk.client, 2, group="other")
+    await commit(talk.client, 9, group="g")
 
-        async def ask(**fields: Any) -> dict[int, int]:
-            answer = await talk.client.ask(QueryCorrectionOffset(topic="T", **fields))
-            return dict(fastjson.decode(answer.body, QueryCorrectionOffsetBody).correction_offsets)
+    async def ask(**fields: Any) -> dict[int, int]:
+        answer = await talk.client.ask(QueryCorrectionOffset(topic="T", **fields))
+        return dict(fastjson.decode(answer.body, QueryCorrectionOffsetBody).correction_offsets)
 
-        assert await ask(compare_group="g", filter_groups="g") == {0: 2, 1: 8}
-        assert await ask(compare_group="other", filter_groups="other") == {0: 2**63 - 1, 1: 8}
-
-    converse(tmp_path, scene)
+    assert await ask(compare_group="g", filter_groups="g") == {0: 2, 1: 8}
+    assert await ask(compare_group="other", filter_groups="other") == {0: 2**63 - 1, 1: 8}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, converse, in_virtual_time, talking, watched
 
 from turbopump.broker.broker import Broker
@@ -48,17 +49,15 @@ async def prepare(talk: Talk) -> None:
     await talk.client.pull()
 
 
-def test_a_committed_place_is_found_again_also_after_going_back(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await prepare(talk)
-        for offset in (5, 2, 2**63 - 1):
-            assert await talk.client.code(commit(offset)) == (0, "")
-            assert outcome(await talk.client.ask(query())) == ("offset", offset)
-        await talk.client.remoting.send_oneway(talk.client.address, commit(3))
-        assert outcome(await talk.client.ask(query())) == ("offset", 3)
-        assert outcome(await talk.client.ask(query("other", set_zero_if_not_found=False))) == 22
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_a_committed_place_is_found_again_also_after_going_back(talk: Talk, /) -> None:
+    await prepare(talk)
+    for offset in (5, 2, 2**63 - 1):
+        assert await talk.client.code(commit(offset)) == (0, "")
+        assert outcome(await talk.client.ask(query())) == ("offset", offset)
+    await talk.client.remoting.send_oneway(talk.client.address, commit(3))
+    assert outcome(await talk.client.ask(query())) == ("offset", 3)
+    assert outcome(await talk.client.ask(query("other", set_zero_if_not_found=False))) == 22
 
 
 @pytest.mark.parametrize(
@@ -76,15 +75,13 @@ def test_a_committed_place_is_found_again_also_after_going_back(tmp_path: Path) 
         (commit(1, queue_id=2**31), ResponseCode.INVALID_PARAMETER, "QueueId is null"),
     ],
 )
-def test_a_commit_that_cannot_be_is_refused_in_apache_s_order(
-    tmp_path: Path, request_: UpdateConsumerOffset, code: int, remark: str
+@in_loop(converse)
+async def test_a_commit_that_cannot_be_is_refused_in_apache_s_order(
+    talk: Talk, /, request_: UpdateConsumerOffset, code: int, remark: str
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        await prepare(talk)
-        answer = await talk.client.code(request_)
-        assert (answer[0], remark in answer[1]) == (code, True)
-
-    converse(tmp_path, scene)
+    await prepare(talk)
+    answer = await talk.client.code(request_)
+    assert (answer[0], remark in answer[1]) == (code, True)
 
 
 def test_offsets_beyond_the_end_of_a_recovered_queue_are_set_back_to_it_saved_and_logged(
@@ -112,10 +109,10 @@ def test_offsets_beyond_the_end_of_a_recovered_queue_are_set_back_to_it_saved_an
         assert await talk.client.code(commit(50)) == (0, ""), "what a client says later counts"
         assert outcome(await talk.client.ask(query())) == ("offset", 50)
 
-    converse(tmp_path, before)
+    converse(before, tmp_path)
     caplog.clear()
     with caplog.at_level(logging.WARNING, "turbopump.broker.broker"):
-        converse(tmp_path, after)
+        converse(after, tmp_path)
     lines = [record.getMessage() for record in caplog.records]
     start = "offset set back to the end of its recovered queue group=g topic="
     assert [line.removeprefix(start) for line in lines if line.startswith(start)] == [
@@ -126,18 +123,18 @@ def test_offsets_beyond_the_end_of_a_recovered_queue_are_set_back_to_it_saved_an
     assert "offsets set back to the ends of their recovered queues count=3" in lines
 
 
-def test_a_save_of_offsets_that_fails_is_repeated_though_nobody_commits() -> None:
-    async def scene(talk: Talk, simulation: Simulation) -> None:
-        await prepare(talk)
-        disk = simulation.disk("10.0.0.1")
-        path = Path("/store/config/consumerOffset.json")
-        await asyncio.sleep(6)
-        await talk.client.code(commit(1))
-        disk.fail("write", errno.ENOSPC)
-        await asyncio.sleep(7)
-        assert disk.files[path].content.count(b"0:1") == 1
-
-    in_virtual_time(scene)
+@in_loop(in_virtual_time)
+async def test_a_save_of_offsets_that_fails_is_repeated_though_nobody_commits(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    await prepare(talk)
+    disk = simulation.disk("10.0.0.1")
+    path = Path("/store/config/consumerOffset.json")
+    await asyncio.sleep(6)
+    await talk.client.code(commit(1))
+    disk.fail("write", errno.ENOSPC)
+    await asyncio.sleep(7)
+    assert disk.files[path].content.count(b"0:1") == 1
 
 
 def test_no_commit_keeps_a_broker_from_its_next_start(tmp_path: Path) -> None:
@@ -150,8 +147,8 @@ def test_no_commit_keeps_a_broker_from_its_next_start(tmp_path: Path) -> None:
     async def look(talk: Talk) -> None:
         assert outcome(await talk.client.ask(query())) == ("offset", -(2**63))
 
-    converse(tmp_path, commit_odd_ones)
-    converse(tmp_path, look)
+    converse(commit_odd_ones, tmp_path)
+    converse(look, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -164,16 +161,14 @@ def test_no_commit_keeps_a_broker_from_its_next_start(tmp_path: Path) -> None:
         (False, 0, 22),
     ],
 )
-def test_a_group_without_a_place_begins_at_zero_while_the_queue_is_young(
-    tmp_path: Path, set_zero: bool | None, messages: int, expected: object
+@in_loop(converse)
+async def test_a_group_without_a_place_begins_at_zero_while_the_queue_is_young(
+    talk: Talk, /, set_zero: bool | None, messages: int, expected: object
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create()
-        for _ in range(messages):
-            await talk.client.send()
-        assert outcome(await talk.client.ask(query(set_zero_if_not_found=set_zero))) == expected
-
-    converse(tmp_path, scene)
+    await talk.client.create()
+    for _ in range(messages):
+        await talk.client.send()
+    assert outcome(await talk.client.ask(query(set_zero_if_not_found=set_zero))) == expected
 
 
 def test_a_group_without_a_place_is_not_found_once_the_first_message_is_cold_or_gone(
@@ -190,26 +185,22 @@ def test_a_group_without_a_place_is_not_found_once_the_first_message_is_cold_or_
         queue.min_index = 1
         assert outcome(await talk.client.ask(query())) == 22
 
-    converse(tmp_path, cold, access_message_in_memory_max_ratio=0)
-    converse(tmp_path, gone)
+    converse(cold, tmp_path, access_message_in_memory_max_ratio=0)
+    converse(gone, tmp_path)
 
 
-def test_the_ends_of_a_queue(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        for _ in range(3):
-            await talk.client.send()
-        assert outcome(await talk.client.ask(GetMaxOffset(topic="T", queue_id=0))) == ("offset", 3)
-        assert outcome(await talk.client.ask(GetMinOffset(topic="T", queue_id=0))) == ("offset", 0)
-        for request in (
-            GetMaxOffset(topic="none", queue_id=0),
-            GetMinOffset(topic="T", queue_id=99),
-        ):
-            assert outcome(await talk.client.ask(request)) == ("offset", 0)
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_the_ends_of_a_queue(talk: Talk, /) -> None:
+    for _ in range(3):
+        await talk.client.send()
+    assert outcome(await talk.client.ask(GetMaxOffset(topic="T", queue_id=0))) == ("offset", 3)
+    assert outcome(await talk.client.ask(GetMinOffset(topic="T", queue_id=0))) == ("offset", 0)
+    for request in (GetMaxOffset(topic="none", queue_id=0), GetMinOffset(topic="T", queue_id=99)):
+        assert outcome(await talk.client.ask(request)) == ("offset", 0)
 
 
-def test_a_place_in_time_by_either_boundary(tmp_path: Path) -> None:
+@in_loop(watched)
+async def test_a_place_in_time_by_either_boundary(tmp_path: Path) -> None:
     class Clock:
         now = 1000
 
@@ -221,22 +212,19 @@ def test_a_place_in_time_by_either_boundary(tmp_path: Path) -> None:
 
     clock = Clock()
 
-    async def main() -> None:
-        def at_our_time(*args: Any) -> Broker:
-            return Broker(*args, clock=clock)
+    def at_our_time(*args: Any) -> Broker:
+        return Broker(*args, clock=clock)
 
-        async with talking(tmp_path, make=at_our_time) as talk:
-            for now in (1000, 2000, 2000, 3000):
-                clock.now = now
-                await talk.client.send()
-            for timestamp, lower, upper in ((0, 0, 0), (2000, 1, 2), (2001, 3, 2), (9000, 4, 3)):
-                for boundary, expected in ((None, lower), ("LOWER", lower), ("UPPER", upper)):
-                    request = SearchOffset(
-                        topic="T", queue_id=0, timestamp=timestamp, boundary_type=boundary
-                    )
-                    assert outcome(await talk.client.ask(request)) == ("offset", expected), (
-                        timestamp,
-                        boundary,
-                    )
-
-    watched(main())
+    async with talking(tmp_path, make=at_our_time) as talk:
+        for now in (1000, 2000, 2000, 3000):
+            clock.now = now
+            await talk.client.send()
+        for timestamp, lower, upper in ((0, 0, 0), (2000, 1, 2), (2001, 3, 2), (9000, 4, 3)):
+            for boundary, expected in ((None, lower), ("LOWER", lower), ("UPPER", upper)):
+                request = SearchOffset(
+                    topic="T", queue_id=0, timestamp=timestamp, boundary_type=boundary
+                )
+                assert outcome(await talk.client.ask(request)) == ("offset", expected), (
+                    timestamp,
+                    boundary,
+                )

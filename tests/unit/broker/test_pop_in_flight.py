@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from tests.loops import in_loop
 from tests.unit.broker.popping import Popper, popped
 from tests.unit.broker.talking import Talk, in_virtual_time
 
@@ -27,53 +28,51 @@ async def twenty(talk: Talk, simulation: Simulation) -> Popper:
     return Popper(talk.client, simulation.clock(HOST).now_ms)
 
 
-def test_a_group_with_too_much_in_its_hands_gets_no_more_until_it_acknowledges() -> None:
-    async def scene(talk: Talk, simulation: Simulation) -> None:
-        popper = await twenty(talk, simulation)
-        first = await popper.pop(max_msg_nums=5)
-        second = await popper.pop(max_msg_nums=3)
-        assert (len(first), len(second)) == (5, 3), (
-            "it may be passed, as with Apache's broker, by one pop"
-        )
-        answer = await popper.answer(max_msg_nums=3)
-        assert (popped(answer), answer.header(PopMessageReply).rest_num) == ([], 12)
-        assert len(await Popper(talk.client, popper.now_ms, group="other").pop(max_msg_nums=3)) == 3
-        for one in first[:2]:
-            assert await popper.ack(one) == ResponseCode.SUCCESS
-            assert await popper.ack(one) == ResponseCode.SUCCESS, "a repeated one does not count"
-        waiting = asyncio.ensure_future(popper.pop(max_msg_nums=3, poll_ms=8000))
-        await asyncio.sleep(1)
-        assert await popper.ack(first[2]) == ResponseCode.SUCCESS
-        assert [one.body for one in await waiting] == [b"8", b"9", b"10"]
-
-    in_virtual_time(scene, **FIVE)
-
-
-def test_what_comes_again_is_out_no_more() -> None:
-    async def scene(talk: Talk, simulation: Simulation) -> None:
-        popper = await twenty(talk, simulation)
-        assert len(await popper.pop(max_msg_nums=8, invisible_ms=4000)) == 8
-        begun = simulation.loop.time()
-        more = await popper.until(12 + 8, 20)
-        assert simulation.loop.time() - begun >= 4
-        assert {one.attempt for one in more} == {0, 1}
-
-    in_virtual_time(scene, **FIVE)
+@in_loop(in_virtual_time, **FIVE)
+async def test_a_group_with_too_much_in_its_hands_gets_no_more_until_it_acknowledges(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    popper = await twenty(talk, simulation)
+    first = await popper.pop(max_msg_nums=5)
+    second = await popper.pop(max_msg_nums=3)
+    assert (len(first), len(second)) == (5, 3), (
+        "it may be passed, as with Apache's broker, by one pop"
+    )
+    answer = await popper.answer(max_msg_nums=3)
+    assert (popped(answer), answer.header(PopMessageReply).rest_num) == ([], 12)
+    assert len(await Popper(talk.client, popper.now_ms, group="other").pop(max_msg_nums=3)) == 3
+    for one in first[:2]:
+        assert await popper.ack(one) == ResponseCode.SUCCESS
+        assert await popper.ack(one) == ResponseCode.SUCCESS, "a repeated one does not count"
+    waiting = asyncio.ensure_future(popper.pop(max_msg_nums=3, poll_ms=8000))
+    await asyncio.sleep(1)
+    assert await popper.ack(first[2]) == ResponseCode.SUCCESS
+    assert [one.body for one in await waiting] == [b"8", b"9", b"10"]
 
 
-def test_a_changed_time_leaves_a_message_in_hand_and_a_reset_forgets_what_is() -> None:
-    async def scene(talk: Talk, simulation: Simulation) -> None:
-        popper = await twenty(talk, simulation)
-        first = await popper.pop(max_msg_nums=6, invisible_ms=60_000)
-        assert (await popper.change(first[0], 60_000)).code == ResponseCode.SUCCESS
-        assert await popper.pop() == []
-        pop = talk.broker._pop
-        assert pop is not None
-        assert pop.in_flight.count(GroupQueue("g", "T", 0)) == 6
-        talk.broker._offsets.reset("g", "T", 0, 2)
-        assert [one.body for one in await popper.pop(max_msg_nums=2)] == [b"2", b"3"]
+@in_loop(in_virtual_time, **FIVE)
+async def test_what_comes_again_is_out_no_more(talk: Talk, simulation: Simulation, /) -> None:
+    popper = await twenty(talk, simulation)
+    assert len(await popper.pop(max_msg_nums=8, invisible_ms=4000)) == 8
+    begun = simulation.loop.time()
+    more = await popper.until(12 + 8, 20)
+    assert simulation.loop.time() - begun >= 4
+    assert {one.attempt for one in more} == {0, 1}
 
-    in_virtual_time(scene, **FIVE)
+
+@in_loop(in_virtual_time, **FIVE)
+async def test_a_changed_time_leaves_a_message_in_hand_and_a_reset_forgets_what_is(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    popper = await twenty(talk, simulation)
+    first = await popper.pop(max_msg_nums=6, invisible_ms=60_000)
+    assert (await popper.change(first[0], 60_000)).code == ResponseCode.SUCCESS
+    assert await popper.pop() == []
+    pop = talk.broker._pop
+    assert pop is not None
+    assert pop.in_flight.count(GroupQueue("g", "T", 0)) == 6
+    talk.broker._offsets.reset("g", "T", 0, 2)
+    assert [one.body for one in await popper.pop(max_msg_nums=2)] == [b"2", b"3"]
 
 
 def test_without_the_limit_nothing_is_counted() -> None:
@@ -82,19 +81,19 @@ def test_without_the_limit_nothing_is_counted() -> None:
     assert (out.count(place), out.is_full(place), out.ended(place, [1])) == (0, False, False)
 
 
-def test_a_message_that_comes_again_is_answered_with_its_retry_topic_on_request() -> None:
-    async def scene(talk: Talk, simulation: Simulation) -> None:
-        await talk.client.create()
-        await talk.client.send(b"again")
-        popper = Popper(talk.client, simulation.clock(HOST).now_ms)
-        assert len(await popper.pop(invisible_ms=1000)) == 1
-        answer = await popper.answer(poll_ms=8000)
-        (message,) = decode_entries(answer.body)
-        assert (message.topic, message.reconsume_times) == ("%RETRY%g_T", 1)
-        assert POP_CK not in message.properties
-        (one,) = popped(answer, "%RETRY%g_T")
-        assert await popper.ack(one) == ResponseCode.SUCCESS
-        await asyncio.sleep(20)
-        assert await popper.pop() == []
-
-    in_virtual_time(scene, pop_response_return_actual_retry_topic=True)
+@in_loop(in_virtual_time, pop_response_return_actual_retry_topic=True)
+async def test_a_message_that_comes_again_is_answered_with_its_retry_topic_on_request(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    await talk.client.create()
+    await talk.client.send(b"again")
+    popper = Popper(talk.client, simulation.clock(HOST).now_ms)
+    assert len(await popper.pop(invisible_ms=1000)) == 1
+    answer = await popper.answer(poll_ms=8000)
+    (message,) = decode_entries(answer.body)
+    assert (message.topic, message.reconsume_times) == ("%RETRY%g_T", 1)
+    assert POP_CK not in message.properties
+    (one,) = popped(answer, "%RETRY%g_T")
+    assert await popper.ack(one) == ResponseCode.SUCCESS
+    await asyncio.sleep(20)
+    assert await popper.pop() == []

@@ -4,6 +4,7 @@ and then from there on."""
 import asyncio
 from typing import Any
 
+from tests.loops import in_loop
 from tests.simulation.one_broker import HOST as ONE_HOST
 from tests.simulation.one_broker import OneBroker, with_one_broker
 from tests.unit.broker.popping import Popper
@@ -27,158 +28,150 @@ async def three(talk: Talk, simulation: Simulation) -> Popper:
     return Popper(talk.client, simulation.clock(HOST).now_ms)
 
 
-def test_nothing_more_comes_until_all_that_was_taken_is_acknowledged() -> None:
-    async def scene(talk: Talk, simulation: Simulation) -> None:
-        popper = await three(talk, simulation)
-        a, b = await popper.pop(**ORDERED)
-        assert (a.body, b.body, a.handle.ordered) == (b"a", b"b", True)
-        assert await popper.pop(**ORDERED) == []
-        assert await popper.ack(a) == ResponseCode.SUCCESS
-        assert await popper.pop(**ORDERED) == []
-        waiting = asyncio.ensure_future(popper.pop(poll_ms=8000, **ORDERED))
-        await asyncio.sleep(1)
-        assert await popper.ack(b) == ResponseCode.SUCCESS
-        (c,) = await waiting
-        assert c.body == b"c"
-        assert talk.broker._offsets.find("g", "T", 0) == 2
-
-    in_virtual_time(scene)
-
-
-def test_what_is_not_acknowledged_comes_again_from_there_on_and_is_counted() -> None:
-    async def scene(talk: Talk, simulation: Simulation) -> None:
-        popper = await three(talk, simulation)
-        a, b = await popper.pop(invisible_ms=3000, **ORDERED)
-        await popper.ack(a)
-        answer = await popper.answer(poll_ms=8000, **ORDERED)
-        assert (
-            b.handle.visible_at_ms
-            <= simulation.clock(HOST).now_ms()
-            <= b.handle.visible_at_ms + 500
-        )
-        counts = decode_numbers(answer.header(PopMessageReply).order_count_info)
-        assert counts == {message_key(QueueKind.NORMAL, 0, 1): 1, queue_key(QueueKind.NORMAL, 0): 0}
-        assert answer.header(PopMessageReply).msg_offset_info == "0 0 1,2"
-        assert await popper.ack(b) == ResponseCode.SUCCESS, (
-            "a receipt of the time before is answered, and counts no more"
-        )
-        assert talk.broker._offsets.find("g", "T", 0) == 1
-
-    in_virtual_time(scene)
+@in_loop(in_virtual_time)
+async def test_nothing_more_comes_until_all_that_was_taken_is_acknowledged(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    popper = await three(talk, simulation)
+    a, b = await popper.pop(**ORDERED)
+    assert (a.body, b.body, a.handle.ordered) == (b"a", b"b", True)
+    assert await popper.pop(**ORDERED) == []
+    assert await popper.ack(a) == ResponseCode.SUCCESS
+    assert await popper.pop(**ORDERED) == []
+    waiting = asyncio.ensure_future(popper.pop(poll_ms=8000, **ORDERED))
+    await asyncio.sleep(1)
+    assert await popper.ack(b) == ResponseCode.SUCCESS
+    (c,) = await waiting
+    assert c.body == b"c"
+    assert talk.broker._offsets.find("g", "T", 0) == 2
 
 
-def test_the_time_of_a_message_can_be_changed() -> None:
-    async def scene(talk: Talk, simulation: Simulation) -> None:
-        popper = await three(talk, simulation)
-        a, b = await popper.pop(invisible_ms=60_000, **ORDERED)
-        await popper.ack(b)
-        assert (await popper.change(a, 2000)).code == ResponseCode.SUCCESS
-        begun = simulation.loop.time()
-        again = await popper.pop(poll_ms=15_000, **ORDERED)
-        assert [one.body for one in again] == [b"a", b"b"]
-        assert 1.9 < simulation.loop.time() - begun < 2.5
-
-    in_virtual_time(scene)
-
-
-def test_who_has_not_got_the_answer_asks_again_with_the_same_attempt_id() -> None:
-    async def scene(talk: Talk, simulation: Simulation) -> None:
-        popper = await three(talk, simulation)
-        first = await popper.pop(attempt_id="one", **ORDERED)
-        again = await popper.pop(attempt_id="one", **ORDERED)
-        assert [one.body for one in first] == [one.body for one in again] == [b"a", b"b"]
-        assert await popper.pop(attempt_id="two", **ORDERED) == []
-
-    in_virtual_time(scene)
+@in_loop(in_virtual_time)
+async def test_what_is_not_acknowledged_comes_again_from_there_on_and_is_counted(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    popper = await three(talk, simulation)
+    a, b = await popper.pop(invisible_ms=3000, **ORDERED)
+    await popper.ack(a)
+    answer = await popper.answer(poll_ms=8000, **ORDERED)
+    assert b.handle.visible_at_ms <= simulation.clock(HOST).now_ms() <= b.handle.visible_at_ms + 500
+    counts = decode_numbers(answer.header(PopMessageReply).order_count_info)
+    assert counts == {message_key(QueueKind.NORMAL, 0, 1): 1, queue_key(QueueKind.NORMAL, 0): 0}
+    assert answer.header(PopMessageReply).msg_offset_info == "0 0 1,2"
+    assert await popper.ack(b) == ResponseCode.SUCCESS, (
+        "a receipt of the time before is answered, and counts no more"
+    )
+    assert talk.broker._offsets.find("g", "T", 0) == 1
 
 
-def test_a_clean_stop_keeps_what_is_taken() -> None:
-    async def scene(world: OneBroker) -> None:
-        for body in (b"a", b"b", b"c"):
-            await world.client.send(body)
-        now_ms = world.simulation.clock(ONE_HOST).now_ms
-        a, b = await Popper(world.client, now_ms).pop(invisible_ms=60_000, **ORDERED)
-        await world.stop()
-        await world.up()
-        popper = Popper(world.client, now_ms)
-        assert await popper.pop(**ORDERED) == []
-        assert [await popper.ack(a), await popper.ack(b)] == [0, 0]
-        assert [one.body for one in await popper.pop(**ORDERED)] == [b"c"]
-
-    with_one_broker(scene)
+@in_loop(in_virtual_time)
+async def test_the_time_of_a_message_can_be_changed(talk: Talk, simulation: Simulation, /) -> None:
+    popper = await three(talk, simulation)
+    a, b = await popper.pop(invisible_ms=60_000, **ORDERED)
+    await popper.ack(b)
+    assert (await popper.change(a, 2000)).code == ResponseCode.SUCCESS
+    begun = simulation.loop.time()
+    again = await popper.pop(poll_ms=15_000, **ORDERED)
+    assert [one.body for one in again] == [b"a", b"b"]
+    assert 1.9 < simulation.loop.time() - begun < 2.5
 
 
-def test_what_waits_in_the_retry_topic_neither_wakes_nor_is_given_to_an_ordered_pop() -> None:
-    async def scene(talk: Talk, simulation: Simulation) -> None:
-        await talk.client.create()
-        await talk.client.send(b"popped before")
-        popper = Popper(talk.client, simulation.clock(HOST).now_ms)
-        assert len(await popper.pop(invisible_ms=1000)) == 1
-        await asyncio.sleep(5)
-        assert talk.broker.store.max_offset("%RETRY%g_T", 0) == 1
-        looks, queues = 0, PopSight.topic_queues
-
-        def count(*args: Any) -> Any:
-            nonlocal looks
-            looks += 1
-            return queues(*args)
-
-        PopSight.topic_queues = count  # type: ignore[method-assign]
-        try:
-            assert await popper.pop(poll_ms=8000, **ORDERED) == []
-        finally:
-            PopSight.topic_queues = queues  # type: ignore[method-assign]
-        assert looks < 10
-        asked = Notification(
-            consumer_group="g",
-            topic="T",
-            queue_id=-1,
-            poll_time=1000,
-            born_time=simulation.clock(HOST).now_ms(),
-            order=True,
-        )
-        assert not (await talk.client.ask(asked)).header(NotificationReply).has_msg
-        assert [one.body for one in await popper.pop()] == [b"popped before"]
-
-    in_virtual_time(scene)
+@in_loop(in_virtual_time)
+async def test_who_has_not_got_the_answer_asks_again_with_the_same_attempt_id(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    popper = await three(talk, simulation)
+    first = await popper.pop(attempt_id="one", **ORDERED)
+    again = await popper.pop(attempt_id="one", **ORDERED)
+    assert [one.body for one in first] == [one.body for one in again] == [b"a", b"b"]
+    assert await popper.pop(attempt_id="two", **ORDERED) == []
 
 
-def test_after_a_kill_that_forgot_what_was_taken_no_message_is_passed_over() -> None:
-    async def scene(world: OneBroker) -> None:
-        for body in (b"a", b"b", b"c"):
-            await world.client.send(body)
-        now_ms = world.simulation.clock(ONE_HOST).now_ms
-        popper = Popper(world.client, now_ms)
-        await asyncio.sleep(6)
-        (a,) = await popper.pop(order=True, max_msg_nums=1)
-        await popper.ack(a)
-        await asyncio.sleep(6)
-        b, c = await popper.pop(**ORDERED)
-        world.kill()
-        await world.up()
-        world.broker._pop.order._table.clear()  # as if the first table had not been saved either
-        popper = Popper(world.client, now_ms)
-        assert await popper.ack(c) == ResponseCode.SUCCESS
-        assert [one.body for one in await popper.pop(**ORDERED)] == [b"b", b"c"]
-        assert (b.body, c.body) == (b"b", b"c")
-
-    with_one_broker(scene)
+@in_loop(with_one_broker)
+async def test_a_clean_stop_keeps_what_is_taken(world: OneBroker, /) -> None:
+    for body in (b"a", b"b", b"c"):
+        await world.client.send(body)
+    now_ms = world.simulation.clock(ONE_HOST).now_ms
+    a, b = await Popper(world.client, now_ms).pop(invisible_ms=60_000, **ORDERED)
+    await world.stop()
+    await world.up()
+    popper = Popper(world.client, now_ms)
+    assert await popper.pop(**ORDERED) == []
+    assert [await popper.ack(a), await popper.ack(b)] == [0, 0]
+    assert [one.body for one in await popper.pop(**ORDERED)] == [b"c"]
 
 
-def test_behind_an_inner_batch_a_queue_goes_on_with_the_next_one() -> None:
-    async def scene(talk: Talk, simulation: Simulation) -> None:
-        await talk.client.create("B", attributes="+queue.type=BatchCQ")
-        for bodies in ((b"a", b"b", b"c"), (b"d", b"e"), (b"f",)):
-            await send_inner(talk, *bodies)
-        popper = Popper(talk.client, simulation.clock(HOST).now_ms, topic="B")
-        taken = []
-        for place in (3, 5, 6):
-            (batch,) = await popper.pop(order=True, max_msg_nums=1)
-            taken.append(batch.message.queue_offset)
-            assert await popper.pop(order=True, max_msg_nums=1) == []
-            assert await popper.ack(batch) == ResponseCode.SUCCESS
-            assert talk.broker._offsets.find("g", "B", 0) == place
-        assert taken == [0, 3, 5]
-        assert await popper.pop(order=True) == []
+@in_loop(in_virtual_time)
+async def test_what_waits_in_the_retry_topic_neither_wakes_nor_is_given_to_an_ordered_pop(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    await talk.client.create()
+    await talk.client.send(b"popped before")
+    popper = Popper(talk.client, simulation.clock(HOST).now_ms)
+    assert len(await popper.pop(invisible_ms=1000)) == 1
+    await asyncio.sleep(5)
+    assert talk.broker.store.max_offset("%RETRY%g_T", 0) == 1
+    looks, queues = 0, PopSight.topic_queues
 
-    in_virtual_time(scene)
+    def count(*args: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return queues(*args)
+
+    PopSight.topic_queues = count  # type: ignore[method-assign]
+    try:
+        assert await popper.pop(poll_ms=8000, **ORDERED) == []
+    finally:
+        PopSight.topic_queues = queues  # type: ignore[method-assign]
+    assert looks < 10
+    asked = Notification(
+        consumer_group="g",
+        topic="T",
+        queue_id=-1,
+        poll_time=1000,
+        born_time=simulation.clock(HOST).now_ms(),
+        order=True,
+    )
+    assert not (await talk.client.ask(asked)).header(NotificationReply).has_msg
+    assert [one.body for one in await popper.pop()] == [b"popped before"]
+
+
+@in_loop(with_one_broker)
+async def test_after_a_kill_that_forgot_what_was_taken_no_message_is_passed_over(
+    world: OneBroker, /
+) -> None:
+    for body in (b"a", b"b", b"c"):
+        await world.client.send(body)
+    now_ms = world.simulation.clock(ONE_HOST).now_ms
+    popper = Popper(world.client, now_ms)
+    await asyncio.sleep(6)
+    (a,) = await popper.pop(order=True, max_msg_nums=1)
+    await popper.ack(a)
+    await asyncio.sleep(6)
+    b, c = await popper.pop(**ORDERED)
+    world.kill()
+    await world.up()
+    world.broker._pop.order._table.clear()  # as if the first table had not been saved either
+    popper = Popper(world.client, now_ms)
+    assert await popper.ack(c) == ResponseCode.SUCCESS
+    assert [one.body for one in await popper.pop(**ORDERED)] == [b"b", b"c"]
+    assert (b.body, c.body) == (b"b", b"c")
+
+
+@in_loop(in_virtual_time)
+async def test_behind_an_inner_batch_a_queue_goes_on_with_the_next_one(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    await talk.client.create("B", attributes="+queue.type=BatchCQ")
+    for bodies in ((b"a", b"b", b"c"), (b"d", b"e"), (b"f",)):
+        await send_inner(talk, *bodies)
+    popper = Popper(talk.client, simulation.clock(HOST).now_ms, topic="B")
+    taken = []
+    for place in (3, 5, 6):
+        (batch,) = await popper.pop(order=True, max_msg_nums=1)
+        taken.append(batch.message.queue_offset)
+        assert await popper.pop(order=True, max_msg_nums=1) == []
+        assert await popper.ack(batch) == ResponseCode.SUCCESS
+        assert talk.broker._offsets.find("g", "B", 0) == place
+    assert taken == [0, 3, 5]
+    assert await popper.pop(order=True) == []

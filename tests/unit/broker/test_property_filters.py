@@ -4,9 +4,9 @@ fault; nobody waits for a filter."""
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, converse, pull, subscription
 
 from turbopump.message.properties import encode_properties
@@ -44,154 +44,137 @@ async def matching(talk: Talk, sql: str) -> tuple[list[bytes], int]:
         offset = header.next_begin_offset
 
 
-def test_only_what_matches_is_given_and_all_of_it(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await send_prices(talk, 300)
-        assert (await matching(talk, "price >= 250 AND TAGS = 'odd'"))[0] == [
-            b"%d" % n for n in range(251, 300, 2)
-        ]
-        assert len((await matching(talk, "price IS NOT NULL"))[0]) == 300
-        bodies, pulls = await matching(talk, "price > 1000")
-        assert bodies == []
-        assert pulls == 2  # 300 messages are passed in one
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_only_what_matches_is_given_and_all_of_it(talk: Talk, /) -> None:
+    await send_prices(talk, 300)
+    assert (await matching(talk, "price >= 250 AND TAGS = 'odd'"))[0] == [
+        b"%d" % n for n in range(251, 300, 2)
+    ]
+    assert len((await matching(talk, "price IS NOT NULL"))[0]) == 300
+    bodies, pulls = await matching(talk, "price > 1000")
+    assert bodies == []
+    assert pulls == 2  # 300 messages are passed in one
 
 
-def test_one_pull_passes_a_bounded_piece_of_the_queue(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await send_prices(talk, UNITS_MAX + 50)
-        answer, header = await talk.client.pull(0, tags="price < 0", expression_type=SQL)
-        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-        assert header.next_begin_offset == UNITS_MAX
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_one_pull_passes_a_bounded_piece_of_the_queue(talk: Talk, /) -> None:
+    await send_prices(talk, UNITS_MAX + 50)
+    answer, header = await talk.client.pull(0, tags="price < 0", expression_type=SQL)
+    assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert header.next_begin_offset == UNITS_MAX
 
 
-def test_a_held_pull_wakes_for_a_match_and_not_for_others(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create()
-        held = asyncio.ensure_future(
-            talk.client.ask(pull(0, tags="price = 3", expression_type=SQL, suspend_ms=20_000))
+@in_loop(converse)
+async def test_a_held_pull_wakes_for_a_match_and_not_for_others(talk: Talk, /) -> None:
+    await talk.client.create()
+    held = asyncio.ensure_future(
+        talk.client.ask(pull(0, tags="price = 3", expression_type=SQL, suspend_ms=20_000))
+    )
+    other = talk.another()
+    for number in range(3):
+        await other.send(b"no", properties=encode_properties({"price": str(number)}))
+        assert not held.done()
+    await other.send(b"yes", properties=encode_properties({"price": "3"}))
+    answer = await held
+    assert answer.code == ResponseCode.SUCCESS
+    assert b"yes" in answer.body
+    assert b"no" not in answer.body
+
+
+@in_loop(converse)
+async def test_a_group_s_filter_comes_with_its_heartbeat(talk: Talk, /) -> None:
+    await send_prices(talk, 10)
+    await talk.client.join(
+        "c", "g", subscription("T", "price BETWEEN 3 AND 5", version=1, expressionType=SQL)
+    )
+    assert [m.body for m in await talk.client.messages(0, tags=None, sub_version=1)] == [
+        b"3",
+        b"4",
+        b"5",
+    ]
+    await talk.client.join(
+        "c", "g", subscription("T", "price = 'x' AND", version=2, expressionType=SQL)
+    )
+    answer = await talk.client.ask(pull(0, tags=None, sub_version=2))
+    assert answer.code == ResponseCode.FILTER_DATA_NOT_EXIST
+    assert (
+        "at character 16: a property, a literal or a bracket should stand here, not the end"
+        in str(answer.remark)
+    )
+    await talk.client.join(
+        "c", "g", subscription("T", "price = '9'", version=3, expressionType=SQL)
+    )
+    assert [m.body for m in await talk.client.messages(0, tags=None, sub_version=3)] == [b"9"]
+
+
+@in_loop(converse)
+async def test_a_pull_s_own_bad_filter_and_an_unknown_kind_are_refused(talk: Talk, /) -> None:
+    await talk.client.create()
+    answer = await talk.client.ask(pull(0, tags="price >", expression_type=SQL))
+    assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    answer = await talk.client.ask(pull(0, tags="x", expression_type="XPATH"))
+    assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "there are TAG and SQL92" in str(answer.remark)
+
+
+@in_loop(converse)
+async def test_a_consumer_can_ask_before_it_starts(talk: Talk, /) -> None:
+    async def asked(**data: str) -> tuple[int, str]:
+        body = CheckClientRequestBody(
+            client_id="c", group="g", subscription_data=SubscriptionData(topic="T", **data)
         )
-        other = talk.another()
-        for number in range(3):
-            await other.send(b"no", properties=encode_properties({"price": str(number)}))
-            assert not held.done()
-        await other.send(b"yes", properties=encode_properties({"price": "3"}))
-        answer = await held
-        assert answer.code == ResponseCode.SUCCESS
-        assert b"yes" in answer.body
-        assert b"no" not in answer.body
+        answer = await talk.client.ask(CheckClientConfig(), fastjson.encode(body))
+        return answer.code, answer.remark or ""
 
-    converse(tmp_path, scene)
+    assert await asked(sub_string="a || b", expression_type="TAG") == (0, "")
+    assert await asked(sub_string="a > 1", expression_type=SQL) == (0, "")
+    code, remark = await asked(sub_string="a >", expression_type=SQL)
+    assert code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "at character 4" in remark
 
 
-def test_a_group_s_filter_comes_with_its_heartbeat(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await send_prices(talk, 10)
-        await talk.client.join(
-            "c", "g", subscription("T", "price BETWEEN 3 AND 5", version=1, expressionType=SQL)
-        )
-        assert [m.body for m in await talk.client.messages(0, tags=None, sub_version=1)] == [
-            b"3",
-            b"4",
-            b"5",
-        ]
-        await talk.client.join(
-            "c", "g", subscription("T", "price = 'x' AND", version=2, expressionType=SQL)
-        )
-        answer = await talk.client.ask(pull(0, tags=None, sub_version=2))
-        assert answer.code == ResponseCode.FILTER_DATA_NOT_EXIST
-        assert (
-            "at character 16: a property, a literal or a bracket should stand here, not the end"
-            in str(answer.remark)
-        )
-        await talk.client.join(
-            "c", "g", subscription("T", "price = '9'", version=3, expressionType=SQL)
-        )
-        assert [m.body for m in await talk.client.messages(0, tags=None, sub_version=3)] == [b"9"]
-
-    converse(tmp_path, scene)
-
-
-def test_a_pull_s_own_bad_filter_and_an_unknown_kind_are_refused(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create()
-        answer = await talk.client.ask(pull(0, tags="price >", expression_type=SQL))
-        assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
-        answer = await talk.client.ask(pull(0, tags="x", expression_type="XPATH"))
-        assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
-        assert "there are TAG and SQL92" in str(answer.remark)
-
-    converse(tmp_path, scene)
-
-
-def test_a_consumer_can_ask_before_it_starts(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        async def asked(**data: str) -> tuple[int, str]:
-            body = CheckClientRequestBody(
-                client_id="c", group="g", subscription_data=SubscriptionData(topic="T", **data)
-            )
-            answer = await talk.client.ask(CheckClientConfig(), fastjson.encode(body))
-            return answer.code, answer.remark or ""
-
-        assert await asked(sub_string="a || b", expression_type="TAG") == (0, "")
-        assert await asked(sub_string="a > 1", expression_type=SQL) == (0, "")
-        code, remark = await asked(sub_string="a >", expression_type=SQL)
-        assert code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
-        assert "at character 4" in remark
-
-    converse(tmp_path, scene)
-
-
-def test_a_broker_may_do_without_property_filters(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create()
-        answer = await talk.client.ask(pull(0, tags="price > 1", expression_type=SQL))
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert str(answer.remark).startswith(
-            "The broker does not support consumer to filter message by SQL92"
-        )
-
-    converse(tmp_path, scene, enable_property_filter=False)
+@in_loop(converse, enable_property_filter=False)
+async def test_a_broker_may_do_without_property_filters(talk: Talk, /) -> None:
+    await talk.client.create()
+    answer = await talk.client.ask(pull(0, tags="price > 1", expression_type=SQL))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert str(answer.remark).startswith(
+        "The broker does not support consumer to filter message by SQL92"
+    )
 
 
 @pytest.mark.parametrize(("message_s", "most"), [(0.0, TURN_UNITS), (0.0004, 3), (0.005, 1)])
-def test_a_filter_over_many_messages_leaves_the_loop_to_others(
-    tmp_path: Path, message_s: float, most: int
+@in_loop(converse)
+async def test_a_filter_over_many_messages_leaves_the_loop_to_others(
+    talk: Talk, /, message_s: float, most: int
 ) -> None:
     """``message_s``: what judging one message takes; a turn is over with the message that makes it
     a millisecond."""
+    await send_prices(talk, UNITS_MAX)
+    reader = talk.broker.store.reader
+    judged, now = 0, 0.0
+    in_one_go: list[int] = []
 
-    async def scene(talk: Talk) -> None:
-        await send_prices(talk, UNITS_MAX)
-        reader = talk.broker.store.reader
-        judged, now = 0, 0.0
-        in_one_go: list[int] = []
+    def none(_properties: PropertyText) -> bool:
+        nonlocal judged, now
+        judged += 1
+        now += message_s
+        return False
 
-        def none(_properties: PropertyText) -> bool:
-            nonlocal judged, now
-            judged += 1
-            now += message_s
-            return False
+    found: list[GetResult] = []
 
-        found: list[GetResult] = []
-
-        def steps() -> Steps[None]:
-            found.append(
-                (
-                    yield from read_matching(
-                        lambda at: reader._steps("T", 0, at, 32, None), 0, 32, none, lambda: now
-                    )
+    def steps() -> Steps[None]:
+        found.append(
+            (
+                yield from read_matching(
+                    lambda at: reader._steps("T", 0, at, 32, None), 0, 32, none, lambda: now
                 )
             )
+        )
 
-        for pieces in steps():
-            assert pieces == []  # nothing to read: a pause
-            in_one_go.append(judged)
-            judged = 0
-        assert found[0].next_offset == UNITS_MAX
-        assert max(in_one_go) == most
-
-    converse(tmp_path, scene)
+    for pieces in steps():
+        assert pieces == []  # nothing to read: a pause
+        in_one_go.append(judged)
+        judged = 0
+    assert found[0].next_offset == UNITS_MAX
+    assert max(in_one_go) == most

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.loops import in_loop
 from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
 from tests.unit.broker.talking import Client, Talk, converse
 
@@ -107,109 +108,103 @@ def unlocking(client_id: str, queues: Sequence[MessageQueue] = (ONE,)) -> bytes:
     )
 
 
-def test_clients_lock_renew_and_unlock_also_oneway(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        client = talk.client
-        assert await lock(client, "a", [ONE, TWO]) == [ONE, TWO]
-        assert await lock(client, "b", [ONE, TWO]) == []
-        await client.ask(UnlockBatchMq(), unlocking("a"))
-        assert await lock(client, "b", [ONE, TWO]) == [ONE]
-        connection = await client.remoting.connect(client.address)
-        connection.send_frame(
-            encode_command(
-                request_command(UnlockBatchMq(), unlocking("a", [TWO]), opaque=9, oneway=True)
-            )
+@in_loop(converse)
+async def test_clients_lock_renew_and_unlock_also_oneway(talk: Talk, /) -> None:
+    client = talk.client
+    assert await lock(client, "a", [ONE, TWO]) == [ONE, TWO]
+    assert await lock(client, "b", [ONE, TWO]) == []
+    await client.ask(UnlockBatchMq(), unlocking("a"))
+    assert await lock(client, "b", [ONE, TWO]) == [ONE]
+    connection = await client.remoting.connect(client.address)
+    connection.send_frame(
+        encode_command(
+            request_command(UnlockBatchMq(), unlocking("a", [TWO]), opaque=9, oneway=True)
         )
-        assert await lock(client, "b", [ONE, TWO]) == [ONE, TWO]
-        assert await client.code(LockBatchMq(), b"{}") == (
-            1,
-            "a lock needs consumerGroup and clientId in its body",
-        )
-        code, remark = await client.code(LockBatchMq(), b"nonsense")
-        assert code != 0
-        assert "the body of a lock cannot be read" in remark
-
-    converse(tmp_path, scene)
-
-
-def test_after_a_kill_the_holder_renews_at_once_and_another_waits_a_minute() -> None:
-    async def scene(world: OneBroker) -> None:
-        assert await lock(world.client, "a") == [ONE]
-        world.kill()
-        await world.up()
-        assert await lock(world.client, "b", [ONE, TWO]) == [TWO]
-        assert await lock(world.client, "a", [ONE, TWO]) == [ONE]
-        await asyncio.sleep(59)
-        assert await lock(world.client, "b") == []
-        await asyncio.sleep(1.1)
-        assert await lock(world.client, "b") == [ONE]
-
-    with_one_broker(scene)
+    )
+    assert await lock(client, "b", [ONE, TWO]) == [ONE, TWO]
+    assert await client.code(LockBatchMq(), b"{}") == (
+        1,
+        "a lock needs consumerGroup and clientId in its body",
+    )
+    code, remark = await client.code(LockBatchMq(), b"nonsense")
+    assert code != 0
+    assert "the body of a lock cannot be read" in remark
 
 
-def test_what_was_unlocked_before_a_clean_stop_is_free_after_it() -> None:
-    async def scene(world: OneBroker) -> None:
-        await lock(world.client, "a", [ONE, TWO])
-        await world.client.ask(UnlockBatchMq(), unlocking("a"))
-        await world.stop()
-        await world.up()
-        assert await lock(world.client, "b", [ONE, TWO]) == [ONE]
-
-    with_one_broker(scene)
-
-
-def test_a_store_with_unknown_holders_grants_nothing_for_half_a_minute() -> None:
-    async def scene(world: OneBroker) -> None:
-        await lock(world.client, "a")
-        await world.stop()
-        disk = world.simulation.disk(HOST).mount()
-        for name in ("queueLocks.json", "queueLocks.json.bak"):
-            disk.remove(Path("/store/config") / name)
-        disk.sync_directory(Path("/store/config"))
-        world.simulation.disk(HOST).kill()
-        await world.up()
-        assert await lock(world.client, "a") == []
-        await world.stop()
-        await world.up()
-        assert await lock(world.client, "a") == []
-        await asyncio.sleep(RELIANCE_S)
-        assert await lock(world.client, "a") == [ONE]
-
-    with_one_broker(scene)
+@in_loop(with_one_broker)
+async def test_after_a_kill_the_holder_renews_at_once_and_another_waits_a_minute(
+    world: OneBroker, /
+) -> None:
+    assert await lock(world.client, "a") == [ONE]
+    world.kill()
+    await world.up()
+    assert await lock(world.client, "b", [ONE, TWO]) == [TWO]
+    assert await lock(world.client, "a", [ONE, TWO]) == [ONE]
+    await asyncio.sleep(59)
+    assert await lock(world.client, "b") == []
+    await asyncio.sleep(1.1)
+    assert await lock(world.client, "b") == [ONE]
 
 
-def test_a_damaged_table_is_not_believed_for_its_copy_may_name_another_holder() -> None:
-    async def scene(world: OneBroker) -> None:
-        await lock(world.client, "a")
-        await lock(world.client, "b", [TWO])
-        await world.stop()
-        disk = world.simulation.disk(HOST).mount()
-        disk.write_file(Path("/store/config/queueLocks.json"), b'{"locks":[{"clie')
-        world.simulation.disk(HOST).kill()
-        await world.up()
-        assert await lock(world.client, "a") == []
-        await asyncio.sleep(RELIANCE_S)
-        assert await lock(world.client, "c", [ONE, TWO]) == [ONE, TWO]
-
-    with_one_broker(scene)
+@in_loop(with_one_broker)
+async def test_what_was_unlocked_before_a_clean_stop_is_free_after_it(world: OneBroker, /) -> None:
+    await lock(world.client, "a", [ONE, TWO])
+    await world.client.ask(UnlockBatchMq(), unlocking("a"))
+    await world.stop()
+    await world.up()
+    assert await lock(world.client, "b", [ONE, TWO]) == [ONE]
 
 
-def test_nobody_fills_the_memory_with_long_names(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        code, remark = await talk.client.code(LockBatchMq(), unlocking("x" * 2000))
-        assert (code, remark) == (1, "a clientId is at most 1024 characters long")
-        assert await lock(talk.client, "a", [MessageQueue("T" * 300, "broker-a", 0), ONE]) == [ONE]
+@in_loop(with_one_broker)
+async def test_a_store_with_unknown_holders_grants_nothing_for_half_a_minute(
+    world: OneBroker, /
+) -> None:
+    await lock(world.client, "a")
+    await world.stop()
+    disk = world.simulation.disk(HOST).mount()
+    for name in ("queueLocks.json", "queueLocks.json.bak"):
+        disk.remove(Path("/store/config") / name)
+    disk.sync_directory(Path("/store/config"))
+    world.simulation.disk(HOST).kill()
+    await world.up()
+    assert await lock(world.client, "a") == []
+    await world.stop()
+    await world.up()
+    assert await lock(world.client, "a") == []
+    await asyncio.sleep(RELIANCE_S)
+    assert await lock(world.client, "a") == [ONE]
 
-    converse(tmp_path, scene)
+
+@in_loop(with_one_broker)
+async def test_a_damaged_table_is_not_believed_for_its_copy_may_name_another_holder(
+    world: OneBroker, /
+) -> None:
+    await lock(world.client, "a")
+    await lock(world.client, "b", [TWO])
+    await world.stop()
+    disk = world.simulation.disk(HOST).mount()
+    disk.write_file(Path("/store/config/queueLocks.json"), b'{"locks":[{"clie')
+    world.simulation.disk(HOST).kill()
+    await world.up()
+    assert await lock(world.client, "a") == []
+    await asyncio.sleep(RELIANCE_S)
+    assert await lock(world.client, "c", [ONE, TWO]) == [ONE, TWO]
 
 
-def test_a_holder_that_the_disk_does_not_know_is_not_told_that_it_holds_the_queue() -> None:
-    async def scene(world: OneBroker) -> None:
-        await asyncio.sleep(1)
-        assert await lock(world.client, "a", [ONE]) == [ONE]
-        world.simulation.disk(HOST).fail("rename", times=20)
-        assert await lock(world.client, "a", [ONE, TWO]) == [ONE]
-        await asyncio.sleep(20)
-        assert await lock(world.client, "a", [ONE, TWO]) == [ONE, TWO]
+@in_loop(converse)
+async def test_nobody_fills_the_memory_with_long_names(talk: Talk, /) -> None:
+    code, remark = await talk.client.code(LockBatchMq(), unlocking("x" * 2000))
+    assert (code, remark) == (1, "a clientId is at most 1024 characters long")
+    assert await lock(talk.client, "a", [MessageQueue("T" * 300, "broker-a", 0), ONE]) == [ONE]
 
-    with_one_broker(scene)
+
+@in_loop(with_one_broker)
+async def test_a_holder_that_the_disk_does_not_know_is_not_told_that_it_holds_the_queue(
+    world: OneBroker, /
+) -> None:
+    await asyncio.sleep(1)
+    assert await lock(world.client, "a", [ONE]) == [ONE]
+    world.simulation.disk(HOST).fail("rename", times=20)
+    assert await lock(world.client, "a", [ONE, TWO]) == [ONE]
+    await asyncio.sleep(20)
+    assert await lock(world.client, "a", [ONE, TWO]) == [ONE, TWO]

@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from tests.loops import in_loop
+
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.namesrv_config import NamesrvConfig
@@ -95,129 +97,121 @@ def tell(scene: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     simulate(3, scenario)
 
 
-def test_a_topic_is_routed_by_every_name_server_before_its_creation_is_answered() -> None:
-    async def scene(world: World) -> None:
-        for host in NAME_SERVERS:
-            await world.start_name_server(host)
-        await world.start_broker()
-        for host in NAME_SERVERS:
-            assert await world.route(host, "TBW102") == [("broker-a", 8)]
-        for number in range(3):
-            topic = f"T{number}"
-            answer = await world.ask(
-                f"{BROKER}:10911", CreateTopic(topic=topic, read_queue_nums=3, write_queue_nums=3)
-            )
-            assert answer.code == 0
-            for host in NAME_SERVERS:
-                assert await world.route(host, topic) == [("broker-a", 3)]
-        sent = await world.ask(
-            f"{BROKER}:10911", SendMessageV2(topic="by-sending", queue_id=0), b"x"
+@in_loop(tell)
+async def test_a_topic_is_routed_by_every_name_server_before_its_creation_is_answered(
+    world: World, /
+) -> None:
+    for host in NAME_SERVERS:
+        await world.start_name_server(host)
+    await world.start_broker()
+    for host in NAME_SERVERS:
+        assert await world.route(host, "TBW102") == [("broker-a", 8)]
+    for number in range(3):
+        topic = f"T{number}"
+        answer = await world.ask(
+            f"{BROKER}:10911", CreateTopic(topic=topic, read_queue_nums=3, write_queue_nums=3)
         )
-        assert sent.code == 0
-        assert await world.route(NAME_SERVERS[0], "by-sending") == [("broker-a", 4)]
-
-    tell(scene)
-
-
-def test_a_broker_without_any_name_server_serves_and_registers_when_one_comes() -> None:
-    async def scene(world: World) -> None:
-        assert await world.start_broker() < 10
-        sent = await world.ask(f"{BROKER}:10911", SendMessageV2(topic="T", queue_id=0), b"x")
-        assert sent.code == 0
-        await asyncio.sleep(100)
-        await world.start_name_server(NAME_SERVERS[0])
-        await asyncio.sleep(31)
-        assert await world.route(NAME_SERVERS[0], "T") == [("broker-a", 4)]
-        await world.start_name_server(NAME_SERVERS[1])
-        await asyncio.sleep(31)
-        assert await world.route(NAME_SERVERS[1], "T") == [("broker-a", 4)]
-
-    tell(scene)
-
-
-def test_a_name_server_that_lost_its_memory_learns_everything_again() -> None:
-    async def scene(world: World) -> None:
+        assert answer.code == 0
         for host in NAME_SERVERS:
-            await world.start_name_server(host)
-        await world.start_broker()
-        await world.ask(
-            f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3)
-        )
-        world.simulation.end(NAME_SERVERS[0], power_cut=False)
-        assert await world.route(NAME_SERVERS[1], "T") == [("broker-a", 3)]
-        await world.start_name_server(NAME_SERVERS[0])
-        assert await world.route(NAME_SERVERS[0], "T") == []
-        await asyncio.sleep(31)
-        assert await world.route(NAME_SERVERS[0], "T") == [("broker-a", 3)]
-
-    tell(scene)
+            assert await world.route(host, topic) == [("broker-a", 3)]
+    sent = await world.ask(f"{BROKER}:10911", SendMessageV2(topic="by-sending", queue_id=0), b"x")
+    assert sent.code == 0
+    assert await world.route(NAME_SERVERS[0], "by-sending") == [("broker-a", 4)]
 
 
-def test_clients_see_no_queue_to_write_to_on_a_broker_that_may_only_be_read() -> None:
-    async def scene(world: World) -> None:
-        await world.start_name_server(NAME_SERVERS[0])
-        await world.start_broker(broker_permission=4)
-        await world.ask(
-            f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3, perm=6)
-        )
-        assert {await world.permission(NAME_SERVERS[0], topic) for topic in ("T", "TBW102")} == {4}
-        topics = world.broker._topics
-        assert [topics.find(topic).perm for topic in ("T", "TBW102")] == [6, 7], (
-            "the broker's own table is as it was"
-        )
-
-    tell(scene)
-
-
-def test_a_creation_is_answered_though_one_name_server_is_silent() -> None:
-    async def scene(world: World) -> None:
-        for host in NAME_SERVERS:
-            await world.start_name_server(host)
-        await world.start_broker()
-        world.simulation.end(NAME_SERVERS[1], power_cut=True)
-        for number in range(3):
-            begun = world.simulation.loop.time()
-            request = CreateTopic(topic=f"T{number}", read_queue_nums=3, write_queue_nums=3)
-            assert (await world.ask(f"{BROKER}:10911", request)).code == 0
-            assert await world.route(NAME_SERVERS[0], f"T{number}") == [("broker-a", 3)]
-            assert world.simulation.loop.time() - begun < 3
-
-    tell(scene)
+@in_loop(tell)
+async def test_a_broker_without_any_name_server_serves_and_registers_when_one_comes(
+    world: World, /
+) -> None:
+    assert await world.start_broker() < 10
+    sent = await world.ask(f"{BROKER}:10911", SendMessageV2(topic="T", queue_id=0), b"x")
+    assert sent.code == 0
+    await asyncio.sleep(100)
+    await world.start_name_server(NAME_SERVERS[0])
+    await asyncio.sleep(31)
+    assert await world.route(NAME_SERVERS[0], "T") == [("broker-a", 4)]
+    await world.start_name_server(NAME_SERVERS[1])
+    await asyncio.sleep(31)
+    assert await world.route(NAME_SERVERS[1], "T") == [("broker-a", 4)]
 
 
-def test_a_start_waits_three_seconds_for_a_name_server_that_never_answers() -> None:
-    async def scene(world: World) -> None:
-        await world.start_name_server(NAME_SERVERS[0])
-        mute = world.simulation.boot(NAME_SERVERS[1])
-        await mute.start(
-            world.simulation.loop.create_server(asyncio.Protocol, NAME_SERVERS[1], 9876)
-        )
-        assert await world.start_broker() < 3.5
-        await world.ask(
-            f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3)
-        )
-        assert await world.route(NAME_SERVERS[0], "T") == [("broker-a", 3)]
+@in_loop(tell)
+async def test_a_name_server_that_lost_its_memory_learns_everything_again(world: World, /) -> None:
+    for host in NAME_SERVERS:
+        await world.start_name_server(host)
+    await world.start_broker()
+    await world.ask(
+        f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3)
+    )
+    world.simulation.end(NAME_SERVERS[0], power_cut=False)
+    assert await world.route(NAME_SERVERS[1], "T") == [("broker-a", 3)]
+    await world.start_name_server(NAME_SERVERS[0])
+    assert await world.route(NAME_SERVERS[0], "T") == []
+    await asyncio.sleep(31)
+    assert await world.route(NAME_SERVERS[0], "T") == [("broker-a", 3)]
 
-    tell(scene)
+
+@in_loop(tell)
+async def test_clients_see_no_queue_to_write_to_on_a_broker_that_may_only_be_read(
+    world: World, /
+) -> None:
+    await world.start_name_server(NAME_SERVERS[0])
+    await world.start_broker(broker_permission=4)
+    await world.ask(
+        f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3, perm=6)
+    )
+    assert {await world.permission(NAME_SERVERS[0], topic) for topic in ("T", "TBW102")} == {4}
+    topics = world.broker._topics
+    assert [topics.find(topic).perm for topic in ("T", "TBW102")] == [6, 7], (
+        "the broker's own table is as it was"
+    )
 
 
-def test_a_broker_that_stops_is_gone_from_the_routes_and_comes_back_with_its_topics() -> None:
-    async def scene(world: World) -> None:
-        for host in NAME_SERVERS:
-            await world.start_name_server(host)
-        await world.start_broker()
-        await world.ask(
-            f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3)
-        )
-        await world.stop_broker()
-        for host in NAME_SERVERS:
-            assert await world.route(host, "T") == []
-        world.simulation.end(BROKER, power_cut=False)
-        await world.start_broker()
-        for host in NAME_SERVERS:
-            assert await world.route(host, "T") == [("broker-a", 3)]
+@in_loop(tell)
+async def test_a_creation_is_answered_though_one_name_server_is_silent(world: World, /) -> None:
+    for host in NAME_SERVERS:
+        await world.start_name_server(host)
+    await world.start_broker()
+    world.simulation.end(NAME_SERVERS[1], power_cut=True)
+    for number in range(3):
+        begun = world.simulation.loop.time()
+        request = CreateTopic(topic=f"T{number}", read_queue_nums=3, write_queue_nums=3)
+        assert (await world.ask(f"{BROKER}:10911", request)).code == 0
+        assert await world.route(NAME_SERVERS[0], f"T{number}") == [("broker-a", 3)]
+        assert world.simulation.loop.time() - begun < 3
 
-    tell(scene)
+
+@in_loop(tell)
+async def test_a_start_waits_three_seconds_for_a_name_server_that_never_answers(
+    world: World, /
+) -> None:
+    await world.start_name_server(NAME_SERVERS[0])
+    mute = world.simulation.boot(NAME_SERVERS[1])
+    await mute.start(world.simulation.loop.create_server(asyncio.Protocol, NAME_SERVERS[1], 9876))
+    assert await world.start_broker() < 3.5
+    await world.ask(
+        f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3)
+    )
+    assert await world.route(NAME_SERVERS[0], "T") == [("broker-a", 3)]
+
+
+@in_loop(tell)
+async def test_a_broker_that_stops_is_gone_from_the_routes_and_comes_back_with_its_topics(
+    world: World, /
+) -> None:
+    for host in NAME_SERVERS:
+        await world.start_name_server(host)
+    await world.start_broker()
+    await world.ask(
+        f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3)
+    )
+    await world.stop_broker()
+    for host in NAME_SERVERS:
+        assert await world.route(host, "T") == []
+    world.simulation.end(BROKER, power_cut=False)
+    await world.start_broker()
+    for host in NAME_SERVERS:
+        assert await world.route(host, "T") == [("broker-a", 3)]
 
 
 def test_a_broker_closed_while_it_registers_stops_quietly(tmp_path: Path) -> None:

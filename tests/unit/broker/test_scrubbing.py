@@ -5,12 +5,13 @@ import asyncio
 import logging
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.broker.talking import Talk, in_virtual_time
 
 from turbopump.broker.housekeeping import Timetable
 from turbopump.store.repair import scrub
 from turbopump.store.repair.scrub import FIRST_REST_S
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 
 def test_the_log_is_scrubbed_again_and_again_and_damage_is_told_once(
@@ -43,70 +44,63 @@ def test_the_log_is_scrubbed_again_and_again_and_damage_is_told_once(
     in_virtual_time(scene)
 
 
-def test_it_can_be_switched_off() -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        assert talk.broker.scrubbing is None
-
-    in_virtual_time(scene, scrub_bytes_per_second=0)
+@in_loop(in_virtual_time, scrub_bytes_per_second=0)
+async def test_it_can_be_switched_off(talk: Talk, simulation: Simulation, /) -> None:
+    assert talk.broker.scrubbing is None
 
 
-def test_an_action_at_its_own_pace_comes_when_it_said_and_ends_if_it_fails(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(simulated)
+async def test_an_action_at_its_own_pace_comes_when_it_said_and_ends_if_it_fails(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(_simulation: Simulation) -> None:
-        loop = asyncio.get_running_loop()
-        timetable, begun, times = Timetable(), loop.time(), list[float]()
+    loop = asyncio.get_running_loop()
+    timetable, begun, times = Timetable(), loop.time(), list[float]()
 
-        def action() -> float:
-            times.append(loop.time() - begun)
-            if len(times) == 4:
-                raise ValueError("no more")
-            return float(len(times))
+    def action() -> float:
+        times.append(loop.time() - begun)
+        if len(times) == 4:
+            raise ValueError("no more")
+        return float(len(times))
 
-        timetable.at_its_pace(action)
-        await asyncio.sleep(100)
-        assert times == pytest.approx([0, 1, 3, 6])
-        assert "repeating action failed and ends" in caplog.text
-        timetable.at_its_pace(lambda: times.append(-1) or 1.0)
-        timetable.close()
-        await asyncio.sleep(100)
-        assert -1 not in times
-
-    simulate(1, scenario)
+    timetable.at_its_pace(action)
+    await asyncio.sleep(100)
+    assert times == pytest.approx([0, 1, 3, 6])
+    assert "repeating action failed and ends" in caplog.text
+    timetable.at_its_pace(lambda: times.append(-1) or 1.0)
+    timetable.close()
+    await asyncio.sleep(100)
+    assert -1 not in times
 
 
-def test_a_damaged_index_file_and_a_damaged_unit_are_repaired_while_the_broker_serves(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(in_virtual_time)
+async def test_a_damaged_index_file_and_a_damaged_unit_are_repaired_while_the_broker_serves(
+    talk: Talk, simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        with caplog.at_level(logging.INFO, "turbopump.broker"):
-            for number in range(20):
-                await talk.client.send(b"%d" % number, properties=f"KEYS\x01k{number}\x02")
-            store = talk.broker.store
-            queue = store.queue("T", 0)
-            assert queue is not None
-            assert store.index is not None
-            queue.rewrite(7, 5, 5, 5)
-            store.index.settle()
-            file = store.index.files[0]
-            at = file.entries_piece(3, 1).at
-            file.segment.buffer[at : at + 4] = bytes(4)
-            await asyncio.sleep(FIRST_REST_S + 5)
-            assert [
-                len(store.lookup.find_by_key("T", f"k{number}", 0, 1 << 60)) for number in range(20)
-            ] == [1] * 20
-            assert await talk.client.all_bodies() == [b"%d" % number for number in range(20)]
-            told = [
-                (record.levelno, record.getMessage())
-                for record in caplog.records
-                if "store: " in record.getMessage()
-            ]
-            assert [level for level, _ in told] == [logging.ERROR, logging.ERROR, logging.INFO]
-            assert "unit 7 of the consume queue of T queue 0 points to 5, 5 bytes" in told[0][1]
-            assert f"index file {file.segment.path} is damaged" in told[1][1]
-            assert (
-                f"index file {file.segment.path} is filled again from the log: 40 entries"
-                in told[2][1]
-            )
-
-    in_virtual_time(scene)
+    with caplog.at_level(logging.INFO, "turbopump.broker"):
+        for number in range(20):
+            await talk.client.send(b"%d" % number, properties=f"KEYS\x01k{number}\x02")
+        store = talk.broker.store
+        queue = store.queue("T", 0)
+        assert queue is not None
+        assert store.index is not None
+        queue.rewrite(7, 5, 5, 5)
+        store.index.settle()
+        file = store.index.files[0]
+        at = file.entries_piece(3, 1).at
+        file.segment.buffer[at : at + 4] = bytes(4)
+        await asyncio.sleep(FIRST_REST_S + 5)
+        assert [
+            len(store.lookup.find_by_key("T", f"k{number}", 0, 1 << 60)) for number in range(20)
+        ] == [1] * 20
+        assert await talk.client.all_bodies() == [b"%d" % number for number in range(20)]
+        told = [
+            (record.levelno, record.getMessage())
+            for record in caplog.records
+            if "store: " in record.getMessage()
+        ]
+        assert [level for level, _ in told] == [logging.ERROR, logging.ERROR, logging.INFO]
+        assert "unit 7 of the consume queue of T queue 0 points to 5, 5 bytes" in told[0][1]
+        assert f"index file {file.segment.path} is damaged" in told[1][1]
+        assert (
+            f"index file {file.segment.path} is filled again from the log: 40 entries" in told[2][1]
+        )

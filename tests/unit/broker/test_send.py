@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, converse, two_free_ports, until
 
 from turbopump.message.batch import encode_batch
@@ -19,82 +20,69 @@ ONE_LETTER, LONG = SendMessageV2, SendMessage
 
 
 @pytest.mark.parametrize("form", [ONE_LETTER, LONG, SendBatchMessage])
-def test_a_message_is_stored_where_the_answer_says(tmp_path: Path, form: type[Any]) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create(queues=3)
-        for number in range(3):
-            request = form(
-                topic="T",
-                queue_id=2,
-                properties=f"TAGS\x01a\x02KEYS\x01k\x02UNIQ_KEY\x01ID{number}\x02",
-                born_timestamp=1234,
-                flag=7,
-                reconsume_times=1,
-            )
-            answer = await talk.client.ask(request, b"body %d" % number)
-            assert answer.code == 0
-            assert answer.ext is not None
-            assert answer.ext.pop("msgId").startswith(f"7F000001{talk.broker.port:08X}")
-            assert answer.ext == {
-                "queueId": "2",
-                "queueOffset": str(number),
-                "transactionId": f"ID{number}",
-                "MSG_REGION": "DefaultRegion",
-                "TRACE_ON": "true",
-            }
-        messages = await talk.client.messages(queue_id=2)
-        assert [message.body for message in messages] == [b"body 0", b"body 1", b"body 2"]
-        first = messages[0]
-        assert (first.born_timestamp, first.flag, first.reconsume_times, first.msg_id) == (
-            1234,
-            7,
-            1,
-            "ID0",
+@in_loop(converse)
+async def test_a_message_is_stored_where_the_answer_says(talk: Talk, /, form: type[Any]) -> None:
+    await talk.client.create(queues=3)
+    for number in range(3):
+        request = form(
+            topic="T",
+            queue_id=2,
+            properties=f"TAGS\x01a\x02KEYS\x01k\x02UNIQ_KEY\x01ID{number}\x02",
+            born_timestamp=1234,
+            flag=7,
+            reconsume_times=1,
         )
-        assert (first.born_host[0], first.store_host) == (
-            "127.0.0.1",
-            ("127.0.0.1", talk.broker.port),
-        )
-        assert first.properties == {
-            "TAGS": "a",
-            "KEYS": "k",
-            "UNIQ_KEY": "ID0",
+        answer = await talk.client.ask(request, b"body %d" % number)
+        assert answer.code == 0
+        assert answer.ext is not None
+        assert answer.ext.pop("msgId").startswith(f"7F000001{talk.broker.port:08X}")
+        assert answer.ext == {
+            "queueId": "2",
+            "queueOffset": str(number),
+            "transactionId": f"ID{number}",
             "MSG_REGION": "DefaultRegion",
             "TRACE_ON": "true",
-            "CLUSTER": "DefaultCluster",
         }
+    messages = await talk.client.messages(queue_id=2)
+    assert [message.body for message in messages] == [b"body 0", b"body 1", b"body 2"]
+    first = messages[0]
+    assert (first.born_timestamp, first.flag, first.reconsume_times, first.msg_id) == (
+        1234,
+        7,
+        1,
+        "ID0",
+    )
+    assert (first.born_host[0], first.store_host) == ("127.0.0.1", ("127.0.0.1", talk.broker.port))
+    assert first.properties == {
+        "TAGS": "a",
+        "KEYS": "k",
+        "UNIQ_KEY": "ID0",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+        "CLUSTER": "DefaultCluster",
+    }
 
-    converse(tmp_path, scene)
+
+@in_loop(converse)
+async def test_the_answered_id_is_the_message_s_place(talk: Talk, /) -> None:
+    replies = [await talk.client.send(b"%d" % number) for number in range(3)]
+    messages = await talk.client.messages()
+    assert [reply.msg_id for reply in replies] == [message.offset_msg_id for message in messages]
+    assert [reply.transaction_id for reply in replies] == [message.msg_id for message in messages]
+    assert len({message.msg_id for message in messages}) == 3, (
+        "a unique key is added where there is none"
+    )
 
 
-def test_the_answered_id_is_the_message_s_place(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        replies = [await talk.client.send(b"%d" % number) for number in range(3)]
-        messages = await talk.client.messages()
-        assert [reply.msg_id for reply in replies] == [
-            message.offset_msg_id for message in messages
-        ]
-        assert [reply.transaction_id for reply in replies] == [
-            message.msg_id for message in messages
-        ]
-        assert len({message.msg_id for message in messages}) == 3, (
-            "a unique key is added where there is none"
-        )
-
-    converse(tmp_path, scene)
-
-
-def test_a_unique_key_that_json_must_escape_is_no_danger_to_the_answer(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        for key in ('"', "\\", '","code":5,"x":"', "é", "\n", "%d%s"):
-            await talk.client.send(b"x", properties=f"UNIQ_KEY\x01{key}\x02")
-        assert [message.msg_id for message in await talk.client.messages()][:3] == [
-            '"',
-            "\\",
-            '","code":5,"x":"',
-        ]
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_a_unique_key_that_json_must_escape_is_no_danger_to_the_answer(talk: Talk, /) -> None:
+    for key in ('"', "\\", '","code":5,"x":"', "é", "\n", "%d%s"):
+        await talk.client.send(b"x", properties=f"UNIQ_KEY\x01{key}\x02")
+    assert [message.msg_id for message in await talk.client.messages()][:3] == [
+        '"',
+        "\\",
+        '","code":5,"x":"',
+    ]
 
 
 def send(topic: str = "T", queue_id: int = 0, **fields: Any) -> SendMessageV2:
@@ -147,20 +135,18 @@ ILLEGAL, FORBIDDEN = ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION
         (send(sys_flag=-1 << 31), b"x", ResponseCode.SUCCESS, ""),
     ],
 )
-def test_what_may_not_be_sent_is_refused_with_apache_s_code_and_leaves_nothing_behind(
-    tmp_path: Path, request_: SendMessageV2, body: bytes, code: int, remark: str
+@in_loop(converse, max_message_size=5000)
+async def test_what_may_not_be_sent_is_refused_with_apache_s_code_and_leaves_nothing_behind(
+    talk: Talk, /, request_: SendMessageV2, body: bytes, code: int, remark: str
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create("T", queues=4)
-        end = talk.broker.store.log.end
-        answer = await talk.client.code(request_, body)
-        assert answer[0] == code, answer
-        assert remark in answer[1]
-        if code != ResponseCode.SUCCESS:
-            assert talk.broker.store.log.end == end
-        await talk.client.send(b"still alive")
-
-    converse(tmp_path, scene, max_message_size=5000)
+    await talk.client.create("T", queues=4)
+    end = talk.broker.store.log.end
+    answer = await talk.client.code(request_, body)
+    assert answer[0] == code, answer
+    assert remark in answer[1]
+    if code != ResponseCode.SUCCESS:
+        assert talk.broker.store.log.end == end
+    await talk.client.send(b"still alive")
 
 
 @pytest.mark.parametrize(
@@ -174,257 +160,217 @@ def test_what_may_not_be_sent_is_refused_with_apache_s_code_and_leaves_nothing_b
         "XTRAN_MSG\x01true",
     ],
 )
-def test_properties_that_only_look_like_a_delay_are_plain(tmp_path: Path, properties: str) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.send(b"x", properties=properties)
-        assert len(await talk.client.messages()) == 1
-
-    converse(tmp_path, scene)
-
-
-def test_a_receipt_handle_among_the_properties_is_dropped(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.send(b"x", properties="a\x011\x02POP_CK\x010 1 2\x02b\x012")
-        (message,) = await talk.client.messages()
-        assert (
-            message.properties["a"],
-            message.properties["b"],
-            message.properties.get("POP_CK"),
-        ) == ("1", "2", None)
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_properties_that_only_look_like_a_delay_are_plain(
+    talk: Talk, /, properties: str
+) -> None:
+    await talk.client.send(b"x", properties=properties)
+    assert len(await talk.client.messages()) == 1
 
 
-def test_sends_before_the_opening_time_are_refused(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        answer = await talk.client.code(send(), b"x")
-        assert answer[0] == 1
-        assert answer[1].startswith(
-            "broker unable to service, until 2286-11-20 17:46:39 UTC "
-            "(startAcceptSendRequestTimeStamp=99999"
-        )
+@in_loop(converse)
+async def test_a_receipt_handle_among_the_properties_is_dropped(talk: Talk, /) -> None:
+    await talk.client.send(b"x", properties="a\x011\x02POP_CK\x010 1 2\x02b\x012")
+    (message,) = await talk.client.messages()
+    assert (message.properties["a"], message.properties["b"], message.properties.get("POP_CK")) == (
+        "1",
+        "2",
+        None,
+    )
 
-    converse(tmp_path, scene, start_accept_send_request_time_stamp=9_999_999_999_999)
+
+@in_loop(converse, start_accept_send_request_time_stamp=9_999_999_999_999)
+async def test_sends_before_the_opening_time_are_refused(talk: Talk, /) -> None:
+    answer = await talk.client.code(send(), b"x")
+    assert answer[0] == 1
+    assert answer[1].startswith(
+        "broker unable to service, until 2286-11-20 17:46:39 UTC "
+        "(startAcceptSendRequestTimeStamp=99999"
+    )
 
 
-def test_a_broker_that_may_not_be_written_refuses_ordered_topics_only(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create("ordered", order=True)
-        await talk.client.create("plain")
-        assert (await talk.client.code(send("ordered"), b"x"))[0] == ResponseCode.NO_PERMISSION
-        assert (await talk.client.code(send("plain"), b"x"))[0] == ResponseCode.SUCCESS, (
-            "RocketMQ: only order topics"
-        )
-
-    converse(tmp_path, scene, broker_permission=4)
+@in_loop(converse, broker_permission=4)
+async def test_a_broker_that_may_not_be_written_refuses_ordered_topics_only(talk: Talk, /) -> None:
+    await talk.client.create("ordered", order=True)
+    await talk.client.create("plain")
+    assert (await talk.client.code(send("ordered"), b"x"))[0] == ResponseCode.NO_PERMISSION
+    assert (await talk.client.code(send("plain"), b"x"))[0] == ResponseCode.SUCCESS, (
+        "RocketMQ: only order topics"
+    )
 
 
 @pytest.mark.parametrize(
     ("asked", "made"), [(1, 1), (4, 4), (8, 8), (9, 8), (2**31 - 1, 8), (0, 0), (-5, 0)]
 )
-def test_a_topic_made_by_sending_has_what_was_asked_for_up_to_the_default_topic_s(
-    tmp_path: Path, asked: int, made: int
+@in_loop(converse)
+async def test_a_topic_made_by_sending_has_what_was_asked_for_up_to_the_default_topic_s(
+    talk: Talk, /, asked: int, made: int
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        code, _ = await talk.client.code(send("new", default_topic_queue_nums=asked), b"x")
-        topic = talk.broker._topics.find("new")
-        assert topic is not None
-        assert (topic.write_queue_nums, topic.read_queue_nums, topic.perm) == (made, made, 6)
-        assert code == (ResponseCode.SUCCESS if made else ResponseCode.INVALID_PARAMETER)
-
-    converse(tmp_path, scene)
+    code, _ = await talk.client.code(send("new", default_topic_queue_nums=asked), b"x")
+    topic = talk.broker._topics.find("new")
+    assert topic is not None
+    assert (topic.write_queue_nums, topic.read_queue_nums, topic.perm) == (made, made, 6)
+    assert code == (ResponseCode.SUCCESS if made else ResponseCode.INVALID_PARAMETER)
 
 
-def test_no_topic_is_made_by_sending_where_that_is_off(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        code, remark = await talk.client.code(send("new"), b"x")
-        assert code == ResponseCode.TOPIC_NOT_EXIST
-        assert "autoCreateTopicEnable=true" in remark
-        assert talk.broker._topics.find("new") is None
-        await talk.client.create("new")
-        await talk.client.send(b"x", "new")
-        assert (await talk.client.code(send("%RETRY%g"), b"x"))[0] == ResponseCode.SUCCESS, (
-            "retry topics are made anyway"
-        )
-
-    converse(tmp_path, scene, auto_create_topic_enable=False)
+@in_loop(converse, auto_create_topic_enable=False)
+async def test_no_topic_is_made_by_sending_where_that_is_off(talk: Talk, /) -> None:
+    code, remark = await talk.client.code(send("new"), b"x")
+    assert code == ResponseCode.TOPIC_NOT_EXIST
+    assert "autoCreateTopicEnable=true" in remark
+    assert talk.broker._topics.find("new") is None
+    await talk.client.create("new")
+    await talk.client.send(b"x", "new")
+    assert (await talk.client.code(send("%RETRY%g"), b"x"))[0] == ResponseCode.SUCCESS, (
+        "retry topics are made anyway"
+    )
 
 
-def test_a_dead_letter_topic_is_made_by_sending_as_any_other(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.send(b"x", "%DLQ%g")
-        assert await talk.client.all_bodies("%DLQ%g") == [b"x"]
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_a_dead_letter_topic_is_made_by_sending_as_any_other(talk: Talk, /) -> None:
+    await talk.client.send(b"x", "%DLQ%g")
+    assert await talk.client.all_bodies("%DLQ%g") == [b"x"]
 
 
-def test_a_retry_topic_needs_its_group(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        assert (await talk.client.code(send("%RETRY%unknown"), b"x"))[
-            0
-        ] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-
-    converse(tmp_path, scene, auto_create_subscription_group=False)
+@in_loop(converse, auto_create_subscription_group=False)
+async def test_a_retry_topic_needs_its_group(talk: Talk, /) -> None:
+    assert (await talk.client.code(send("%RETRY%unknown"), b"x"))[
+        0
+    ] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-def test_queue_ids_below_zero_are_the_broker_s_to_choose(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create(queues=4)
-        chosen = {(await talk.client.send(queue_id=-1)).queue_id for _ in range(60)}
-        assert chosen == {0, 1, 2, 3}
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_queue_ids_below_zero_are_the_broker_s_to_choose(talk: Talk, /) -> None:
+    await talk.client.create(queues=4)
+    chosen = {(await talk.client.send(queue_id=-1)).queue_id for _ in range(60)}
+    assert chosen == {0, 1, 2, 3}
 
 
-def test_the_greater_of_read_and_write_queues_bounds_the_queue_id(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.ask(CreateTopic(topic="R", read_queue_nums=4, write_queue_nums=2))
-        assert (await talk.client.code(send("R", 3), b"x"))[0] == ResponseCode.SUCCESS, (
-            "RocketMQ: max(read, write)"
-        )
-        assert (await talk.client.code(send("R", 4), b"x"))[0] == ResponseCode.INVALID_PARAMETER
-        assert {(await talk.client.send(topic="R", queue_id=-1)).queue_id for _ in range(30)} == {
-            0,
-            1,
-        }
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_the_greater_of_read_and_write_queues_bounds_the_queue_id(talk: Talk, /) -> None:
+    await talk.client.ask(CreateTopic(topic="R", read_queue_nums=4, write_queue_nums=2))
+    assert (await talk.client.code(send("R", 3), b"x"))[0] == ResponseCode.SUCCESS, (
+        "RocketMQ: max(read, write)"
+    )
+    assert (await talk.client.code(send("R", 4), b"x"))[0] == ResponseCode.INVALID_PARAMETER
+    assert {(await talk.client.send(topic="R", queue_id=-1)).queue_id for _ in range(30)} == {0, 1}
 
 
 @pytest.mark.parametrize("form", [ONE_LETTER, LONG, SendBatchMessage])
-def test_a_batch_becomes_single_messages_in_a_row(tmp_path: Path, form: type[Any]) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.send(b"before")
-        batch = encode_batch(
-            [
-                Message("T", b"%d" % number, tags="ab"[number % 2], flag=number)
-                for number in range(5)
-            ]
-        )
-        answer = await talk.client.ask(
-            form(topic="T", queue_id=0, batch=True, properties="UNIQ_KEY\x01U\x02"), batch
-        )
-        assert answer.code == 0
-        assert answer.ext is not None
-        messages = await talk.client.messages(1)
-        assert [message.body for message in messages] == [b"0", b"1", b"2", b"3", b"4"]
-        assert [message.flag for message in messages] == [0, 1, 2, 3, 4]
-        assert [message.queue_offset for message in messages] == [1, 2, 3, 4, 5]
-        assert answer.ext["msgId"] == ",".join(message.offset_msg_id for message in messages)
-        assert answer.ext["queueOffset"] == "1"
-        assert messages[0].properties["CLUSTER"] == "DefaultCluster"
-        assert "UNIQ_KEY" not in messages[0].properties, (
-            "RocketMQ: the batch's own properties are not stored"
-        )
-        assert [message.body for message in await talk.client.messages(tags="b")] == [b"1", b"3"]
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_a_batch_becomes_single_messages_in_a_row(talk: Talk, /, form: type[Any]) -> None:
+    await talk.client.send(b"before")
+    batch = encode_batch(
+        [Message("T", b"%d" % number, tags="ab"[number % 2], flag=number) for number in range(5)]
+    )
+    answer = await talk.client.ask(
+        form(topic="T", queue_id=0, batch=True, properties="UNIQ_KEY\x01U\x02"), batch
+    )
+    assert answer.code == 0
+    assert answer.ext is not None
+    messages = await talk.client.messages(1)
+    assert [message.body for message in messages] == [b"0", b"1", b"2", b"3", b"4"]
+    assert [message.flag for message in messages] == [0, 1, 2, 3, 4]
+    assert [message.queue_offset for message in messages] == [1, 2, 3, 4, 5]
+    assert answer.ext["msgId"] == ",".join(message.offset_msg_id for message in messages)
+    assert answer.ext["queueOffset"] == "1"
+    assert messages[0].properties["CLUSTER"] == "DefaultCluster"
+    assert "UNIQ_KEY" not in messages[0].properties, (
+        "RocketMQ: the batch's own properties are not stored"
+    )
+    assert [message.body for message in await talk.client.messages(tags="b")] == [b"1", b"3"]
 
 
-def test_a_batch_that_no_commit_log_file_can_hold_is_refused_and_costs_no_disk(
-    tmp_path: Path,
+@in_loop(converse)
+async def test_a_batch_that_no_commit_log_file_can_hold_is_refused_and_costs_no_disk(
+    talk: Talk, /, tmp_path: Path
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.send(b"before")
-        batch = encode_batch([Message("T", b"x")] * 20_000)
-        for _ in range(3):
-            code, remark = await talk.client.code(send(batch=True), batch)
-            assert code == ResponseCode.MESSAGE_ILLEGAL
-            assert "mappedFileSizeCommitLog" in remark
-        await talk.client.send(b"after")
-        assert await talk.client.all_bodies() == [b"before", b"after"]
-        assert len(list((tmp_path / "commitlog").iterdir())) == 1
-
-    converse(tmp_path, scene)
+    await talk.client.send(b"before")
+    batch = encode_batch([Message("T", b"x")] * 20_000)
+    for _ in range(3):
+        code, remark = await talk.client.code(send(batch=True), batch)
+        assert code == ResponseCode.MESSAGE_ILLEGAL
+        assert "mappedFileSizeCommitLog" in remark
+    await talk.client.send(b"after")
+    assert await talk.client.all_bodies() == [b"before", b"after"]
+    assert len(list((tmp_path / "commitlog").iterdir())) == 1
 
 
-def test_a_batch_with_a_bad_message_stores_none_of_it(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create()
-        good = encode_batch([Message("T", b"good")])
-        broken = encode_batch([Message("T", b"bad", tags="ab")]).replace(b"ab\x02", b"\xff\xfe\x02")
-        for body in (
-            good + broken,
-            good + encode_batch([Message("T", b"x", delay_level=3)]),
-            good + b"\0" * 21,
-        ):
-            assert (await talk.client.code(send(batch=True), body))[
-                0
-            ] == ResponseCode.MESSAGE_ILLEGAL
-        assert await talk.client.all_bodies() == []
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_a_batch_with_a_bad_message_stores_none_of_it(talk: Talk, /) -> None:
+    await talk.client.create()
+    good = encode_batch([Message("T", b"good")])
+    broken = encode_batch([Message("T", b"bad", tags="ab")]).replace(b"ab\x02", b"\xff\xfe\x02")
+    for body in (
+        good + broken,
+        good + encode_batch([Message("T", b"x", delay_level=3)]),
+        good + b"\0" * 21,
+    ):
+        assert (await talk.client.code(send(batch=True), body))[0] == ResponseCode.MESSAGE_ILLEGAL
+    assert await talk.client.all_bodies() == []
 
 
-def test_no_flag_of_a_client_s_makes_an_entry_unreadable(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        for flags in (0x10, 0x20, 0x30, 0x30 | 0x1):
-            await talk.client.send(b"flagged", sys_flag=flags)
-            await talk.client.ask(
-                send(batch=True, sys_flag=flags), encode_batch([Message("T", b"in a batch")])
-            )
-        messages = await talk.client.messages()
-        assert [message.stored_body for message in messages] == [b"flagged", b"in a batch"] * 4
-        assert {message.store_host[0] for message in messages} == {"127.0.0.1"}
-        assert [message.sys_flag for message in messages] == [0, 0, 0, 0, 0, 0, 1, 1]
-        assert [entry.queue_offset for entry in talk.broker.store.log.walk(0)] == list(range(8)), (
-            "a recovery reads them all"
+@in_loop(converse)
+async def test_no_flag_of_a_client_s_makes_an_entry_unreadable(talk: Talk, /) -> None:
+    for flags in (0x10, 0x20, 0x30, 0x30 | 0x1):
+        await talk.client.send(b"flagged", sys_flag=flags)
+        await talk.client.ask(
+            send(batch=True, sys_flag=flags), encode_batch([Message("T", b"in a batch")])
         )
-
-    converse(tmp_path, scene)
-
-
-def test_the_vip_port_takes_sends_but_no_pulls(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.send(b"x")
-        vip = talk.another()
-        vip.address = f"127.0.0.1:{talk.broker.port - 2}"
-        await vip.send(b"by the VIP port")
-        assert await talk.client.all_bodies() == [b"x", b"by the VIP port"]
-        request = PullMessage(consumer_group="g", topic="T", queue_id=0, queue_offset=0)
-        assert await vip.code(request) == (3, " request type 11 not supported")
-
-    converse(tmp_path, scene, listen_port=two_free_ports())
+    messages = await talk.client.messages()
+    assert [message.stored_body for message in messages] == [b"flagged", b"in a batch"] * 4
+    assert {message.store_host[0] for message in messages} == {"127.0.0.1"}
+    assert [message.sys_flag for message in messages] == [0, 0, 0, 0, 0, 0, 1, 1]
+    assert [entry.queue_offset for entry in talk.broker.store.log.walk(0)] == list(range(8)), (
+        "a recovery reads them all"
+    )
 
 
-def test_a_oneway_send_is_stored_and_not_answered(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create()
-        await talk.client.remoting.send_oneway(talk.client.address, send(), b"quiet")
-        await talk.client.remoting.send_oneway(talk.client.address, send("new"), b"quiet")
-        await talk.client.remoting.send_oneway(talk.client.address, send(queue_id=99), b"lost")
-        await talk.client.send(b"loud")
-        assert await talk.client.all_bodies() == [b"quiet", b"loud"]
-        connection = await talk.client.remoting.connect(talk.client.address)
-        assert connection.pending == 0
-
-    converse(tmp_path, scene)
+@in_loop(converse, listen_port=two_free_ports())
+async def test_the_vip_port_takes_sends_but_no_pulls(talk: Talk, /) -> None:
+    await talk.client.send(b"x")
+    vip = talk.another()
+    vip.address = f"127.0.0.1:{talk.broker.port - 2}"
+    await vip.send(b"by the VIP port")
+    assert await talk.client.all_bodies() == [b"x", b"by the VIP port"]
+    request = PullMessage(consumer_group="g", topic="T", queue_id=0, queue_offset=0)
+    assert await vip.code(request) == (3, " request type 11 not supported")
 
 
-def test_a_full_disk_refuses_the_send_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@in_loop(converse)
+async def test_a_oneway_send_is_stored_and_not_answered(talk: Talk, /) -> None:
+    await talk.client.create()
+    await talk.client.remoting.send_oneway(talk.client.address, send(), b"quiet")
+    await talk.client.remoting.send_oneway(talk.client.address, send("new"), b"quiet")
+    await talk.client.remoting.send_oneway(talk.client.address, send(queue_id=99), b"lost")
+    await talk.client.send(b"loud")
+    assert await talk.client.all_bodies() == [b"quiet", b"loud"]
+    connection = await talk.client.remoting.connect(talk.client.address)
+    assert connection.pending == 0
+
+
+@in_loop(converse, max_message_size=1 << 20)
+async def test_a_full_disk_refuses_the_send_and_nothing_else(
+    talk: Talk, /, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create()
-        await talk.client.send(b"before")
+    await talk.client.create()
+    await talk.client.send(b"before")
 
-        def no_room(self: object, start: int) -> None:
-            raise OSError(28, "No space left on device", str(tmp_path / "commitlog" / "1"))
+    def no_room(self: object, start: int) -> None:
+        raise OSError(28, "No space left on device", str(tmp_path / "commitlog" / "1"))
 
-        with monkeypatch.context() as patched:
-            patched.setattr("turbopump.store.mapped_file.MappedFiles.append_file", no_room)
-            code, remark = await talk.client.code(send(), bytes((1 << 20) - 300))
-            assert code == ResponseCode.SERVICE_NOT_AVAILABLE
-            assert (
-                f"no room for a file of {1 << 20} bytes in {tmp_path / 'commitlog'} (No space "
-                "left on device"
-            ) in remark
-            await until(lambda: talk.broker.store.space.refusal is None)  # the next look finds room
-            await talk.client.send(b"small ones fit")
-        answer, _ = await talk.client.pull()
-        assert [message.body for message in decode_entries(answer.body)] == [
-            b"before",
-            b"small ones fit",
-        ]
-
-    converse(tmp_path, scene, max_message_size=1 << 20)
+    with monkeypatch.context() as patched:
+        patched.setattr("turbopump.store.mapped_file.MappedFiles.append_file", no_room)
+        code, remark = await talk.client.code(send(), bytes((1 << 20) - 300))
+        assert code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert (
+            f"no room for a file of {1 << 20} bytes in {tmp_path / 'commitlog'} (No space "
+            "left on device"
+        ) in remark
+        await until(lambda: talk.broker.store.space.refusal is None)  # the next look finds room
+        await talk.client.send(b"small ones fit")
+    answer, _ = await talk.client.pull()
+    assert [message.body for message in decode_entries(answer.body)] == [
+        b"before",
+        b"small ones fit",
+    ]

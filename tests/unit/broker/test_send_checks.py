@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, converse, take_nothing
 
 from turbopump.message.batch import encode_batch
@@ -228,30 +229,28 @@ def test_the_first_rule_that_a_send_breaks_answers_it(
         assert len(answer[1]) > len(begins), "and goes on with what to do"
         assert talk.broker.store.log.end == end
 
-    converse(tmp_path, scene, max_message_size=5000, **config)
+    converse(scene, tmp_path, max_message_size=5000, **config)
 
 
 @pytest.mark.parametrize("kind", [SendMessage, SendMessageV2, SendBatchMessage])
-def test_a_send_to_any_queue_is_refused_where_there_is_no_queue_to_choose(
-    tmp_path: Path, kind: type[SendMessage]
+@in_loop(converse)
+async def test_a_send_to_any_queue_is_refused_where_there_is_no_queue_to_choose(
+    talk: Talk, /, kind: type[SendMessage]
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.join("c")
-        batch = kind is SendBatchMessage
-        for topic in ("T",) if batch else ("T", "%RETRY%c"):
-            await change(talk, topic, 2, 2)
-            send = kind(topic=topic, queue_id=-1, batch=batch)
-            assert (await talk.client.code(send, BATCH))[0] == 0
-            end = talk.broker.store.log.end
-            for readable in (2, 0):
-                await change(talk, topic, readable, 0)
-                code, remark = await talk.client.code(send, BATCH)
-                assert (code, "give it some" in remark) == (ResponseCode.INVALID_PARAMETER, True), (
-                    remark
-                )
-            assert talk.broker.store.log.end == end
-
-    converse(tmp_path, scene)
+    await talk.client.join("c")
+    batch = kind is SendBatchMessage
+    for topic in ("T",) if batch else ("T", "%RETRY%c"):
+        await change(talk, topic, 2, 2)
+        send = kind(topic=topic, queue_id=-1, batch=batch)
+        assert (await talk.client.code(send, BATCH))[0] == 0
+        end = talk.broker.store.log.end
+        for readable in (2, 0):
+            await change(talk, topic, readable, 0)
+            code, remark = await talk.client.code(send, BATCH)
+            assert (code, "give it some" in remark) == (ResponseCode.INVALID_PARAMETER, True), (
+                remark
+            )
+        assert talk.broker.store.log.end == end
 
 
 @pytest.mark.parametrize("properties", ["", "UNIQ_KEY\x01U\x02"])
@@ -267,70 +266,62 @@ def test_a_send_to_any_queue_is_refused_where_there_is_no_queue_to_choose(
         {"properties": "TIMER_DELIVER_MS\x01" + "9" * 13 + "\x02"},
     ],
 )
-def test_a_delayed_or_transactional_batch_is_refused_and_not_acknowledged_and_lost(
-    tmp_path: Path, odd: dict[str, Any], topic: str, properties: str
+@in_loop(converse)
+async def test_a_delayed_or_transactional_batch_is_refused_and_not_acknowledged_and_lost(
+    talk: Talk, /, odd: dict[str, Any], topic: str, properties: str
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create()
-        await talk.client.create("inner", attributes="+queue.type=BatchCQ")
-        fields = {**odd, "properties": odd.get("properties", "") + properties}
-        code, remark = await talk.client.code(
-            SendMessageV2(topic=topic, queue_id=0, batch=True, **fields), BATCH
-        )
-        assert (code, "batch" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True), remark
-        assert (await talk.client.send(topic=topic)).queue_offset == 0
-
-    converse(tmp_path, scene)
+    await talk.client.create()
+    await talk.client.create("inner", attributes="+queue.type=BatchCQ")
+    fields = {**odd, "properties": odd.get("properties", "") + properties}
+    code, remark = await talk.client.code(
+        SendMessageV2(topic=topic, queue_id=0, batch=True, **fields), BATCH
+    )
+    assert (code, "batch" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True), remark
+    assert (await talk.client.send(topic=topic)).queue_offset == 0
 
 
-def test_a_batch_is_taken_whose_properties_only_look_like_a_delay_or_a_transaction(
-    tmp_path: Path,
+@in_loop(converse)
+async def test_a_batch_is_taken_whose_properties_only_look_like_a_delay_or_a_transaction(
+    talk: Talk, /
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create()
-        for properties in ("DELAY\x010\x02", "MODEL\x01DEL-TRAN_MSG\x02", "TRAN_MSG\x01false\x02"):
-            assert await talk.client.code(
-                SendMessageV2(topic="T", queue_id=0, batch=True, properties=properties), BATCH
-            ) == (0, "")
-        assert await talk.client.all_bodies() == [b"x"] * 3
-
-    converse(tmp_path, scene)
+    await talk.client.create()
+    for properties in ("DELAY\x010\x02", "MODEL\x01DEL-TRAN_MSG\x02", "TRAN_MSG\x01false\x02"):
+        assert await talk.client.code(
+            SendMessageV2(topic="T", queue_id=0, batch=True, properties=properties), BATCH
+        ) == (0, "")
+    assert await talk.client.all_bodies() == [b"x"] * 3
 
 
-def test_a_send_makes_a_new_retry_topic_with_the_queues_that_any_new_topic_gets(
-    tmp_path: Path,
+@in_loop(converse)
+async def test_a_send_makes_a_new_retry_topic_with_the_queues_that_any_new_topic_gets(
+    talk: Talk, /
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        sent = await talk.client.send(topic="%RETRY%new", queue_id=2)
-        assert (sent.queue_id, sent.queue_offset) == (2, 0), (
-            "Java's producer has chosen from the default topic's queues"
-        )
-        no_model = SendMessageV2(topic="%RETRY%other", default_topic="none", queue_id=1)
-        code, remark = await talk.client.code(no_model, b"x")
-        assert (code, "has 1 queues" in remark) == (ResponseCode.INVALID_PARAMETER, True), (
-            "without one to copy it has one queue"
-        )
-        await talk.client.send(topic="%RETRY%other")
-
-    converse(tmp_path, scene)
+    sent = await talk.client.send(topic="%RETRY%new", queue_id=2)
+    assert (sent.queue_id, sent.queue_offset) == (2, 0), (
+        "Java's producer has chosen from the default topic's queues"
+    )
+    no_model = SendMessageV2(topic="%RETRY%other", default_topic="none", queue_id=1)
+    code, remark = await talk.client.code(no_model, b"x")
+    assert (code, "has 1 queues" in remark) == (ResponseCode.INVALID_PARAMETER, True), (
+        "without one to copy it has one queue"
+    )
+    await talk.client.send(topic="%RETRY%other")
 
 
-def test_a_send_to_a_retry_topic_makes_the_group_of_its_whole_name_as_apaches_brokers_do(
-    tmp_path: Path,
+@in_loop(converse)
+async def test_a_send_to_a_retry_topic_makes_the_group_of_its_whole_name_as_apaches_brokers_do(
+    talk: Talk, /
 ) -> None:
     async def groups(talk: Talk) -> set[str]:
         answer = await talk.client.ask(GetAllGroups())
         return set(fastjson.decode(answer.body, SubscriptionGroupWrapper).subscription_group_table)
 
-    async def scene(talk: Talk) -> None:
-        before = await groups(talk)
-        # 4.9.7 and 5.3.3 make it, too, though POP calls a retry topic so
-        await talk.client.send(topic="%RETRY%g_orders")
-        assert await groups(talk) - before == {"g_orders"}
-        code, _ = await talk.client.code(SendMessageV2(topic="%RETRY%g+orders", queue_id=0), b"x")
-        assert (code, await groups(talk) - before) == (ResponseCode.INVALID_PARAMETER, {"g_orders"})
-
-    converse(tmp_path, scene)
+    before = await groups(talk)
+    # 4.9.7 and 5.3.3 make it, too, though POP calls a retry topic so
+    await talk.client.send(topic="%RETRY%g_orders")
+    assert await groups(talk) - before == {"g_orders"}
+    code, _ = await talk.client.code(SendMessageV2(topic="%RETRY%g+orders", queue_id=0), b"x")
+    assert (code, await groups(talk) - before) == (ResponseCode.INVALID_PARAMETER, {"g_orders"})
 
 
 KINDS = {
@@ -341,41 +332,36 @@ KINDS = {
 }
 
 
-def test_a_message_of_another_type_than_its_topic_s_is_refused_where_that_is_asked_for(
-    tmp_path: Path,
+@in_loop(converse, enable_topic_message_type_check=True, enable_mixed_message_type=True)
+async def test_a_message_of_another_type_than_its_topic_s_is_refused_where_that_is_asked_for(
+    talk: Talk, /
 ) -> None:
     wrong = "TopicMessageType validate failed"
-
-    async def scene(talk: Talk) -> None:
-        for expected in (*KINDS, "MIXED", "UNSPECIFIED"):
-            await talk.client.create(expected, attributes=f"+message.type={expected}")
-            for kind, properties in KINDS.items():
-                request = SendMessageV2(topic=expected, queue_id=0, properties=properties)
-                code, remark = await talk.client.code(request, b"x")
-                if expected in (kind, "MIXED"):
-                    assert not remark.startswith(wrong)
-                else:
-                    assert code == ResponseCode.MESSAGE_ILLEGAL
-                    assert remark.startswith(
-                        f"{wrong}, the expected type is {expected}, but actual type is {kind}"
-                    )
-        moved = SendMessageV2(topic="FIFO", queue_id=0, properties="TRANSFER_FLAG\x01x\x02")
-        assert await talk.client.code(moved, b"x") == (0, "")
-        await talk.client.create("plain")
-        fifo = SendMessageV2(topic="plain", queue_id=0, properties=KINDS["FIFO"])
-        assert (await talk.client.code(fifo, b"x"))[0] == ResponseCode.MESSAGE_ILLEGAL, (
-            "RocketMQ: without an attribute it is NORMAL"
-        )
-
-    converse(tmp_path, scene, enable_topic_message_type_check=True, enable_mixed_message_type=True)
+    for expected in (*KINDS, "MIXED", "UNSPECIFIED"):
+        await talk.client.create(expected, attributes=f"+message.type={expected}")
+        for kind, properties in KINDS.items():
+            request = SendMessageV2(topic=expected, queue_id=0, properties=properties)
+            code, remark = await talk.client.code(request, b"x")
+            if expected in (kind, "MIXED"):
+                assert not remark.startswith(wrong)
+            else:
+                assert code == ResponseCode.MESSAGE_ILLEGAL
+                assert remark.startswith(
+                    f"{wrong}, the expected type is {expected}, but actual type is {kind}"
+                )
+    moved = SendMessageV2(topic="FIFO", queue_id=0, properties="TRANSFER_FLAG\x01x\x02")
+    assert await talk.client.code(moved, b"x") == (0, "")
+    await talk.client.create("plain")
+    fifo = SendMessageV2(topic="plain", queue_id=0, properties=KINDS["FIFO"])
+    assert (await talk.client.code(fifo, b"x"))[0] == ResponseCode.MESSAGE_ILLEGAL, (
+        "RocketMQ: without an attribute it is NORMAL"
+    )
 
 
-def test_a_broker_takes_every_type_by_default_as_apache_s_does(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create("FIFO", attributes="+message.type=FIFO")
-        await talk.client.send(b"x", "FIFO")
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_a_broker_takes_every_type_by_default_as_apache_s_does(talk: Talk, /) -> None:
+    await talk.client.create("FIFO", attributes="+message.type=FIFO")
+    await talk.client.send(b"x", "FIFO")
 
 
 def test_a_topic_s_messages_need_keys_only_while_it_is_to_be_compacted(tmp_path: Path) -> None:
@@ -387,8 +373,8 @@ def test_a_topic_s_messages_need_keys_only_while_it_is_to_be_compacted(tmp_path:
             assert (await talk.client.code(request, b"x"))[0] == ResponseCode.MESSAGE_ILLEGAL
         assert await talk.client.all_bodies("C") == [b"x"]
 
-    converse(tmp_path, scene)
-    converse(tmp_path, scene_after_restart)
+    converse(scene, tmp_path)
+    converse(scene_after_restart, tmp_path)
 
 
 async def scene_after_restart(talk: Talk) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, talking, watched
 from tests.unit.remoting.serving import frame, raw_peer
 
@@ -63,41 +64,39 @@ def message() -> SendMessageV2:
     )
 
 
-def test_sends_that_wait_for_a_new_file_are_refused_in_time_and_stored_once_it_is_there(
+@in_loop(watched)
+async def test_sends_that_wait_for_a_new_file_are_refused_in_time_and_stored_once_it_is_there(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        disk = SlowToMake()
-        settings = {
-            **CONFIG,
-            "wait_time_mills_in_send_queue": 1000,
-            "os_page_cache_busy_time_out_mills": 60_000,
-        }
-        async with talking(tmp_path, lambda *args: Broker(*args, disk=disk), **settings) as talk:
-            await talk.client.create()
-            sent: list[bytes] = []
-            code, remark = await send_until_refused(talk, sent)
-            assert code == ResponseCode.SYSTEM_BUSY
-            assert re.fullmatch(
-                r"\[TIMEOUT_CLEAN_QUEUE\]broker busy, start flow control for a while, period in "
-                r"queue: \d+ms, size of queue: 0; "
-                r"a new file of the commit log is being made \(waitTimeMillsInSendQueue=1000\)",
-                remark,
-            ), remark
-            assert await talk.client.all_bodies() == sent, (
-                "reading goes on, and what was refused was not stored"
-            )
-            waiting = [
-                asyncio.create_task(talk.client.code(message(), b"%d waits" % number))
-                for number in range(3)
-            ]
-            while len(talk.broker._sends.backlog) < 3:
-                await asyncio.sleep(0)
-            disk.gate.set()
-            assert [code for code, _ in await asyncio.gather(*waiting)] == [0, 0, 0]
-            assert await talk.client.all_bodies() == [*sent, b"0 waits", b"1 waits", b"2 waits"]
-
-    watched(main())
+    disk = SlowToMake()
+    settings = {
+        **CONFIG,
+        "wait_time_mills_in_send_queue": 1000,
+        "os_page_cache_busy_time_out_mills": 60_000,
+    }
+    async with talking(tmp_path, lambda *args: Broker(*args, disk=disk), **settings) as talk:
+        await talk.client.create()
+        sent: list[bytes] = []
+        code, remark = await send_until_refused(talk, sent)
+        assert code == ResponseCode.SYSTEM_BUSY
+        assert re.fullmatch(
+            r"\[TIMEOUT_CLEAN_QUEUE\]broker busy, start flow control for a while, period in "
+            r"queue: \d+ms, size of queue: 0; "
+            r"a new file of the commit log is being made \(waitTimeMillsInSendQueue=1000\)",
+            remark,
+        ), remark
+        assert await talk.client.all_bodies() == sent, (
+            "reading goes on, and what was refused was not stored"
+        )
+        waiting = [
+            asyncio.create_task(talk.client.code(message(), b"%d waits" % number))
+            for number in range(3)
+        ]
+        while len(talk.broker._sends.backlog) < 3:
+            await asyncio.sleep(0)
+        disk.gate.set()
+        assert [code for code, _ in await asyncio.gather(*waiting)] == [0, 0, 0]
+        assert await talk.client.all_bodies() == [*sent, b"0 waits", b"1 waits", b"2 waits"]
 
 
 def test_while_a_new_file_takes_very_long_sends_are_refused_at_once(
@@ -130,7 +129,7 @@ def test_while_a_new_file_takes_very_long_sends_are_refused_at_once(
             disk.gate.set()
 
     with caplog.at_level(logging.WARNING, "turbopump.broker.send_queue"):
-        watched(main())
+        watched(main)
     assert [
         record.getMessage() for record in caplog.records if "sends refused" in record.getMessage()
     ] == [
@@ -142,41 +141,36 @@ def test_while_a_new_file_takes_very_long_sends_are_refused_at_once(
     ], "one line, not one per send"
 
 
-def test_the_send_queue_is_bounded(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowToMake()
-        settings = {
-            **CONFIG,
-            "send_thread_pool_queue_capacity": 2,
-            "broker_fast_failure_enable": False,
-        }
-        async with talking(tmp_path, lambda *args: Broker(*args, disk=disk), **settings) as talk:
-            await talk.client.create()
-            backlog = talk.broker._sends.backlog
-            waiting: list[asyncio.Task[tuple[int, str]]] = []
-            while len(backlog) < 2:
-                waiting.append(asyncio.create_task(talk.client.code(message(), b"x" * 4000)))
-                while not waiting[-1].done() and len(backlog) < sum(
-                    not task.done() for task in waiting
-                ):
-                    await asyncio.sleep(0)
-            code, remark = await talk.client.code(message(), b"x")
-            assert code == ResponseCode.SYSTEM_BUSY
-            assert re.fullmatch(
-                r"\[OVERLOAD\]system busy, start flow control for a while; period in queue: "
-                r"\d+ms, size of queue: 2 "
-                r"\(sendThreadPoolQueueCapacity=2\)",
-                remark,
-            ), remark
-            disk.gate.set()
-            assert {code for code, _ in await asyncio.gather(*waiting)} == {0}, (
-                "without a longest wait they are all stored"
-            )
-
-    watched(main())
+@in_loop(watched)
+async def test_the_send_queue_is_bounded(tmp_path: Path) -> None:
+    disk = SlowToMake()
+    settings = {**CONFIG, "send_thread_pool_queue_capacity": 2, "broker_fast_failure_enable": False}
+    async with talking(tmp_path, lambda *args: Broker(*args, disk=disk), **settings) as talk:
+        await talk.client.create()
+        backlog = talk.broker._sends.backlog
+        waiting: list[asyncio.Task[tuple[int, str]]] = []
+        while len(backlog) < 2:
+            waiting.append(asyncio.create_task(talk.client.code(message(), b"x" * 4000)))
+            while not waiting[-1].done() and len(backlog) < sum(
+                not task.done() for task in waiting
+            ):
+                await asyncio.sleep(0)
+        code, remark = await talk.client.code(message(), b"x")
+        assert code == ResponseCode.SYSTEM_BUSY
+        assert re.fullmatch(
+            r"\[OVERLOAD\]system busy, start flow control for a while; period in queue: "
+            r"\d+ms, size of queue: 2 "
+            r"\(sendThreadPoolQueueCapacity=2\)",
+            remark,
+        ), remark
+        disk.gate.set()
+        assert {code for code, _ in await asyncio.gather(*waiting)} == {0}, (
+            "without a longest wait they are all stored"
+        )
 
 
-def test_sends_behind_an_append_of_over_a_second_are_refused_and_that_one_is_not(
+@in_loop(watched)
+async def test_sends_behind_an_append_of_over_a_second_are_refused_and_that_one_is_not(
     tmp_path: Path,
 ) -> None:
     class Jumping(SystemClock):
@@ -190,30 +184,27 @@ def test_sends_behind_an_append_of_over_a_second_are_refused_and_that_one_is_not
             self.passed += self.jump
             return self.passed
 
-    async def main() -> None:
-        clock = Jumping()
-        async with talking(tmp_path, lambda *args: Broker(*args, clock=clock)) as talk:
-            await talk.client.create()
-            clock.jump = 1.25
-            async with raw_peer(talk.broker.host, talk.broker.port) as peer:
-                # one read of the broker's
-                peer.write(*(frame(message(), number, b"%d" % number) for number in range(3)))
-                answers = [await peer.read() for _ in range(3)]
-            clock.jump = 0.0
-            assert [answer and answer.code for answer in answers] == [
-                0,
-                ResponseCode.SYSTEM_BUSY,
-                ResponseCode.SYSTEM_BUSY,
-            ]
-            remark = (answers[1] and answers[1].remark) or ""
-            assert re.fullmatch(
-                r"\[PCBUSY_CLEAN_QUEUE\]broker busy, start flow control for a while, period in "
-                r"queue: \d+ms, size of queue: \d+; "
-                r"an append took 1250 ms: look at the disk's latency and the load of this machine",
-                remark,
-            ), remark
-            assert await talk.client.code(message(), b"later") == (0, "")
-            assert await talk.client.all_bodies() == [b"0", b"later"]
-            assert talk.broker.store.latency.longest == 1.25
-
-    watched(main())
+    clock = Jumping()
+    async with talking(tmp_path, lambda *args: Broker(*args, clock=clock)) as talk:
+        await talk.client.create()
+        clock.jump = 1.25
+        async with raw_peer(talk.broker.host, talk.broker.port) as peer:
+            # one read of the broker's
+            peer.write(*(frame(message(), number, b"%d" % number) for number in range(3)))
+            answers = [await peer.read() for _ in range(3)]
+        clock.jump = 0.0
+        assert [answer and answer.code for answer in answers] == [
+            0,
+            ResponseCode.SYSTEM_BUSY,
+            ResponseCode.SYSTEM_BUSY,
+        ]
+        remark = (answers[1] and answers[1].remark) or ""
+        assert re.fullmatch(
+            r"\[PCBUSY_CLEAN_QUEUE\]broker busy, start flow control for a while, period in "
+            r"queue: \d+ms, size of queue: \d+; "
+            r"an append took 1250 ms: look at the disk's latency and the load of this machine",
+            remark,
+        ), remark
+        assert await talk.client.code(message(), b"later") == (0, "")
+        assert await talk.client.all_bodies() == [b"0", b"later"]
+        assert talk.broker.store.latency.longest == 1.25

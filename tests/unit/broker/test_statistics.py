@@ -5,6 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, converse, in_virtual_time
 
 from turbopump.broker.statistics import (
@@ -204,140 +205,133 @@ def test_sizes_are_summed_without_gaps(sizes: list[int]) -> None:
     assert sizes_of(units) == sum(size for size in sizes if size != 0x7FFFFFFF)
 
 
-def test_an_administrator_sees_the_figures_over_the_wire(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create()
-        await talk.client.create("gone")
-        for _ in range(3):
-            await talk.client.send(b"x" * 100)
-        await talk.client.send(topic="gone")
-        assert len(await talk.client.messages()) == 3
-        assert await talk.client.messages(3) == []
-        view = ViewBrokerStatsData(stats_name=TOPIC_PUT_NUMS, stats_key="T")
-        code, remark = await talk.client.code(view)
-        assert (code, remark[:36]) == (1, "The stats <TOPIC_PUT_NUMS> <T> not exist"[:36])
-        sample(talk)
-        data = fastjson.decode((await talk.client.ask(view)).body, BrokerStatsData)
-        assert data.stats_minute is not None
-        assert (data.stats_minute.sum, data.stats_minute.avgpt, data.stats_hour) == (
-            3,
-            1.0,
-            BrokerStatsItem(),
-        )
-        view = ViewBrokerStatsData(stats_name=GROUP_GET_NUMS, stats_key="T@g")
-        data = fastjson.decode((await talk.client.ask(view)).body, BrokerStatsData)
-        assert data.stats_minute is not None
-        assert (data.stats_minute.sum, data.stats_minute.avgpt) == (3, 3.0)
-        stats = fastjson.decode(
-            (await talk.client.ask(GetTopicStatsInfo(topic="T"))).body, TopicStatsTable
-        )
-        assert stats.topic_put_tps == pytest.approx(0.3)
-        offset = (await talk.client.messages())[0].commit_log_offset
-        for level in (0, -1):
-            assert await talk.client.code(
-                ConsumerSendMsgBack(offset=offset, group="g", delay_level=level)
-            ) == (0, "")
-        sample(talk)
-        view = ViewBrokerStatsData(stats_name="SNDBCK_PUT_NUMS", stats_key="T@g")
-        data = fastjson.decode((await talk.client.ask(view)).body, BrokerStatsData)
-        assert data.stats_minute is not None
-        assert data.stats_minute.sum == 2
-        await talk.client.ask(DeleteTopic(topic="gone"))
-        assert (
-            await talk.client.code(ViewBrokerStatsData(stats_name=TOPIC_PUT_NUMS, stats_key="gone"))
-        )[0] == 1
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_an_administrator_sees_the_figures_over_the_wire(talk: Talk, /) -> None:
+    await talk.client.create()
+    await talk.client.create("gone")
+    for _ in range(3):
+        await talk.client.send(b"x" * 100)
+    await talk.client.send(topic="gone")
+    assert len(await talk.client.messages()) == 3
+    assert await talk.client.messages(3) == []
+    view = ViewBrokerStatsData(stats_name=TOPIC_PUT_NUMS, stats_key="T")
+    code, remark = await talk.client.code(view)
+    assert (code, remark[:36]) == (1, "The stats <TOPIC_PUT_NUMS> <T> not exist"[:36])
+    sample(talk)
+    data = fastjson.decode((await talk.client.ask(view)).body, BrokerStatsData)
+    assert data.stats_minute is not None
+    assert (data.stats_minute.sum, data.stats_minute.avgpt, data.stats_hour) == (
+        3,
+        1.0,
+        BrokerStatsItem(),
+    )
+    view = ViewBrokerStatsData(stats_name=GROUP_GET_NUMS, stats_key="T@g")
+    data = fastjson.decode((await talk.client.ask(view)).body, BrokerStatsData)
+    assert data.stats_minute is not None
+    assert (data.stats_minute.sum, data.stats_minute.avgpt) == (3, 3.0)
+    stats = fastjson.decode(
+        (await talk.client.ask(GetTopicStatsInfo(topic="T"))).body, TopicStatsTable
+    )
+    assert stats.topic_put_tps == pytest.approx(0.3)
+    offset = (await talk.client.messages())[0].commit_log_offset
+    for level in (0, -1):
+        assert await talk.client.code(
+            ConsumerSendMsgBack(offset=offset, group="g", delay_level=level)
+        ) == (0, "")
+    sample(talk)
+    view = ViewBrokerStatsData(stats_name="SNDBCK_PUT_NUMS", stats_key="T@g")
+    data = fastjson.decode((await talk.client.ask(view)).body, BrokerStatsData)
+    assert data.stats_minute is not None
+    assert data.stats_minute.sum == 2
+    await talk.client.ask(DeleteTopic(topic="gone"))
+    assert (
+        await talk.client.code(ViewBrokerStatsData(stats_name=TOPIC_PUT_NUMS, stats_key="gone"))
+    )[0] == 1
 
 
-def test_a_broker_tells_of_itself_under_apache_s_keys(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create()
-        empty = await runtime_info(talk)
-        assert empty["earliestMessageTimeStamp"] == "-1"
-        before = talk.broker._clock.now_ms()
-        for _ in range(20):
-            await talk.client.send(b"x" * 100)
-        await talk.client.messages()
-        sample(talk)
-        talk.broker.store.latency.slow(0.3)
-        talk.broker.store.latency.end_minute()
+@in_loop(converse)
+async def test_a_broker_tells_of_itself_under_apache_s_keys(talk: Talk, /) -> None:
+    await talk.client.create()
+    empty = await runtime_info(talk)
+    assert empty["earliestMessageTimeStamp"] == "-1"
+    before = talk.broker._clock.now_ms()
+    for _ in range(20):
+        await talk.client.send(b"x" * 100)
+    await talk.client.messages()
+    sample(talk)
+    talk.broker.store.latency.slow(0.3)
+    talk.broker.store.latency.end_minute()
+    table = await runtime_info(talk)
+    assert before <= int(table["earliestMessageTimeStamp"]) <= talk.broker._clock.now_ms()
+    assert (
+        table["putMessageTimesTotal"],
+        table["msgPutTotalTodayNow"],
+        table["msgGetTotalTodayNow"],
+    ) == ("20", "20", "20")
+    assert table["putTps"] == "2.0 2.0 2.0", (
+        "no older sample: all three are of the last ten seconds"
+    )
+    assert table["getTransferredTps"].split()[0] == "2.0"
+    classes = dict(part.rsplit(":", 1) for part in table["putMessageDistributeTime"].split())
+    assert list(classes) == list(NAMES)
+    assert (sum(map(int, classes.values())), int(classes[NAMES[5]]) > 0) == (20, True)
+    assert (table["putLatency99"], table["putMessageEntireTimeMax"]) == ("500.00", "300")
+    assert (table["brokerVersionDesc"], table["commitLogMaxOffset"]) == (
+        "V5_3_3",
+        str(talk.broker.store.log.end),
+    )
+    assert 0 < float(table["commitLogDiskRatio"]) <= 1
+    assert table["commitLogDirCapacity"].startswith("Total : ")
+    assert table["runtime"].startswith("[ 0 days, 0 hours, 0 minutes,")
+    assert set(table) >= APACHES_KEYS, APACHES_KEYS - set(table)
+    await talk.client.send(properties="DELAY\x0118\x02")
+    table = await runtime_info(talk)
+    assert (table["scheduleMessageOffset_1"], table["scheduleMessageOffset_18"]) == ("0,0", "0,1")
+    talk.broker.runtime_info.add_source(lambda: {"timerReadBehind": "7"})
+    assert (await runtime_info(talk))["timerReadBehind"] == "7"
+
+
+@in_loop(in_virtual_time)
+async def test_a_broker_reports_what_waits_in_its_timers_their_rates_and_what_is_late(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    async def told() -> tuple[str, ...]:
         table = await runtime_info(talk)
-        assert before <= int(table["earliestMessageTimeStamp"]) <= talk.broker._clock.now_ms()
-        assert (
-            table["putMessageTimesTotal"],
-            table["msgPutTotalTodayNow"],
-            table["msgGetTotalTodayNow"],
-        ) == ("20", "20", "20")
-        assert table["putTps"] == "2.0 2.0 2.0", (
-            "no older sample: all three are of the last ten seconds"
+        return tuple(
+            table[f"timer{name}"]
+            for name in ("CongestNum", "OffsetBehind", "ReadBehind", "EnqueueTps", "DequeueTps")
         )
-        assert table["getTransferredTps"].split()[0] == "2.0"
-        classes = dict(part.rsplit(":", 1) for part in table["putMessageDistributeTime"].split())
-        assert list(classes) == list(NAMES)
-        assert (sum(map(int, classes.values())), int(classes[NAMES[5]]) > 0) == (20, True)
-        assert (table["putLatency99"], table["putMessageEntireTimeMax"]) == ("500.00", "300")
-        assert (table["brokerVersionDesc"], table["commitLogMaxOffset"]) == (
-            "V5_3_3",
-            str(talk.broker.store.log.end),
+
+    await talk.client.create()
+    assert await told() == ("0", "0", "0", "0.0", "0.0")
+    for number in range(60):
+        seconds = 30 if number < 30 else 300 + number
+        sent = await talk.client.send(
+            properties=f"UNIQ_KEY\x01U{number}\x02TIMER_DELAY_SEC\x01{seconds}\x02"
         )
-        assert 0 < float(table["commitLogDiskRatio"]) <= 1
-        assert table["commitLogDirCapacity"].startswith("Total : ")
-        assert table["runtime"].startswith("[ 0 days, 0 hours, 0 minutes,")
-        assert set(table) >= APACHES_KEYS, APACHES_KEYS - set(table)
-        await talk.client.send(properties="DELAY\x0118\x02")
-        table = await runtime_info(talk)
-        assert (table["scheduleMessageOffset_1"], table["scheduleMessageOffset_18"]) == (
-            "0,0",
-            "0,1",
-        )
-        talk.broker.runtime_info.add_source(lambda: {"timerReadBehind": "7"})
-        assert (await runtime_info(talk))["timerReadBehind"] == "7"
-
-    converse(tmp_path, scene)
-
-
-def test_a_broker_reports_what_waits_in_its_timers_their_rates_and_what_is_late() -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        async def told() -> tuple[str, ...]:
-            table = await runtime_info(talk)
-            return tuple(
-                table[f"timer{name}"]
-                for name in ("CongestNum", "OffsetBehind", "ReadBehind", "EnqueueTps", "DequeueTps")
-            )
-
-        await talk.client.create()
-        assert await told() == ("0", "0", "0", "0.0", "0.0")
-        for number in range(60):
-            seconds = 30 if number < 30 else 300 + number
-            sent = await talk.client.send(
-                properties=f"UNIQ_KEY\x01U{number}\x02TIMER_DELAY_SEC\x01{seconds}\x02"
-            )
-        await asyncio.sleep(12)
-        waiting, behind, late, came, went = await told()
-        assert (waiting, behind, late, went) == ("60", "0", "0", "0.0")
-        assert float(came) == pytest.approx(6.0)
-        assert (
-            await talk.client.ask(RecallMessage(topic="T", recall_handle=sent.recall_handle))
-        ).code == 0
-        await asyncio.sleep(30)
-        waiting, behind, late, came, went = await told()
-        assert (waiting, behind, late) == ("29", "0", "0"), (
-            "those that were delivered and the one recalled do not wait"
-        )
-        assert float(went) == pytest.approx(30 / 40)
-        await asyncio.sleep(120)
-        assert (await told())[3:] == ("0.0", "0.0"), "the rates are of the last minute"
-        assert talk.broker._timers is not None
-        await talk.broker._timers.stop()
-        await talk.client.send(properties="UNIQ_KEY\x01last\x02TIMER_DELAY_SEC\x0130\x02")
-        assert (await told())[:3] == ("29", "1", "0")
-        await asyncio.sleep(300)
-        waiting, behind, late, *_ = await told()
-        assert (waiting, behind) == ("29", "1")
-        assert 100 < int(late) < 200
-
-    in_virtual_time(scene)
+    await asyncio.sleep(12)
+    waiting, behind, late, came, went = await told()
+    assert (waiting, behind, late, went) == ("60", "0", "0", "0.0")
+    assert float(came) == pytest.approx(6.0)
+    assert (
+        await talk.client.ask(RecallMessage(topic="T", recall_handle=sent.recall_handle))
+    ).code == 0
+    await asyncio.sleep(30)
+    waiting, behind, late, came, went = await told()
+    assert (waiting, behind, late) == ("29", "0", "0"), (
+        "those that were delivered and the one recalled do not wait"
+    )
+    assert float(went) == pytest.approx(30 / 40)
+    await asyncio.sleep(120)
+    assert (await told())[3:] == ("0.0", "0.0"), "the rates are of the last minute"
+    assert talk.broker._timers is not None
+    await talk.broker._timers.stop()
+    await talk.client.send(properties="UNIQ_KEY\x01last\x02TIMER_DELAY_SEC\x0130\x02")
+    assert (await told())[:3] == ("29", "1", "0")
+    await asyncio.sleep(300)
+    waiting, behind, late, *_ = await told()
+    assert (waiting, behind) == ("29", "1")
+    assert 100 < int(late) < 200
 
 
 async def runtime_info(talk: Talk) -> dict[str, str]:

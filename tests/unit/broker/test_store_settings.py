@@ -49,8 +49,8 @@ def test_entries_carry_a_crc_over_all_of_them_if_told_to(tmp_path: Path, on: boo
     async def after(talk: Talk) -> None:
         assert await talk.client.all_bodies() == [b"alone", b"a", b"b"]
 
-    converse(tmp_path, scene, enabled_append_prop_crc=on)
-    converse(tmp_path, after, enabled_append_prop_crc=on)
+    converse(scene, tmp_path, enabled_append_prop_crc=on)
+    converse(after, tmp_path, enabled_append_prop_crc=on)
 
 
 def test_the_log_may_lie_in_several_directories_and_is_refused_without_one_of_them(
@@ -78,22 +78,22 @@ def test_the_log_may_lie_in_several_directories_and_is_refused_without_one_of_th
         assert await talk.client.all_bodies() == bodies
 
     home = tmp_path / "home"
-    converse(home, scene, **config)
+    converse(scene, home, **config)
     assert all(len(list(root.iterdir())) == 2 for root in roots[:2])
     assert [path.name for path in (tmp_path / "queues").iterdir()] == ["T"]
     assert list((tmp_path / "indexes").iterdir())
-    converse(home, after, **config)
+    converse(after, home, **config)
     with pytest.raises(
         StoreDamagedError,
         match=r"is a directory missing in storePathCommitLog, "
         r"or a disk not mounted\?",
     ):
-        converse(home, after, **{**config, "store_path_commit_log": str(roots[0])})
+        converse(after, home, **{**config, "store_path_commit_log": str(roots[0])})
     changed = {
         "store_path_commit_log": f"{roots[1]},{roots[2]}",
         "read_only_commit_log_store_paths": str(roots[0]),
     }
-    converse(home, after, **{**config, **changed})
+    converse(after, home, **{**config, **changed})
 
 
 @pytest.mark.parametrize("on", [False, True])
@@ -108,5 +108,5 @@ def test_messages_are_indexed_if_told_to(tmp_path: Path, on: bool) -> None:
             {"ID1": 1, "red": 2, "green": 1, "blue": 1, "x": 0} if on else dict.fromkeys(found, 0)
         )
 
-    converse(tmp_path, scene, message_index_enable=on, max_hash_slot_num=100, max_index_num=1000)
+    converse(scene, tmp_path, message_index_enable=on, max_hash_slot_num=100, max_index_num=1000)
     assert len(list(tmp_path.glob("**/index/*"))) == on

@@ -8,6 +8,7 @@ import itertools
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
 from tests.unit.broker.transacting import BROKER, World, in_a_world
 
@@ -52,70 +53,64 @@ async def send_at(
 
 
 @pytest.mark.parametrize("ahead", [1, 999, 1000, 1001, 2500, 70_000])
-def test_a_message_comes_at_its_time_or_less_than_a_second_later(ahead: int) -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        await talk.client.create()
-        deliver = now_ms(talk) + ahead
-        for fields in ({"TIMER_DELIVER_MS": deliver}, {"TIMER_DELAY_MS": ahead}):
-            offset = talk.broker.store.max_offset("T", 0)
-            wanted = now_ms(talk) + ahead if "TIMER_DELAY_MS" in fields else deliver
-            await talk.client.send(b"later", properties=props(**fields))
-            (message,) = await waiting_pull(talk.client, offset)
-            assert wanted <= message.store_timestamp <= wanted + 1000 + 20
-            assert message.store_timestamp % 1000 <= 20 or ahead == 1
-
-    in_virtual_time(scene)
-
-
-def test_a_time_on_a_whole_second_is_met() -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        await talk.client.create()
-        deliver = now_ms(talk) // 1000 * 1000 + 5000
-        await send_at(talk, deliver)
-        (message,) = await waiting_pull(talk.client)
-        assert deliver <= message.store_timestamp <= deliver + 5
-
-    in_virtual_time(scene)
+@in_loop(in_virtual_time)
+async def test_a_message_comes_at_its_time_or_less_than_a_second_later(
+    talk: Talk, simulation: Simulation, /, ahead: int
+) -> None:
+    await talk.client.create()
+    deliver = now_ms(talk) + ahead
+    for fields in ({"TIMER_DELIVER_MS": deliver}, {"TIMER_DELAY_MS": ahead}):
+        offset = talk.broker.store.max_offset("T", 0)
+        wanted = now_ms(talk) + ahead if "TIMER_DELAY_MS" in fields else deliver
+        await talk.client.send(b"later", properties=props(**fields))
+        (message,) = await waiting_pull(talk.client, offset)
+        assert wanted <= message.store_timestamp <= wanted + 1000 + 20
+        assert message.store_timestamp % 1000 <= 20 or ahead == 1
 
 
-def test_it_waits_in_apaches_topic_and_comes_as_apaches_copy() -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        client, store = talk.client, talk.broker.store
-        await client.create(queues=2)
-        text = props(TAGS="paid", KEYS="k1", TIMER_DELAY_SEC=3, own="é")
-        sent = await client.send(
-            b"later", queue_id=1, born_timestamp=17, flag=5, reconsume_times=2, properties=text
-        )
-        assert sent.queue_id == 1
-        out = (now_ms(talk) + 3000 - 1) // 1000 * 1000
-        handle = RecallHandle.decode(sent.recall_handle or "")
-        assert handle == RecallHandle("T", "broker-a", str(out + 1), "U1")
-        stored = store.lookup.message_in_queue(TIMER_TOPIC, 0, 0)
-        assert stored is not None
-        waits = stored.properties
-        assert (waits["REAL_TOPIC"], waits["REAL_QID"], waits["TIMER_OUT_MS"]) == (
-            "T",
-            "1",
-            str(out),
-        )
-        (message,) = await waiting_pull(client, queue_id=1, tags="paid")
-        copy = message.properties
-        assert {name: copy[name] for name in waits if name != "__CRC32#"} == {
-            n: v for n, v in waits.items() if n != "__CRC32#"
-        }
-        added = set(copy) - set(waits)
-        assert added == {"TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"}
-        assert int(copy["TIMER_ENQUEUE_MS"]) % 1000 == 0
-        assert int(copy["TIMER_DEQUEUE_MS"]) == message.store_timestamp
-        assert (message.born_timestamp, message.flag, message.reconsume_times, message.keys) == (
-            17,
-            5,
-            2,
-            ["k1"],
-        )
-        assert message.born_host == stored.born_host
+@in_loop(in_virtual_time)
+async def test_a_time_on_a_whole_second_is_met(talk: Talk, simulation: Simulation, /) -> None:
+    await talk.client.create()
+    deliver = now_ms(talk) // 1000 * 1000 + 5000
+    await send_at(talk, deliver)
+    (message,) = await waiting_pull(talk.client)
+    assert deliver <= message.store_timestamp <= deliver + 5
 
-    in_virtual_time(scene)
+
+@in_loop(in_virtual_time)
+async def test_it_waits_in_apaches_topic_and_comes_as_apaches_copy(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    client, store = talk.client, talk.broker.store
+    await client.create(queues=2)
+    text = props(TAGS="paid", KEYS="k1", TIMER_DELAY_SEC=3, own="é")
+    sent = await client.send(
+        b"later", queue_id=1, born_timestamp=17, flag=5, reconsume_times=2, properties=text
+    )
+    assert sent.queue_id == 1
+    out = (now_ms(talk) + 3000 - 1) // 1000 * 1000
+    handle = RecallHandle.decode(sent.recall_handle or "")
+    assert handle == RecallHandle("T", "broker-a", str(out + 1), "U1")
+    stored = store.lookup.message_in_queue(TIMER_TOPIC, 0, 0)
+    assert stored is not None
+    waits = stored.properties
+    assert (waits["REAL_TOPIC"], waits["REAL_QID"], waits["TIMER_OUT_MS"]) == ("T", "1", str(out))
+    (message,) = await waiting_pull(client, queue_id=1, tags="paid")
+    copy = message.properties
+    assert {name: copy[name] for name in waits if name != "__CRC32#"} == {
+        n: v for n, v in waits.items() if n != "__CRC32#"
+    }
+    added = set(copy) - set(waits)
+    assert added == {"TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"}
+    assert int(copy["TIMER_ENQUEUE_MS"]) % 1000 == 0
+    assert int(copy["TIMER_DEQUEUE_MS"]) == message.store_timestamp
+    assert (message.born_timestamp, message.flag, message.reconsume_times, message.keys) == (
+        17,
+        5,
+        2,
+        ["k1"],
+    )
+    assert message.born_host == stored.born_host
 
 
 @pytest.mark.parametrize(
@@ -127,15 +122,15 @@ def test_it_waits_in_apaches_topic_and_comes_as_apaches_copy() -> None:
         {"TIMER_DELAY_SEC": "+0"},
     ],
 )
-def test_what_is_due_is_stored_at_once(fields: dict[str, Any]) -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        await talk.client.create()
-        sent = await talk.client.send(b"now", properties=props(**fields))
-        assert sent.recall_handle is None
-        assert await talk.client.all_bodies() == [b"now"]
-        assert talk.broker.store.max_offset(TIMER_TOPIC, 0) == 0
-
-    in_virtual_time(scene)
+@in_loop(in_virtual_time)
+async def test_what_is_due_is_stored_at_once(
+    talk: Talk, simulation: Simulation, /, fields: dict[str, Any]
+) -> None:
+    await talk.client.create()
+    sent = await talk.client.send(b"now", properties=props(**fields))
+    assert sent.recall_handle is None
+    assert await talk.client.all_bodies() == [b"now"]
+    assert talk.broker.store.max_offset(TIMER_TOPIC, 0) == 0
 
 
 @pytest.mark.parametrize(
@@ -152,130 +147,124 @@ def test_what_is_due_is_stored_at_once(fields: dict[str, Any]) -> None:
         ({"TIMER_DELIVER_MS": 5, "TIMER_DEL_UNIQKEY": "T+U1"}, "too late to recall"),
     ],
 )
-def test_a_time_that_cannot_be_is_refused_with_the_reason(
-    fields: dict[str, Any], says: str
+@in_loop(in_virtual_time, timer_max_delay_sec=100)
+async def test_a_time_that_cannot_be_is_refused_with_the_reason(
+    talk: Talk, simulation: Simulation, /, fields: dict[str, Any], says: str
 ) -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        await talk.client.create()
-        code, remark = await talk.client.code(
-            SendMessageV2(topic="T", queue_id=0, properties=props(**fields)), b"x"
+    await talk.client.create()
+    code, remark = await talk.client.code(
+        SendMessageV2(topic="T", queue_id=0, properties=props(**fields)), b"x"
+    )
+    assert code == ResponseCode.MESSAGE_ILLEGAL
+    assert says in remark
+    assert "timer message illegal" in remark
+
+
+@in_loop(in_virtual_time, timer_wheel_enable=False)
+async def test_without_a_wheel_a_timer_message_is_refused(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    await talk.client.create()
+    code, remark = await talk.client.code(
+        SendMessageV2(topic="T", queue_id=0, properties=props(TIMER_DELAY_SEC=5)), b"x"
+    )
+    assert code == ResponseCode.SYSTEM_ERROR
+    assert "timerWheelEnable is false" in remark
+
+
+@in_loop(in_virtual_time)
+async def test_a_level_goes_before_a_time_and_drops_it(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    await talk.client.create()
+    await talk.client.send(b"x", properties=props(DELAY=2, TIMER_DELAY_SEC=500, TIMER_DELIVER_MS=5))
+    (message,) = await waiting_pull(talk.client)
+    assert not [name for name in message.properties if name.startswith("TIMER")]
+    assert talk.broker.store.max_offset(TIMER_TOPIC, 0) == 0
+
+
+@in_loop(in_virtual_time)
+async def test_messages_of_many_seconds_come_in_order_and_all_of_them(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    client = talk.client
+    await client.create()
+    began = now_ms(talk)
+    wanted = {}
+    for number in range(300):
+        ahead = simulation.random.randrange(2_000, 60_000)
+        wanted[b"%d" % number] = began + ahead
+        await client.send(
+            b"%d" % number, properties=props(f"U{number}", TIMER_DELIVER_MS=began + ahead)
         )
-        assert code == ResponseCode.MESSAGE_ILLEGAL
-        assert says in remark
-        assert "timer message illegal" in remark
-
-    in_virtual_time(scene, timer_max_delay_sec=100)
-
-
-def test_without_a_wheel_a_timer_message_is_refused() -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        await talk.client.create()
-        code, remark = await talk.client.code(
-            SendMessageV2(topic="T", queue_id=0, properties=props(TIMER_DELAY_SEC=5)), b"x"
-        )
-        assert code == ResponseCode.SYSTEM_ERROR
-        assert "timerWheelEnable is false" in remark
-
-    in_virtual_time(scene, timer_wheel_enable=False)
+    await asyncio.sleep(61)
+    assert sorted(await client.all_bodies()) == sorted(wanted)
+    for index in range(300):
+        message = talk.broker.store.lookup.message_in_queue("T", 0, index)
+        assert message is not None
+        late = message.store_timestamp - wanted[message.body]
+        assert 0 <= late <= 1020
+    numbers = talk.broker._timers.numbers  # type: ignore[union-attr]
+    assert (numbers.taken_in, numbers.delivered, numbers.passed_over) == (300, 300, 0)
 
 
-def test_a_level_goes_before_a_time_and_drops_it() -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        await talk.client.create()
-        await talk.client.send(
-            b"x", properties=props(DELAY=2, TIMER_DELAY_SEC=500, TIMER_DELIVER_MS=5)
-        )
-        (message,) = await waiting_pull(talk.client)
-        assert not [name for name in message.properties if name.startswith("TIMER")]
-        assert talk.broker.store.max_offset(TIMER_TOPIC, 0) == 0
+@in_loop(in_virtual_time)
+async def test_a_slot_of_many_messages_lets_others_have_their_turn(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    client, loop = talk.client, asyncio.get_running_loop()
+    await client.create()
+    deliver = now_ms(talk) // 1000 * 1000 + 60_000
+    for number in range(500):
+        await send_at(talk, deliver, f"U{number}", b"%d" % number)
+    turns = [0]
 
-    in_virtual_time(scene)
+    def count() -> None:
+        turns.append(talk.broker.store.max_offset("T", 0))
+        if turns[-1] < 500:
+            loop.call_later(0.0001, count)  # reads take their time on this disk
 
-
-def test_messages_of_many_seconds_come_in_order_and_all_of_them() -> None:
-    async def scene(talk: Talk, simulation: Simulation) -> None:
-        client = talk.client
-        await client.create()
-        began = now_ms(talk)
-        wanted = {}
-        for number in range(300):
-            ahead = simulation.random.randrange(2_000, 60_000)
-            wanted[b"%d" % number] = began + ahead
-            await client.send(
-                b"%d" % number, properties=props(f"U{number}", TIMER_DELIVER_MS=began + ahead)
-            )
-        await asyncio.sleep(61)
-        assert sorted(await client.all_bodies()) == sorted(wanted)
-        for index in range(300):
-            message = talk.broker.store.lookup.message_in_queue("T", 0, index)
-            assert message is not None
-            late = message.store_timestamp - wanted[message.body]
-            assert 0 <= late <= 1020
-        numbers = talk.broker._timers.numbers  # type: ignore[union-attr]
-        assert (numbers.taken_in, numbers.delivered, numbers.passed_over) == (300, 300, 0)
-
-    in_virtual_time(scene)
+    talk.broker.store.queues.find_or_make("T", 0).end.when(1, count)
+    await asyncio.sleep(70)
+    assert max(after - before for before, after in itertools.pairwise(turns)) <= 32
+    assert await client.all_bodies() == [b"%d" % number for number in range(500)]
 
 
-def test_a_slot_of_many_messages_lets_others_have_their_turn() -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        client, loop = talk.client, asyncio.get_running_loop()
-        await client.create()
-        deliver = now_ms(talk) // 1000 * 1000 + 60_000
-        for number in range(500):
-            await send_at(talk, deliver, f"U{number}", b"%d" % number)
-        turns = [0]
+@in_loop(in_virtual_time)
+async def test_nothing_runs_while_nothing_is_due(talk: Talk, simulation: Simulation, /) -> None:
+    await talk.client.create()
+    await talk.client.send(b"x", properties=props(TIMER_DELAY_SEC=50))
+    timers = talk.broker._timers
+    assert timers is not None
+    await asyncio.sleep(2)
+    looked: list[int] = []
+    look = timers._deliver_due
 
-        def count() -> None:
-            turns.append(talk.broker.store.max_offset("T", 0))
-            if turns[-1] < 500:
-                loop.call_later(0.0001, count)  # reads take their time on this disk
+    async def counted() -> float:
+        looked.append(now_ms(talk))
+        return await look()
 
-        talk.broker.store.queues.find_or_make("T", 0).end.when(1, count)
-        await asyncio.sleep(70)
-        assert max(after - before for before, after in itertools.pairwise(turns)) <= 32
-        assert await client.all_bodies() == [b"%d" % number for number in range(500)]
-
-    in_virtual_time(scene)
-
-
-def test_nothing_runs_while_nothing_is_due() -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        await talk.client.create()
-        await talk.client.send(b"x", properties=props(TIMER_DELAY_SEC=50))
-        timers = talk.broker._timers
-        assert timers is not None
-        await asyncio.sleep(2)
-        looked: list[int] = []
-        look = timers._deliver_due
-
-        async def counted() -> float:
-            looked.append(now_ms(talk))
-            return await look()
-
-        timers._deliver_due = counted  # type: ignore[method-assign]
-        await asyncio.sleep(47)
-        assert looked == []
-        await asyncio.sleep(3)
-        assert await talk.client.all_bodies() == [b"x"]
-        assert len(looked) == 3, "a little before its time, at its time, and once more"
-
-    in_virtual_time(scene)
+    timers._deliver_due = counted  # type: ignore[method-assign]
+    await asyncio.sleep(47)
+    assert looked == []
+    await asyncio.sleep(3)
+    assert await talk.client.all_bodies() == [b"x"]
+    assert len(looked) == 3, "a little before its time, at its time, and once more"
 
 
-def test_a_message_far_ahead_rolls_and_still_comes_on_time() -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        await talk.client.create()
-        deliver = now_ms(talk) // 1000 * 1000 + 95_000
-        sent = await send_at(talk, deliver)
-        await asyncio.sleep(80)
-        assert talk.broker.store.max_offset(TIMER_TOPIC, 0) >= 3
-        (message,) = await waiting_pull(talk.client)
-        assert deliver <= message.store_timestamp <= deliver + 20
-        assert int(message.properties["TIMER_ROLL_TIMES"]) >= 2
-        assert sent.recall_handle is not None
-
-    in_virtual_time(scene, timer_roll_window_slot=30)
+@in_loop(in_virtual_time, timer_roll_window_slot=30)
+async def test_a_message_far_ahead_rolls_and_still_comes_on_time(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    await talk.client.create()
+    deliver = now_ms(talk) // 1000 * 1000 + 95_000
+    sent = await send_at(talk, deliver)
+    await asyncio.sleep(80)
+    assert talk.broker.store.max_offset(TIMER_TOPIC, 0) >= 3
+    (message,) = await waiting_pull(talk.client)
+    assert deliver <= message.store_timestamp <= deliver + 20
+    assert int(message.properties["TIMER_ROLL_TIMES"]) >= 2
+    assert sent.recall_handle is not None
 
 
 async def recall(talk: Talk, handle: str | None, topic: str = "T") -> tuple[int, str]:
@@ -305,23 +294,23 @@ def test_a_recalled_message_is_not_delivered_and_others_are(window: int) -> None
     in_virtual_time(scene, timer_roll_window_slot=window)
 
 
-def test_a_recall_is_taken_up_to_the_moment_of_delivery_and_refused_after_it() -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        await talk.client.create()
-        deliver = now_ms(talk) // 1000 * 1000 + 10_000
-        first, second = (
-            await send_at(talk, deliver, "U1", b"1"),
-            await send_at(talk, deliver, "U2", b"2"),
-        )
-        await asyncio.sleep((deliver - now_ms(talk)) / 1000 - 0.05)
-        assert (await recall(talk, first.recall_handle))[0] == ResponseCode.SUCCESS
-        await asyncio.sleep(0.1)
-        code, remark = await recall(talk, second.recall_handle)
-        assert code == ResponseCode.ILLEGAL_OPERATION
-        assert "too late" in remark
-        assert await talk.client.all_bodies() == [b"2"]
-
-    in_virtual_time(scene)
+@in_loop(in_virtual_time)
+async def test_a_recall_is_taken_up_to_the_moment_of_delivery_and_refused_after_it(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    await talk.client.create()
+    deliver = now_ms(talk) // 1000 * 1000 + 10_000
+    first, second = (
+        await send_at(talk, deliver, "U1", b"1"),
+        await send_at(talk, deliver, "U2", b"2"),
+    )
+    await asyncio.sleep((deliver - now_ms(talk)) / 1000 - 0.05)
+    assert (await recall(talk, first.recall_handle))[0] == ResponseCode.SUCCESS
+    await asyncio.sleep(0.1)
+    code, remark = await recall(talk, second.recall_handle)
+    assert code == ResponseCode.ILLEGAL_OPERATION
+    assert "too late" in remark
+    assert await talk.client.all_bodies() == [b"2"]
 
 
 @pytest.mark.parametrize(
@@ -368,59 +357,59 @@ def test_a_recall_is_taken_up_to_the_moment_of_delivery_and_refused_after_it() -
         ),
     ],
 )
-def test_a_handle_that_is_not_of_a_waiting_message_is_refused_with_the_reason(
-    handle: RecallHandle | str | None, topic: str, code: int, says: str
+@in_loop(in_virtual_time)
+async def test_a_handle_that_is_not_of_a_waiting_message_is_refused_with_the_reason(
+    talk: Talk,
+    simulation: Simulation,
+    /,
+    handle: RecallHandle | str | None,
+    topic: str,
+    code: int,
+    says: str,
 ) -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        await talk.client.create()
-        sent = await send_at(talk, now_ms(talk) + 60_000)
-        time = RecallHandle.decode(sent.recall_handle or "").time_ms
-        text = handle
-        if isinstance(handle, RecallHandle):
-            text = RecallHandle(
-                handle.topic,
-                handle.broker_name,
-                handle.time_text.replace("%d", str(time)),
-                handle.unique_id,
-            ).encode()
-        assert text is None or isinstance(text, str)
-        found, remark = await recall(talk, text, topic)
-        assert found == code
-        assert says in remark
-        await asyncio.sleep(62)
-        assert await talk.client.all_bodies() == [b"later"]
-
-    in_virtual_time(scene)
+    await talk.client.create()
+    sent = await send_at(talk, now_ms(talk) + 60_000)
+    time = RecallHandle.decode(sent.recall_handle or "").time_ms
+    text = handle
+    if isinstance(handle, RecallHandle):
+        text = RecallHandle(
+            handle.topic,
+            handle.broker_name,
+            handle.time_text.replace("%d", str(time)),
+            handle.unique_id,
+        ).encode()
+    assert text is None or isinstance(text, str)
+    found, remark = await recall(talk, text, topic)
+    assert found == code
+    assert says in remark
+    await asyncio.sleep(62)
+    assert await talk.client.all_bodies() == [b"later"]
 
 
-def test_recalls_can_be_switched_off() -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        await talk.client.create()
-        sent = await send_at(talk, now_ms(talk) + 60_000)
-        assert sent.recall_handle is None
-        handle = RecallHandle("T", "broker-a", str(now_ms(talk) + 59_000), "U1").encode()
-        code, remark = await recall(talk, handle)
-        assert code == ResponseCode.NO_PERMISSION
-        assert "recallMessageEnable" in remark
-
-    in_virtual_time(scene, recall_message_enable=False)
+@in_loop(in_virtual_time, recall_message_enable=False)
+async def test_recalls_can_be_switched_off(talk: Talk, simulation: Simulation, /) -> None:
+    await talk.client.create()
+    sent = await send_at(talk, now_ms(talk) + 60_000)
+    assert sent.recall_handle is None
+    handle = RecallHandle("T", "broker-a", str(now_ms(talk) + 59_000), "U1").encode()
+    code, remark = await recall(talk, handle)
+    assert code == ResponseCode.NO_PERMISSION
+    assert "recallMessageEnable" in remark
 
 
-def test_a_broker_stopped_after_its_first_timer_message_starts_clean_and_delivers_it(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(in_a_world)
+async def test_a_broker_stopped_after_its_first_timer_message_starts_clean_and_delivers_it(
+    world: World, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(world: World) -> None:
-        client = world.client()
-        await client.create("T")
-        at = world.simulation.clock(BROKER).now_ms() + 60_000
-        await client.send(b"later", properties=props(TIMER_DELIVER_MS=str(at)))
-        await world.stop()
-        await world.start()
-        assert "timercheck" not in caplog.text
-        await asyncio.sleep(62)
-        assert [message.body for message in await world.client().messages()] == [b"later"]
-
-    in_a_world(story)
+    client = world.client()
+    await client.create("T")
+    at = world.simulation.clock(BROKER).now_ms() + 60_000
+    await client.send(b"later", properties=props(TIMER_DELIVER_MS=str(at)))
+    await world.stop()
+    await world.start()
+    assert "timercheck" not in caplog.text
+    await asyncio.sleep(62)
+    assert [message.body for message in await world.client().messages()] == [b"later"]
 
 
 @pytest.mark.parametrize(

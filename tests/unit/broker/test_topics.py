@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, converse, in_virtual_time, pull, talking, until
 
 from turbopump.errors import StoreLockedError
@@ -36,42 +37,40 @@ async def table(talk: Talk) -> TopicConfigSerializeWrapper:
     return wrapper
 
 
-def test_a_created_topic_is_as_asked_and_a_change_takes_the_next_version(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        before = (await table(talk)).data_version.counter
-        request = CreateTopic(
-            topic="T",
-            read_queue_nums=3,
-            write_queue_nums=2,
-            perm=4,
-            order=True,
-            topic_sys_flag=1,
-            attributes="+message.type=FIFO",
-        )
-        assert await talk.client.code(request) == (0, "")
-        found = await table(talk)
-        topic = found.topic_config_table["T"]
-        assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.order) == (
-            3,
-            2,
-            4,
-            True,
-        )
-        assert (topic.topic_sys_flag, topic.attributes, found.data_version.counter) == (
-            1,
-            {"message.type": "FIFO"},
-            before + 1,
-        )
-        assert await talk.client.code(request) == (0, "")
-        assert (await table(talk)).data_version.counter == before + 1, (
-            "the same again changes nothing"
-        )
-        await talk.client.ask(CreateTopic(topic="T", attributes="+message.type=DELAY"))
-        assert (await table(talk)).topic_config_table["T"].attributes == {"message.type": "DELAY"}
-        await talk.client.ask(CreateTopic(topic="T", attributes="-message.type"))
-        assert (await table(talk)).topic_config_table["T"].attributes == {}
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_a_created_topic_is_as_asked_and_a_change_takes_the_next_version(
+    talk: Talk, /
+) -> None:
+    before = (await table(talk)).data_version.counter
+    request = CreateTopic(
+        topic="T",
+        read_queue_nums=3,
+        write_queue_nums=2,
+        perm=4,
+        order=True,
+        topic_sys_flag=1,
+        attributes="+message.type=FIFO",
+    )
+    assert await talk.client.code(request) == (0, "")
+    found = await table(talk)
+    topic = found.topic_config_table["T"]
+    assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.order) == (
+        3,
+        2,
+        4,
+        True,
+    )
+    assert (topic.topic_sys_flag, topic.attributes, found.data_version.counter) == (
+        1,
+        {"message.type": "FIFO"},
+        before + 1,
+    )
+    assert await talk.client.code(request) == (0, "")
+    assert (await table(talk)).data_version.counter == before + 1, "the same again changes nothing"
+    await talk.client.ask(CreateTopic(topic="T", attributes="+message.type=DELAY"))
+    assert (await table(talk)).topic_config_table["T"].attributes == {"message.type": "DELAY"}
+    await talk.client.ask(CreateTopic(topic="T", attributes="-message.type"))
+    assert (await table(talk)).topic_config_table["T"].attributes == {}
 
 
 @pytest.mark.parametrize(
@@ -92,17 +91,15 @@ def test_a_created_topic_is_as_asked_and_a_change_takes_the_next_version(tmp_pat
         ({"attributes": "+message.type=MIXED"}, "MIXED message type is not supported."),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused_with_the_reason(
-    tmp_path: Path, fields: dict[str, Any], remark: str
+@in_loop(converse)
+async def test_a_topic_that_cannot_be_is_refused_with_the_reason(
+    talk: Talk, /, fields: dict[str, Any], remark: str
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        before = await table(talk)
-        code, said = await talk.client.code(CreateTopic(**{"topic": "T", **fields}))
-        assert code == ResponseCode.INVALID_PARAMETER
-        assert remark in said
-        assert await table(talk) == before
-
-    converse(tmp_path, scene)
+    before = await table(talk)
+    code, said = await talk.client.code(CreateTopic(**{"topic": "T", **fields}))
+    assert code == ResponseCode.INVALID_PARAMETER
+    assert remark in said
+    assert await table(talk) == before
 
 
 @pytest.mark.parametrize(
@@ -118,8 +115,9 @@ def test_a_topic_that_cannot_be_is_refused_with_the_reason(
         ({"topicFilterType": "X"}, "topicFilterType is 'X'"),
     ],
 )
-def test_a_request_for_a_topic_without_its_numbers_is_refused_and_not_filled_with_others(
-    tmp_path: Path, odd: dict[str, str | None], remark: str
+@in_loop(converse)
+async def test_a_request_for_a_topic_without_its_numbers_is_refused_and_not_filled_with_others(
+    talk: Talk, /, odd: dict[str, str | None], remark: str
 ) -> None:
     class Odd(CreateTopic):
         def to_ext(self) -> dict[str, str]:
@@ -129,13 +127,10 @@ def test_a_request_for_a_topic_without_its_numbers_is_refused_and_not_filled_wit
                 if value is not None
             }
 
-    async def scene(talk: Talk) -> None:
-        before = await table(talk)
-        code, said = await talk.client.code(Odd(topic="T"))
-        assert (code, remark in said) == (ResponseCode.SYSTEM_ERROR, True), said
-        assert await table(talk) == before
-
-    converse(tmp_path, scene)
+    before = await table(talk)
+    code, said = await talk.client.code(Odd(topic="T"))
+    assert (code, remark in said) == (ResponseCode.SYSTEM_ERROR, True), said
+    assert await table(talk) == before
 
 
 @pytest.mark.parametrize(
@@ -163,31 +158,28 @@ def test_a_request_for_a_topic_without_its_numbers_is_refused_and_not_filled_wit
         ("+queue.type=BatchCQ", "attempt to update an unchangeable attribute. key: queue.type"),
     ],
 )
-def test_an_attribute_that_cannot_be_is_refused_in_apache_s_words(
-    tmp_path: Path, attributes: str, remark: str
+@in_loop(converse)
+async def test_an_attribute_that_cannot_be_is_refused_in_apache_s_words(
+    talk: Talk, /, attributes: str, remark: str
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create()
-        before = await table(talk)
-        code, said = await talk.client.code(CreateTopic(topic="T", attributes=attributes))
-        assert (code, said[: len(remark)]) == (ResponseCode.SYSTEM_ERROR, remark)
-        assert await table(talk) == before
-
-    converse(tmp_path, scene)
+    await talk.client.create()
+    before = await table(talk)
+    code, said = await talk.client.code(CreateTopic(topic="T", attributes=attributes))
+    assert (code, said[: len(remark)]) == (ResponseCode.SYSTEM_ERROR, remark)
+    assert await table(talk) == before
 
 
-def test_attributes_of_a_new_topic_can_only_be_added(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        code, said = await talk.client.code(CreateTopic(topic="T", attributes="-message.type"))
-        assert (code, said[:52]) == (1, "only add attribute is supported while creating topic")
-        await talk.client.create("B", attributes="+queue.type=BatchCQ")
-        await talk.client.create("T", attributes="+queue.type=SimpleCQ,+cleanup.policy=DELETE")
-        await talk.client.create("T", attributes="+queue.type=SimpleCQ")
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_attributes_of_a_new_topic_can_only_be_added(talk: Talk, /) -> None:
+    code, said = await talk.client.code(CreateTopic(topic="T", attributes="-message.type"))
+    assert (code, said[:52]) == (1, "only add attribute is supported while creating topic")
+    await talk.client.create("B", attributes="+queue.type=BatchCQ")
+    await talk.client.create("T", attributes="+queue.type=SimpleCQ,+cleanup.policy=DELETE")
+    await talk.client.create("T", attributes="+queue.type=SimpleCQ")
 
 
-def test_of_a_list_of_topics_all_are_made_or_none(tmp_path: Path) -> None:
+@in_loop(converse)
+async def test_of_a_list_of_topics_all_are_made_or_none(talk: Talk, /) -> None:
     def body(*names: str) -> bytes:
         topics = [
             TopicConfig(topic_name=name, perm=4, attributes={"+message.type": "FIFO"})
@@ -195,66 +187,59 @@ def test_of_a_list_of_topics_all_are_made_or_none(tmp_path: Path) -> None:
         ]
         return fastjson.encode(CreateTopicListRequestBody(topic_config_list=topics))
 
-    async def scene(talk: Talk) -> None:
-        assert await talk.client.code(CreateTopicList(), body("A", "B")) == (0, "")
-        topics = (await table(talk)).topic_config_table
-        assert [(topics[name].perm, topics[name].attributes) for name in "AB"] == [
-            (4, {"message.type": "FIFO"})
-        ] * 2
-        assert await talk.client.code(CreateTopicList(), body("A", "C")) == (0, ""), (
-            "RocketMQ: C is forgotten after A"
-        )
-        assert "C" in (await table(talk)).topic_config_table
-        assert (await talk.client.code(CreateTopicList(), body("D", "a b")))[
-            0
-        ] == ResponseCode.INVALID_PARAMETER
-        assert "D" not in (await table(talk)).topic_config_table
-        assert (await talk.client.code(CreateTopicList(), b"no list"))[
-            0
-        ] == ResponseCode.INVALID_PARAMETER
-
-    converse(tmp_path, scene)
+    assert await talk.client.code(CreateTopicList(), body("A", "B")) == (0, "")
+    topics = (await table(talk)).topic_config_table
+    assert [(topics[name].perm, topics[name].attributes) for name in "AB"] == [
+        (4, {"message.type": "FIFO"})
+    ] * 2
+    assert await talk.client.code(CreateTopicList(), body("A", "C")) == (0, ""), (
+        "RocketMQ: C is forgotten after A"
+    )
+    assert "C" in (await table(talk)).topic_config_table
+    assert (await talk.client.code(CreateTopicList(), body("D", "a b")))[
+        0
+    ] == ResponseCode.INVALID_PARAMETER
+    assert "D" not in (await table(talk)).topic_config_table
+    assert (await talk.client.code(CreateTopicList(), b"no list"))[
+        0
+    ] == ResponseCode.INVALID_PARAMETER
 
 
-def test_one_topic_can_be_asked_for(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create("T", 3, attributes="+message.type=FIFO")
-        answer = await talk.client.ask(GetTopicConfig(topic="T", logical=True))
-        found = fastjson.decode(answer.body, TopicConfigAndQueueMapping)
-        assert (found.topic_name, found.write_queue_nums, found.attributes) == (
-            "T",
-            3,
-            {"message.type": "FIFO"},
-        )
-        code, remark = await talk.client.code(GetTopicConfig(topic="none"))
-        assert (code, remark[:35]) == (
-            ResponseCode.TOPIC_NOT_EXIST,
-            "No topic in this broker. topic: non",
-        )
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_one_topic_can_be_asked_for(talk: Talk, /) -> None:
+    await talk.client.create("T", 3, attributes="+message.type=FIFO")
+    answer = await talk.client.ask(GetTopicConfig(topic="T", logical=True))
+    found = fastjson.decode(answer.body, TopicConfigAndQueueMapping)
+    assert (found.topic_name, found.write_queue_nums, found.attributes) == (
+        "T",
+        3,
+        {"message.type": "FIFO"},
+    )
+    code, remark = await talk.client.code(GetTopicConfig(topic="none"))
+    assert (code, remark[:35]) == (
+        ResponseCode.TOPIC_NOT_EXIST,
+        "No topic in this broker. topic: non",
+    )
 
 
-def test_a_topic_tells_where_its_queues_begin_and_end(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create("T", 3)
-        before = talk.broker._clock.now_ms()
-        for _ in range(2):
-            await talk.client.send(queue_id=1)
-        answer = await talk.client.ask(GetTopicStatsInfo(topic="T"))
-        queues = fastjson.decode(answer.body, TopicStatsTable).offset_table
-        assert {
-            queue.queue_id: (found.min_offset, found.max_offset) for queue, found in queues.items()
-        } == {0: (0, 0), 1: (0, 2), 2: (0, 0)}
-        assert {queue.broker_name for queue in queues} == {"broker-a"}
-        times = [found.last_update_timestamp for found in queues.values()]
-        assert times[0] == times[2] == 0
-        assert before <= times[1] <= talk.broker._clock.now_ms()
-        assert (await talk.client.code(GetTopicStatsInfo(topic="none")))[
-            0
-        ] == ResponseCode.TOPIC_NOT_EXIST
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_a_topic_tells_where_its_queues_begin_and_end(talk: Talk, /) -> None:
+    await talk.client.create("T", 3)
+    before = talk.broker._clock.now_ms()
+    for _ in range(2):
+        await talk.client.send(queue_id=1)
+    answer = await talk.client.ask(GetTopicStatsInfo(topic="T"))
+    queues = fastjson.decode(answer.body, TopicStatsTable).offset_table
+    assert {
+        queue.queue_id: (found.min_offset, found.max_offset) for queue, found in queues.items()
+    } == {0: (0, 0), 1: (0, 2), 2: (0, 0)}
+    assert {queue.broker_name for queue in queues} == {"broker-a"}
+    times = [found.last_update_timestamp for found in queues.values()]
+    assert times[0] == times[2] == 0
+    assert before <= times[1] <= talk.broker._clock.now_ms()
+    assert (await talk.client.code(GetTopicStatsInfo(topic="none")))[
+        0
+    ] == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_a_deleted_topic_is_gone_with_its_queues_and_offsets_and_begins_anew(
@@ -296,45 +281,43 @@ def test_a_deleted_topic_is_gone_with_its_queues_and_offsets_and_begins_anew(
         assert await talk.client.all_bodies("T") == [b"new"]
         assert await talk.client.all_bodies("other") == [b"old"]
 
-    converse(tmp_path, scene)
-    converse(tmp_path, after_a_restart)
+    converse(scene, tmp_path)
+    converse(after_a_restart, tmp_path)
 
 
-def test_a_pull_that_waits_for_a_deleted_topic_is_answered_and_goes_on_with_the_new_one(
-    tmp_path: Path,
+@in_loop(converse)
+async def test_a_pull_that_waits_for_a_deleted_topic_is_answered_and_goes_on_with_the_new_one(
+    talk: Talk, /
 ) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.create()
-        await talk.client.send(b"old")
-        await talk.client.join("c")
-        waiting = asyncio.create_task(talk.another().pull(1, suspend_ms=60_000))
-        await until(lambda: len(talk.broker._held) == 1)
-        await talk.client.ask(DeleteTopic(topic="T"))
-        answer, header = await asyncio.wait_for(waiting, 10)
-        assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_OFFSET_MOVED, 0)
-        await talk.client.create()
-        await talk.client.send(b"new")
-        assert await talk.client.all_bodies() == [b"new"]
-
-    converse(tmp_path, scene)
+    await talk.client.create()
+    await talk.client.send(b"old")
+    await talk.client.join("c")
+    waiting = asyncio.create_task(talk.another().pull(1, suspend_ms=60_000))
+    await until(lambda: len(talk.broker._held) == 1)
+    await talk.client.ask(DeleteTopic(topic="T"))
+    answer, header = await asyncio.wait_for(waiting, 10)
+    assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_OFFSET_MOVED, 0)
+    await talk.client.create()
+    await talk.client.send(b"new")
+    assert await talk.client.all_bodies() == [b"new"]
 
 
-def test_what_waited_when_its_topic_was_deleted_comes_when_the_name_is_made_again() -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
-        await talk.client.create()
-        for body, properties in (
-            (b"level", "DELAY\x013\x02"),
-            (b"time", "TIMER_DELAY_SEC\x0120\x02"),
-            (b"gone", ""),
-        ):
-            await talk.client.send(body, properties=f"UNIQ_KEY\x01{body.decode()}\x02{properties}")
-        await talk.client.ask(DeleteTopic(topic="T"))
-        await asyncio.sleep(30)
-        assert (await talk.client.ask(pull(0))).code == ResponseCode.TOPIC_NOT_EXIST
-        await talk.client.create()
-        assert await talk.client.all_bodies() == [b"level", b"time"]
-
-    in_virtual_time(scene)
+@in_loop(in_virtual_time)
+async def test_what_waited_when_its_topic_was_deleted_comes_when_the_name_is_made_again(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    await talk.client.create()
+    for body, properties in (
+        (b"level", "DELAY\x013\x02"),
+        (b"time", "TIMER_DELAY_SEC\x0120\x02"),
+        (b"gone", ""),
+    ):
+        await talk.client.send(body, properties=f"UNIQ_KEY\x01{body.decode()}\x02{properties}")
+    await talk.client.ask(DeleteTopic(topic="T"))
+    await asyncio.sleep(30)
+    assert (await talk.client.ask(pull(0))).code == ResponseCode.TOPIC_NOT_EXIST
+    await talk.client.create()
+    assert await talk.client.all_bodies() == [b"level", b"time"]
 
 
 def test_the_system_s_topics_are_there_from_the_start(tmp_path: Path) -> None:
@@ -355,8 +338,8 @@ def test_the_system_s_topics_are_there_from_the_start(tmp_path: Path) -> None:
         assert "TBW102" not in topics
         assert "RMQ_SYS_TRACE_TOPIC" not in topics
 
-    converse(tmp_path / "a", scene, broker_topic_enable=False)
-    converse(tmp_path / "b", without, auto_create_topic_enable=False, trace_topic_enable=False)
+    converse(scene, tmp_path / "a", broker_topic_enable=False)
+    converse(without, tmp_path / "b", auto_create_topic_enable=False, trace_topic_enable=False)
 
 
 def test_no_number_in_a_topic_keeps_a_broker_from_its_next_start(tmp_path: Path) -> None:
@@ -367,8 +350,8 @@ def test_no_number_in_a_topic_keeps_a_broker_from_its_next_start(tmp_path: Path)
     async def look(talk: Talk) -> None:
         assert len((await table(talk)).topic_config_table) > 9
 
-    converse(tmp_path, create_odd_ones)
-    converse(tmp_path, look)
+    converse(create_odd_ones, tmp_path)
+    converse(look, tmp_path)
 
 
 def test_a_restart_keeps_topics_groups_offsets_and_messages(tmp_path: Path) -> None:
@@ -398,11 +381,11 @@ def test_a_restart_keeps_topics_groups_offsets_and_messages(tmp_path: Path) -> N
         assert (await talk.client.send(b"next", queue_id=1)).queue_offset == 40
         assert await talk.client.members() == []
 
-    converse(tmp_path, before)
+    converse(before, tmp_path)
     for name in ("topics", "subscriptionGroup", "consumerOffset"):
         assert (tmp_path / "config" / f"{name}.json").exists()
     assert not (tmp_path / "abort").exists()
-    converse(tmp_path, after)
+    converse(after, tmp_path)
 
 
 def test_the_version_of_the_topics_only_grows_over_restarts(tmp_path: Path) -> None:
@@ -413,31 +396,31 @@ def test_the_version_of_the_topics_only_grows_over_restarts(tmp_path: Path) -> N
         await talk.client.create(f"T{len(versions)}")
 
     for _ in range(3):
-        converse(tmp_path, scene)
+        converse(scene, tmp_path)
     assert versions == sorted(set(versions))
 
 
-def test_a_second_broker_on_the_same_directory_is_refused_and_harms_nothing(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.send(b"mine")
-        with pytest.raises(StoreLockedError, match="in use by another broker"):
-            async with talking(tmp_path):
-                pass
-        await talk.client.send(b"still mine")
-        assert await talk.client.all_bodies() == [b"mine", b"still mine"]
-
-    converse(tmp_path, scene)
+@in_loop(converse)
+async def test_a_second_broker_on_the_same_directory_is_refused_and_harms_nothing(
+    talk: Talk, /, tmp_path: Path
+) -> None:
+    await talk.client.send(b"mine")
+    with pytest.raises(StoreLockedError, match="in use by another broker"):
+        async with talking(tmp_path):
+            pass
+    await talk.client.send(b"still mine")
+    assert await talk.client.all_bodies() == [b"mine", b"still mine"]
 
 
 def test_tables_that_cannot_be_read_do_not_stop_the_start_and_are_kept(tmp_path: Path) -> None:
     async def scene(talk: Talk) -> None:
         assert await talk.client.send(b"works")
 
-    converse(tmp_path, scene)
+    converse(scene, tmp_path)
     names = {path.name for path in (tmp_path / "config").iterdir() if path.suffix == ".json"}
     for path in (tmp_path / "config").iterdir():
         path.write_bytes(b"{torn")
-    converse(tmp_path, scene)
+    converse(scene, tmp_path)
     assert {path.name for path in (tmp_path / "config").glob("*.damaged")} == {
         f"{name}.damaged" for name in names
     }
