@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
@@ -124,69 +125,63 @@ def test_own_properties_are_told_apart_from_those_that_rocketmq_keeps_among_them
     assert message.with_property("more", "2").properties == {**message.properties, "more": "2"}
 
 
-def test_a_received_message_is_sent_on_with_its_senders_properties_not_the_brokers() -> None:
-    async def story() -> None:
-        async with running_broker() as broker:
-            await broker.create_topic("orders", 1)
-            await broker.create_topic("copies", 1)
-            async with Producer(broker.namesrv) as producer:
-                await producer.send(
-                    Message("orders", b"x", tags="t", keys="k", delay=0.1, properties={"mine": "1"})
-                )
-                (got,) = await messages_of(broker.namesrv, "orders", 1)
-                assert got.user_properties == {"UNIQ_KEY": got.msg_id, "mine": "1"}
-                await producer.send("copies", got.body, properties=got.properties)
-                await producer.send("copies", got.body, properties={**got.properties, "hop": "2"})
-                await producer.send(
-                    Message("copies", got.body, properties=got.properties).with_property("hop", "3")
-                )
-                with pytest.raises(MessageError, match="blank"):
-                    Message("copies", b"x", properties={**got.properties, "hop": ""})
-                empty: Any = {"mine": "1", "lost": ""}
-                message = Message("orders", b"x")
-                message.properties = empty
-                with pytest.raises(
-                    MessageError, match="property 'lost' with the value '' is blank"
-                ):
-                    await producer.send(message)
-                with pytest.raises(MessageError, match="property 'lost'"):
-                    await producer.send_batch([message])
-            copies = await messages_of(broker.namesrv, "copies", 3)
-            assert [copy.properties.get("hop") for copy in copies] == [None, "2", "3"]
-            for copy in copies:
-                assert (copy.tags, copy.keys, copy.msg_id, copy.properties["mine"]) == (
-                    "t",
-                    ["k"],
-                    got.msg_id,
-                    "1",
-                )
-                assert not any(name.startswith(("TIMER", "REAL_")) for name in copy.properties)
-
-    asyncio.run(story())
-
-
-def test_a_message_with_everything_can_still_be_the_one_of_a_transaction() -> None:
-    async def story() -> None:
-        async with running_broker() as broker:
-            await broker.create_topic("orders", 1)
-
-            async def execute(message: Message, _arg: object) -> TransactionState:
-                assert message.properties["TRAN_MSG"] == "true"
-                return TransactionState.COMMIT
-
-            async with TransactionProducer(
-                broker.namesrv, group="shop", checker=lambda _: None, executor=execute
-            ) as producer:
-                message = Message("orders", b"x", tags="t", keys="k", properties={"mine": "1"})
-                await producer.send_in_transaction(message)
+@in_loop
+async def test_a_received_message_is_sent_on_with_its_senders_properties_not_the_brokers() -> None:
+    async with running_broker() as broker:
+        await broker.create_topic("orders", 1)
+        await broker.create_topic("copies", 1)
+        async with Producer(broker.namesrv) as producer:
+            await producer.send(
+                Message("orders", b"x", tags="t", keys="k", delay=0.1, properties={"mine": "1"})
+            )
             (got,) = await messages_of(broker.namesrv, "orders", 1)
-            assert (got.tags, got.keys, got.properties["mine"]) == ("t", ["k"], "1")
-            async with Producer(broker.namesrv) as plain:
-                await plain.send("orders", b"again", properties=got.properties)
-            _, again = await messages_of(broker.namesrv, "orders", 2)
-            assert not {"TRAN_MSG", "PGROUP", "__transactionId__"} & again.properties.keys()
+            assert got.user_properties == {"UNIQ_KEY": got.msg_id, "mine": "1"}
+            await producer.send("copies", got.body, properties=got.properties)
+            await producer.send("copies", got.body, properties={**got.properties, "hop": "2"})
+            await producer.send(
+                Message("copies", got.body, properties=got.properties).with_property("hop", "3")
+            )
+            with pytest.raises(MessageError, match="blank"):
+                Message("copies", b"x", properties={**got.properties, "hop": ""})
+            empty: Any = {"mine": "1", "lost": ""}
+            message = Message("orders", b"x")
+            message.properties = empty
+            with pytest.raises(MessageError, match="property 'lost' with the value '' is blank"):
+                await producer.send(message)
+            with pytest.raises(MessageError, match="property 'lost'"):
+                await producer.send_batch([message])
+        copies = await messages_of(broker.namesrv, "copies", 3)
+        assert [copy.properties.get("hop") for copy in copies] == [None, "2", "3"]
+        for copy in copies:
+            assert (copy.tags, copy.keys, copy.msg_id, copy.properties["mine"]) == (
+                "t",
+                ["k"],
+                got.msg_id,
+                "1",
+            )
+            assert not any(name.startswith(("TIMER", "REAL_")) for name in copy.properties)
 
-    asyncio.run(story())
+
+@in_loop
+async def test_a_message_with_everything_can_still_be_the_one_of_a_transaction() -> None:
+    async with running_broker() as broker:
+        await broker.create_topic("orders", 1)
+
+        async def execute(message: Message, _arg: object) -> TransactionState:
+            assert message.properties["TRAN_MSG"] == "true"
+            return TransactionState.COMMIT
+
+        async with TransactionProducer(
+            broker.namesrv, group="shop", checker=lambda _: None, executor=execute
+        ) as producer:
+            message = Message("orders", b"x", tags="t", keys="k", properties={"mine": "1"})
+            await producer.send_in_transaction(message)
+        (got,) = await messages_of(broker.namesrv, "orders", 1)
+        assert (got.tags, got.keys, got.properties["mine"]) == ("t", ["k"], "1")
+        async with Producer(broker.namesrv) as plain:
+            await plain.send("orders", b"again", properties=got.properties)
+        _, again = await messages_of(broker.namesrv, "orders", 2)
+        assert not {"TRAN_MSG", "PGROUP", "__transactionId__"} & again.properties.keys()
 
 
 async def messages_of(namesrv: str, topic: str, count: int) -> list[ReceivedMessage]:

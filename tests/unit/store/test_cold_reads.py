@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.loops import in_loop
 
 from turbopump.store.disk import Found, MappedSegment, Piece, SystemDisk
 from turbopump.store.log import cold_reads
@@ -209,35 +210,35 @@ def test_a_place_is_given_up_once_it_fails_although_others_work(
     assert not reads.is_lost(here, 7), "what is remembered is bounded"
 
 
-def test_the_disk_reads_in_threads_of_its_own_and_tells_in_the_owner_s(tmp_path: Path) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        disk = SystemDisk(loop.call_soon_threadsafe)
-        segment = disk.create_segment(tmp_path / "a", 4096)
-        segment.buffer[:5] = b"hello"
-        go_on = threading.Event()
+@in_loop
+async def test_the_disk_reads_in_threads_of_its_own_and_tells_in_the_owner_s(
+    tmp_path: Path,
+) -> None:
+    loop = asyncio.get_running_loop()
+    disk = SystemDisk(loop.call_soon_threadsafe)
+    segment = disk.create_segment(tmp_path / "a", 4096)
+    segment.buffer[:5] = b"hello"
+    go_on = threading.Event()
 
-        def wait() -> None:
-            assert go_on.wait(30)
+    def wait() -> None:
+        assert go_on.wait(30)
 
-        for _ in range(2):  # every thread of the syncs is busy
-            disk.start(wait, lambda _error: None)
-        told: asyncio.Future[tuple[int, list[Found]]] = loop.create_future()
-        disk.start_read(
-            [Piece(segment, 0, 3), Piece(segment, 4096, 1), Piece(segment, 3, 2)],
-            lambda found: told.set_result((threading.get_ident(), found)),
-        )
-        segment.close()  # retention: what was begun is still read
-        thread, (first, beyond, last) = await told
-        go_on.set()
-        assert thread == threading.get_ident()
-        assert (first, last) == (b"hel", b"lo")
-        assert isinstance(beyond, OSError)
-        disk.close()
-        assert segment.read_cached(0, 3) is None
-        assert isinstance(segment_error(segment), OSError), "and then its file is closed"
-
-    asyncio.run(main())
+    for _ in range(2):  # every thread of the syncs is busy
+        disk.start(wait, lambda _error: None)
+    told: asyncio.Future[tuple[int, list[Found]]] = loop.create_future()
+    disk.start_read(
+        [Piece(segment, 0, 3), Piece(segment, 4096, 1), Piece(segment, 3, 2)],
+        lambda found: told.set_result((threading.get_ident(), found)),
+    )
+    segment.close()  # retention: what was begun is still read
+    thread, (first, beyond, last) = await told
+    go_on.set()
+    assert thread == threading.get_ident()
+    assert (first, last) == (b"hel", b"lo")
+    assert isinstance(beyond, OSError)
+    disk.close()
+    assert segment.read_cached(0, 3) is None
+    assert isinstance(segment_error(segment), OSError), "and then its file is closed"
 
 
 def segment_error(segment: MappedSegment) -> OSError | None:

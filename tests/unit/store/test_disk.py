@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.loops import in_loop
 
 from turbopump.errors import StoreError, StoreLockedError
 from turbopump.store.disk import SystemDisk
@@ -159,51 +160,47 @@ def test_a_lock_that_another_process_holds_is_refused(disk: SystemDisk, tmp_path
     disk.lock(path).release()
 
 
-def test_work_is_done_in_another_thread_and_told_in_the_owner_s(tmp_path: Path) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        disk = SystemDisk(loop.call_soon_threadsafe)
-        told: asyncio.Future[tuple[int, OSError | None]] = loop.create_future()
-        workers: list[int] = []
+@in_loop
+async def test_work_is_done_in_another_thread_and_told_in_the_owner_s(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    disk = SystemDisk(loop.call_soon_threadsafe)
+    told: asyncio.Future[tuple[int, OSError | None]] = loop.create_future()
+    workers: list[int] = []
 
-        def work() -> None:
-            workers.append(threading.get_ident())
-            raise OSError(errno.EIO, "broken")
+    def work() -> None:
+        workers.append(threading.get_ident())
+        raise OSError(errno.EIO, "broken")
 
-        disk.start(work, lambda error: told.set_result((threading.get_ident(), error)))
-        thread, error = await told
-        assert thread == threading.get_ident() != workers[0]
-        assert error is not None
-        assert error.errno == errno.EIO
-        disk.close()
-
-    asyncio.run(main())
+    disk.start(work, lambda error: told.set_result((threading.get_ident(), error)))
+    thread, error = await told
+    assert thread == threading.get_ident() != workers[0]
+    assert error is not None
+    assert error.errno == errno.EIO
+    disk.close()
 
 
-def test_closing_the_disk_tells_of_everything_that_was_started_before_it_returns(
+@in_loop
+async def test_closing_the_disk_tells_of_everything_that_was_started_before_it_returns(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        disk = SystemDisk(loop.call_soon_threadsafe)
-        segment = disk.create_segment(tmp_path / "a", 4096)
-        told: list[tuple[str, OSError | None]] = []
+    loop = asyncio.get_running_loop()
+    disk = SystemDisk(loop.call_soon_threadsafe)
+    segment = disk.create_segment(tmp_path / "a", 4096)
+    told: list[tuple[str, OSError | None]] = []
 
-        def again(error: OSError | None) -> None:
-            told.append(("first", error))
-            disk.start(lambda: None, lambda error: told.append(("started by it", error)))
+    def again(error: OSError | None) -> None:
+        told.append(("first", error))
+        disk.start(lambda: None, lambda error: told.append(("started by it", error)))
 
-        disk.start_sync([segment], again)
-        disk.close()
-        assert told == [("first", None), ("started by it", None)]
-        with pytest.raises(RuntimeError, match="the disk is closed"):
-            disk.start(lambda: None, lambda error: told.append(("late", error)))
-        disk.close()
-        segment.close()
-        await asyncio.sleep(0)
-        assert len(told) == 2, "nothing is told twice"
-
-    asyncio.run(main())
+    disk.start_sync([segment], again)
+    disk.close()
+    assert told == [("first", None), ("started by it", None)]
+    with pytest.raises(RuntimeError, match="the disk is closed"):
+        disk.start(lambda: None, lambda error: told.append(("late", error)))
+    disk.close()
+    segment.close()
+    await asyncio.sleep(0)
+    assert len(told) == 2, "nothing is told twice"
 
 
 def test_a_map_closed_meanwhile_is_an_error_not_a_crash(disk: SystemDisk, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.loops import in_loop
 from tests.unit.store.directory import HOST
 
 from turbopump.errors import StoreClosedError
@@ -62,183 +63,171 @@ def tell(
     simulate(seed, scenario)
 
 
-def test_flushed_moves_to_what_the_log_had_when_the_sync_began() -> None:
-    async def scene(world: World) -> None:
-        first = world.put(b"first")
+@in_loop(tell)
+async def test_flushed_moves_to_what_the_log_had_when_the_sync_began(world: World, /) -> None:
+    first = world.put(b"first")
+    world.store.flusher.flush_log()
+    second = world.put(b"second")
+    assert world.store.flushed.value == 0
+    await asyncio.sleep(0.1)
+    assert world.store.flushed.value == first.log_end
+    world.store.flusher.flush_log()
+    await asyncio.sleep(0.1)
+    assert world.store.flushed.value == second.log_end
+    assert len(world.power_cut().get("T", 0, 0, 32).data) == second.log_end
+
+
+@in_loop(tell)
+async def test_what_is_asked_for_during_a_sync_is_done_by_one_more(world: World, /) -> None:
+    world.put(b"0")
+    await asyncio.sleep(0.1)  # files are made
+    before = world.disk.operations
+    for number in range(6):
+        placed = world.put(b"%d" % number)
         world.store.flusher.flush_log()
-        second = world.put(b"second")
-        assert world.store.flushed.value == 0
-        await asyncio.sleep(0.1)
-        assert world.store.flushed.value == first.log_end
-        world.store.flusher.flush_log()
-        await asyncio.sleep(0.1)
-        assert world.store.flushed.value == second.log_end
-        assert len(world.power_cut().get("T", 0, 0, 32).data) == second.log_end
-
-    tell(scene)
+    await asyncio.sleep(0.2)
+    assert world.store.flushed.value == placed.log_end
+    assert world.disk.operations - before == 2, "two syncs, not six"
+    at_rest = world.disk.operations
+    world.store.flusher.flush_log()
+    await asyncio.sleep(0.1)
+    assert world.disk.operations == at_rest, "nothing new to sync"
 
 
-def test_what_is_asked_for_during_a_sync_is_done_by_one_more() -> None:
-    async def scene(world: World) -> None:
-        world.put(b"0")
-        await asyncio.sleep(0.1)  # files are made
-        before = world.disk.operations
-        for number in range(6):
-            placed = world.put(b"%d" % number)
-            world.store.flusher.flush_log()
-        await asyncio.sleep(0.2)
-        assert world.store.flushed.value == placed.log_end
-        assert world.disk.operations - before == 2, "two syncs, not six"
-        at_rest = world.disk.operations
-        world.store.flusher.flush_log()
-        await asyncio.sleep(0.1)
-        assert world.disk.operations == at_rest, "nothing new to sync"
-
-    tell(scene)
+@in_loop(tell, flushed_only=True)
+async def test_a_message_of_a_flushing_store_is_seen_only_once_it_is_on_the_disk(
+    world: World, /
+) -> None:
+    world.put(b"first")
+    assert (world.store.max_offset("T", 0), world.store.get("T", 0, 0, 32).count) == (0, 0)
+    world.store.flusher.flush_log()
+    world.put(b"second")
+    await asyncio.sleep(0.1)
+    assert (world.store.max_offset("T", 0), world.store.get("T", 0, 0, 32).count) == (1, 1)
+    assert world.put(b"third").queue_offset == 2, "unseen messages count"
+    world.store.close()
+    assert world.disk.mounted is not None
+    world.disk.kill()
+    assert world.open().max_offset("T", 0) == 3
 
 
-def test_a_message_of_a_flushing_store_is_seen_only_once_it_is_on_the_disk() -> None:
-    async def scene(world: World) -> None:
-        world.put(b"first")
-        assert (world.store.max_offset("T", 0), world.store.get("T", 0, 0, 32).count) == (0, 0)
-        world.store.flusher.flush_log()
-        world.put(b"second")
-        await asyncio.sleep(0.1)
-        assert (world.store.max_offset("T", 0), world.store.get("T", 0, 0, 32).count) == (1, 1)
-        assert world.put(b"third").queue_offset == 2, "unseen messages count"
-        world.store.close()
-        assert world.disk.mounted is not None
-        world.disk.kill()
-        assert world.open().max_offset("T", 0) == 3
+@in_loop(tell, flushed_only=True)
+async def test_a_failed_sync_of_the_log_is_final(world: World, /) -> None:
+    store = world.store
+    safe = world.put(b"safe")
+    store.flusher.flush_log()
+    await asyncio.sleep(0.1)
+    lost = world.put(b"lost")
+    woken: list[Exception | None] = []
+    store.flushed.when(lost.log_end, lambda: woken.append(store.flushed.error))
+    world.disk.fail("sync", errno.EIO)
+    store.flusher.flush_log()
+    await asyncio.sleep(0.1)
+    assert store.flushed.value == safe.log_end
+    assert woken == [store.flushed.error]
+    assert "the store is read-only until a restart" in str(store.flushed.error)
+    assert world.failures == [str(store.flushed.error)]
+    with pytest.raises(StoreClosedError, match="fdatasync of the commit log failed"):
+        world.put(b"refused")
+    assert store.max_offset("T", 0) == 1, "what did not reach the disk is not shown"
 
-    tell(scene, flushed_only=True)
-
-
-def test_a_failed_sync_of_the_log_is_final() -> None:
-    async def scene(world: World) -> None:
-        store = world.store
-        safe = world.put(b"safe")
+    before = world.disk.operations
+    for _ in range(3):
         store.flusher.flush_log()
+        store.flusher.flush_queues()
         await asyncio.sleep(0.1)
-        lost = world.put(b"lost")
-        woken: list[Exception | None] = []
-        store.flushed.when(lost.log_end, lambda: woken.append(store.flushed.error))
-        world.disk.fail("sync", errno.EIO)
-        store.flusher.flush_log()
-        await asyncio.sleep(0.1)
-        assert store.flushed.value == safe.log_end
-        assert woken == [store.flushed.error]
-        assert "the store is read-only until a restart" in str(store.flushed.error)
-        assert world.failures == [str(store.flushed.error)]
-        with pytest.raises(StoreClosedError, match="fdatasync of the commit log failed"):
-            world.put(b"refused")
-        assert store.max_offset("T", 0) == 1, "what did not reach the disk is not shown"
-
-        before = world.disk.operations
-        for _ in range(3):
-            store.flusher.flush_log()
-            store.flusher.flush_queues()
-            await asyncio.sleep(0.1)
-        assert world.disk.operations == before, "no sync is tried again: a second one would lie"
-        store.close()
-        assert not world.clean, "the next start must look at everything"
-        found = world.power_cut()
-        assert found.max_offset("T", 0) in (1, 2)
-        assert found.flushed.error is None
-
-    tell(scene, flushed_only=True)
+    assert world.disk.operations == before, "no sync is tried again: a second one would lie"
+    store.close()
+    assert not world.clean, "the next start must look at everything"
+    found = world.power_cut()
+    assert found.max_offset("T", 0) in (1, 2)
+    assert found.flushed.error is None
 
 
-def test_a_sync_that_fails_while_the_store_closes_is_not_forgotten() -> None:
-    async def scene(world: World) -> None:
-        world.put(b"makes the first segment, which is noted")
-        await asyncio.sleep(1)
-        world.put(b"lost")
-        world.disk.fail("sync", errno.EIO)
-        world.store.flusher.flush_log()
-        world.store.finish_background()
+@in_loop(tell)
+async def test_a_sync_that_fails_while_the_store_closes_is_not_forgotten(world: World, /) -> None:
+    world.put(b"makes the first segment, which is noted")
+    await asyncio.sleep(1)
+    world.put(b"lost")
+    world.disk.fail("sync", errno.EIO)
+    world.store.flusher.flush_log()
+    world.store.finish_background()
+    world.store.close()
+    await asyncio.sleep(1)
+    assert "fdatasync of the commit log failed" in world.failures[0]
+    assert not world.clean
+
+
+@in_loop(tell)
+async def test_what_was_under_way_at_a_close_is_done_with_and_harms_nothing(
+    world: World, /
+) -> None:
+    world.put(b"one")
+    world.store.flusher.flush_log()
+    world.put(b"two")
+    world.store.flusher.flush_log()
+    world.store.flusher.flush_queues()
+    world.store.close()
+    await asyncio.sleep(1)
+    assert world.failures == []
+    assert world.clean
+    assert world.power_cut().max_offset("T", 0) == 2
+
+
+@in_loop(tell)
+async def test_a_failed_sync_at_a_close_leaves_the_stop_unclean(world: World, /) -> None:
+    world.put(b"one")
+    await asyncio.sleep(1)  # what is noted of its file is saved
+    world.disk.fail("sync", errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
         world.store.close()
-        await asyncio.sleep(1)
-        assert "fdatasync of the commit log failed" in world.failures[0]
-        assert not world.clean
-
-    tell(scene)
+    assert not world.clean
+    world.disk.kill()
+    assert world.open().max_offset("T", 0) == 1, "the directory is released"
 
 
-def test_what_was_under_way_at_a_close_is_done_with_and_harms_nothing() -> None:
-    async def scene(world: World) -> None:
-        world.put(b"one")
-        world.store.flusher.flush_log()
-        world.put(b"two")
-        world.store.flusher.flush_log()
-        world.store.flusher.flush_queues()
-        world.store.close()
-        await asyncio.sleep(1)
-        assert world.failures == []
-        assert world.clean
-        assert world.power_cut().max_offset("T", 0) == 2
+@in_loop(tell)
+async def test_a_failed_sync_of_a_queue_is_reported_and_made_good_from_the_log(
+    world: World, /
+) -> None:
+    for number in range(30):
+        world.put(b"%d" % number)
+    world.store.flusher.flush_log()
+    await asyncio.sleep(0.1)
+    world.disk.fail("sync", errno.EIO)
+    world.store.flusher.flush_queues()
+    await asyncio.sleep(0.1)
+    assert "fdatasync of a consume queue failed" in world.failures[0]
 
-    tell(scene)
-
-
-def test_a_failed_sync_at_a_close_leaves_the_stop_unclean() -> None:
-    async def scene(world: World) -> None:
-        world.put(b"one")
-        await asyncio.sleep(1)  # what is noted of its file is saved
-        world.disk.fail("sync", errno.EIO)
-        with pytest.raises(OSError, match="Input/output error"):
-            world.store.close()
-        assert not world.clean
-        world.disk.kill()
-        assert world.open().max_offset("T", 0) == 1, "the directory is released"
-
-    tell(scene)
+    world.simulation.clock("h").jump(100_000)
+    for number in range(30, 80):
+        world.put(b"%d" % number)
+    world.store.flusher.flush_log()
+    await asyncio.sleep(0.1)
+    world.store.flusher.flush_queues()
+    await asyncio.sleep(0.1)
+    world.store.close()
+    assert not world.clean
+    found = world.power_cut()
+    assert found.max_offset("T", 0) == 80
+    assert found.recovery is not None
+    assert found.recovery.begun_at == 0, "the checkpoint never claimed the queue that failed"
 
 
-def test_a_failed_sync_of_a_queue_is_reported_and_made_good_from_the_log() -> None:
-    async def scene(world: World) -> None:
-        for number in range(30):
-            world.put(b"%d" % number)
-        world.store.flusher.flush_log()
-        await asyncio.sleep(0.1)
-        world.disk.fail("sync", errno.EIO)
-        world.store.flusher.flush_queues()
-        await asyncio.sleep(0.1)
-        assert "fdatasync of a consume queue failed" in world.failures[0]
-
-        world.simulation.clock("h").jump(100_000)
-        for number in range(30, 80):
-            world.put(b"%d" % number)
-        world.store.flusher.flush_log()
-        await asyncio.sleep(0.1)
-        world.store.flusher.flush_queues()
-        await asyncio.sleep(0.1)
-        world.store.close()
-        assert not world.clean
-        found = world.power_cut()
-        assert found.max_offset("T", 0) == 80
-        assert found.recovery is not None
-        assert found.recovery.begun_at == 0, "the checkpoint never claimed the queue that failed"
-
-    tell(scene)
-
-
-def test_the_checkpoint_says_what_is_on_the_disk_and_no_more() -> None:
-    async def scene(world: World) -> None:
-        clock = world.simulation.clock("h")
-        world.put(b"one")
-        stored = clock.now_ms()
-        world.store.flusher.flush_log()
-        world.store.flusher.flush_queues()
-        await asyncio.sleep(0.1)
-        content = world.disk.files[world.paths.checkpoint].content
-        assert int.from_bytes(content[:8]) <= stored
-        assert (
-            int.from_bytes(content[8:16]) <= int.from_bytes(content[:8])
-            or int.from_bytes(content[:8]) == 0
-        )
-
-    tell(scene)
+@in_loop(tell)
+async def test_the_checkpoint_says_what_is_on_the_disk_and_no_more(world: World, /) -> None:
+    clock = world.simulation.clock("h")
+    world.put(b"one")
+    stored = clock.now_ms()
+    world.store.flusher.flush_log()
+    world.store.flusher.flush_queues()
+    await asyncio.sleep(0.1)
+    content = world.disk.files[world.paths.checkpoint].content
+    assert int.from_bytes(content[:8]) <= stored
+    assert (
+        int.from_bytes(content[8:16]) <= int.from_bytes(content[:8])
+        or int.from_bytes(content[:8]) == 0
+    )
 
 
 def test_a_wall_clock_that_jumps_back_does_not_hide_messages_from_recovery() -> None:

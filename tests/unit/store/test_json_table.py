@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import examples
+from tests.loops import in_loop, simulated
 
 from turbopump.store.disk import SystemDisk
 from turbopump.store.json_table import JsonTable, before_the_damage
@@ -158,20 +159,18 @@ def is_beginning(part: Any, whole: Any) -> bool:
     return bool(part == whole)
 
 
-def test_of_several_saves_under_way_the_last_one_counts() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        disk = simulation.disk("h")
-        one = JsonTable(disk.mount(), Path("/c/t.json"), list[str]().append)
-        one.load(json.loads, dict)
-        for number in range(20):
-            one.save(b'{"n":%d}' % number)
-        await asyncio.sleep(1)
-        assert disk.files[Path("/c/t.json")].content == b'{"n":19}'
-        assert disk.files[Path("/c/t.json.bak")].content == b'{"n":0}', (
-            "the ones between were never written"
-        )
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_of_several_saves_under_way_the_last_one_counts(simulation: Simulation, /) -> None:
+    disk = simulation.disk("h")
+    one = JsonTable(disk.mount(), Path("/c/t.json"), list[str]().append)
+    one.load(json.loads, dict)
+    for number in range(20):
+        one.save(b'{"n":%d}' % number)
+    await asyncio.sleep(1)
+    assert disk.files[Path("/c/t.json")].content == b'{"n":19}'
+    assert disk.files[Path("/c/t.json.bak")].content == b'{"n":0}', (
+        "the ones between were never written"
+    )
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -222,63 +221,61 @@ def test_a_power_cut_in_the_first_save_after_a_fall_back_loses_nothing(nth: int)
     simulate(nth, scenario)
 
 
-def test_a_save_that_fails_is_reported_once_and_repeated_until_it_succeeds() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        disk = simulation.disk("h")
-        path, reports, recovered = Path("/c/t.json"), list[str](), list[str]()
-        one = JsonTable(disk.mount(), path, reports.append)
-        one.on_recovered = recovered.append
-        one.load(json.loads, dict)
-        one.save(b'{"n":1}')
+@in_loop(simulated)
+async def test_a_save_that_fails_is_reported_once_and_repeated_until_it_succeeds(
+    simulation: Simulation, /
+) -> None:
+    disk = simulation.disk("h")
+    path, reports, recovered = Path("/c/t.json"), list[str](), list[str]()
+    one = JsonTable(disk.mount(), path, reports.append)
+    one.on_recovered = recovered.append
+    one.load(json.loads, dict)
+    one.save(b'{"n":1}')
+    await asyncio.sleep(1)
+    disk.fail("sync", errno.EIO, times=3)
+    one.save(b'{"n":2}')
+    for _ in range(3):
         await asyncio.sleep(1)
-        disk.fail("sync", errno.EIO, times=3)
-        one.save(b'{"n":2}')
-        for _ in range(3):
-            await asyncio.sleep(1)
-            assert disk.files[path].content == b'{"n":1}'
-            one.repeat()
-        await asyncio.sleep(1)
+        assert disk.files[path].content == b'{"n":1}'
         one.repeat()
-        assert disk.files[path].content == b'{"n":2}'
-        assert reports == [f"{path} could not be saved (Input/output error); it is tried again"]
-        assert recovered == [f"{path} is saved again, after 3 failures"]
+    await asyncio.sleep(1)
+    one.repeat()
+    assert disk.files[path].content == b'{"n":2}'
+    assert reports == [f"{path} could not be saved (Input/output error); it is tried again"]
+    assert recovered == [f"{path} is saved again, after 3 failures"]
 
-    simulate(1, scenario)
 
-
-def test_what_failed_never_overwrites_what_was_saved_later() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        disk = simulation.disk("h")
-        path = Path("/c/t.json")
-        one = JsonTable(disk.mount(), path, list[str]().append)
-        one.load(json.loads, dict)
-        disk.fail("write", errno.ENOSPC)
-        one.save(b'{"n":1}')
-        one.save(b'{"n":2}')
-        await asyncio.sleep(1)
-        one.repeat()
-        await asyncio.sleep(1)
-        assert disk.files[path].content == b'{"n":2}'
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_what_failed_never_overwrites_what_was_saved_later(simulation: Simulation, /) -> None:
+    disk = simulation.disk("h")
+    path = Path("/c/t.json")
+    one = JsonTable(disk.mount(), path, list[str]().append)
+    one.load(json.loads, dict)
+    disk.fail("write", errno.ENOSPC)
+    one.save(b'{"n":1}')
+    one.save(b'{"n":2}')
+    await asyncio.sleep(1)
+    one.repeat()
+    await asyncio.sleep(1)
+    assert disk.files[path].content == b'{"n":2}'
 
 
 @pytest.mark.parametrize("failures", [2, 3])
-def test_a_save_at_the_end_is_tried_three_times(failures: int) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        disk = simulation.disk("h")
-        path = Path("/c/t.json")
-        one = JsonTable(disk.mount(), path, list[str]().append)
-        recovered = list[str]()
-        one.on_recovered = recovered.append
-        one.load(json.loads, dict)
-        disk.fail("sync", errno.EIO, times=failures)
-        if failures < 3:
+@in_loop(simulated)
+async def test_a_save_at_the_end_is_tried_three_times(
+    simulation: Simulation, /, failures: int
+) -> None:
+    disk = simulation.disk("h")
+    path = Path("/c/t.json")
+    one = JsonTable(disk.mount(), path, list[str]().append)
+    recovered = list[str]()
+    one.on_recovered = recovered.append
+    one.load(json.loads, dict)
+    disk.fail("sync", errno.EIO, times=failures)
+    if failures < 3:
+        one.save_now(b'{"n":1}')
+        assert recovered == [f"{path} is saved again, after 2 failures"]
+        assert disk.files[path].content == b'{"n":1}'
+    else:
+        with pytest.raises(OSError, match="Input/output error"):
             one.save_now(b'{"n":1}')
-            assert recovered == [f"{path} is saved again, after 2 failures"]
-            assert disk.files[path].content == b'{"n":1}'
-        else:
-            with pytest.raises(OSError, match="Input/output error"):
-                one.save_now(b'{"n":1}')
-
-    simulate(1, scenario)

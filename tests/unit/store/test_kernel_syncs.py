@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.readable import is_readable
 
 from turbopump.store import disk as disk_module
@@ -78,17 +79,15 @@ class Answering:
         return len(self._syncs._under_way)
 
 
-def test_the_owners_loop_is_told_when_a_sync_has_ended(fd: int, tmp_path: Path) -> None:
-    async def main() -> None:
-        running = asyncio.get_running_loop()
-        syncs = opened(running, fd)
-        for _ in range(3 * AT_ONCE_MAX):
-            told: asyncio.Future[OSError | None] = running.create_future()
-            assert syncs.start(fd, told.set_result)
-            assert await asyncio.wait_for(told, 30) is None
-        syncs.close()
-
-    asyncio.run(main())
+@in_loop
+async def test_the_owners_loop_is_told_when_a_sync_has_ended(fd: int, tmp_path: Path) -> None:
+    running = asyncio.get_running_loop()
+    syncs = opened(running, fd)
+    for _ in range(3 * AT_ONCE_MAX):
+        told: asyncio.Future[OSError | None] = running.create_future()
+        assert syncs.start(fd, told.set_result)
+        assert await asyncio.wait_for(told, 30) is None
+    syncs.close()
 
 
 def test_a_sync_that_failed_is_told_with_its_error(
@@ -151,54 +150,50 @@ def test_where_the_kernel_does_not_do_it_everything_is_refused(
     syncs.close()
 
 
-def test_the_disk_lets_the_kernel_sync_single_files_and_a_thread_the_rest(
+@in_loop
+async def test_the_disk_lets_the_kernel_sync_single_files_and_a_thread_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        running = asyncio.get_running_loop()
-        disk = SystemDisk(running.call_soon_threadsafe, running)
-        one, other = (disk.create_segment(tmp_path / name, 4096) for name in "ab")
-        opened(running, one._fd).close()
-        in_threads: list[int] = []
-        monkeypatch.setattr(disk_module, "_fdatasync", in_threads.append)
+    running = asyncio.get_running_loop()
+    disk = SystemDisk(running.call_soon_threadsafe, running)
+    one, other = (disk.create_segment(tmp_path / name, 4096) for name in "ab")
+    opened(running, one._fd).close()
+    in_threads: list[int] = []
+    monkeypatch.setattr(disk_module, "_fdatasync", in_threads.append)
 
-        async def sync(*segments: Any) -> OSError | None:
-            told: asyncio.Future[OSError | None] = running.create_future()
-            disk.start_sync(segments, told.set_result)
-            return await asyncio.wait_for(told, 30)
-
-        assert await sync(one) is None
-        assert in_threads == []
-        assert await sync(one, other) is None
-        assert len(in_threads) == 2
-        told: list[str] = []
-
-        def again(_error: OSError | None) -> None:
-            told.append("first")
-            disk.start_sync([one], lambda _error: told.append("begun by it"))
-
-        disk.start_sync([one], again)
-        disk.close()
-        assert told == ["first", "begun by it"]
-        with pytest.raises(RuntimeError, match="the disk is closed"):
-            disk.start_sync([one], lambda _error: None)
-        one.close()
-        other.close()
-
-    asyncio.run(main())
-
-
-def test_a_file_that_the_kernel_refuses_is_left_to_a_thread(tmp_path: Path) -> None:
-    async def main() -> None:
-        running = asyncio.get_running_loop()
-        disk = SystemDisk(running.call_soon_threadsafe, running)
-        segment = disk.create_segment(tmp_path / "a", 4096)
-        segment.close()
+    async def sync(*segments: Any) -> OSError | None:
         told: asyncio.Future[OSError | None] = running.create_future()
-        disk.start_sync([segment], told.set_result)
-        error = await asyncio.wait_for(told, 30)
-        assert error is not None
-        assert error.errno == errno.EBADF
-        disk.close()
+        disk.start_sync(segments, told.set_result)
+        return await asyncio.wait_for(told, 30)
 
-    asyncio.run(main())
+    assert await sync(one) is None
+    assert in_threads == []
+    assert await sync(one, other) is None
+    assert len(in_threads) == 2
+    told: list[str] = []
+
+    def again(_error: OSError | None) -> None:
+        told.append("first")
+        disk.start_sync([one], lambda _error: told.append("begun by it"))
+
+    disk.start_sync([one], again)
+    disk.close()
+    assert told == ["first", "begun by it"]
+    with pytest.raises(RuntimeError, match="the disk is closed"):
+        disk.start_sync([one], lambda _error: None)
+    one.close()
+    other.close()
+
+
+@in_loop
+async def test_a_file_that_the_kernel_refuses_is_left_to_a_thread(tmp_path: Path) -> None:
+    running = asyncio.get_running_loop()
+    disk = SystemDisk(running.call_soon_threadsafe, running)
+    segment = disk.create_segment(tmp_path / "a", 4096)
+    segment.close()
+    told: asyncio.Future[OSError | None] = running.create_future()
+    disk.start_sync([segment], told.set_result)
+    error = await asyncio.wait_for(told, 30)
+    assert error is not None
+    assert error.errno == errno.EBADF
+    disk.close()

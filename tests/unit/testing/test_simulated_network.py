@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
+from tests.loops import in_loop
 
 from turbopump.testing.simulated_loop import SimulatedLoop, run_in
 from turbopump.testing.simulated_network import SEND_WINDOW, SimulatedNetwork, SimulatedTransport
@@ -136,68 +137,59 @@ def test_order_is_kept_however_latencies_vary_and_pieces_arrive() -> None:
     assert any(size % 2 for size in sizes)  # a write of two bytes was broken in two
 
 
-def test_both_ends_know_their_names() -> None:
-    async def scene(pair: Pair) -> None:
+@in_loop(play)
+async def test_both_ends_know_their_names(pair: Pair, /) -> None:
+    await pair.listen()
+    client = await pair.connect()
+    await asyncio.sleep(1)
+    server = pair.accepted[0].transport
+    assert client.transport.get_extra_info("peername") == (B, PORT)
+    assert client.transport.get_extra_info("sockname")[0] == A
+    assert server.get_extra_info("peername") == client.transport.get_extra_info("sockname")
+    assert server.get_extra_info("sockname") == (B, PORT)
+    assert server.get_extra_info("cipher", "none") == "none"
+    assert server.get_extra_info("socket").getpeername()[0] == A
+
+
+@in_loop(play)
+async def test_nobody_listening_is_a_refusal(pair: Pair, /) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        await pair.connect()
+
+
+@in_loop(play)
+async def test_a_server_bound_to_loopback_is_reached_from_its_own_host_only(pair: Pair, /) -> None:
+    await pair.listen("127.0.0.1")
+    with pytest.raises(ConnectionRefusedError):
+        await pair.connect(B)
+    neighbour = pair.loop.create_process(B)
+    client = await pair.connect("127.0.0.1", neighbour)
+    assert client.transport.get_extra_info("peername") == ("127.0.0.1", PORT)
+
+
+@in_loop(play)
+async def test_a_port_is_taken_once_and_free_again_after_close(pair: Pair, /) -> None:
+    await pair.listen()
+    with pytest.raises(OSError, match="error while attempting to bind") as taken:
         await pair.listen()
-        client = await pair.connect()
-        await asyncio.sleep(1)
-        server = pair.accepted[0].transport
-        assert client.transport.get_extra_info("peername") == (B, PORT)
-        assert client.transport.get_extra_info("sockname")[0] == A
-        assert server.get_extra_info("peername") == client.transport.get_extra_info("sockname")
-        assert server.get_extra_info("sockname") == (B, PORT)
-        assert server.get_extra_info("cipher", "none") == "none"
-        assert server.get_extra_info("socket").getpeername()[0] == A
-
-    play(scene)
+    assert taken.value.errno == errno.EADDRINUSE
+    pair.server.close()
+    await pair.server.wait_closed()
+    await pair.listen()
+    assert pair.server.is_serving()
 
 
-def test_nobody_listening_is_a_refusal() -> None:
-    async def scene(pair: Pair) -> None:
-        with pytest.raises(ConnectionRefusedError):
-            await pair.connect()
-
-    play(scene)
-
-
-def test_a_server_bound_to_loopback_is_reached_from_its_own_host_only() -> None:
-    async def scene(pair: Pair) -> None:
-        await pair.listen("127.0.0.1")
-        with pytest.raises(ConnectionRefusedError):
-            await pair.connect(B)
-        neighbour = pair.loop.create_process(B)
-        client = await pair.connect("127.0.0.1", neighbour)
-        assert client.transport.get_extra_info("peername") == ("127.0.0.1", PORT)
-
-    play(scene)
-
-
-def test_a_port_is_taken_once_and_free_again_after_close() -> None:
-    async def scene(pair: Pair) -> None:
-        await pair.listen()
-        with pytest.raises(OSError, match="error while attempting to bind") as taken:
-            await pair.listen()
-        assert taken.value.errno == errno.EADDRINUSE
-        pair.server.close()
-        await pair.server.wait_closed()
-        await pair.listen()
-        assert pair.server.is_serving()
-
-    play(scene)
-
-
-def test_port_zero_picks_a_free_one_and_a_foreign_address_cannot_be_bound() -> None:
-    async def scene(pair: Pair) -> None:
-        servers = [
-            await pair.server_process.start(pair.loop.create_server(Recorder, B, 0))
-            for _ in range(3)
-        ]
-        ports = [server.sockets[0].getsockname()[1] for server in servers]  # type: ignore[attr-defined]
-        assert len(set(ports)) == 3
-        with pytest.raises(OSError, match="not an address of this host"):
-            await pair.server_process.start(pair.loop.create_server(Recorder, A, 0))
-
-    play(scene)
+@in_loop(play)
+async def test_port_zero_picks_a_free_one_and_a_foreign_address_cannot_be_bound(
+    pair: Pair, /
+) -> None:
+    servers = [
+        await pair.server_process.start(pair.loop.create_server(Recorder, B, 0)) for _ in range(3)
+    ]
+    ports = [server.sockets[0].getsockname()[1] for server in servers]  # type: ignore[attr-defined]
+    assert len(set(ports)) == 3
+    with pytest.raises(OSError, match="not an address of this host"):
+        await pair.server_process.start(pair.loop.create_server(Recorder, A, 0))
 
 
 def test_wait_closed_waits_for_the_last_connection() -> None:
@@ -299,22 +291,20 @@ def test_a_reset_reaches_both_ends() -> None:
     assert [type(failure) for failure in play(scene)] == [ConnectionResetError] * 2
 
 
-def test_a_one_way_cut_holds_one_direction_until_it_heals() -> None:
-    async def scene(pair: Pair) -> None:
-        await pair.listen()
-        client = await pair.connect()
-        await asyncio.sleep(1)
-        server = pair.accepted[0]
-        pair.network.cut(A, B)
-        client.transport.write(b"held")
-        server.transport.write(b"passes")
-        await asyncio.sleep(100)
-        assert (client.received, server.received) == (b"passes", b"")
-        pair.network.heal(A, B)
-        await asyncio.sleep(1)
-        assert server.received == b"held"
-
-    play(scene)
+@in_loop(play)
+async def test_a_one_way_cut_holds_one_direction_until_it_heals(pair: Pair, /) -> None:
+    await pair.listen()
+    client = await pair.connect()
+    await asyncio.sleep(1)
+    server = pair.accepted[0]
+    pair.network.cut(A, B)
+    client.transport.write(b"held")
+    server.transport.write(b"passes")
+    await asyncio.sleep(100)
+    assert (client.received, server.received) == (b"passes", b"")
+    pair.network.heal(A, B)
+    await asyncio.sleep(1)
+    assert server.received == b"held"
 
 
 def test_a_cut_that_never_heals_ends_in_a_timeout() -> None:
@@ -378,19 +368,17 @@ def test_a_power_cut_says_nothing_and_the_restarted_host_answers_by_a_reset() ->
     assert play(scene) == pytest.approx(61, abs=1)
 
 
-def test_a_paused_process_still_accepts_and_reads_when_it_goes_on() -> None:
-    async def scene(pair: Pair) -> None:
-        await pair.listen()
-        pair.server_process.pause()
-        client = await pair.connect()
-        client.transport.write(b"hello")
-        await asyncio.sleep(30)
-        assert pair.accepted == []
-        pair.server_process.resume()
-        await asyncio.sleep(1)
-        assert pair.accepted[0].events == ["made", b"hello"]
-
-    play(scene)
+@in_loop(play)
+async def test_a_paused_process_still_accepts_and_reads_when_it_goes_on(pair: Pair, /) -> None:
+    await pair.listen()
+    pair.server_process.pause()
+    client = await pair.connect()
+    client.transport.write(b"hello")
+    await asyncio.sleep(30)
+    assert pair.accepted == []
+    pair.server_process.resume()
+    await asyncio.sleep(1)
+    assert pair.accepted[0].events == ["made", b"hello"]
 
 
 def test_an_exception_in_data_received_ends_that_connection_and_is_reported() -> None:
