@@ -99,10 +99,11 @@ async def test_sends_that_wait_for_a_new_file_are_refused_in_time_and_stored_onc
         assert await talk.client.all_bodies() == [*sent, b"0 waits", b"1 waits", b"2 waits"]
 
 
-def test_while_a_new_file_takes_very_long_sends_are_refused_at_once(
+@in_loop(watched)
+async def test_while_a_new_file_takes_very_long_sends_are_refused_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
+    with caplog.at_level(logging.WARNING, "turbopump.broker.send_queue"):
         disk = SlowToMake()
         settings = {
             **CONFIG,
@@ -127,9 +128,6 @@ def test_while_a_new_file_takes_very_long_sends_are_refused_at_once(
             )
             assert code == ResponseCode.SYSTEM_BUSY
             disk.gate.set()
-
-    with caplog.at_level(logging.WARNING, "turbopump.broker.send_queue"):
-        watched(main)
     assert [
         record.getMessage() for record in caplog.records if "sends refused" in record.getMessage()
     ] == [

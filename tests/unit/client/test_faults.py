@@ -19,7 +19,7 @@ from turbopump.errors import ConfigError, SendError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 
 @pytest.mark.parametrize(
@@ -287,33 +287,31 @@ class Failures(SendHook):
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("watched", [True, False])
-def test_killing_one_of_three_brokers_under_load_costs_one_attempt_per_message_in_flight(
-    seed: int, watched: bool
+@in_loop(simulated)
+async def test_killing_one_of_three_brokers_under_load_costs_one_attempt_per_message_in_flight(
+    simulation: Simulation, /, watched: bool, seed: int
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        failures = Failures()
-        hooks = [failures] if watched else []
-        async with (
-            scripted_cluster(simulation, brokers=3) as cluster,
-            producer_of(cluster, hooks=hooks) as producer,
-        ):
-            going = True
+    failures = Failures()
+    hooks = [failures] if watched else []
+    async with (
+        scripted_cluster(simulation, brokers=3) as cluster,
+        producer_of(cluster, hooks=hooks) as producer,
+    ):
+        going = True
 
-            async def send_on() -> int:
-                sent = 0
-                while going:
-                    assert (await producer.send("orders", b"x")).status is SendStatus.OK
-                    sent += 1
-                return sent
+        async def send_on() -> int:
+            sent = 0
+            while going:
+                assert (await producer.send("orders", b"x")).status is SendStatus.OK
+                sent += 1
+            return sent
 
-            senders = [asyncio.create_task(send_on()) for _ in range(16)]
-            await asyncio.sleep(simulation.random.uniform(0.01, 0.05))
-            await cluster.brokers[simulation.random.randrange(3)].stop()
-            await asyncio.sleep(0.04)
-            going = False
-            counts = await asyncio.gather(*senders)
-            assert min(counts) > 3
-            assert set(failures.of.values()) == ({1} if watched else set())
-            assert sum(failures.of.values()) <= 16
-
-    simulate(seed, scenario)
+        senders = [asyncio.create_task(send_on()) for _ in range(16)]
+        await asyncio.sleep(simulation.random.uniform(0.01, 0.05))
+        await cluster.brokers[simulation.random.randrange(3)].stop()
+        await asyncio.sleep(0.04)
+        going = False
+        counts = await asyncio.gather(*senders)
+        assert min(counts) > 3
+        assert set(failures.of.values()) == ({1} if watched else set())
+        assert sum(failures.of.values()) <= 16

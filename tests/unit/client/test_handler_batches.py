@@ -26,7 +26,7 @@ from turbopump.errors import ConfigError
 from turbopump.protocol.requests.consumers import ConsumeResult
 from turbopump.protocol.requests.pop import ChangeInvisibleTime
 from turbopump.protocol.requests.send import ConsumerSendMsgBack
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 
 class Lists:
@@ -223,16 +223,16 @@ async def test_messages_kept_here_hold_the_offset_and_come_again_without_the_don
         assert committed(cluster) == 5
 
 
-def test_one_line_is_logged_for_a_list_that_failed(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(simulation: Simulation) -> None:
+@in_loop(simulated)
+async def test_one_line_is_logged_for_a_list_that_failed(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
         async with scripted_cluster(simulation, queues=1) as cluster:
             cluster.broker.takes_back = True
             fill(cluster, 4)
             async with consumer_of(cluster, handler=Lists(some_then_fails), handler_batch=10):
                 await until(lambda: committed(cluster) == 4)
-
-    with caplog.at_level(logging.WARNING):
-        simulate(1, scenario)
     (line,) = [
         record.getMessage() for record in caplog.records if "handler failed" in record.getMessage()
     ]
@@ -273,10 +273,11 @@ async def test_where_it_pops_each_message_is_acknowledged_or_put_off_by_itself(
         ]
 
 
-def test_a_list_whose_handler_hangs_is_given_back_and_its_queue_goes_on(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(simulated)
+async def test_a_list_whose_handler_hangs_is_given_back_and_its_queue_goes_on(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
+    with caplog.at_level(logging.WARNING):
         async with scripted_cluster(simulation, queues=1) as cluster:
             cluster.broker.takes_back = True
             fill(cluster, 3)
@@ -291,9 +292,6 @@ def test_a_list_whose_handler_hangs_is_given_back_and_its_queue_goes_on(
             ):
                 await until(lambda: committed(cluster) == 3)
             assert sent_back(cluster) == [(1, 3), (2, 3)]
-
-    with caplog.at_level(logging.WARNING):
-        simulate(1, scenario)
     (line,) = [
         record.getMessage() for record in caplog.records if "is given back" in record.getMessage()
     ]

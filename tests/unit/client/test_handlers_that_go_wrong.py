@@ -27,7 +27,7 @@ from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.idempotence import MemoryStore
 from turbopump.errors import ConfigError
 from turbopump.protocol.requests.consumers import ConsumeResult
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 
 async def awaits_what_was_cancelled(_: Delivery) -> None:
@@ -150,13 +150,13 @@ async def test_so_it_is_when_a_key_is_handled_once(simulation: Simulation, /, na
         await comes_again(cluster, WRONG[name], wrap=once)
 
 
-def test_what_failed_so_is_told_with_its_message(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(simulation: Simulation) -> None:
+@in_loop(simulated)
+async def test_what_failed_so_is_told_with_its_message(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
         async with scripted_cluster(simulation, queues=1) as cluster:
             await comes_again(cluster, awaits_what_was_cancelled)
-
-    with caplog.at_level(logging.WARNING):
-        simulate(1, scenario)
     assert (
         sum(
             "handler failed" in record.message and "msg_id=" in record.message
@@ -166,13 +166,13 @@ def test_what_failed_so_is_told_with_its_message(caplog: pytest.LogCaptureFixtur
     )
 
 
-def test_a_worker_that_was_ended_is_replaced_and_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(simulation: Simulation) -> None:
+@in_loop(simulated)
+async def test_a_worker_that_was_ended_is_replaced_and_told_of(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
         async with scripted_cluster(simulation, queues=1) as cluster:
             await comes_again(cluster, cancels_itself)
-
-    with caplog.at_level(logging.WARNING):
-        simulate(1, scenario)
     assert sum("another takes its place" in record.message for record in caplog.records) == 3
 
 
@@ -267,10 +267,11 @@ def test_a_function_with_a_yield_is_refused_as_a_handler() -> None:
 
 @pytest.mark.parametrize("ends", ["returns", "raises"])
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_close_leaves_a_handler_that_goes_on_after_it_was_cancelled_and_names_its_message(
-    ordered: bool, ends: str, caplog: pytest.LogCaptureFixture
+@in_loop(simulated)
+async def test_a_close_leaves_a_handler_that_goes_on_after_it_was_cancelled_and_names_its_message(
+    simulation: Simulation, /, ordered: bool, ends: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
+    with caplog.at_level(logging.WARNING):
         async with scripted_cluster(simulation, queues=1) as cluster:
             fill(cluster, 2)
             release, inside, out = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -309,20 +310,17 @@ def test_a_close_leaves_a_handler_that_goes_on_after_it_was_cancelled_and_names_
                 if place[0] != "orders"
                 for entry in entries
             ]
-
-    with caplog.at_level(logging.WARNING):
-        simulate(1, scenario)
     (told,) = [record.message for record in caplog.records if "go on though" in record.message]
     assert "topic=orders queue=broker-a:0 offset=1 attempt=1" in told
     assert not [record for record in caplog.records if "handler failed" in record.message]
 
 
-def test_so_it_does_with_a_coroutine_that_a_plain_handler_returned(
+@in_loop
+async def test_so_it_does_with_a_coroutine_that_a_plain_handler_returned(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handling, "CANCELLED_S", 0.01)
-
-    async def story() -> None:
+    with caplog.at_level(logging.WARNING):
         release, inside, out = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def goes_on() -> None:
@@ -346,8 +344,5 @@ def test_so_it_does_with_a_coroutine_that_a_plain_handler_returned(
         await out.wait()
         await asyncio.sleep(0)
         assert queue.said == {}
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(story())
     assert "go on though" in caplog.text
     assert "offset=0 attempt=1" in caplog.text

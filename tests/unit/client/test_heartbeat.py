@@ -5,28 +5,27 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster, until
 from tests.unit.client.test_push_consumer import consumer_of
 
 from turbopump.protocol.codes import RequestCode, ResponseCode
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 
-def test_what_a_broker_says_against_a_heartbeat_is_logged_once(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(simulated)
+async def test_what_a_broker_says_against_a_heartbeat_is_logged_once(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, queues=1) as cluster:
-            script = cluster.broker.script[RequestCode.HEART_BEAT]
-            script += [refusal(ResponseCode.SUCCESS, "you differ") for _ in range(3)]
-            async with consumer_of(cluster):
-                await until(lambda: len(script) < 3)
-                count = len(cluster.broker.heartbeats)
-                await asyncio.sleep(100)
-                assert not script
-                assert len(cluster.broker.heartbeats) > count
-
-    simulate(1, scenario)
+    async with scripted_cluster(simulation, queues=1) as cluster:
+        script = cluster.broker.script[RequestCode.HEART_BEAT]
+        script += [refusal(ResponseCode.SUCCESS, "you differ") for _ in range(3)]
+        async with consumer_of(cluster):
+            await until(lambda: len(script) < 3)
+            count = len(cluster.broker.heartbeats)
+            await asyncio.sleep(100)
+            assert not script
+            assert len(cluster.broker.heartbeats) > count
     assert [
         record.levelname for record in caplog.records if "you differ" in record.getMessage()
     ] == ["WARNING"]

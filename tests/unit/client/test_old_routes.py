@@ -37,7 +37,7 @@ from turbopump.protocol.requests.send import (
 )
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.router import RequestContext, Response
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 SEND = RequestCode.SEND_MESSAGE_V2
 QUEUE = MessageQueue("orders", "broker-a", 1)
@@ -365,42 +365,41 @@ def ends(broker: ScriptedBroker) -> None:
     broker.further.append((EndTransaction, lambda _request, _context: None))
 
 
-def test_the_end_of_a_transaction_reaches_a_broker_that_has_moved(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(simulated)
+async def test_the_end_of_a_transaction_reaches_a_broker_that_has_moved(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation, prepare=ends) as cluster,
-            TransactionProducer(
-                cluster.name_server.address,
-                group="sellers",
-                checker=lambda _: TransactionState.UNKNOWN,
-                **cluster.settings,
-            ) as producer,
-        ):
+    async with (
+        scripted_cluster(simulation, prepare=ends) as cluster,
+        TransactionProducer(
+            cluster.name_server.address,
+            group="sellers",
+            checker=lambda _: TransactionState.UNKNOWN,
+            **cluster.settings,
+        ) as producer,
+    ):
 
-            async def work(message: Message, arg: object) -> TransactionState:
-                await (move(cluster) if arg == "moves" else cluster.broker.stop())
-                await asyncio.sleep(1)
-                return TransactionState.COMMIT
+        async def work(message: Message, arg: object) -> TransactionState:
+            await (move(cluster) if arg == "moves" else cluster.broker.stop())
+            await asyncio.sleep(1)
+            return TransactionState.COMMIT
 
-            assert (
-                await producer.send_in_transaction(Message("orders", b"x"), "moves", executor=work)
-            ).told
-            await until(lambda: len(cluster.broker.requests(EndTransaction)) == 1)
-            assert not (
-                await producer.send_in_transaction(Message("orders", b"x"), "stops", executor=work)
-            ).told
-
-    simulate(1, scenario)
+        assert (
+            await producer.send_in_transaction(Message("orders", b"x"), "moves", executor=work)
+        ).told
+        await until(lambda: len(cluster.broker.requests(EndTransaction)) == 1)
+        assert not (
+            await producer.send_in_transaction(Message("orders", b"x"), "stops", executor=work)
+        ).told
     assert "could not be told of a transaction" in caplog.text
     assert "Connection refused" in caplog.text
 
 
-def test_the_warning_of_a_topic_not_made_names_the_broker_of_its_first_oneway_message(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(simulated)
+async def test_the_warning_of_a_topic_not_made_names_the_broker_of_its_first_oneway_message(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
+    with caplog.at_level(logging.WARNING, "turbopump.client"):
         async with (
             scripted_cluster(simulation, brokers=2, topic=None) as cluster,
             producer_of(cluster) as producer,
@@ -416,9 +415,6 @@ def test_the_warning_of_a_topic_not_made_names_the_broker_of_its_first_oneway_me
             await until(lambda: stored(*cluster.brokers) == 1)
             await producer.send("fresh", b"second", queue=MessageQueue("fresh", "broker-a", 0))
             assert [len(broker.requests(CreateTopic)) for broker in cluster.brokers] == [1, 1]
-
-    with caplog.at_level(logging.WARNING, "turbopump.client"):
-        simulate(1, scenario)
     (warning,) = [
         record.getMessage() for record in caplog.records if "topic" in record.getMessage()
     ]

@@ -29,7 +29,7 @@ from turbopump.protocol.requests.assignment import MessageRequestMode, QueryAssi
 from turbopump.protocol.requests.pop import AckMessage, BatchAckMessage, PopMessage
 from turbopump.protocol.requests.pull import PullMessage
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 POP, PULL = MessageRequestMode.POP, MessageRequestMode.PULL
 
@@ -172,10 +172,11 @@ async def test_after_its_retries_or_on_request_a_message_becomes_a_dead_letter(
             assert pops.invisible == []
 
 
-def test_what_was_not_begun_in_its_time_is_let_go_and_comes_again(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(simulated)
+async def test_what_was_not_begun_in_its_time_is_let_go_and_comes_again(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
+    with caplog.at_level(logging.WARNING):
         handled = Handled(takes=4)
         async with popping(simulation) as (cluster, pops):
             for i in range(10):
@@ -197,9 +198,6 @@ def test_what_was_not_begun_in_its_time_is_let_go_and_comes_again(
             assert len(first_round) == 4, "15 s are enough to begin with four of them"
             assert set(handled.bodies) == {b"%d" % i for i in range(10)}
             assert pops.invisible == []
-
-    with caplog.at_level(logging.WARNING):
-        simulate(1, scenario)
     assert "not handled in its time, comes again" in caplog.text
 
 

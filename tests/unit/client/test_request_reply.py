@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from tests.loops import in_loop
+from tests.loops import in_loop, simulated
 from tests.unit.client.scripted_cluster import (
     ScriptedBroker,
     ScriptedCluster,
@@ -362,65 +362,61 @@ async def test_a_broker_that_answers_no_heartbeat_is_not_asked_but_another_one(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_brokers_do_requests_end_by_their_deadlines_with_their_reply_or_an_error(
-    seed: int,
+@in_loop(simulated)
+async def test_whatever_brokers_do_requests_end_by_their_deadlines_with_their_reply_or_an_error(
+    simulation: Simulation, /, seed: int
 ) -> None:
-    async def main(simulation: Simulation) -> None:
-        source, loop = simulation.random, asyncio.get_running_loop()
-        ends: list[type | None] = []
+    source, loop = simulation.random, asyncio.get_running_loop()
+    ends: list[type | None] = []
 
-        async def ask(producer: Producer, number: int) -> None:
-            await asyncio.sleep(source.uniform(0, 20))
-            began = loop.time()
-            try:
-                reply = await producer.request(Message("orders", f"{number}"), timeout=5)
-                assert reply.body == b"re:%d" % number
-                ends.append(None)
-            except (RequestTimeoutError, SendError) as error:
-                ends.append(type(error))
-            assert loop.time() - began < 5.1
+    async def ask(producer: Producer, number: int) -> None:
+        await asyncio.sleep(source.uniform(0, 20))
+        began = loop.time()
+        try:
+            reply = await producer.request(Message("orders", f"{number}"), timeout=5)
+            assert reply.body == b"re:%d" % number
+            ends.append(None)
+        except (RequestTimeoutError, SendError) as error:
+            ends.append(type(error))
+        assert loop.time() - began < 5.1
 
-        async def reply_to_most(broker: ScriptedBroker) -> None:
-            seen = 0
-            while True:
-                await asyncio.sleep(0.01)
-                for request, body in broker.received[seen:]:
-                    if type(request) is SendMessageV2 and source.random() < 0.8:
-                        properties = decode_properties(request.properties or "")
-                        text = f"CORRELATION_ID\x01{properties['CORRELATION_ID']}\x02"
-                        with contextlib.suppress(RemotingError):
-                            await broker.push_reply(
-                                properties["REPLY_TO_CLIENT"], text, b"re:" + body
-                            )
-                seen = len(broker.received)
+    async def reply_to_most(broker: ScriptedBroker) -> None:
+        seen = 0
+        while True:
+            await asyncio.sleep(0.01)
+            for request, body in broker.received[seen:]:
+                if type(request) is SendMessageV2 and source.random() < 0.8:
+                    properties = decode_properties(request.properties or "")
+                    text = f"CORRELATION_ID\x01{properties['CORRELATION_ID']}\x02"
+                    with contextlib.suppress(RemotingError):
+                        await broker.push_reply(properties["REPLY_TO_CLIENT"], text, b"re:" + body)
+            seen = len(broker.received)
 
-        async def trouble(broker: ScriptedBroker) -> None:
-            while True:
-                await asyncio.sleep(source.uniform(1, 6))
-                if source.random() < 0.5:
-                    broker.go_deaf()
-                else:
-                    await broker.stop()
-                    await asyncio.sleep(source.uniform(0, 3))
-                    await broker.start()
+    async def trouble(broker: ScriptedBroker) -> None:
+        while True:
+            await asyncio.sleep(source.uniform(1, 6))
+            if source.random() < 0.5:
+                broker.go_deaf()
+            else:
+                await broker.stop()
+                await asyncio.sleep(source.uniform(0, 3))
+                await broker.start()
 
-        async with scripted_cluster(simulation, brokers=2) as cluster:
-            cluster.name_server.route("c_REPLY_TOPIC", *cluster.brokers, queues=1)
-            beside = [
-                asyncio.create_task(work(broker))
-                for broker in cluster.brokers
-                for work in (reply_to_most, trouble)
-            ]
-            async with producer_of(cluster) as producer:
-                await asyncio.gather(*(ask(producer, number) for number in range(200)))
-                assert len(producer._started().instance.requests) == 0
-            for task in beside:
-                task.cancel()
-            await asyncio.wait(beside)
-        assert len(ends) == 200
-        assert ends.count(None) > 50
-
-    simulate(seed, main)
+    async with scripted_cluster(simulation, brokers=2) as cluster:
+        cluster.name_server.route("c_REPLY_TOPIC", *cluster.brokers, queues=1)
+        beside = [
+            asyncio.create_task(work(broker))
+            for broker in cluster.brokers
+            for work in (reply_to_most, trouble)
+        ]
+        async with producer_of(cluster) as producer:
+            await asyncio.gather(*(ask(producer, number) for number in range(200)))
+            assert len(producer._started().instance.requests) == 0
+        for task in beside:
+            task.cancel()
+        await asyncio.wait(beside)
+    assert len(ends) == 200
+    assert ends.count(None) > 50
 
 
 @in_loop(with_producer)

@@ -36,7 +36,7 @@ from turbopump.protocol.requests.clients import Heartbeat, UnregisterClient
 from turbopump.protocol.requests.namesrv import GetRouteInfo
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
 from turbopump.remoting.router import RequestContext
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 TEXT = bytes(random.Random(1).choices(b"abcdefgh ", k=20_000))
 
@@ -353,8 +353,9 @@ def test_hooks_see_the_names_that_the_user_gave_when_a_transaction_ends() -> Non
     ]
 
 
-def test_a_hook_may_forbid_and_one_that_fails_changes_nothing(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(simulated)
+async def test_a_hook_may_forbid_and_one_that_fails_changes_nothing(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Strict(SendHook):
         def forbid(self, context: SendContext) -> None:
@@ -364,40 +365,35 @@ def test_a_hook_may_forbid_and_one_that_fails_changes_nothing(
         def before(self, context: SendContext) -> None:
             raise RuntimeError("a bug of mine")
 
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, hooks=[Strict()]) as producer,
-        ):
-            with pytest.raises(MessageError, match="no secrets"):
-                await producer.send("orders", b"x", properties={"secret": "1"})
-            assert cluster.broker.requests(SendMessageV2) == []
-            await producer.send("orders", b"x")
-            await producer.send_oneway("orders", b"x")
-            await until(lambda: len(cluster.broker.requests(SendMessageV2)) == 2)
-
-    simulate(1, scenario)
+    async with (
+        scripted_cluster(simulation) as cluster,
+        producer_of(cluster, hooks=[Strict()]) as producer,
+    ):
+        with pytest.raises(MessageError, match="no secrets"):
+            await producer.send("orders", b"x", properties={"secret": "1"})
+        assert cluster.broker.requests(SendMessageV2) == []
+        await producer.send("orders", b"x")
+        await producer.send_oneway("orders", b"x")
+        await until(lambda: len(cluster.broker.requests(SendMessageV2)) == 2)
     assert "a bug of mine" in caplog.text
 
 
 @pytest.mark.parametrize("odd", [None, 5, ["a"], {5: "x"}, {"x": b"y"}])
-def test_a_hook_that_makes_the_properties_something_else_changes_nothing(
-    odd: Any, caplog: pytest.LogCaptureFixture
+@in_loop(simulated)
+async def test_a_hook_that_makes_the_properties_something_else_changes_nothing(
+    simulation: Simulation, /, odd: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Odd(SendHook):
         def before(self, context: SendContext) -> None:
             context.properties = odd
 
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, hooks=[Odd()]) as producer,
-        ):
-            result = await producer.send("orders", b"x", properties={"mine": "stays"})
-            stored = decode_entry(cluster.broker.entries["orders", result.queue.queue_id][0])
-            assert (stored.properties["mine"], stored.msg_id) == ("stays", result.msg_id)
-
-    simulate(1, scenario)
+    async with (
+        scripted_cluster(simulation) as cluster,
+        producer_of(cluster, hooks=[Odd()]) as producer,
+    ):
+        result = await producer.send("orders", b"x", properties={"mine": "stays"})
+        stored = decode_entry(cluster.broker.entries["orders", result.queue.queue_id][0])
+        assert (stored.properties["mine"], stored.msg_id) == ("stays", result.msg_id)
     assert "send hook's properties left out" in caplog.text
 
 

@@ -72,19 +72,17 @@ def test_where_it_is_denied_the_send_goes_on_and_one_warning_names_the_broker(
     assert "turbopump topic create fresh" in warning
 
 
-def test_a_broker_that_lets_nothing_be_inherited_is_not_asked(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(simulated)
+async def test_a_broker_that_lets_nothing_be_inherited_is_not_asked(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
+    with caplog.at_level(logging.WARNING, "turbopump.client"):
         async with (
             scripted_cluster(simulation, topic="TBW102") as cluster,
             producer_of(cluster) as producer,
         ):
             await producer.send("fresh", b"x")
             assert cluster.broker.requests(CreateTopic) == []
-
-    with caplog.at_level(logging.WARNING, "turbopump.client"):
-        simulate(1, scenario)
     assert "no broker lets new topics inherit" in caplog.text
 
 

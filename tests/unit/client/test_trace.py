@@ -31,7 +31,7 @@ from turbopump.message.codec import decode_entry
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import RequestCode, ResponseCode
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 
 def traces(cluster: ScriptedCluster, topic: str = TRACE_TOPIC) -> list[ReceivedMessage]:
@@ -170,17 +170,15 @@ async def test_what_failed_and_what_the_broker_does_not_want_traced_leaves_none(
         assert records(message)[0][2] == "north"
 
 
-def test_traces_that_cannot_be_sent_disturb_nobody(caplog) -> None:  # type: ignore[no-untyped-def]
-    async def scenario(simulation: Simulation) -> None:
-        async with (
-            scripted_cluster(simulation) as cluster,
-            producer_of(cluster, trace=True) as producer,
-        ):
-            for _ in range(30):
-                await producer.send("orders", b"x")
-            assert simulation.loop.time() < 5
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_traces_that_cannot_be_sent_disturb_nobody(simulation: Simulation, /, caplog) -> None:
+    async with (
+        scripted_cluster(simulation) as cluster,
+        producer_of(cluster, trace=True) as producer,
+    ):
+        for _ in range(30):
+            await producer.send("orders", b"x")
+        assert simulation.loop.time() < 5
     assert caplog.text.count("traces not sent") == 1
 
 
@@ -304,35 +302,36 @@ def test_the_keys_of_a_trace_message_fit_its_properties_however_many_or_long() -
     ]
 
 
-def test_a_record_that_is_refused_takes_no_others_with_it(caplog) -> None:  # type: ignore[no-untyped-def]
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster:
-            cluster.name_server.route(TRACE_TOPIC, cluster.broker)
-            async with producer_of(cluster, trace=True) as producer:
-                assert producer._tracing is not None
-                for i in range(7):
-                    name = "not\x01text" if i == 3 else f"m{i}"
-                    producer._tracing.dispatcher.append(Traced("orders", name), f"r{i}\x02")
-            assert sorted(key for message in traces(cluster) for key in message.keys) == [
-                "m0",
-                "m1",
-                "m2",
-                "m4",
-                "m5",
-                "m6",
-            ]
-            cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(
-                refusal(ResponseCode.MESSAGE_ILLEGAL)
-            )
-            async with producer_of(cluster, trace=True) as producer:
-                assert producer._tracing is not None
-                for i in range(2):
-                    producer._tracing.dispatcher.append(Traced("orders", f"n{i}"), f"r{i}\x02")
-            assert [
-                message.keys for message in traces(cluster) if message.keys[0].startswith("n")
-            ] == [["n0"], ["n1"]]
-
-    simulate(1, scenario)
+@in_loop(simulated)
+async def test_a_record_that_is_refused_takes_no_others_with_it(
+    simulation: Simulation, /, caplog
+) -> None:
+    async with scripted_cluster(simulation) as cluster:
+        cluster.name_server.route(TRACE_TOPIC, cluster.broker)
+        async with producer_of(cluster, trace=True) as producer:
+            assert producer._tracing is not None
+            for i in range(7):
+                name = "not\x01text" if i == 3 else f"m{i}"
+                producer._tracing.dispatcher.append(Traced("orders", name), f"r{i}\x02")
+        assert sorted(key for message in traces(cluster) for key in message.keys) == [
+            "m0",
+            "m1",
+            "m2",
+            "m4",
+            "m5",
+            "m6",
+        ]
+        cluster.broker.script[RequestCode.SEND_MESSAGE_V2].append(
+            refusal(ResponseCode.MESSAGE_ILLEGAL)
+        )
+        async with producer_of(cluster, trace=True) as producer:
+            assert producer._tracing is not None
+            for i in range(2):
+                producer._tracing.dispatcher.append(Traced("orders", f"n{i}"), f"r{i}\x02")
+        assert [message.keys for message in traces(cluster) if message.keys[0].startswith("n")] == [
+            ["n0"],
+            ["n1"],
+        ]
     assert caplog.text.count("traces not sent") == 1
 
 

@@ -89,10 +89,11 @@ async def test_a_oneway_request_gets_no_answer_even_if_it_fails() -> None:
         assert answer.opaque == 4
 
 
-def test_a_failing_handler_answers_one_without_a_traceback(
+@in_loop
+async def test_a_failing_handler_answers_one_without_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scene() -> None:
+    with caplog.at_level(logging.ERROR):
         async with serving(answering()) as (_, host, port), raw_peer(host, port) as peer:
             peer.write(frame(GetMaxOffset(topic="T", queue_id=0), 1), frame(MIN, 2))
             failed, following = await peer.read(), await peer.read()
@@ -104,9 +105,6 @@ def test_a_failing_handler_answers_one_without_a_traceback(
                 "server's log has the details"
             )
             assert following.code == 0
-
-    with caplog.at_level(logging.ERROR):
-        asyncio.run(scene())
     assert "secret" in caplog.text, "the log has it"
 
 

@@ -174,25 +174,25 @@ async def test_of_several_saves_under_way_the_last_one_counts(simulation: Simula
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_power_cut_during_a_save_leaves_the_old_or_the_new(seed: int) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        disk = simulation.disk("h")
-        path = Path("/c/t.json")
-        one = JsonTable(disk.mount(), path, list[str]().append)
-        one.load(json.loads, dict)
-        for number in range(3):
-            one.save(b'{"n":%d}' % number)
-            await asyncio.sleep(1)
-        disk.on_power_cut = None
-        disk.cut_power_at(nth=seed % 6 + 1)
-        one.save(b'{"n":3}')
+@in_loop(simulated)
+async def test_a_power_cut_during_a_save_leaves_the_old_or_the_new(
+    simulation: Simulation, /, seed: int
+) -> None:
+    disk = simulation.disk("h")
+    path = Path("/c/t.json")
+    one = JsonTable(disk.mount(), path, list[str]().append)
+    one.load(json.loads, dict)
+    for number in range(3):
+        one.save(b'{"n":%d}' % number)
         await asyncio.sleep(1)
-        if disk.mounted is not None:
-            disk.power_cut()
-        found = JsonTable(disk.mount(), path, list[str]().append).load(json.loads, dict)
-        assert found in ({"n": 2}, {"n": 3})
-
-    simulate(seed, scenario)
+    disk.on_power_cut = None
+    disk.cut_power_at(nth=seed % 6 + 1)
+    one.save(b'{"n":3}')
+    await asyncio.sleep(1)
+    if disk.mounted is not None:
+        disk.power_cut()
+    found = JsonTable(disk.mount(), path, list[str]().append).load(json.loads, dict)
+    assert found in ({"n": 2}, {"n": 3})
 
 
 @pytest.mark.parametrize("nth", range(1, 10))

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.loops import in_loop
 
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
@@ -37,19 +38,20 @@ def test_it_is_ready_in_well_under_a_second() -> None:
     assert min(asyncio.run(main()) for _ in range(3)) < 0.5
 
 
-def test_nothing_is_left_behind() -> None:
-    async def main() -> tuple[Path, set[str]]:
-        before = asyncio.all_tasks()
-        async with running_broker() as rocketmq:
-            assert rocketmq.directory.is_dir()
-            addresses = (rocketmq.namesrv, rocketmq.broker_address)
-        for address in addresses:
-            host, port = address.split(":")
-            with pytest.raises(ConnectionRefusedError):
-                await asyncio.open_connection(host, int(port))
-        return rocketmq.directory, {task.get_name() for task in asyncio.all_tasks() - before}
-
-    directory, tasks = asyncio.run(main())
+@in_loop
+async def test_nothing_is_left_behind() -> None:
+    before = asyncio.all_tasks()
+    async with running_broker() as rocketmq:
+        assert rocketmq.directory.is_dir()
+        addresses = (rocketmq.namesrv, rocketmq.broker_address)
+    for address in addresses:
+        host, port = address.split(":")
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(host, int(port))
+    directory, tasks = (
+        rocketmq.directory,
+        {task.get_name() for task in asyncio.all_tasks() - before},
+    )
     assert not directory.exists()
     assert tasks == set()
 

@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
+from tests.loops import in_loop
 
 from turbopump.testing.simulated_loop import (
     DeadlockError,
@@ -23,43 +24,37 @@ from turbopump.testing.simulated_process import ProcessKilled
 T = TypeVar("T")
 
 
-def run(main: Coroutine[Any, Any, T], seed: int = 1) -> T:
-    return run_in(SimulatedLoop(seed), main)
+def run(story: Callable[[], Coroutine[Any, Any, T]], seed: int = 1) -> T:
+    return run_in(SimulatedLoop(seed), story())
 
 
-def test_a_virtual_day_passes_at_once() -> None:
-    async def main() -> float:
-        await asyncio.sleep(24 * 3600)
-        return asyncio.get_running_loop().time()
-
-    assert run(main()) == 24 * 3600
+@in_loop(run)
+async def test_a_virtual_day_passes_at_once() -> None:
+    await asyncio.sleep(24 * 3600)
+    assert asyncio.get_running_loop().time() == 24 * 3600
 
 
-def test_timers_fire_in_order_of_their_time_and_a_cancelled_one_does_not() -> None:
-    async def main() -> list[str]:
-        loop = asyncio.get_running_loop()
-        fired: list[str] = []
-        loop.call_later(3, fired.append, "three")
-        loop.call_later(1, fired.append, "one")
-        loop.call_later(2, fired.append, "two").cancel()
-        await asyncio.sleep(5)
-        return fired
-
-    assert run(main()) == ["one", "three"]
+@in_loop(run)
+async def test_timers_fire_in_order_of_their_time_and_a_cancelled_one_does_not() -> None:
+    loop = asyncio.get_running_loop()
+    fired: list[str] = []
+    loop.call_later(3, fired.append, "three")
+    loop.call_later(1, fired.append, "one")
+    loop.call_later(2, fired.append, "two").cancel()
+    await asyncio.sleep(5)
+    assert fired == ["one", "three"]
 
 
-def test_hundreds_of_cancelled_timers_are_forgotten_and_the_living_ones_fire() -> None:
-    async def main() -> int:
-        loop = asyncio.get_running_loop()
-        fired: list[int] = []
-        for number in range(300):
-            timer = loop.call_later(number, fired.append, number)
-            if number % 3:
-                timer.cancel()
-        await asyncio.sleep(1000)
-        return len(fired)
-
-    assert run(main()) == 100
+@in_loop(run)
+async def test_hundreds_of_cancelled_timers_are_forgotten_and_the_living_ones_fire() -> None:
+    loop = asyncio.get_running_loop()
+    fired: list[int] = []
+    for number in range(300):
+        timer = loop.call_later(number, fired.append, number)
+        if number % 3:
+            timer.cancel()
+    await asyncio.sleep(1000)
+    assert len(fired) == 100
 
 
 async def interleaved() -> str:
@@ -77,8 +72,8 @@ async def interleaved() -> str:
 
 
 def test_the_same_seed_gives_the_same_order_and_other_seeds_other_orders() -> None:
-    orders = [run(interleaved(), seed) for seed in range(20)]
-    assert orders == [run(interleaved(), seed) for seed in range(20)]
+    orders = [run(interleaved, seed) for seed in range(20)]
+    assert orders == [run(interleaved, seed) for seed in range(20)]
     assert len(set(orders)) > 10
 
 
@@ -98,7 +93,7 @@ def test_what_one_callback_schedules_runs_in_the_order_it_was_scheduled() -> Non
         return mine, others
 
     for seed in range(20):
-        assert run(main(), seed) == (list(range(10)), list(range(10)))
+        assert run(main, seed) == (list(range(10)), list(range(10)))
 
 
 def test_waiting_for_what_nobody_will_do_is_a_deadlock_that_names_who_waits() -> None:
@@ -106,7 +101,7 @@ def test_waiting_for_what_nobody_will_do_is_a_deadlock_that_names_who_waits() ->
         await asyncio.get_running_loop().create_future()
 
     with pytest.raises(DeadlockError, match=r"waits_for_godot at .*test_simulated_loop\.py:\d+"):
-        run(waits_for_godot())
+        run(waits_for_godot)
 
 
 def test_callbacks_that_never_let_time_pass_are_a_livelock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +112,7 @@ def test_callbacks_that_never_let_time_pass_are_a_livelock(monkeypatch: pytest.M
 
     monkeypatch.setattr("turbopump.testing.simulated_loop.TURNS_PER_INSTANT_MAX", 100)
     with pytest.raises(LivelockError, match="100 turns at virtual second 0"):
-        run(spins())
+        run(spins)
 
 
 def test_an_exception_of_the_program_comes_out_and_leaves_nothing_behind() -> None:
@@ -128,7 +123,7 @@ def test_an_exception_of_the_program_comes_out_and_leaves_nothing_behind() -> No
         raise LookupError("mine")
 
     with pytest.raises(LookupError, match="mine"):
-        run(main())
+        run(main)
 
 
 def test_tasks_left_over_are_cancelled_and_run_their_finally() -> None:
@@ -146,7 +141,7 @@ def test_tasks_left_over_are_cancelled_and_run_their_finally() -> None:
         await asyncio.sleep(1)
         assert not task.done()
 
-    run(main())
+    run(main)
     assert ended == ["main", "stays"]
 
 
@@ -174,7 +169,7 @@ def test_what_a_seed_cannot_decide_is_refused(ask: Any) -> None:
             await answer
 
     with pytest.raises(ForbiddenInSimulationError, match="a simulation has no"):
-        run(main())
+        run(main)
 
 
 def test_a_call_from_another_thread_is_refused() -> None:
@@ -193,7 +188,7 @@ def test_a_call_from_another_thread_is_refused() -> None:
         thread.start()
         thread.join()
 
-    run(main())
+    run(main)
     assert len(refused) == 1
 
 
@@ -206,7 +201,7 @@ def test_a_thread_left_running_is_reported() -> None:
 
     try:
         with pytest.raises(ForbiddenInSimulationError, match="stray"):
-            run(main())
+            run(main)
     finally:
         release.set()
         thread.join()
@@ -237,71 +232,65 @@ def test_no_line_of_a_killed_process_runs_again_not_even_a_finally() -> None:
         await asyncio.sleep(60)
         return loop.time()
 
-    assert run(main()) == 63
+    assert run(main) == 63
     assert lines == []
 
 
-def test_a_paused_process_goes_on_where_it_was_and_in_order() -> None:
-    async def main() -> list[tuple[float, int]]:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SimulatedLoop)
-        process = loop.create_process("10.0.0.1")
-        seen: list[tuple[float, int]] = []
+@in_loop(run)
+async def test_a_paused_process_goes_on_where_it_was_and_in_order() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimulatedLoop)
+    process = loop.create_process("10.0.0.1")
+    seen: list[tuple[float, int]] = []
 
-        async def counts() -> None:
-            for number in range(4):
-                await asyncio.sleep(1)
-                seen.append((loop.time(), number))
-
-        outcome = process.start(counts())
-        loop.call_at(1.5, process.pause)
-        loop.call_at(10, process.resume)
-        await outcome
-        return seen
-
-    assert run(main()) == [(1.0, 0), (10.0, 1), (11.0, 2), (12.0, 3)]
-
-
-def test_cancelling_what_a_process_was_asked_to_do_cancels_its_task() -> None:
-    async def main() -> list[str]:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SimulatedLoop)
-        seen: list[str] = []
-
-        async def works() -> None:
-            try:
-                await asyncio.sleep(10)
-            except asyncio.CancelledError:
-                seen.append("cancelled")
-                raise
-
-        outcome = loop.create_process("10.0.0.1").start(works())
-        await asyncio.sleep(1)
-        outcome.cancel()
-        await asyncio.sleep(1)
-        return seen
-
-    assert run(main()) == ["cancelled"]
-
-
-def test_a_started_thing_hands_back_its_result_or_its_failure() -> None:
-    async def main() -> int:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SimulatedLoop)
-        process = loop.create_process("10.0.0.1")
-
-        async def answers() -> int:
+    async def counts() -> None:
+        for number in range(4):
             await asyncio.sleep(1)
-            return 42
+            seen.append((loop.time(), number))
 
-        async def fails() -> int:
-            raise LookupError("mine")
+    outcome = process.start(counts())
+    loop.call_at(1.5, process.pause)
+    loop.call_at(10, process.resume)
+    await outcome
+    assert seen == [(1.0, 0), (10.0, 1), (11.0, 2), (12.0, 3)]
 
-        with pytest.raises(LookupError, match="mine"):
-            await process.start(fails())
-        return await process.start(answers())
 
-    assert run(main()) == 42
+@in_loop(run)
+async def test_cancelling_what_a_process_was_asked_to_do_cancels_its_task() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimulatedLoop)
+    seen: list[str] = []
+
+    async def works() -> None:
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    outcome = loop.create_process("10.0.0.1").start(works())
+    await asyncio.sleep(1)
+    outcome.cancel()
+    await asyncio.sleep(1)
+    assert seen == ["cancelled"]
+
+
+@in_loop(run)
+async def test_a_started_thing_hands_back_its_result_or_its_failure() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimulatedLoop)
+    process = loop.create_process("10.0.0.1")
+
+    async def answers() -> int:
+        await asyncio.sleep(1)
+        return 42
+
+    async def fails() -> int:
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        await process.start(fails())
+    assert await process.start(answers()) == 42
 
 
 async def reference_run() -> None:

@@ -101,16 +101,14 @@ def play(scene: Callable[[Pair], Awaitable[T]], seed: int = 1, link: Link | None
     return run_in(loop, main())
 
 
-def test_bytes_go_there_and_back_and_take_their_time() -> None:
-    async def scene(pair: Pair) -> tuple[bytes, float]:
-        await pair.listen(echo=True)
-        client = await pair.connect()
-        before = pair.loop.time()
-        client.transport.write(b"ping")
-        await client.arrived.wait()
-        return client.received, pair.loop.time() - before
-
-    received, seconds = play(scene, link=Link(latency_min=0.1, latency_max=0.1))
+@in_loop(play, link=Link(latency_min=0.1, latency_max=0.1))
+async def test_bytes_go_there_and_back_and_take_their_time(pair: Pair, /) -> None:
+    await pair.listen(echo=True)
+    client = await pair.connect()
+    before = pair.loop.time()
+    client.transport.write(b"ping")
+    await client.arrived.wait()
+    received, seconds = client.received, pair.loop.time() - before
     assert received == b"ping"
     assert seconds == pytest.approx(0.2)
 
@@ -192,103 +190,95 @@ async def test_port_zero_picks_a_free_one_and_a_foreign_address_cannot_be_bound(
         await pair.server_process.start(pair.loop.create_server(Recorder, A, 0))
 
 
-def test_wait_closed_waits_for_the_last_connection() -> None:
-    async def scene(pair: Pair) -> float:
-        await pair.listen()
-        client = await pair.connect()
-        pair.server.close()
-        pair.loop.call_later(50, client.transport.close)
-        await pair.server.wait_closed()
-        return pair.loop.time()
-
-    assert play(scene) == pytest.approx(50, abs=1)
+@in_loop(play)
+async def test_wait_closed_waits_for_the_last_connection(pair: Pair, /) -> None:
+    await pair.listen()
+    client = await pair.connect()
+    pair.server.close()
+    pair.loop.call_later(50, client.transport.close)
+    await pair.server.wait_closed()
+    assert pair.loop.time() == pytest.approx(50, abs=1)
 
 
-def test_a_writer_who_overruns_the_other_is_paused_and_resumed() -> None:
-    async def scene(pair: Pair) -> tuple[list[object], int]:
-        await pair.listen()
-        client = await pair.connect()
-        await asyncio.sleep(1)
-        server = pair.accepted[0]
-        server.transport.pause_reading()
-        assert not server.transport.is_reading()
-        client.transport.write(b"x" * (SEND_WINDOW + 64 * 1024))
-        assert client.events == ["made"]
-        client.transport.write(b"y")
-        assert client.events == ["made", "pause"]
-        assert client.transport.get_write_buffer_size() == 64 * 1024 + 1
-        await asyncio.sleep(10)
-        assert server.received == b""
-        server.transport.resume_reading()
-        await asyncio.sleep(10)
-        return client.events, len(server.received)
-
-    events, size = play(scene)
+@in_loop(play)
+async def test_a_writer_who_overruns_the_other_is_paused_and_resumed(pair: Pair, /) -> None:
+    await pair.listen()
+    client = await pair.connect()
+    await asyncio.sleep(1)
+    server = pair.accepted[0]
+    server.transport.pause_reading()
+    assert not server.transport.is_reading()
+    client.transport.write(b"x" * (SEND_WINDOW + 64 * 1024))
+    assert client.events == ["made"]
+    client.transport.write(b"y")
+    assert client.events == ["made", "pause"]
+    assert client.transport.get_write_buffer_size() == 64 * 1024 + 1
+    await asyncio.sleep(10)
+    assert server.received == b""
+    server.transport.resume_reading()
+    await asyncio.sleep(10)
+    events, size = client.events, len(server.received)
     assert events == ["made", "pause", "resume"]
     assert size == SEND_WINDOW + 64 * 1024 + 1
 
 
-def test_close_sends_what_is_buffered_and_abort_does_not() -> None:
-    async def scene(pair: Pair) -> tuple[int, int]:
-        await pair.listen()
-        closing, aborting = await pair.connect(), await pair.connect()
-        for client in (closing, aborting):
-            client.transport.write(b"x" * (2 * SEND_WINDOW))
-        closing.transport.close()
-        aborting.transport.abort()
-        assert closing.transport.is_closing()
-        assert aborting.events == ["made", "pause"]  # not from within the call
-        assert await closing.lost is None
-        assert await aborting.lost is None
-        await asyncio.sleep(1)
-        closed, aborted = pair.accepted
-        return len(closed.received), len(aborted.received)
-
-    assert play(scene) == (2 * SEND_WINDOW, SEND_WINDOW)
+@in_loop(play)
+async def test_close_sends_what_is_buffered_and_abort_does_not(pair: Pair, /) -> None:
+    await pair.listen()
+    closing, aborting = await pair.connect(), await pair.connect()
+    for client in (closing, aborting):
+        client.transport.write(b"x" * (2 * SEND_WINDOW))
+    closing.transport.close()
+    aborting.transport.abort()
+    assert closing.transport.is_closing()
+    assert aborting.events == ["made", "pause"]  # not from within the call
+    assert await closing.lost is None
+    assert await aborting.lost is None
+    await asyncio.sleep(1)
+    closed, aborted = pair.accepted
+    assert (len(closed.received), len(aborted.received)) == (2 * SEND_WINDOW, SEND_WINDOW)
 
 
-def test_after_eof_the_other_direction_stays_open_if_the_protocol_wants() -> None:
-    async def scene(pair: Pair) -> tuple[list[object], bytes]:
-        await pair.listen(keep_open=True)
-        client = await pair.connect()
-        client.transport.write(b"question")
-        client.transport.write_eof()
-        with pytest.raises(RuntimeError, match="after write_eof"):
-            client.transport.write(b"more")
-        await asyncio.sleep(1)
-        server = pair.accepted[0]
-        server.transport.write(b"answer")
-        server.transport.close()
-        await client.lost
-        return server.events, client.received
-
-    events, answer = play(scene)
+@in_loop(play)
+async def test_after_eof_the_other_direction_stays_open_if_the_protocol_wants(
+    pair: Pair, /
+) -> None:
+    await pair.listen(keep_open=True)
+    client = await pair.connect()
+    client.transport.write(b"question")
+    client.transport.write_eof()
+    with pytest.raises(RuntimeError, match="after write_eof"):
+        client.transport.write(b"more")
+    await asyncio.sleep(1)
+    server = pair.accepted[0]
+    server.transport.write(b"answer")
+    server.transport.close()
+    await client.lost
+    events, answer = server.events, client.received
     assert events == ["made", b"question", "eof", ("lost", type(None))]
     assert answer == b"answer"
 
 
-def test_writing_to_one_who_has_closed_is_answered_by_a_reset() -> None:
-    async def scene(pair: Pair) -> Exception | None:
-        await pair.listen()
-        client = await pair.connect(keep_open=True)
-        await asyncio.sleep(1)
-        pair.accepted[0].transport.close()
-        await asyncio.sleep(1)
-        client.transport.write(b"too late")
-        return await client.lost
-
-    assert isinstance(play(scene), ConnectionResetError)
+@in_loop(play)
+async def test_writing_to_one_who_has_closed_is_answered_by_a_reset(pair: Pair, /) -> None:
+    await pair.listen()
+    client = await pair.connect(keep_open=True)
+    await asyncio.sleep(1)
+    pair.accepted[0].transport.close()
+    await asyncio.sleep(1)
+    client.transport.write(b"too late")
+    assert isinstance(await client.lost, ConnectionResetError)
 
 
-def test_a_reset_reaches_both_ends() -> None:
-    async def scene(pair: Pair) -> list[Exception | None]:
-        await pair.listen()
-        client = await pair.connect()
-        await asyncio.sleep(1)
-        assert pair.network.reset(A, B) == 1
-        return [await client.lost, await pair.accepted[0].lost]
-
-    assert [type(failure) for failure in play(scene)] == [ConnectionResetError] * 2
+@in_loop(play)
+async def test_a_reset_reaches_both_ends(pair: Pair, /) -> None:
+    await pair.listen()
+    client = await pair.connect()
+    await asyncio.sleep(1)
+    assert pair.network.reset(A, B) == 1
+    assert [type(failure) for failure in [await client.lost, await pair.accepted[0].lost]] == [
+        ConnectionResetError
+    ] * 2
 
 
 @in_loop(play)
@@ -321,51 +311,47 @@ def test_a_cut_that_never_heals_ends_in_a_timeout() -> None:
     assert seconds == pytest.approx(900, abs=1)
 
 
-def test_a_connection_attempt_waits_for_a_cut_to_heal_but_not_for_ever() -> None:
-    async def scene(pair: Pair) -> float:
-        await pair.listen()
-        pair.network.cut(B, A)
-        with pytest.raises(TimeoutError, match="Connect call failed"):
-            await pair.connect()
-        started = pair.loop.time()
-        pair.loop.call_later(20, pair.network.heal, B, A)
+@in_loop(play)
+async def test_a_connection_attempt_waits_for_a_cut_to_heal_but_not_for_ever(pair: Pair, /) -> None:
+    await pair.listen()
+    pair.network.cut(B, A)
+    with pytest.raises(TimeoutError, match="Connect call failed"):
         await pair.connect()
-        return pair.loop.time() - started
+    started = pair.loop.time()
+    pair.loop.call_later(20, pair.network.heal, B, A)
+    await pair.connect()
+    assert pair.loop.time() - started == pytest.approx(20, abs=1)
 
-    assert play(scene) == pytest.approx(20, abs=1)
 
-
-def test_a_killed_process_resets_its_peers_and_frees_its_port() -> None:
-    async def scene(pair: Pair) -> Exception | None:
-        await pair.listen()
-        client = await pair.connect()
-        await asyncio.sleep(1)
-        pair.server_process.kill()
-        failure = await client.lost
-        with pytest.raises(ConnectionRefusedError):
-            await pair.connect()
-        pair.server_process = pair.loop.create_process(B)
-        await pair.listen()
+@in_loop(play)
+async def test_a_killed_process_resets_its_peers_and_frees_its_port(pair: Pair, /) -> None:
+    await pair.listen()
+    client = await pair.connect()
+    await asyncio.sleep(1)
+    pair.server_process.kill()
+    failure = await client.lost
+    with pytest.raises(ConnectionRefusedError):
         await pair.connect()
-        assert pair.accepted[0].events == ["made"]
-        return failure
+    pair.server_process = pair.loop.create_process(B)
+    await pair.listen()
+    await pair.connect()
+    assert pair.accepted[0].events == ["made"]
+    assert isinstance(failure, ConnectionResetError)
 
-    assert isinstance(play(scene), ConnectionResetError)
 
-
-def test_a_power_cut_says_nothing_and_the_restarted_host_answers_by_a_reset() -> None:
-    async def scene(pair: Pair) -> float:
-        await pair.listen()
-        client = await pair.connect()
-        await asyncio.sleep(1)
-        pair.network.silence(B)
-        pair.server_process.kill()
-        client.transport.write(b"anyone?")
-        pair.loop.call_later(60, pair.network.unsilence, B)
-        assert isinstance(await client.lost, ConnectionResetError)
-        return pair.loop.time()
-
-    assert play(scene) == pytest.approx(61, abs=1)
+@in_loop(play)
+async def test_a_power_cut_says_nothing_and_the_restarted_host_answers_by_a_reset(
+    pair: Pair, /
+) -> None:
+    await pair.listen()
+    client = await pair.connect()
+    await asyncio.sleep(1)
+    pair.network.silence(B)
+    pair.server_process.kill()
+    client.transport.write(b"anyone?")
+    pair.loop.call_later(60, pair.network.unsilence, B)
+    assert isinstance(await client.lost, ConnectionResetError)
+    assert pair.loop.time() == pytest.approx(61, abs=1)
 
 
 @in_loop(play)
@@ -406,7 +392,8 @@ def test_an_exception_in_data_received_ends_that_connection_and_is_reported() ->
     assert [report["message"] for report in reports] == ["Fatal error: protocol callback failed."]
 
 
-def test_a_buffered_protocol_gets_its_bytes_through_its_own_buffer() -> None:
+@in_loop(play)
+async def test_a_buffered_protocol_gets_its_bytes_through_its_own_buffer(pair: Pair, /) -> None:
     class Buffered(asyncio.BufferedProtocol):
         def __init__(self) -> None:
             self.buffer = bytearray(3)
@@ -418,35 +405,32 @@ def test_a_buffered_protocol_gets_its_bytes_through_its_own_buffer() -> None:
         def buffer_updated(self, nbytes: int) -> None:
             self.received += self.buffer[:nbytes]
 
-    async def scene(pair: Pair) -> bytes:
-        accepted: list[Buffered] = []
+    accepted: list[Buffered] = []
 
-        def accept() -> Buffered:
-            accepted.append(Buffered())
-            return accepted[-1]
+    def accept() -> Buffered:
+        accepted.append(Buffered())
+        return accepted[-1]
 
-        await pair.server_process.start(pair.loop.create_server(accept, B, PORT))
-        client = await pair.connect()
-        client.transport.writelines([b"abcd", bytearray(b"efg"), memoryview(b"h")])
-        await asyncio.sleep(1)
-        return accepted[0].received
-
-    assert play(scene) == b"abcdefgh"
+    await pair.server_process.start(pair.loop.create_server(accept, B, PORT))
+    client = await pair.connect()
+    client.transport.writelines([b"abcd", bytearray(b"efg"), memoryview(b"h")])
+    await asyncio.sleep(1)
+    assert accepted[0].received == b"abcdefgh"
 
 
-def test_streams_work_over_it_and_a_program_without_processes_lives_on_loopback() -> None:
-    async def scene(pair: Pair) -> bytes:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write((await reader.readline()).upper())
-            await writer.drain()
-            writer.close()
-
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        reader, writer = await asyncio.open_connection("localhost", port)
-        writer.write(b"hello\n")
-        line = await reader.readline()
+@in_loop(play)
+async def test_streams_work_over_it_and_a_program_without_processes_lives_on_loopback(
+    pair: Pair, /
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write((await reader.readline()).upper())
+        await writer.drain()
         writer.close()
-        return line
 
-    assert play(scene) == b"HELLO\n"
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    reader, writer = await asyncio.open_connection("localhost", port)
+    writer.write(b"hello\n")
+    line = await reader.readline()
+    writer.close()
+    assert line == b"HELLO\n"

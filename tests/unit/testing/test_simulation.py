@@ -5,6 +5,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.loops import in_loop, simulated
 
 from turbopump.testing.simulated_process import ProcessKilled
 from turbopump.testing.simulation import START_MS, Simulation, run_simulation, simulate
@@ -13,56 +14,54 @@ HOST = "10.0.0.1"
 FILE = Path("/data/file")
 
 
-def test_a_power_cut_takes_process_network_and_unsynced_data_and_a_boot_returns_all() -> None:
-    async def scenario(simulation: Simulation) -> tuple[bytes | None, bool]:
+@in_loop(simulated)
+async def test_a_power_cut_takes_process_network_and_unsynced_data_and_a_boot_returns_all(
+    simulation: Simulation, /
+) -> None:
+    mount = simulation.disk(HOST).mount()
+    mount.make_directory(FILE.parent)
+    mount.write_file(FILE, b"synced")
+    process = simulation.boot(HOST)
+    outcome = process.start(asyncio.sleep(100))
+    simulation.end(HOST, power_cut=True)
+    with pytest.raises(ProcessKilled):
+        await outcome
+    cut = simulation.network.link("10.0.0.2", HOST).cut
+    simulation.boot(HOST)
+    assert not simulation.network.link("10.0.0.2", HOST).cut
+    assert (simulation.disk(HOST).mount().read_file(FILE), cut) == (b"synced", True)
+
+
+@in_loop(simulated)
+async def test_a_kill_leaves_the_machine_and_what_was_written(simulation: Simulation, /) -> None:
+    segment_path = FILE.with_name("segment")
+    mount = simulation.disk(HOST).mount()
+    mount.make_directory(FILE.parent)
+    mount.create_segment(segment_path, 512).buffer[0:4] = b"data"
+    simulation.boot(HOST)
+    simulation.end(HOST, power_cut=False)
+    simulation.end(HOST, power_cut=False)  # dead already
+    simulation.boot(HOST)
+    assert simulation.disk(HOST).mount().open_segment(segment_path).read(0, 4) == b"data"
+
+
+@in_loop(simulated)
+async def test_a_power_cut_in_the_middle_of_an_operation_kills_the_process_there(
+    simulation: Simulation, /
+) -> None:
+    reached: list[str] = []
+
+    async def writes() -> None:
         mount = simulation.disk(HOST).mount()
         mount.make_directory(FILE.parent)
-        mount.write_file(FILE, b"synced")
-        process = simulation.boot(HOST)
-        outcome = process.start(asyncio.sleep(100))
-        simulation.end(HOST, power_cut=True)
-        with pytest.raises(ProcessKilled):
-            await outcome
-        cut = simulation.network.link("10.0.0.2", HOST).cut
-        simulation.boot(HOST)
-        assert not simulation.network.link("10.0.0.2", HOST).cut
-        return simulation.disk(HOST).mount().read_file(FILE), cut
+        reached.append("before")
+        mount.write_file(FILE, b"data")
+        reached.append("after")
 
-    assert simulate(1, scenario) == (b"synced", True)
-
-
-def test_a_kill_leaves_the_machine_and_what_was_written() -> None:
-    async def scenario(simulation: Simulation) -> bool:
-        segment_path = FILE.with_name("segment")
-        mount = simulation.disk(HOST).mount()
-        mount.make_directory(FILE.parent)
-        mount.create_segment(segment_path, 512).buffer[0:4] = b"data"
-        simulation.boot(HOST)
-        simulation.end(HOST, power_cut=False)
-        simulation.end(HOST, power_cut=False)  # dead already
-        simulation.boot(HOST)
-        return simulation.disk(HOST).mount().open_segment(segment_path).read(0, 4) == b"data"
-
-    assert simulate(1, scenario)
-
-
-def test_a_power_cut_in_the_middle_of_an_operation_kills_the_process_there() -> None:
-    async def scenario(simulation: Simulation) -> list[str]:
-        reached: list[str] = []
-
-        async def writes() -> None:
-            mount = simulation.disk(HOST).mount()
-            mount.make_directory(FILE.parent)
-            reached.append("before")
-            mount.write_file(FILE, b"data")
-            reached.append("after")
-
-        simulation.disk(HOST).cut_power_at("sync")
-        with pytest.raises(ProcessKilled):
-            await simulation.boot(HOST).start(writes())
-        return reached
-
-    assert simulate(1, scenario) == ["before"]
+    simulation.disk(HOST).cut_power_at("sync")
+    with pytest.raises(ProcessKilled):
+        await simulation.boot(HOST).start(writes())
+    assert reached == ["before"]
 
 
 def test_an_exception_that_nobody_catches_fails_the_run() -> None:
@@ -78,14 +77,16 @@ def test_an_exception_that_nobody_catches_fails_the_run() -> None:
     assert any("Exception in callback" in note for note in failure.value.__notes__)
 
 
-def test_each_host_has_a_clock_that_jumps_alone() -> None:
-    async def scenario(simulation: Simulation) -> tuple[int, int, float]:
-        simulation.clock(HOST).jump(-5000)
-        await asyncio.sleep(10)
-        clock = simulation.clock(HOST)
-        return clock.now_ms(), simulation.clock("10.0.0.2").now_ms(), clock.monotonic()
-
-    assert simulate(1, scenario) == (START_MS + 5000, START_MS + 10_000, 10.0)
+@in_loop(simulated)
+async def test_each_host_has_a_clock_that_jumps_alone(simulation: Simulation, /) -> None:
+    simulation.clock(HOST).jump(-5000)
+    await asyncio.sleep(10)
+    clock = simulation.clock(HOST)
+    assert (clock.now_ms(), simulation.clock("10.0.0.2").now_ms(), clock.monotonic()) == (
+        START_MS + 5000,
+        START_MS + 10_000,
+        10.0,
+    )
 
 
 def test_the_trace_is_written_to_the_file_that_is_asked_for(
