@@ -17,6 +17,7 @@ from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
 from tests.interop.conftest import skipping_without_tools
 from tests.interop.java_consumer import check_read, read_by_java
 from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS, letters, read_all
+from tests.loops import in_loop
 
 from turbopump import (
     AutoBatch,
@@ -94,63 +95,59 @@ def cluster(
             made.kill()
 
 
-def test_signed_requests_of_every_kind_are_taken(cluster: ApacheCluster) -> None:
-    async def story() -> None:
-        topic, body = "guarded", b"a letter \xc3\xbc " * 1000
-        settings = {"credentials": USER, "send_timeout": CALL_SECONDS}
-        async with (
-            Producer(cluster.namesrv, trace=True, **settings) as producer,  # type: ignore[arg-type]
-            Producer(cluster.namesrv, auto_batch=AutoBatch(), **settings) as batching,  # type: ignore[arg-type]
-            PullConsumer(cluster.namesrv, group="reader", credentials=USER) as reader,
-        ):
-            assert producer.client_id == reader.client_id
-            assert len(await producer.publish_queues(topic)) == 4  # the topic was made just now
-            sent = [await producer.send(topic, b"plain", keys="k1", properties={"name": "grün"})]
-            for kind in ("zlib", "lz4", "zstd"):
-                async with Producer(cluster.namesrv, compression=kind, **settings) as other:  # type: ignore[arg-type]
-                    sent.append(await other.send(topic, body))
-            sent.append(await producer.send_batch([Message(topic, f"b{i}") for i in range(3)]))
-            sent += await asyncio.gather(*(batching.send(topic, f"a{i}") for i in range(20)))
-            await producer.send_oneway(topic, b"oneway")
-            received = await read_all(reader, topic, 4 + 3 + 20 + 1)
-            bodies = sorted(message.body for message in received)
-            assert bodies == sorted(
-                [
-                    b"plain",
-                    body,
-                    body,
-                    body,
-                    b"oneway",
-                    *(b"b%d" % i for i in range(3)),
-                    *(b"a%d" % i for i in range(20)),
-                ]
-            )
-            places = {
-                (message.queue_id, message.queue_offset): message.msg_id for message in received
-            }
-            for result in sent[5:]:
-                assert places[result.queue.queue_id, result.queue_offset] == result.msg_id
-        async with PushConsumer(
-            cluster.namesrv,
-            group="traces",
-            topic=TRACE_TOPIC,
-            credentials=USER,
-            consume_from=ConsumeFrom.FIRST,
-        ) as traces:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                async for message in traces:
-                    if sent[0].msg_id in message.keys:
-                        fields = message.body.decode().split("\x02")[0].split("\x01")
-                        assert (fields[0], fields[2], fields[4], fields[5]) == (
-                            "Pub",
-                            "DefaultRegion",
-                            topic,
-                            sent[0].msg_id,
-                        )
-                        assert fields[12] == sent[0].offset_msg_id
-                        break
-
-    asyncio.run(story())
+@in_loop
+async def test_signed_requests_of_every_kind_are_taken(cluster: ApacheCluster) -> None:
+    topic, body = "guarded", b"a letter \xc3\xbc " * 1000
+    settings = {"credentials": USER, "send_timeout": CALL_SECONDS}
+    async with (
+        Producer(cluster.namesrv, trace=True, **settings) as producer,  # type: ignore[arg-type]
+        Producer(cluster.namesrv, auto_batch=AutoBatch(), **settings) as batching,  # type: ignore[arg-type]
+        PullConsumer(cluster.namesrv, group="reader", credentials=USER) as reader,
+    ):
+        assert producer.client_id == reader.client_id
+        assert len(await producer.publish_queues(topic)) == 4  # the topic was made just now
+        sent = [await producer.send(topic, b"plain", keys="k1", properties={"name": "grün"})]
+        for kind in ("zlib", "lz4", "zstd"):
+            async with Producer(cluster.namesrv, compression=kind, **settings) as other:  # type: ignore[arg-type]
+                sent.append(await other.send(topic, body))
+        sent.append(await producer.send_batch([Message(topic, f"b{i}") for i in range(3)]))
+        sent += await asyncio.gather(*(batching.send(topic, f"a{i}") for i in range(20)))
+        await producer.send_oneway(topic, b"oneway")
+        received = await read_all(reader, topic, 4 + 3 + 20 + 1)
+        bodies = sorted(message.body for message in received)
+        assert bodies == sorted(
+            [
+                b"plain",
+                body,
+                body,
+                body,
+                b"oneway",
+                *(b"b%d" % i for i in range(3)),
+                *(b"a%d" % i for i in range(20)),
+            ]
+        )
+        places = {(message.queue_id, message.queue_offset): message.msg_id for message in received}
+        for result in sent[5:]:
+            assert places[result.queue.queue_id, result.queue_offset] == result.msg_id
+    async with PushConsumer(
+        cluster.namesrv,
+        group="traces",
+        topic=TRACE_TOPIC,
+        credentials=USER,
+        consume_from=ConsumeFrom.FIRST,
+    ) as traces:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            async for message in traces:
+                if sent[0].msg_id in message.keys:
+                    fields = message.body.decode().split("\x02")[0].split("\x01")
+                    assert (fields[0], fields[2], fields[4], fields[5]) == (
+                        "Pub",
+                        "DefaultRegion",
+                        topic,
+                        sent[0].msg_id,
+                    )
+                    assert fields[12] == sent[0].offset_msg_id
+                    break
 
 
 def test_javas_signed_consumer_reads_what_we_sent_signed(
@@ -177,15 +174,13 @@ def test_javas_signed_consumer_reads_what_we_sent_signed(
 @pytest.mark.parametrize(
     "credentials", [None, Credentials("rocketmq", "wrong"), Credentials("nobody", "12345678")]
 )
-def test_who_is_not_let_in_learns_what_to_check(
+@in_loop
+async def test_who_is_not_let_in_learns_what_to_check(
     cluster: ApacheCluster, credentials: Credentials | None
 ) -> None:
-    async def story() -> None:
-        async with Producer(
-            cluster.namesrv, credentials=credentials, send_timeout=CALL_SECONDS, retries=0
-        ) as producer:
-            with pytest.raises(SendError, match="credentials") as caught:
-                await producer.send("guarded-too", b"x")
-            assert "12345678" not in str(caught.value)
-
-    asyncio.run(story())
+    async with Producer(
+        cluster.namesrv, credentials=credentials, send_timeout=CALL_SECONDS, retries=0
+    ) as producer:
+        with pytest.raises(SendError, match="credentials") as caught:
+            await producer.send("guarded-too", b"x")
+        assert "12345678" not in str(caught.value)

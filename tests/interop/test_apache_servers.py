@@ -31,6 +31,7 @@ from tests.interop.our_clients import (
     settled,
 )
 from tests.interop.patient_apache import PATIENT
+from tests.loops import in_loop
 
 from turbopump import PullConsumer, PushConsumer, ReceivedMessage
 from turbopump.client.consumer.offsets import ConsumeFrom
@@ -77,286 +78,260 @@ def cluster(
     summary.append(f"apache-{request.param:10} {time.monotonic() - started:6.2f} s  {name}")
 
 
-def test_sends_arrive_whole_at_apaches_broker(cluster: ApacheCluster) -> None:
-    async def story() -> None:
-        sent = letters("sends", COUNT)
-        async with (
-            patient_producer(cluster.namesrv) as producer,
-            PullConsumer(cluster.namesrv, group="reader") as reader,
-        ):
-            results = await send_all(producer, sent)
-            received = await read_all(reader, "sends", len(sent))
-        check(sent, received, results)
-        check_queues(received, in_order=True)
-
-    asyncio.run(story())
+@in_loop
+async def test_sends_arrive_whole_at_apaches_broker(cluster: ApacheCluster) -> None:
+    sent = letters("sends", COUNT)
+    async with (
+        patient_producer(cluster.namesrv) as producer,
+        PullConsumer(cluster.namesrv, group="reader") as reader,
+    ):
+        results = await send_all(producer, sent)
+        received = await read_all(reader, "sends", len(sent))
+    check(sent, received, results)
+    check_queues(received, in_order=True)
 
 
-def test_many_sends_at_once_arrive_each_once(cluster: ApacheCluster) -> None:
-    async def story() -> None:
-        sent = letters("at-once", COUNT * 5)
-        async with (
-            patient_producer(cluster.namesrv) as producer,
-            PullConsumer(cluster.namesrv, group="reader") as reader,
-        ):
-            results = await asyncio.gather(*(producer.send(message) for message in sent))
-            received = await read_all(reader, "at-once", len(sent))
-        check(sent, received, results)
-        check_queues(received)
-
-    asyncio.run(story())
+@in_loop
+async def test_many_sends_at_once_arrive_each_once(cluster: ApacheCluster) -> None:
+    sent = letters("at-once", COUNT * 5)
+    async with (
+        patient_producer(cluster.namesrv) as producer,
+        PullConsumer(cluster.namesrv, group="reader") as reader,
+    ):
+        results = await asyncio.gather(*(producer.send(message) for message in sent))
+        received = await read_all(reader, "at-once", len(sent))
+    check(sent, received, results)
+    check_queues(received)
 
 
-def test_large_bodies_arrive_whole(cluster: ApacheCluster) -> None:
-    async def story() -> None:
-        sent = large_letters("large")
-        async with (
-            patient_producer(cluster.namesrv) as producer,
-            PullConsumer(cluster.namesrv, group="reader") as reader,
-        ):
-            results = await send_all(producer, sent)
-            received = await read_all(reader, "large", len(sent))
-        check(sent, received, results)
-
-    asyncio.run(story())
+@in_loop
+async def test_large_bodies_arrive_whole(cluster: ApacheCluster) -> None:
+    sent = large_letters("large")
+    async with (
+        patient_producer(cluster.namesrv) as producer,
+        PullConsumer(cluster.namesrv, group="reader") as reader,
+    ):
+        results = await send_all(producer, sent)
+        received = await read_all(reader, "large", len(sent))
+    check(sent, received, results)
 
 
-def test_oneway_messages_arrive(cluster: ApacheCluster) -> None:
-    async def story() -> None:
-        sent = letters("oneway", COUNT)
-        async with (
-            patient_producer(cluster.namesrv) as producer,
-            PullConsumer(cluster.namesrv, group="reader") as reader,
-        ):
-            await producer.send(sent[0])
-            for message in sent[1:]:
-                await producer.send_oneway(message)
-            received = await read_all(reader, "oneway", COUNT)
-        check(sent, received)
-        check_queues(received)
-
-    asyncio.run(story())
+@in_loop
+async def test_oneway_messages_arrive(cluster: ApacheCluster) -> None:
+    sent = letters("oneway", COUNT)
+    async with (
+        patient_producer(cluster.namesrv) as producer,
+        PullConsumer(cluster.namesrv, group="reader") as reader,
+    ):
+        await producer.send(sent[0])
+        for message in sent[1:]:
+            await producer.send_oneway(message)
+        received = await read_all(reader, "oneway", COUNT)
+    check(sent, received)
+    check_queues(received)
 
 
-def test_batches_arrive_in_order(cluster: ApacheCluster) -> None:
-    async def story() -> None:
-        sent, told = letters("batches", COUNT), set[str]()
-        async with (
-            patient_producer(cluster.namesrv) as producer,
-            PullConsumer(cluster.namesrv, group="reader") as reader,
-        ):
-            for start in range(0, COUNT, 20):
-                result = await producer.send_batch(sent[start : start + 20])
-                assert len(result.msg_ids) == 20
-                told.update(result.msg_ids)
-            received = await read_all(reader, "batches", len(sent))
-        assert {message.msg_id for message in received} == told, (
-            "Apache's broker has left each message the id that its sender was told"
-        )
-        check(sent, received)
-        check_queues(received, in_order=True)
-
-    asyncio.run(story())
+@in_loop
+async def test_batches_arrive_in_order(cluster: ApacheCluster) -> None:
+    sent, told = letters("batches", COUNT), set[str]()
+    async with (
+        patient_producer(cluster.namesrv) as producer,
+        PullConsumer(cluster.namesrv, group="reader") as reader,
+    ):
+        for start in range(0, COUNT, 20):
+            result = await producer.send_batch(sent[start : start + 20])
+            assert len(result.msg_ids) == 20
+            told.update(result.msg_ids)
+        received = await read_all(reader, "batches", len(sent))
+    assert {message.msg_id for message in received} == told, (
+        "Apache's broker has left each message the id that its sender was told"
+    )
+    check(sent, received)
+    check_queues(received, in_order=True)
 
 
-def test_a_chosen_queue_keeps_the_order(cluster: ApacheCluster) -> None:
-    async def story() -> None:
-        sent = letters("chosen", COUNT)
-        async with (
-            patient_producer(cluster.namesrv) as producer,
-            PullConsumer(cluster.namesrv, group="reader") as reader,
-        ):
-            first = await producer.send(sent[0])
-            queues = await producer.publish_queues("chosen")
-            assert len(queues) == 4
-            rest = await send_all(producer, sent[1:], queue=queues[2])
-            received = await read_all(reader, "chosen", len(sent))
-        check(sent, received, [first, *rest])
-        assert {result.queue for result in rest} == {queues[2]}
-        check_queues(received, in_order=True)
-
-    asyncio.run(story())
+@in_loop
+async def test_a_chosen_queue_keeps_the_order(cluster: ApacheCluster) -> None:
+    sent = letters("chosen", COUNT)
+    async with (
+        patient_producer(cluster.namesrv) as producer,
+        PullConsumer(cluster.namesrv, group="reader") as reader,
+    ):
+        first = await producer.send(sent[0])
+        queues = await producer.publish_queues("chosen")
+        assert len(queues) == 4
+        rest = await send_all(producer, sent[1:], queue=queues[2])
+        received = await read_all(reader, "chosen", len(sent))
+    check(sent, received, [first, *rest])
+    assert {result.queue for result in rest} == {queues[2]}
+    check_queues(received, in_order=True)
 
 
-def test_a_tag_filter_lets_only_its_tags_through(cluster: ApacheCluster) -> None:
-    async def story() -> None:
-        sent = letters("tags", COUNT)
-        wanted = [message for message in sent if message.tags in {"red", "blue"}]
-        received: list[ReceivedMessage] = []
-        async with patient_producer(cluster.namesrv) as producer:
-            await send_all(producer, sent)
+@in_loop
+async def test_a_tag_filter_lets_only_its_tags_through(cluster: ApacheCluster) -> None:
+    sent = letters("tags", COUNT)
+    wanted = [message for message in sent if message.tags in {"red", "blue"}]
+    received: list[ReceivedMessage] = []
+    async with patient_producer(cluster.namesrv) as producer:
+        await send_all(producer, sent)
+    async with PushConsumer(
+        cluster.namesrv,
+        group="tags",
+        topic="tags",
+        tags="red || blue",
+        consume_from=ConsumeFrom.FIRST,
+        handler=received.append,
+    ):
+        await eventually("all red and blue", lambda: len(received) >= len(wanted))
+    check(wanted, received)
+
+
+@in_loop
+async def test_a_consumer_gets_what_was_there_and_what_comes_later(cluster: ApacheCluster) -> None:
+    sent = letters("later", COUNT)
+    received: list[ReceivedMessage] = []
+    async with patient_producer(cluster.namesrv) as producer:
+        await send_all(producer, sent[: COUNT // 2])
         async with PushConsumer(
-            cluster.namesrv,
-            group="tags",
-            topic="tags",
-            tags="red || blue",
-            consume_from=ConsumeFrom.FIRST,
-            handler=received.append,
-        ):
-            await eventually("all red and blue", lambda: len(received) >= len(wanted))
-        check(wanted, received)
-
-    asyncio.run(story())
+            cluster.namesrv, group="later", topic="later", consume_from=ConsumeFrom.FIRST
+        ) as consumer:
+            async for message in consumer:
+                received.append(message)
+                if len(received) == COUNT // 2:
+                    await send_all(producer, sent[COUNT // 2 :])
+                if len(received) == COUNT:
+                    break
+    check(sent, received)
 
 
-def test_a_consumer_gets_what_was_there_and_what_comes_later(cluster: ApacheCluster) -> None:
-    async def story() -> None:
-        sent = letters("later", COUNT)
-        received: list[ReceivedMessage] = []
-        async with patient_producer(cluster.namesrv) as producer:
-            await send_all(producer, sent[: COUNT // 2])
-            async with PushConsumer(
-                cluster.namesrv, group="later", topic="later", consume_from=ConsumeFrom.FIRST
-            ) as consumer:
-                async for message in consumer:
-                    received.append(message)
-                    if len(received) == COUNT // 2:
-                        await send_all(producer, sent[COUNT // 2 :])
-                    if len(received) == COUNT:
-                        break
-        check(sent, received)
-
-    asyncio.run(story())
-
-
-def test_two_consumers_share_the_queues_and_one_inherits(cluster: ApacheCluster) -> None:
-    async def story() -> None:
-        sent = letters("shared", COUNT + 20)
-        boxes: tuple[list[ReceivedMessage], list[ReceivedMessage]] = ([], [])
-        async with patient_producer(cluster.namesrv) as producer:
-            await producer.send(sent[0])
-            one, two = (
-                PushConsumer(
-                    cluster.namesrv,
-                    group="shared",
-                    topic="shared",
-                    consume_from=ConsumeFrom.FIRST,
-                    handler=box.append,
-                )
-                for box in boxes
-            )
-            async with two:
-                async with one:
-                    await eventually("the first message", lambda: len(seen(*boxes)) == 1)
-                    await settled(cluster.broker, "shared", 1, one, two)
-                    await eventually("two queues each", lambda: two_each(one, two))
-                    await send_all(producer, sent[1:COUNT])
-                    await eventually("all so far", lambda: len(seen(*boxes)) == COUNT)
-                    await settled(cluster.broker, "shared", COUNT, one, two)
-                share = len(boxes[0])
-                await eventually("all queues", lambda: len(two.queues) == 4)
-                await send_all(producer, sent[COUNT:])
-                await eventually("the rest", lambda: len(seen(*boxes)) == COUNT + 20)
-        assert share > 1
-        assert len(boxes[0]) == share
-        check(sent, seen(*boxes))
-
+@in_loop
+async def test_two_consumers_share_the_queues_and_one_inherits(cluster: ApacheCluster) -> None:
     def seen(*boxes: list[ReceivedMessage]) -> list[ReceivedMessage]:
         return once(message for box in boxes for message in box)
 
     def two_each(one: PushConsumer, two: PushConsumer) -> bool:
         return len(one.queues) == len(two.queues) == 2 and not set(one.queues) & set(two.queues)
 
-    asyncio.run(story())
-
-
-def test_a_second_consumer_goes_on_where_the_first_committed(cluster: ApacheCluster) -> None:
-    async def story() -> None:
-        sent = letters("resumed", COUNT)
-        async with patient_producer(cluster.namesrv) as producer:
-            for part in (sent[: COUNT // 2], sent[COUNT // 2 :]):
-                await send_all(producer, part)
-                received: list[ReceivedMessage] = []
-                async with PushConsumer(
-                    cluster.namesrv,
-                    group="resumed",
-                    topic="resumed",
-                    consume_from=ConsumeFrom.FIRST,
-                    handler=received.append,
-                ) as consumer:
-                    await eventually(
-                        "this half", lambda box=received, half=part: len(box) >= len(half)
-                    )  # type: ignore[misc]
-                    await settled(
-                        cluster.broker, "resumed", int(part[-1].properties["n"]) + 1, consumer
-                    )
-                check(part, received)
-
-    asyncio.run(story())
-
-
-def test_pulls_filter_wait_and_keep_a_place(cluster: ApacheCluster) -> None:
-    async def story() -> None:
-        sent = letters("pulled", COUNT)
-        async with (
-            patient_producer(cluster.namesrv) as producer,
-            PullConsumer(cluster.namesrv, group="puller") as consumer,
-        ):
-            await producer.send(sent[0])
-            queue = (await producer.publish_queues("pulled"))[1]
-            await read_all(consumer, "pulled", 1)
-            end = await consumer.max_offset(queue)
-            waiting = asyncio.create_task(consumer.pull(queue, end, wait=CALL_SECONDS))
-            before = int(time.time() * 1000)
-            await producer.send(sent[1], queue=queue)
-            held = await waiting
-            assert held.status is PullStatus.FOUND
-            assert numbers(held.messages) == [1]
-
-            await send_all(producer, sent[2:], queue=queue)
-            await read_all(consumer, "pulled", COUNT)
-            green = await consumer.pull(queue, 0, tags="green")
-            assert set(numbers(green.messages)) <= {n for n in range(COUNT) if n % 3 == 1}
-            assert 1 in numbers(green.messages)
-            last = await consumer.max_offset(queue)
-            assert (await consumer.pull(queue, last)).status is PullStatus.NO_NEW_MESSAGE
-            assert (await consumer.pull(queue, last + 9)).status is PullStatus.OFFSET_ILLEGAL
-            assert await consumer.min_offset(queue) == 0
-            assert await consumer.offset_at(queue, before - 60_000) == 0
-
-            await consumer.commit(queue, 7)
-            assert await consumer.committed(queue) == 7
-
-    asyncio.run(story())
-
-
-def test_the_binary_header_form_is_spoken_too(cluster: ApacheCluster) -> None:
-    async def story() -> None:
-        client = RemotingClient(serialize_type=ROCKETMQ)
-        try:
-            command = await client.exchange(
-                cluster.namesrv, GetRouteInfo(topic="TBW102"), timeout=CALL_SECONDS
+    sent = letters("shared", COUNT + 20)
+    boxes: tuple[list[ReceivedMessage], list[ReceivedMessage]] = ([], [])
+    async with patient_producer(cluster.namesrv) as producer:
+        await producer.send(sent[0])
+        one, two = (
+            PushConsumer(
+                cluster.namesrv,
+                group="shared",
+                topic="shared",
+                consume_from=ConsumeFrom.FIRST,
+                handler=box.append,
             )
-            route = fastjson.decode(command.body, TopicRouteData)
-            assert cluster.broker in {
-                address for broker in route.broker_datas for address in broker.broker_addrs.values()
-            }
-            request = SendMessageV2(
-                producer_group="binary",
-                topic="binary",
-                default_topic="TBW102",
-                default_topic_queue_nums=4,
-                queue_id=1,
-                sys_flag=0,
-                born_timestamp=int(time.time() * 1000),
-                flag=0,
-                properties="n\x010\x02größe\x01漢字\x02",
-            )
-            reply = await client.call(cluster.broker, request, b"in binary", timeout=CALL_SECONDS)
-            assert (reply.queue_id, reply.queue_offset) == (1, 0)
-            asked = time.monotonic()
-            end = GetMaxOffset(topic="binary", queue_id=1)
-            while (await client.call(cluster.broker, end, timeout=CALL_SECONDS)).offset != 1:
-                # its queues come behind its answers
-                assert time.monotonic() - asked < PATIENCE_SECONDS
-        finally:
-            await client.close()
-        async with PullConsumer(cluster.namesrv, group="reader") as reader:
-            (message,) = await read_all(reader, "binary", 1)
-        assert message.body == b"in binary"
-        assert message.properties["größe"] == "漢字"
+            for box in boxes
+        )
+        async with two:
+            async with one:
+                await eventually("the first message", lambda: len(seen(*boxes)) == 1)
+                await settled(cluster.broker, "shared", 1, one, two)
+                await eventually("two queues each", lambda: two_each(one, two))
+                await send_all(producer, sent[1:COUNT])
+                await eventually("all so far", lambda: len(seen(*boxes)) == COUNT)
+                await settled(cluster.broker, "shared", COUNT, one, two)
+            share = len(boxes[0])
+            await eventually("all queues", lambda: len(two.queues) == 4)
+            await send_all(producer, sent[COUNT:])
+            await eventually("the rest", lambda: len(seen(*boxes)) == COUNT + 20)
+    assert share > 1
+    assert len(boxes[0]) == share
+    check(sent, seen(*boxes))
 
-    asyncio.run(story())
+
+@in_loop
+async def test_a_second_consumer_goes_on_where_the_first_committed(cluster: ApacheCluster) -> None:
+    sent = letters("resumed", COUNT)
+    async with patient_producer(cluster.namesrv) as producer:
+        for part in (sent[: COUNT // 2], sent[COUNT // 2 :]):
+            await send_all(producer, part)
+            received: list[ReceivedMessage] = []
+            async with PushConsumer(
+                cluster.namesrv,
+                group="resumed",
+                topic="resumed",
+                consume_from=ConsumeFrom.FIRST,
+                handler=received.append,
+            ) as consumer:
+                await eventually("this half", lambda box=received, half=part: len(box) >= len(half))  # type: ignore[misc]
+                await settled(
+                    cluster.broker, "resumed", int(part[-1].properties["n"]) + 1, consumer
+                )
+            check(part, received)
+
+
+@in_loop
+async def test_pulls_filter_wait_and_keep_a_place(cluster: ApacheCluster) -> None:
+    sent = letters("pulled", COUNT)
+    async with (
+        patient_producer(cluster.namesrv) as producer,
+        PullConsumer(cluster.namesrv, group="puller") as consumer,
+    ):
+        await producer.send(sent[0])
+        queue = (await producer.publish_queues("pulled"))[1]
+        await read_all(consumer, "pulled", 1)
+        end = await consumer.max_offset(queue)
+        waiting = asyncio.create_task(consumer.pull(queue, end, wait=CALL_SECONDS))
+        before = int(time.time() * 1000)
+        await producer.send(sent[1], queue=queue)
+        held = await waiting
+        assert held.status is PullStatus.FOUND
+        assert numbers(held.messages) == [1]
+
+        await send_all(producer, sent[2:], queue=queue)
+        await read_all(consumer, "pulled", COUNT)
+        green = await consumer.pull(queue, 0, tags="green")
+        assert set(numbers(green.messages)) <= {n for n in range(COUNT) if n % 3 == 1}
+        assert 1 in numbers(green.messages)
+        last = await consumer.max_offset(queue)
+        assert (await consumer.pull(queue, last)).status is PullStatus.NO_NEW_MESSAGE
+        assert (await consumer.pull(queue, last + 9)).status is PullStatus.OFFSET_ILLEGAL
+        assert await consumer.min_offset(queue) == 0
+        assert await consumer.offset_at(queue, before - 60_000) == 0
+
+        await consumer.commit(queue, 7)
+        assert await consumer.committed(queue) == 7
+
+
+@in_loop
+async def test_the_binary_header_form_is_spoken_too(cluster: ApacheCluster) -> None:
+    client = RemotingClient(serialize_type=ROCKETMQ)
+    try:
+        command = await client.exchange(
+            cluster.namesrv, GetRouteInfo(topic="TBW102"), timeout=CALL_SECONDS
+        )
+        route = fastjson.decode(command.body, TopicRouteData)
+        assert cluster.broker in {
+            address for broker in route.broker_datas for address in broker.broker_addrs.values()
+        }
+        request = SendMessageV2(
+            producer_group="binary",
+            topic="binary",
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=1,
+            sys_flag=0,
+            born_timestamp=int(time.time() * 1000),
+            flag=0,
+            properties="n\x010\x02größe\x01漢字\x02",
+        )
+        reply = await client.call(cluster.broker, request, b"in binary", timeout=CALL_SECONDS)
+        assert (reply.queue_id, reply.queue_offset) == (1, 0)
+        asked = time.monotonic()
+        end = GetMaxOffset(topic="binary", queue_id=1)
+        while (await client.call(cluster.broker, end, timeout=CALL_SECONDS)).offset != 1:
+            # its queues come behind its answers
+            assert time.monotonic() - asked < PATIENCE_SECONDS
+    finally:
+        await client.close()
+    async with PullConsumer(cluster.namesrv, group="reader") as reader:
+        (message,) = await read_all(reader, "binary", 1)
+    assert message.body == b"in binary"
+    assert message.properties["größe"] == "漢字"
 
 
 def test_our_topic_commands_create_list_and_route(cluster: ApacheCluster) -> None:

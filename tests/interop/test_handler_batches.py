@@ -5,7 +5,6 @@ afterwards the group stands at the end of every queue.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from tests.interop.our_clients import (
 )
 from tests.interop.patient_apache import patient_apache
 from tests.interop.test_pop import set_mode
+from tests.loops import in_loop
 
 from turbopump import ConsumeFrom, PullConsumer, PushConsumer
 from turbopump.client.consumer.delivery import Delivery
@@ -89,7 +89,8 @@ class Lists:
 
 
 @pytest.mark.parametrize("way", ["pulled", "in order"])
-def test_lists_over_apaches_broker_and_where_the_group_stands_afterwards(
+@in_loop
+async def test_lists_over_apaches_broker_and_where_the_group_stands_afterwards(
     way: str, apache: ApacheCluster, summary: list[str]
 ) -> None:
     started = time.monotonic()
@@ -97,40 +98,34 @@ def test_lists_over_apaches_broker_and_where_the_group_stands_afterwards(
     topic, group = f"lists-{way.replace(' ', '-')}", f"listers-{way.replace(' ', '-')}"
     lists = Lists(in_order=in_order)
     settings: dict[str, Any] = {"ordered": True, "suspend_time": 0.1} if in_order else {}
-
-    async def story() -> None:
-        await make_topics(apache.namesrv, apache.broker, topic)
-        async with patient_producer(apache.namesrv) as producer:
-            await send_all(producer, letters(topic, LETTERS))
-        async with PushConsumer(
-            *(apache.namesrv,),
-            group=group,
-            topic=topic,
-            handler=lists,
-            handler_batch=BATCH,
-            consume_from=ConsumeFrom.FIRST,
-            **settings,
-        ):
-            await eventually("all are handled", lambda: len(lists.handled) == LETTERS)
-        client = RemotingClient()
-        try:
-            async with PullConsumer(apache.namesrv, group=group) as reader:
-                ends = {
-                    queue: await reader.max_offset(queue) for queue in await reader.queues(topic)
-                }
-            assert sum(ends.values()) == LETTERS
-            places = {
-                queue: await committed(client, apache.broker, group, topic, queue.queue_id)
-                for queue in ends
-            }
-            assert places == ends
-            again = await committed(client, apache.broker, group, f"%RETRY%{group}", 0)
-        finally:
-            await client.close()
-        failed = sum(attempt > 1 for attempt in lists.attempts.values())
-        assert again == (0 if in_order else failed)
-
-    asyncio.run(story())
+    await make_topics(apache.namesrv, apache.broker, topic)
+    async with patient_producer(apache.namesrv) as producer:
+        await send_all(producer, letters(topic, LETTERS))
+    async with PushConsumer(
+        *(apache.namesrv,),
+        group=group,
+        topic=topic,
+        handler=lists,
+        handler_batch=BATCH,
+        consume_from=ConsumeFrom.FIRST,
+        **settings,
+    ):
+        await eventually("all are handled", lambda: len(lists.handled) == LETTERS)
+    client = RemotingClient()
+    try:
+        async with PullConsumer(apache.namesrv, group=group) as reader:
+            ends = {queue: await reader.max_offset(queue) for queue in await reader.queues(topic)}
+        assert sum(ends.values()) == LETTERS
+        places = {
+            queue: await committed(client, apache.broker, group, topic, queue.queue_id)
+            for queue in ends
+        }
+        assert places == ends
+        again = await committed(client, apache.broker, group, f"%RETRY%{group}", 0)
+    finally:
+        await client.close()
+    failed = sum(attempt > 1 for attempt in lists.attempts.values())
+    assert again == (0 if in_order else failed)
     assert set(lists.handled) == set(range(LETTERS))
     assert set(lists.handled.values()) == {1}, (
         "what was done before another failed did not come again"
@@ -144,36 +139,30 @@ def test_lists_over_apaches_broker_and_where_the_group_stands_afterwards(
 
 
 @pytest.mark.parametrize("apache", [NEWEST], indirect=True)
-def test_lists_that_are_popped_from_apaches_broker(
+@in_loop
+async def test_lists_that_are_popped_from_apaches_broker(
     apache: ApacheCluster, summary: list[str]
 ) -> None:
     started = time.monotonic()
     topic, group = "lists-popped", "listers-popped"
     lists = Lists(delay=1.0)
-
-    async def story() -> None:
-        await make_topics(apache.namesrv, apache.broker, topic)
-        await set_mode(
-            Servers(apache.version, apache.namesrv, apache.broker),
-            topic,
-            group,
-            MessageRequestMode.POP,
-        )
-        async with patient_producer(apache.namesrv) as producer:
-            await send_all(producer, letters(topic, LETTERS))
-        async with PushConsumer(
-            *(apache.namesrv,),
-            group=group,
-            topic=topic,
-            handler=lists,
-            handler_batch=BATCH,
-            consume_from=ConsumeFrom.FIRST,
-            client_rebalance=False,
-            pop_invisible_time=120,
-        ):
-            await eventually("all are handled", lambda: len(lists.handled) == LETTERS)
-
-    asyncio.run(story())
+    await make_topics(apache.namesrv, apache.broker, topic)
+    await set_mode(
+        Servers(apache.version, apache.namesrv, apache.broker), topic, group, MessageRequestMode.POP
+    )
+    async with patient_producer(apache.namesrv) as producer:
+        await send_all(producer, letters(topic, LETTERS))
+    async with PushConsumer(
+        *(apache.namesrv,),
+        group=group,
+        topic=topic,
+        handler=lists,
+        handler_batch=BATCH,
+        consume_from=ConsumeFrom.FIRST,
+        client_rebalance=False,
+        pop_invisible_time=120,
+    ):
+        await eventually("all are handled", lambda: len(lists.handled) == LETTERS)
     assert lists.kinds == {PoppedDelivery}
     assert set(lists.handled.values()) == {1}
     assert {number for number, attempt in lists.attempts.items() if attempt == 2} == set(

@@ -24,6 +24,7 @@ from tests.interop.java_consumer import check_read, read_by_java
 from tests.interop.our_clients import check, check_queues, letters
 from tests.interop.our_servers import OurServers, patient_turbopump
 from tests.interop.shared_directory import SharedDirectory, Who
+from tests.loops import in_loop
 
 from turbopump import (
     ConsumeFrom,
@@ -280,7 +281,8 @@ def test_batches_of_java_to_our_broker_are_read_by_java_and_by_ours(tmp_path: Pa
 
 
 @pytest.mark.parametrize("servers", [OURS, NEWEST], indirect=True)
-def test_a_popped_batch_is_taken_apart_and_the_broker_takes_what_is_said_of_it(
+@in_loop
+async def test_a_popped_batch_is_taken_apart_and_the_broker_takes_what_is_said_of_it(
     servers: Servers,
 ) -> None:
     bodies = [
@@ -293,26 +295,23 @@ def test_a_popped_batch_is_taken_apart_and_the_broker_takes_what_is_said_of_it(
             batch = (Message("popped", body, tags="a") for body in bodies[first : first + 4])
             await send_inner(remoting, servers.broker, "popped", batch, f"POPPED{first}")
 
-    async def story() -> None:
-        remoting = RemotingClient()
-        try:
-            await send(remoting)
-        finally:
-            await remoting.close()
-        consumer = SimpleConsumer(
-            servers.namesrv, group="popped", topic="popped", consume_from=ConsumeFrom.FIRST
-        )
-        async with consumer, asyncio.timeout(240):
-            came: list[PoppedMessage] = []
-            while len(came) < len(bodies):
-                came += await consumer.receive(16, 600)
-            assert [(one.body, one.queue_offset) for one in came] == [
-                (body, place) for place, body in enumerate(bodies)
-            ]
-            assert len({one.handle for one in came}) == 3
-            handle = await consumer.change_invisible_time(came[1], 700, timeout=60)
-            assert [one.handle == handle for one in came] == [True] * 4 + [False] * 8
-            await consumer.ack(came[:6], timeout=60)
-            await consumer.ack(came[6:], timeout=60)
-
-    asyncio.run(story())
+    remoting = RemotingClient()
+    try:
+        await send(remoting)
+    finally:
+        await remoting.close()
+    consumer = SimpleConsumer(
+        servers.namesrv, group="popped", topic="popped", consume_from=ConsumeFrom.FIRST
+    )
+    async with consumer, asyncio.timeout(240):
+        came: list[PoppedMessage] = []
+        while len(came) < len(bodies):
+            came += await consumer.receive(16, 600)
+        assert [(one.body, one.queue_offset) for one in came] == [
+            (body, place) for place, body in enumerate(bodies)
+        ]
+        assert len({one.handle for one in came}) == 3
+        handle = await consumer.change_invisible_time(came[1], 700, timeout=60)
+        assert [one.handle == handle for one in came] == [True] * 4 + [False] * 8
+        await consumer.ack(came[:6], timeout=60)
+        await consumer.ack(came[6:], timeout=60)

@@ -23,6 +23,7 @@ from tests.interop.members import foreign_member, node_program
 from tests.interop.our_clients import eventually, make_topics, patient_producer
 from tests.interop.our_servers import OurServers, patient_turbopump
 from tests.interop.patient_apache import patient_apache
+from tests.loops import in_loop
 
 from turbopump import ConsumeFrom, MessageQueue, PushConsumer
 from turbopump.client.consumer.delivery import Delivery, Retry
@@ -216,48 +217,41 @@ def test_an_ordered_group_of_theirs_and_ours_on_our_broker(
     )
 
 
-def test_an_ordered_group_of_ours_on_apaches_broker(apache: ApacheCluster) -> None:
+@in_loop
+async def test_an_ordered_group_of_ours_on_apaches_broker(apache: ApacheCluster) -> None:
     record = Record()
     topic, group = "ordered-by-us", "ordering-by-us"
-
-    async def story() -> None:
-        await make_topics(apache.namesrv, apache.broker, topic)
-        async with our_member(record, "one", apache.namesrv, topic, group) as one:
-            await send(apache.namesrv, topic, record, count=20)
-            async with our_member(record, "two", apache.namesrv, topic, group) as two:
-                await eventually(
-                    "both have their share",
-                    lambda: len(one.queues) == len(two.queues) == QUEUES // 2,
-                )
-                await send(apache.namesrv, topic, record, first=20, count=40)
-            await send(apache.namesrv, topic, record, first=60, count=20)
-
-    asyncio.run(story())
+    await make_topics(apache.namesrv, apache.broker, topic)
+    async with our_member(record, "one", apache.namesrv, topic, group) as one:
+        await send(apache.namesrv, topic, record, count=20)
+        async with our_member(record, "two", apache.namesrv, topic, group) as two:
+            await eventually(
+                "both have their share", lambda: len(one.queues) == len(two.queues) == QUEUES // 2
+            )
+            await send(apache.namesrv, topic, record, first=20, count=40)
+        await send(apache.namesrv, topic, record, first=60, count=20)
     record.check_order()
     assert record.members() == {"one", "two"}
 
 
-def test_an_ordered_group_of_java_s_and_ours_on_apaches_broker(
+@in_loop
+async def test_an_ordered_group_of_java_s_and_ours_on_apaches_broker(
     apache: ApacheCluster, tmp_path: Path
 ) -> None:
     record = Record()
     topic, group = "ordered-by-both", "ordering-by-both"
     with skipping_without_tools():
         command = JAVA["5.3.3"]()
-
-    async def story() -> None:
-        await make_topics(apache.namesrv, apache.broker, topic)
-        arguments = (apache.namesrv, topic, group, "ordered")
-        async with (
-            foreign(record, "java", command, *arguments, directory=tmp_path) as stop_theirs,
-            our_member(record, "ours", apache.namesrv, topic, group) as member,
-        ):
-            await eventually("our share of the queues", lambda: len(member.queues) == QUEUES // 2)
-            await send(apache.namesrv, topic, record, count=40)
-            await stop_theirs()
-            await send(apache.namesrv, topic, record, first=40, count=20)
-
-    asyncio.run(story())
+    await make_topics(apache.namesrv, apache.broker, topic)
+    arguments = (apache.namesrv, topic, group, "ordered")
+    async with (
+        foreign(record, "java", command, *arguments, directory=tmp_path) as stop_theirs,
+        our_member(record, "ours", apache.namesrv, topic, group) as member,
+    ):
+        await eventually("our share of the queues", lambda: len(member.queues) == QUEUES // 2)
+        await send(apache.namesrv, topic, record, count=40)
+        await stop_theirs()
+        await send(apache.namesrv, topic, record, first=40, count=20)
     record.check_order()
     assert record.members() == {"java", "ours"}
 
@@ -304,7 +298,8 @@ def test_everybody_gets_what_is_broadcast_by_apaches_broker(
 
 
 @pytest.mark.parametrize("peer", list(OTHERS))
-def test_everybody_gets_what_is_broadcast_whoever_else_is_there(
+@in_loop
+async def test_everybody_gets_what_is_broadcast_whoever_else_is_there(
     peer: str, ours: OurServers, tmp_path: Path, summary: list[str]
 ) -> None:
     with skipping_without_tools():
@@ -312,25 +307,17 @@ def test_everybody_gets_what_is_broadcast_whoever_else_is_there(
     topic = group = f"broadcast-{peer.replace('.', '-')}"
     record = Record()
     began = time.monotonic()
-
-    async def story() -> None:
-        await make_topics(ours.namesrv, ours.broker, topic)
-        async with (
-            foreign(
-                record, peer, command, ours.namesrv, topic, group, "broadcast", directory=tmp_path
-            ),
-            foreign(
-                record, "twin", command, ours.namesrv, topic, group, "broadcast", directory=tmp_path
-            ),
-            broadcasting(record, "ours", ours.namesrv, topic, group, tmp_path / "ours"),
-        ):
-            sent = await send_to_all(ours.namesrv, topic, range(100))
-            for name in (peer, "twin", "ours"):
-                await eventually(
-                    f"{name} has all", lambda name=name: record.succeeded(name) >= sent
-                )
-
-    asyncio.run(story())
+    await make_topics(ours.namesrv, ours.broker, topic)
+    async with (
+        foreign(record, peer, command, ours.namesrv, topic, group, "broadcast", directory=tmp_path),
+        foreign(
+            record, "twin", command, ours.namesrv, topic, group, "broadcast", directory=tmp_path
+        ),
+        broadcasting(record, "ours", ours.namesrv, topic, group, tmp_path / "ours"),
+    ):
+        sent = await send_to_all(ours.namesrv, topic, range(100))
+        for name in (peer, "twin", "ours"):
+            await eventually(f"{name} has all", lambda name=name: record.succeeded(name) >= sent)
     summary.append(f"{peer:26} {'broadcast, with ours':20} {time.monotonic() - began:6.1f} s")
 
 

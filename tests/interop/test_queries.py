@@ -30,6 +30,7 @@ from tests.interop.our_clients import (
 )
 from tests.interop.our_servers import patient_turbopump
 from tests.interop.patient_apache import PATIENT
+from tests.loops import in_loop
 
 from turbopump import Message, MessageFinder, PullConsumer, ReceivedMessage, SendResult
 from turbopump.cli.message import INCOMPLETE
@@ -86,7 +87,7 @@ def sent(request: pytest.FixtureRequest, clusters: dict[str, ApacheCluster]) -> 
     return sent
 
 
-def asking(sent: Sent, story: Callable[[MessageFinder], Awaitable[None]]) -> None:
+def asking(story: Callable[[MessageFinder], Awaitable[None]], sent: Sent) -> None:
     async def main() -> None:
         async with MessageFinder(sent.cluster.namesrv) as finder:
             await story(finder)
@@ -106,90 +107,72 @@ async def indexed(
             return list(found.messages)
 
 
-def test_every_message_is_found_by_both_of_its_ids_and_at_its_place(sent: Sent) -> None:
-    async def story(finder: MessageFinder) -> None:
-        await indexed(lambda: finder.by_unique_id("letters", sent.results[-1].msg_id), 1)
-        by_id = [await finder.view("letters", result.msg_id) for result in sent.results]
-        by_offset_id = [
-            await finder.view("letters", result.offset_msg_id) for result in sent.results
-        ]
-        by_place = [await finder.at(result.queue, result.queue_offset) for result in sent.results]
-        for found in (by_id, by_offset_id, by_place):
-            check(sent.messages, found, sent.results)
-            assert {message.broker_name for message in found} == {"broker-a"}
-
-    asking(sent, story)
+@in_loop(asking)
+async def test_every_message_is_found_by_both_of_its_ids_and_at_its_place(
+    finder: MessageFinder, /, sent: Sent
+) -> None:
+    await indexed(lambda: finder.by_unique_id("letters", sent.results[-1].msg_id), 1)
+    by_id = [await finder.view("letters", result.msg_id) for result in sent.results]
+    by_offset_id = [await finder.view("letters", result.offset_msg_id) for result in sent.results]
+    by_place = [await finder.at(result.queue, result.queue_offset) for result in sent.results]
+    for found in (by_id, by_offset_id, by_place):
+        check(sent.messages, found, sent.results)
+        assert {message.broker_name for message in found} == {"broker-a"}
 
 
-def test_messages_are_found_by_their_keys_the_newest_first_chosen(sent: Sent) -> None:
-    async def story(finder: MessageFinder) -> None:
-        await indexed(lambda: finder.by_key("letters", f"key-{COUNT - 1}"), 1)
-        for number in range(COUNT):
-            (message,) = (await finder.by_key("letters", f"key-{number}")).messages
-            assert numbers([message]) == [number]
-        newest = await finder.by_key("letters", "shared", 64)
-        assert numbers(newest.messages) == list(range(COUNT - 64, COUNT))
-        assert numbers((await finder.by_key("letters", "shared", 3)).messages) == list(
-            range(COUNT - 3, COUNT)
+@in_loop(asking)
+async def test_messages_are_found_by_their_keys_the_newest_first_chosen(
+    finder: MessageFinder, /
+) -> None:
+    await indexed(lambda: finder.by_key("letters", f"key-{COUNT - 1}"), 1)
+    for number in range(COUNT):
+        (message,) = (await finder.by_key("letters", f"key-{number}")).messages
+        assert numbers([message]) == [number]
+    newest = await finder.by_key("letters", "shared", 64)
+    assert numbers(newest.messages) == list(range(COUNT - 64, COUNT))
+    assert numbers((await finder.by_key("letters", "shared", 3)).messages) == list(
+        range(COUNT - 3, COUNT)
+    )
+    assert (await finder.by_key("letters", "key-1 ".strip() + "x")).messages == []
+
+
+@in_loop(asking)
+async def test_times_count_to_the_millisecond_though_apaches_index_has_seconds(
+    finder: MessageFinder, /, sent: Sent
+) -> None:
+    await indexed(lambda: finder.by_key("letters", f"key-{COUNT - 1}"), 1)
+    by_number = dict(zip(numbers(sent.received), sent.received, strict=True))
+    for number in (0, COUNT // 2, COUNT - 1):
+        at = by_number[number].store_timestamp
+        (message,) = (await finder.by_key("letters", f"key-{number}", begin=at, end=at)).messages
+        assert numbers([message]) == [number]
+        assert (await finder.by_key("letters", f"key-{number}", begin=at + 1)).messages == []
+        assert (await finder.by_key("letters", f"key-{number}", end=at - 1)).messages == []
+    times = sorted(message.store_timestamp for message in sent.received)
+    for first, last in (
+        (times[0], times[-1]),
+        (times[10], times[80]),
+        (times[50] + 1, times[50] + 1),
+        (times[-1] + 1, 2**62),
+    ):
+        found = await finder.by_time("letters", first, last, max_messages=1000)
+        wanted = [message for message in sent.received if first <= message.store_timestamp <= last]
+        assert sorted(numbers(found.messages)) == sorted(numbers(wanted))
+        assert [message.store_timestamp for message in found.messages] == sorted(
+            m.store_timestamp for m in wanted
         )
-        assert (await finder.by_key("letters", "key-1 ".strip() + "x")).messages == []
-
-    asking(sent, story)
+    assert numbers((await finder.by_time("letters", 0, max_messages=5)).messages) == [0, 1, 2, 3, 4]
 
 
-def test_times_count_to_the_millisecond_though_apaches_index_has_seconds(sent: Sent) -> None:
-    async def story(finder: MessageFinder) -> None:
-        await indexed(lambda: finder.by_key("letters", f"key-{COUNT - 1}"), 1)
-        by_number = dict(zip(numbers(sent.received), sent.received, strict=True))
-        for number in (0, COUNT // 2, COUNT - 1):
-            at = by_number[number].store_timestamp
-            (message,) = (
-                await finder.by_key("letters", f"key-{number}", begin=at, end=at)
-            ).messages
-            assert numbers([message]) == [number]
-            assert (await finder.by_key("letters", f"key-{number}", begin=at + 1)).messages == []
-            assert (await finder.by_key("letters", f"key-{number}", end=at - 1)).messages == []
-        times = sorted(message.store_timestamp for message in sent.received)
-        for first, last in (
-            (times[0], times[-1]),
-            (times[10], times[80]),
-            (times[50] + 1, times[50] + 1),
-            (times[-1] + 1, 2**62),
-        ):
-            found = await finder.by_time("letters", first, last, max_messages=1000)
-            wanted = [
-                message for message in sent.received if first <= message.store_timestamp <= last
-            ]
-            assert sorted(numbers(found.messages)) == sorted(numbers(wanted))
-            assert [message.store_timestamp for message in found.messages] == sorted(
-                m.store_timestamp for m in wanted
-            )
-        assert numbers((await finder.by_time("letters", 0, max_messages=5)).messages) == [
-            0,
-            1,
-            2,
-            3,
-            4,
-        ]
-
-    asking(sent, story)
-
-
-def test_what_is_not_there_is_told_so(sent: Sent) -> None:
-    async def story(finder: MessageFinder) -> None:
-        place = sent.results[0].offset_msg_id
-        for msg_id in (
-            "nobody",
-            "7F00000100010000000000000000FFFF",
-            place[:16] + "0000000FFFFFFFFF",
-        ):
-            with pytest.raises(MessageNotFoundError):
-                await finder.view("letters", msg_id)
-        queue = sent.results[0].queue
-        with pytest.raises(MessageNotFoundError, match="which has offsets 0 to"):
-            await finder.at(queue, COUNT * 10)
-
-    asking(sent, story)
+@in_loop(asking)
+async def test_what_is_not_there_is_told_so(finder: MessageFinder, /, sent: Sent) -> None:
+    place = sent.results[0].offset_msg_id
+    for msg_id in ("nobody", "7F00000100010000000000000000FFFF", place[:16] + "0000000FFFFFFFFF"):
+        with pytest.raises(MessageNotFoundError):
+            await finder.view("letters", msg_id)
+    queue = sent.results[0].queue
+    with pytest.raises(MessageNotFoundError, match="which has offsets 0 to"):
+        await finder.at(queue, COUNT * 10)
 
 
 def test_our_message_command_finds_and_tells_by_its_exit_code(sent: Sent) -> None:

@@ -20,6 +20,7 @@ from tests.interop.our_clients import (
     make_topics,
     patient_producer,
 )
+from tests.loops import in_loop
 
 from turbopump import ConsumeFrom, Message, Producer, PushConsumer, ReceivedMessage
 from turbopump.client.consumer.delivery import Delivery, Retry
@@ -27,65 +28,62 @@ from turbopump.errors import ReplyError
 
 
 @pytest.mark.parametrize("client", REQUEST_TABLE, ids=[client.name for client in REQUEST_TABLE])
-def test_request_reply_works_both_ways_with_a_foreign_client(
+@in_loop
+async def test_request_reply_works_both_ways_with_a_foreign_client(
     client: ForeignClient, servers: Servers, tmp_path: Path, summary: list[str]
 ) -> None:
     with skipping_without_tools():
         client.command()  # built before anybody waits
     prefix = client.name.replace(".", "-")
     started = time.monotonic()
+    await make_topics(servers.namesrv, servers.broker, f"{prefix}-asks", f"{prefix}-answers")
+    answered: set[str] = set()
 
-    async def story() -> None:
-        await make_topics(servers.namesrv, servers.broker, f"{prefix}-asks", f"{prefix}-answers")
-        answered: set[str] = set()
+    async def answer(request: Delivery) -> Retry | None:
+        number = request.properties["n"]
+        try:
+            await replier.reply(
+                request, b"re:" + request.body, properties={"n": number}, timeout=CALL_SECONDS
+            )
+        except ReplyError:
+            # Go's client asks before it has introduced itself to the broker, which then cannot
+            # find it
+            return Retry(level=1)
+        answered.add(number)
+        return None
 
-        async def answer(request: Delivery) -> Retry | None:
-            number = request.properties["n"]
-            try:
-                await replier.reply(
-                    request, b"re:" + request.body, properties={"n": number}, timeout=CALL_SECONDS
+    replier = PushConsumer(
+        servers.namesrv,
+        group=f"{prefix}-ours",
+        topic=f"{prefix}-asks",
+        consume_from=ConsumeFrom.FIRST,
+        handler=answer,
+    )
+    stdin, their_stay = map(open, os.pipe(), ("rb", "wb"))
+    with stdin, their_stay:
+        async with replier, patient_producer(servers.namesrv) as producer:
+            theirs = asyncio.create_task(
+                asyncio.to_thread(
+                    run, client, servers.namesrv, prefix, tmp_path, stdin=stdin.fileno()
                 )
-            except ReplyError:
-                # Go's client asks before it has introduced itself to the broker, which then cannot
-                # find it
-                return Retry(level=1)
-            answered.add(number)
-            return None
-
-        replier = PushConsumer(
-            servers.namesrv,
-            group=f"{prefix}-ours",
-            topic=f"{prefix}-asks",
-            consume_from=ConsumeFrom.FIRST,
-            handler=answer,
-        )
-        stdin, their_stay = map(open, os.pipe(), ("rb", "wb"))
-        with stdin, their_stay:
-            async with replier, patient_producer(servers.namesrv) as producer:
-                theirs = asyncio.create_task(
-                    asyncio.to_thread(
-                        run, client, servers.namesrv, prefix, tmp_path, stdin=stdin.fileno()
-                    )
+            )
+            for number in range(MESSAGES // 2):
+                await ask(producer, f"{prefix}-answers", number)
+            await asyncio.gather(
+                *(
+                    ask(producer, f"{prefix}-answers", number)
+                    for number in range(MESSAGES // 2, MESSAGES)
                 )
-                for number in range(MESSAGES // 2):
-                    await ask(producer, f"{prefix}-answers", number)
-                await asyncio.gather(
-                    *(
-                        ask(producer, f"{prefix}-answers", number)
-                        for number in range(MESSAGES // 2, MESSAGES)
-                    )
-                )
-                await eventually("all answered", lambda: len(answered) == MESSAGES or theirs.done())
-                their_stay.close()
-                outcome = await theirs
-                assert producer.late_replies == 0
-        assert {name: report["ok"] for name, report in outcome.reports.items()} == {
-            "asks": True,
-            "answers": True,
-        }, (outcome.reports, outcome.stderr)
-        assert answered == {str(number) for number in range(MESSAGES)}
-
-    asyncio.run(story())
+            )
+            await eventually("all answered", lambda: len(answered) == MESSAGES or theirs.done())
+            their_stay.close()
+            outcome = await theirs
+            assert producer.late_replies == 0
+    assert {name: report["ok"] for name, report in outcome.reports.items()} == {
+        "asks": True,
+        "answers": True,
+    }, (outcome.reports, outcome.stderr)
+    assert answered == {str(number) for number in range(MESSAGES)}
     summary.append(
         f"{servers.name:14} {client.name:12} {time.monotonic() - started:6.2f} s  request_reply, "
         f"{MESSAGES} each way"

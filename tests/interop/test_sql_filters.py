@@ -22,6 +22,7 @@ from tests.interop.our_clients import (
     patient_producer,
     send_all,
 )
+from tests.loops import in_loop
 
 from turbopump import (
     ConsumeFrom,
@@ -39,7 +40,8 @@ TOPIC = "selected"
 SELECTED = Sql("n BETWEEN 20 AND 79 AND TAGS IN ('red', 'blue')")
 
 
-def test_each_consumer_of_ours_gets_what_it_selects_by_properties(
+@in_loop
+async def test_each_consumer_of_ours_gets_what_it_selects_by_properties(
     servers: Servers, summary: list[str]
 ) -> None:
     started = time.monotonic()
@@ -47,17 +49,13 @@ def test_each_consumer_of_ours_gets_what_it_selects_by_properties(
     wanted = [
         message for message in sent if 20 <= numbers([message])[0] <= 79 and message.tags != "green"
     ]
-
-    async def story() -> None:
-        await make_topics(servers.namesrv, servers.broker, TOPIC)
-        async with patient_producer(servers.namesrv) as producer:
-            await send_all(producer, sent)
-        pops = () if servers.name.endswith(NEWEST_4) else (popped(servers, wanted),)
-        await asyncio.gather(
-            pushed(servers, wanted), polled(servers, wanted), pulled(servers, wanted), *pops
-        )
-
-    asyncio.run(story())
+    await make_topics(servers.namesrv, servers.broker, TOPIC)
+    async with patient_producer(servers.namesrv) as producer:
+        await send_all(producer, sent)
+    pops = () if servers.name.endswith(NEWEST_4) else (popped(servers, wanted),)
+    await asyncio.gather(
+        pushed(servers, wanted), polled(servers, wanted), pulled(servers, wanted), *pops
+    )
     summary.append(f"SQL filters of ours, {servers.name}: {time.monotonic() - started:.1f} s")
 
 

@@ -31,6 +31,7 @@ from tests.interop.our_clients import (
 from tests.interop.our_servers import PATIENT_BROKER, turbopump_broker
 from tests.interop.patient_apache import PATIENT, patient_apache
 from tests.interop.shared_directory import SMALL_FILES, SharedDirectory, Who, the_other
+from tests.loops import in_loop
 
 from turbopump import Message, PullConsumer, ReceivedMessage, TransactionProducer, TransactionState
 
@@ -128,95 +129,85 @@ async def delivered(namesrv: str, topic: str, wanted: list[Message], *, once_eac
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=[client.name for client in CLIENTS])
-def test_a_foreign_producer_s_transactions_and_the_questions_that_cross(
+@in_loop
+async def test_a_foreign_producer_s_transactions_and_the_questions_that_cross(
     client: ForeignClient, servers: Servers, tmp_path: Path, summary: list[str]
 ) -> None:
     with skipping_without_tools():
         client.command()  # built before anybody waits
     prefix = client.name.replace(".", "-")
     started = time.monotonic()
+    adopts, orphans, mixed = (
+        f"{prefix}-{scenario}" for scenario in ("adopts", "orphans", "transactions")
+    )
 
-    async def story() -> None:
-        adopts, orphans, mixed = (
-            f"{prefix}-{scenario}" for scenario in ("adopts", "orphans", "transactions")
-        )
+    async def nobody(message: ReceivedMessage) -> None:
+        return None
 
-        async def nobody(message: ReceivedMessage) -> None:
-            return None
+    async with our_producer(servers.namesrv, adopts, nobody, undecided) as leaving:
+        for message in letters(adopts, MESSAGES):
+            await leaving.send_in_transaction(message)
+    asked: set[int] = set()
 
-        async with our_producer(servers.namesrv, adopts, nobody, undecided) as leaving:
-            for message in letters(adopts, MESSAGES):
-                await leaving.send_in_transaction(message)
-        asked: set[int] = set()
+    async def adopt(message: ReceivedMessage) -> TransactionState:
+        (number,) = numbers([message])
+        asked.add(number)
+        return ROLLBACK if number % 2 else COMMIT
 
-        async def adopt(message: ReceivedMessage) -> TransactionState:
-            (number,) = numbers([message])
-            asked.add(number)
-            return ROLLBACK if number % 2 else COMMIT
-
-        async with our_producer(servers.namesrv, orphans, adopt):
-            outcome = await asyncio.to_thread(run, client, servers.namesrv, prefix, tmp_path)
-            reports = {name: report["ok"] for name, report in outcome.reports.items()}
-            assert reports == dict.fromkeys(SCENARIOS, True), (outcome.reports, outcome.stderr)
-            ours = servers.name == OURS
-            await delivered(
-                servers.namesrv, orphans, letters(orphans, MESSAGES)[::2], once_each=ours
-            )
-            await eventually("all were asked about", lambda: asked == set(range(MESSAGES)))
-        await delivered(servers.namesrv, adopts, letters(adopts, MESSAGES)[::2], once_each=ours)
-        sent = [
-            message
-            for message in letters(mixed, MESSAGES)
-            if numbers([message])[0] % 6 in DELIVERED
-        ]
-        await delivered(servers.namesrv, mixed, sent, once_each=ours)
-        needless = re.search(r"(\d+) needless", str(outcome.reports["transactions"]["detail"]))
-        assert needless is not None
-        assert servers.name != OURS or int(needless[1]) <= NEEDLESS
-        summary.extend(
-            f"{servers.name:14} {client.name:12} {report['detail']}"
-            for report in outcome.reports.values()
-        )
-
-    asyncio.run(story())
+    async with our_producer(servers.namesrv, orphans, adopt):
+        outcome = await asyncio.to_thread(run, client, servers.namesrv, prefix, tmp_path)
+        reports = {name: report["ok"] for name, report in outcome.reports.items()}
+        assert reports == dict.fromkeys(SCENARIOS, True), (outcome.reports, outcome.stderr)
+        ours = servers.name == OURS
+        await delivered(servers.namesrv, orphans, letters(orphans, MESSAGES)[::2], once_each=ours)
+        await eventually("all were asked about", lambda: asked == set(range(MESSAGES)))
+    await delivered(servers.namesrv, adopts, letters(adopts, MESSAGES)[::2], once_each=ours)
+    sent = [
+        message for message in letters(mixed, MESSAGES) if numbers([message])[0] % 6 in DELIVERED
+    ]
+    await delivered(servers.namesrv, mixed, sent, once_each=ours)
+    needless = re.search(r"(\d+) needless", str(outcome.reports["transactions"]["detail"]))
+    assert needless is not None
+    assert servers.name != OURS or int(needless[1]) <= NEEDLESS
+    summary.extend(
+        f"{servers.name:14} {client.name:12} {report['detail']}"
+        for report in outcome.reports.values()
+    )
     summary.append(
         f"{servers.name:14} {client.name:12} {time.monotonic() - started:6.2f} s  transactions"
     )
 
 
-def test_our_producer_s_transactions(servers: Servers, summary: list[str]) -> None:
+@in_loop
+async def test_our_producer_s_transactions(servers: Servers, summary: list[str]) -> None:
     started = time.monotonic()
+    sent = letters("ours", MESSAGES)
+    questions: Counter[int] = Counter()
 
-    async def story() -> None:
-        sent = letters("ours", MESSAGES)
-        questions: Counter[int] = Counter()
+    async def execute(_message: Message, number: object) -> TransactionState:
+        assert isinstance(number, int)
+        if number % 6 == 4:
+            raise OSError("the data base is away")
+        return {0: COMMIT, 1: ROLLBACK}.get(number % 6, UNKNOWN)
 
-        async def execute(_message: Message, number: object) -> TransactionState:
-            assert isinstance(number, int)
-            if number % 6 == 4:
-                raise OSError("the data base is away")
-            return {0: COMMIT, 1: ROLLBACK}.get(number % 6, UNKNOWN)
+    def check_state(message: ReceivedMessage) -> TransactionState:
+        (number,) = numbers([message])
+        questions[number] += 1
+        assert (message.topic, message.keys) == ("ours", sent[number].keys)
+        assert message.properties["__transactionId__"] == message.msg_id
+        if number % 6 == 5 and questions[number] == 1:
+            return UNKNOWN
+        return ROLLBACK if number % 6 in (1, 3) else COMMIT
 
-        def check_state(message: ReceivedMessage) -> TransactionState:
-            (number,) = numbers([message])
-            questions[number] += 1
-            assert (message.topic, message.keys) == ("ours", sent[number].keys)
-            assert message.properties["__transactionId__"] == message.msg_id
-            if number % 6 == 5 and questions[number] == 1:
-                return UNKNOWN
-            return ROLLBACK if number % 6 in (1, 3) else COMMIT
-
-        async with our_producer(servers.namesrv, "ours", check_state, execute) as producer:
-            for number, message in enumerate(sent):
-                result = await producer.send_in_transaction(message, number)
-                assert result.told
-            wanted = [message for number, message in enumerate(sent) if number % 6 in DELIVERED]
-            await delivered(servers.namesrv, "ours", wanted, once_each=servers.name == OURS)
-        assert {number % 6 for number in questions} >= {2, 3, 4, 5}
-        needless = [number for number in questions if number % 6 < 2]
-        assert servers.name != OURS or len(needless) <= NEEDLESS
-
-    asyncio.run(story())
+    async with our_producer(servers.namesrv, "ours", check_state, execute) as producer:
+        for number, message in enumerate(sent):
+            result = await producer.send_in_transaction(message, number)
+            assert result.told
+        wanted = [message for number, message in enumerate(sent) if number % 6 in DELIVERED]
+        await delivered(servers.namesrv, "ours", wanted, once_each=servers.name == OURS)
+    assert {number % 6 for number in questions} >= {2, 3, 4, 5}
+    needless = [number for number in questions if number % 6 < 2]
+    assert servers.name != OURS or len(needless) <= NEEDLESS
     summary.append(
         f"{servers.name:14} {time.monotonic() - started:6.2f} s  our producer's transactions"
     )

@@ -7,6 +7,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
 
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
@@ -71,32 +72,32 @@ def test_what_waits_comes_after_the_crc_is_switched_on_and_stays_readable(
     assert not [record for record in caplog.records if "not delivered" in record.getMessage()]
 
 
-def test_a_half_message_that_leaves_no_room_for_a_crc_is_committed_all_the_same() -> None:
-    async def scene(world: OneBroker) -> None:
-        text = (
-            "REAL_TOPIC\x01T\x02REAL_QID\x010\x02PGROUP\x01sellers\x02a\x01".ljust(
-                PROPERTIES_SIZE_MAX - 1, "i"
-            )
-            + "\x02"
+@in_loop(with_one_broker, **BEFORE)
+async def test_a_half_message_that_leaves_no_room_for_a_crc_is_committed_all_the_same(
+    world: OneBroker, /
+) -> None:
+    text = (
+        "REAL_TOPIC\x01T\x02REAL_QID\x010\x02PGROUP\x01sellers\x02a\x01".ljust(
+            PROPERTIES_SIZE_MAX - 1, "i"
         )
-        # as in a directory of Apache's broker
-        half = await world.broker._forwarding.append(HALF, 0, b"half", text)
-        await world.stop()
-        world.config["enabled_append_prop_crc"] = True
-        await world.up()
-        answer = await world.client.ask(
-            EndTransaction(
-                topic="T",
-                producer_group="sellers",
-                tran_state_table_offset=half.queue_offset,
-                commit_log_offset=half.offset,
-                commit_or_rollback=Outcome.COMMIT,
-                from_transaction_check=False,
-                msg_id=offset_msg_id(HOST, 10911, half.offset),
-                transaction_id="U",
-            )
+        + "\x02"
+    )
+    # as in a directory of Apache's broker
+    half = await world.broker._forwarding.append(HALF, 0, b"half", text)
+    await world.stop()
+    world.config["enabled_append_prop_crc"] = True
+    await world.up()
+    answer = await world.client.ask(
+        EndTransaction(
+            topic="T",
+            producer_group="sellers",
+            tran_state_table_offset=half.queue_offset,
+            commit_log_offset=half.offset,
+            commit_or_rollback=Outcome.COMMIT,
+            from_transaction_check=False,
+            msg_id=offset_msg_id(HOST, 10911, half.offset),
+            transaction_id="U",
         )
-        assert answer.code == ResponseCode.SUCCESS
-        assert await world.delivered() == [b"half"]
-
-    with_one_broker(scene, **BEFORE)
+    )
+    assert answer.code == ResponseCode.SUCCESS
+    assert await world.delivered() == [b"half"]

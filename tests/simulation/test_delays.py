@@ -11,6 +11,7 @@ import itertools
 import os
 from dataclasses import dataclass, field
 
+from tests.loops import in_loop, simulated
 from tests.simulation.figures import Figures
 from tests.simulation.one_broker import EIGHTEEN_LEVELS, HOST, OneBroker, with_one_broker
 from tests.unit.broker.talking import Client
@@ -25,7 +26,7 @@ from turbopump.message.codec import decode_entries
 from turbopump.message.properties import encode_properties
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
 COUNT = 200_000 if WHOLE else 1_500
@@ -108,110 +109,99 @@ async def delivered(client: Client) -> list[tuple[int, float]]:
         offset = header.next_begin_offset
 
 
-def test_a_day_of_delayed_messages_with_memory_drops_loses_none_and_is_never_early(
-    figures: Figures,
+@in_loop(
+    with_one_broker,
+    message_delay_level=TABLE,
+    flush_disk_type="SYNC_FLUSH",
+    mapped_file_size_commit_log=256 << 10,
+    mapped_file_size_consume_queue=20 * 2_000,
+    message_index_enable=False,
+    file_reserved_time=100,
+    **CALM,
+)
+async def test_a_day_of_delayed_messages_with_memory_drops_loses_none_and_is_never_early(
+    world: OneBroker, /, figures: Figures
 ) -> None:
-    async def scene(world: OneBroker) -> None:
-        day = Day(world)
-        end = day.now() + DAY_S
-        await asyncio.gather(day.send(), day.drop())
-        await asyncio.sleep(max(end - day.now(), 0) + 60)
-        delays = [delay / 1000 for delay in parse_delay_levels(TABLE)]
-        first: dict[int, float] = {}
-        arrivals = await delivered(world.client)
-        for number, at in arrivals:
-            first.setdefault(number, at)
-        acknowledged = {
-            number: answered
-            for number, (_, answered, _) in day.sent.items()
-            if answered is not None
-        }
-        assert len(acknowledged) > COUNT * 0.99
-        assert set(acknowledged) - set(first) == set(), "lost"
-        early = [
-            number
-            for number, at in arrivals
-            if at < day.sent[number][0] + delays[day.sent[number][2] - 1] - 0.001
-        ]
-        assert early == []
-        late = []
-        for number, answered in acknowledged.items():
-            due = answered + delays[day.sent[number][2] - 1]
-            if not any(began - 0.001 <= due <= back for began, back in day.down):
-                late.append(first[number] - due)
-        late.sort()
-        assert late[int(len(late) * 0.99)] <= 1.0
-        levels = len({level for _, _, level in day.sent.values()})
-        figures.count(
-            messages=len(acknowledged), delay_levels=levels, lost=0, early=0, memory_drops=DROPS
-        )
-        figures.count(came_twice=len(arrivals) - len(first))
-        figures.sample(late_ms=[round(each * 1000, 1) for each in late])
-
-    with_one_broker(
-        scene,
-        message_delay_level=TABLE,
-        flush_disk_type="SYNC_FLUSH",
-        mapped_file_size_commit_log=256 << 10,
-        mapped_file_size_consume_queue=20 * 2_000,
-        message_index_enable=False,
-        file_reserved_time=100,
-        **CALM,
+    day = Day(world)
+    end = day.now() + DAY_S
+    await asyncio.gather(day.send(), day.drop())
+    await asyncio.sleep(max(end - day.now(), 0) + 60)
+    delays = [delay / 1000 for delay in parse_delay_levels(TABLE)]
+    first: dict[int, float] = {}
+    arrivals = await delivered(world.client)
+    for number, at in arrivals:
+        first.setdefault(number, at)
+    acknowledged = {
+        number: answered for number, (_, answered, _) in day.sent.items() if answered is not None
+    }
+    assert len(acknowledged) > COUNT * 0.99
+    assert set(acknowledged) - set(first) == set(), "lost"
+    early = [
+        number
+        for number, at in arrivals
+        if at < day.sent[number][0] + delays[day.sent[number][2] - 1] - 0.001
+    ]
+    assert early == []
+    late = []
+    for number, answered in acknowledged.items():
+        due = answered + delays[day.sent[number][2] - 1]
+        if not any(began - 0.001 <= due <= back for began, back in day.down):
+            late.append(first[number] - due)
+    late.sort()
+    assert late[int(len(late) * 0.99)] <= 1.0
+    levels = len({level for _, _, level in day.sent.values()})
+    figures.count(
+        messages=len(acknowledged), delay_levels=levels, lost=0, early=0, memory_drops=DROPS
     )
+    figures.count(came_twice=len(arrivals) - len(first))
+    figures.sample(late_ms=[round(each * 1000, 1) for each in late])
 
 
-def test_the_ladder_of_retries_has_sixteen_steps_and_ends_as_one_dead_letter(
-    figures: Figures,
+@in_loop(simulated)
+async def test_the_ladder_of_retries_has_sixteen_steps_and_ends_as_one_dead_letter(
+    simulation: Simulation, /, figures: Figures
 ) -> None:
-    async def scenario(simulation: Simulation) -> list[tuple[float, Delivery]]:
-        seen: list[tuple[float, Delivery]] = []
+    seen: list[tuple[float, Delivery]] = []
 
-        async def name_server() -> None:
-            await NameServer(
-                NamesrvConfig(bind_address="10.0.0.9"), clock=simulation.clock("10.0.0.9")
-            ).start()
-            await asyncio.get_running_loop().create_future()
+    async def name_server() -> None:
+        await NameServer(
+            NamesrvConfig(bind_address="10.0.0.9"), clock=simulation.clock("10.0.0.9")
+        ).start()
+        await asyncio.get_running_loop().create_future()
 
-        async def handle(message: Delivery) -> None:
-            seen.append((simulation.loop.time(), message))
-            raise ValueError("not today")
+    async def handle(message: Delivery) -> None:
+        seen.append((simulation.loop.time(), message))
+        raise ValueError("not today")
 
-        async def main() -> None:
-            world = OneBroker(simulation, {"namesrv_addr": "10.0.0.9:9876", **CALM})
-            await world.up()
-            await world.client.create()
-            clock = simulation.clock("10.0.0.2")
-            settings = {
-                "clock": clock,
-                "random": simulation.source("client"),
-                "local_ip": "10.0.0.2",
-            }
-            async with (
-                PushConsumer("10.0.0.9:9876", group="g", topic="T", handler=handle, **settings),  # type: ignore[arg-type]
-                Producer("10.0.0.9:9876", group="p", **settings) as producer,  # type: ignore[arg-type]
-            ):
-                sent = await producer.send("T", b"body", tags="paid", keys=["k"])
-                await asyncio.sleep(sum(LADDER_S) + 60)
-            (dead,) = await world.client.messages(topic="%DLQ%g")
-            assert (dead.body, dead.msg_id, dead.tags, dead.keys) == (
-                b"body",
-                sent.msg_id,
-                "paid",
-                ["k"],
-            )
-            assert (dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (17, "T")
-            assert {message.msg_id for _, message in seen} == {sent.msg_id}
-            await world.client.close()
-            await world.stop()
-
-        simulation.boot("10.0.0.9").start(name_server()).add_done_callback(
-            lambda done: done.exception()
+    async def main() -> None:
+        world = OneBroker(simulation, {"namesrv_addr": "10.0.0.9:9876", **CALM})
+        await world.up()
+        await world.client.create()
+        clock = simulation.clock("10.0.0.2")
+        settings = {"clock": clock, "random": simulation.source("client"), "local_ip": "10.0.0.2"}
+        async with (
+            PushConsumer("10.0.0.9:9876", group="g", topic="T", handler=handle, **settings),  # type: ignore[arg-type]
+            Producer("10.0.0.9:9876", group="p", **settings) as producer,  # type: ignore[arg-type]
+        ):
+            sent = await producer.send("T", b"body", tags="paid", keys=["k"])
+            await asyncio.sleep(sum(LADDER_S) + 60)
+        (dead,) = await world.client.messages(topic="%DLQ%g")
+        assert (dead.body, dead.msg_id, dead.tags, dead.keys) == (
+            b"body",
+            sent.msg_id,
+            "paid",
+            ["k"],
         )
-        await simulation.boot("10.0.0.2").start(main())
-        simulation.end("10.0.0.9", power_cut=False)
-        return seen
+        assert (dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (17, "T")
+        assert {message.msg_id for _, message in seen} == {sent.msg_id}
+        await world.client.close()
+        await world.stop()
 
-    seen = simulate(1, scenario)
+    simulation.boot("10.0.0.9").start(name_server()).add_done_callback(
+        lambda done: done.exception()
+    )
+    await simulation.boot("10.0.0.2").start(main())
+    simulation.end("10.0.0.9", power_cut=False)
     assert [message.attempt for _, message in seen] == list(range(1, 18))
     assert {(message.topic, message.body) for _, message in seen} == {("T", b"body")}
     steps = [later - at for (at, _), (later, _) in itertools.pairwise(seen)]

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.loops import in_loop
 from tests.simulation.one_broker import HOST, OneBroker, full_after, with_one_broker
 
 from turbopump.config.broker_config import FlushDiskType
@@ -24,42 +25,42 @@ def saved_offsets(world: OneBroker) -> dict[str, int]:
     return offsets
 
 
-def test_after_a_clean_stop_nothing_comes_twice_and_what_waits_comes_when_it_is_due() -> None:
-    async def scene(world: OneBroker) -> None:
-        loop = asyncio.get_running_loop()
-        for number in range(3):
-            await world.delay(b"first %d" % number, 1)
-        await world.delay(b"last", 3)
-        due = loop.time() + 30
-        await asyncio.sleep(1.1)
-        await world.stop()
-        await asyncio.sleep(5)
-        await world.up()
-        assert saved_offsets(world) == {"1": 3, "3": 0}
-        await asyncio.sleep(due - 0.1 - loop.time())
-        assert await world.delivered() == [b"first 0", b"first 1", b"first 2"]
-        await asyncio.sleep(0.2)
-        assert (await world.delivered())[3:] == [b"last"]
-        await world.stop()
-        await world.up()
-        await asyncio.sleep(40)
-        assert len(await world.delivered()) == 4
-        assert saved_offsets(world) == {"1": 3, "3": 1}
+@in_loop(with_one_broker, message_delay_level=LEVELS)
+async def test_after_a_clean_stop_nothing_comes_twice_and_what_waits_comes_when_it_is_due(
+    world: OneBroker, /
+) -> None:
+    loop = asyncio.get_running_loop()
+    for number in range(3):
+        await world.delay(b"first %d" % number, 1)
+    await world.delay(b"last", 3)
+    due = loop.time() + 30
+    await asyncio.sleep(1.1)
+    await world.stop()
+    await asyncio.sleep(5)
+    await world.up()
+    assert saved_offsets(world) == {"1": 3, "3": 0}
+    await asyncio.sleep(due - 0.1 - loop.time())
+    assert await world.delivered() == [b"first 0", b"first 1", b"first 2"]
+    await asyncio.sleep(0.2)
+    assert (await world.delivered())[3:] == [b"last"]
+    await world.stop()
+    await world.up()
+    await asyncio.sleep(40)
+    assert len(await world.delivered()) == 4
+    assert saved_offsets(world) == {"1": 3, "3": 1}
 
-    with_one_broker(scene, message_delay_level=LEVELS)
 
-
-def test_what_was_due_while_the_broker_was_down_comes_at_its_start() -> None:
-    async def scene(world: OneBroker) -> None:
-        for number in range(100):
-            await world.delay(b"%d" % number, 2)
-        await world.stop()
-        await asyncio.sleep(60)
-        await world.up()
-        await asyncio.sleep(0.1)
-        assert await world.delivered() == [b"%d" % number for number in range(100)]
-
-    with_one_broker(scene, message_delay_level=LEVELS)
+@in_loop(with_one_broker, message_delay_level=LEVELS)
+async def test_what_was_due_while_the_broker_was_down_comes_at_its_start(
+    world: OneBroker, /
+) -> None:
+    for number in range(100):
+        await world.delay(b"%d" % number, 2)
+    await world.stop()
+    await asyncio.sleep(60)
+    await world.up()
+    await asyncio.sleep(0.1)
+    assert await world.delivered() == [b"%d" % number for number in range(100)]
 
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
@@ -182,71 +183,69 @@ def test_a_message_without_a_place_to_go_is_passed_over(caplog: pytest.LogCaptur
     )
 
 
-def test_a_clock_that_is_set_back_or_forth_makes_nobody_wait_longer_than_the_level() -> None:
-    async def scene(world: OneBroker) -> None:
-        clock, loop = world.simulation.clock(HOST), asyncio.get_running_loop()
-        for number in range(50):
-            await world.delay(b"%d" % number, 2)
-        clock.jump(-3_600_000)
-        await world.delay(b"stored before the hour", 2)
-        began = loop.time()
-        await world.stop()
-        await world.up()
-        await asyncio.sleep(4.9 - (loop.time() - began))
-        assert await world.delivered() == []
-        await asyncio.sleep(0.3)
-        assert len(await world.delivered()) == 51, (
-            "all of them after one delay, not one after the other"
-        )
-        await world.delay(b"soon", 3)
-        clock.jump(29_000)
-        await asyncio.sleep(30.1)
-        assert (await world.delivered())[51:] == [b"soon"]
-
-    with_one_broker(scene, message_delay_level=LEVELS)
-
-
-def test_a_clock_that_is_set_forth_is_noticed_within_a_minute() -> None:
-    async def scene(world: OneBroker) -> None:
-        await world.delay(b"x", 1)
-        await asyncio.sleep(1)
-        world.simulation.clock(HOST).jump(7_200_000)
-        await asyncio.sleep(61)
-        assert await world.delivered() == [b"x"]
-
-    with_one_broker(scene, message_delay_level="2h")
+@in_loop(with_one_broker, message_delay_level=LEVELS)
+async def test_a_clock_that_is_set_back_or_forth_makes_nobody_wait_longer_than_the_level(
+    world: OneBroker, /
+) -> None:
+    clock, loop = world.simulation.clock(HOST), asyncio.get_running_loop()
+    for number in range(50):
+        await world.delay(b"%d" % number, 2)
+    clock.jump(-3_600_000)
+    await world.delay(b"stored before the hour", 2)
+    began = loop.time()
+    await world.stop()
+    await world.up()
+    await asyncio.sleep(4.9 - (loop.time() - began))
+    assert await world.delivered() == []
+    await asyncio.sleep(0.3)
+    assert len(await world.delivered()) == 51, (
+        "all of them after one delay, not one after the other"
+    )
+    await world.delay(b"soon", 3)
+    clock.jump(29_000)
+    await asyncio.sleep(30.1)
+    assert (await world.delivered())[51:] == [b"soon"]
 
 
-def test_levels_that_are_gone_from_the_table_are_delivered_all_the_same() -> None:
-    async def scene(world: OneBroker) -> None:
-        await world.delay(b"level 3", 3)
-        await world.stop()
-        world.config["message_delay_level"] = "1s"
-        await world.up()
-        await asyncio.sleep(1.5)
-        assert await world.delivered() == [b"level 3"], (
-            "a second after the start: the longest delay there is now"
-        )
+@in_loop(with_one_broker, message_delay_level="2h")
+async def test_a_clock_that_is_set_forth_is_noticed_within_a_minute(world: OneBroker, /) -> None:
+    await world.delay(b"x", 1)
+    await asyncio.sleep(1)
+    world.simulation.clock(HOST).jump(7_200_000)
+    await asyncio.sleep(61)
+    assert await world.delivered() == [b"x"]
 
-    with_one_broker(scene, message_delay_level=LEVELS)
+
+@in_loop(with_one_broker, message_delay_level=LEVELS)
+async def test_levels_that_are_gone_from_the_table_are_delivered_all_the_same(
+    world: OneBroker, /
+) -> None:
+    await world.delay(b"level 3", 3)
+    await world.stop()
+    world.config["message_delay_level"] = "1s"
+    await world.up()
+    await asyncio.sleep(1.5)
+    assert await world.delivered() == [b"level 3"], (
+        "a second after the start: the longest delay there is now"
+    )
 
 
 @pytest.mark.parametrize("text", [b'{"offsetTable":{1:99,2:1}}', b"{", b""])
-def test_a_table_of_positions_that_cannot_be_right_stops_nothing(text: bytes) -> None:
-    async def scene(world: OneBroker) -> None:
-        await world.delay(b"first", 1)
-        await world.stop()
-        mount = world.simulation.disk(HOST).mount()
-        for name in ("delayOffset.json", "delayOffset.json.bak"):
-            mount.write_file(Path("/store/config") / name, text)
-        mount.close()
-        world.simulation.disk(HOST).kill()
-        await world.up()
-        await world.delay(b"second", 1)
-        await asyncio.sleep(1.5)
-        assert b"second" in await world.delivered()
-
-    with_one_broker(scene, message_delay_level=LEVELS)
+@in_loop(with_one_broker, message_delay_level=LEVELS)
+async def test_a_table_of_positions_that_cannot_be_right_stops_nothing(
+    world: OneBroker, /, text: bytes
+) -> None:
+    await world.delay(b"first", 1)
+    await world.stop()
+    mount = world.simulation.disk(HOST).mount()
+    for name in ("delayOffset.json", "delayOffset.json.bak"):
+        mount.write_file(Path("/store/config") / name, text)
+    mount.close()
+    world.simulation.disk(HOST).kill()
+    await world.up()
+    await world.delay(b"second", 1)
+    await asyncio.sleep(1.5)
+    assert b"second" in await world.delivered()
 
 
 @pytest.mark.parametrize("left", [None, b'{"offsetTable":null}', b'{"offsetTable":{}}'])
@@ -294,48 +293,48 @@ def test_a_directory_in_which_delayed_messages_only_wait_starts_without_a_compla
     assert not [record for record in caplog.records if "delayOffset" in record.getMessage()]
 
 
-def test_a_position_beyond_the_end_of_its_queue_is_set_back_for_good() -> None:
-    async def scene(world: OneBroker) -> None:
-        await world.stop()
-        mount = world.simulation.disk(HOST).mount()
-        mount.write_file(Path("/store/config/delayOffset.json"), b'{"offsetTable":{1:2,2:1}}')
-        mount.close()
-        world.simulation.disk(HOST).kill()
-        await world.up()
-        assert saved_offsets(world) == {"1": 0, "2": 0}
-        for number in range(3):
-            await world.delay(b"%d" % number, 1)
-        world.kill()
-        await world.up()
-        await asyncio.sleep(1.5)
-        assert await world.delivered() == [b"0", b"1", b"2"], (
-            "they have the offsets that were saved as delivered"
-        )
+@in_loop(with_one_broker, message_delay_level=LEVELS, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+async def test_a_position_beyond_the_end_of_its_queue_is_set_back_for_good(
+    world: OneBroker, /
+) -> None:
+    await world.stop()
+    mount = world.simulation.disk(HOST).mount()
+    mount.write_file(Path("/store/config/delayOffset.json"), b'{"offsetTable":{1:2,2:1}}')
+    mount.close()
+    world.simulation.disk(HOST).kill()
+    await world.up()
+    assert saved_offsets(world) == {"1": 0, "2": 0}
+    for number in range(3):
+        await world.delay(b"%d" % number, 1)
+    world.kill()
+    await world.up()
+    await asyncio.sleep(1.5)
+    assert await world.delivered() == [b"0", b"1", b"2"], (
+        "they have the offsets that were saved as delivered"
+    )
 
-    with_one_broker(scene, message_delay_level=LEVELS, flush_disk_type=FlushDiskType.SYNC_FLUSH)
 
-
-def test_sends_are_served_while_a_crowd_is_due_and_levels_share_the_turns() -> None:
-    async def scene(world: OneBroker) -> None:
-        client, store = world.client, world.broker.store
-        for topic in ("A", "B", "sent"):
-            await client.create(topic)
-        for _ in range(20):
-            await asyncio.gather(*(world.delay(b"x" * 100, 2, topic="A") for _ in range(100)))
-        for _ in range(20):
-            await asyncio.gather(*(world.delay(b"x" * 100, 1, topic="B") for _ in range(100)))
-        await world.stop()
-        await asyncio.sleep(10)
-        counts: list[tuple[int, int]] = []
-        await world.up()
-        store = world.broker.store
-        while not counts or max(counts[-1]) < 1000:
-            await world.client.send(b"now", topic="sent")
-            counts.append((store.max_offset("A", 0), store.max_offset("B", 0)))
-        assert len(counts) > 5
-        assert max(counts[0]) < 500
-        assert min(counts[-1]) > 500
-        await asyncio.sleep(1)
-        assert (store.max_offset("A", 0), store.max_offset("B", 0)) == (2000, 2000)
-
-    with_one_broker(scene, message_delay_level=LEVELS)
+@in_loop(with_one_broker, message_delay_level=LEVELS)
+async def test_sends_are_served_while_a_crowd_is_due_and_levels_share_the_turns(
+    world: OneBroker, /
+) -> None:
+    client, store = world.client, world.broker.store
+    for topic in ("A", "B", "sent"):
+        await client.create(topic)
+    for _ in range(20):
+        await asyncio.gather(*(world.delay(b"x" * 100, 2, topic="A") for _ in range(100)))
+    for _ in range(20):
+        await asyncio.gather(*(world.delay(b"x" * 100, 1, topic="B") for _ in range(100)))
+    await world.stop()
+    await asyncio.sleep(10)
+    counts: list[tuple[int, int]] = []
+    await world.up()
+    store = world.broker.store
+    while not counts or max(counts[-1]) < 1000:
+        await world.client.send(b"now", topic="sent")
+        counts.append((store.max_offset("A", 0), store.max_offset("B", 0)))
+    assert len(counts) > 5
+    assert max(counts[0]) < 500
+    assert min(counts[-1]) > 500
+    await asyncio.sleep(1)
+    assert (store.max_offset("A", 0), store.max_offset("B", 0)) == (2000, 2000)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from tests.loops import in_loop
 from tests.simulation.figures import Figures
 from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
 from tests.simulation.test_store import HOST_BYTES, StoreStory
@@ -292,46 +293,43 @@ class BatchWorld:
         await self.world.up()
 
 
-def test_brokers_that_lose_their_power_keep_every_inner_batch_they_acknowledged(
-    seed: int, figures: Figures
+@in_loop(
+    with_one_broker,
+    flush_disk_type="SYNC_FLUSH",
+    mapped_file_size_commit_log=64 << 10,
+    mapper_file_size_batch_consume_queue=BATCH_UNIT_SIZE * 20,
+    max_message_size=8192,
+)
+async def test_brokers_that_lose_their_power_keep_every_inner_batch_they_acknowledged(
+    world: OneBroker, /, seed: int, figures: Figures
 ) -> None:
-    async def scene(world: OneBroker) -> None:
-        await world.client.create(BATCHED, queues=QUEUES, attributes="+queue.type=BatchCQ")
-        source = world.simulation.source("batches")
-        story = BatchWorld(world, source, Batches(Ledger()))
-        reader = asyncio.ensure_future(story.read())
-        senders = [asyncio.ensure_future(story.send(name)) for name in ("one", "other")]
-        for number in range(FAILURES):
-            await asyncio.sleep(source.uniform(1, 6))
-            await story.fail(number % 4)
-        await asyncio.sleep(3)
-        story.sending = False
-        await asyncio.gather(*senders)
-        reader.cancel()
-        await asyncio.gather(reader, return_exceptions=True)
-        for queue_id in range(QUEUES):
-            offset, following = -1, 0
-            while following > offset:
-                offset, following = (
-                    following,
-                    await story.read_on(world.client, queue_id, following, "at the end"),
-                )
-        ledger, batches = story.batches.ledger, story.batches
-        assert ledger.violations(ordered=["at the end"]) == []
-        assert batches.broken == []
-        assert any(len(bodies) > 1 for bodies in batches.whole.values())
-        figures.count(
-            batches=len(batches.whole),
-            acknowledged_messages=len(ledger.acknowledged),
-            failures=FAILURES,
-        )
-        figures.count(lost=0, out_of_order=0, at_one_offset_with_another=0, in_pieces=0)
-
-    with_one_broker(
-        scene,
-        seed,
-        flush_disk_type="SYNC_FLUSH",
-        mapped_file_size_commit_log=64 << 10,
-        mapper_file_size_batch_consume_queue=BATCH_UNIT_SIZE * 20,
-        max_message_size=8192,
+    await world.client.create(BATCHED, queues=QUEUES, attributes="+queue.type=BatchCQ")
+    source = world.simulation.source("batches")
+    story = BatchWorld(world, source, Batches(Ledger()))
+    reader = asyncio.ensure_future(story.read())
+    senders = [asyncio.ensure_future(story.send(name)) for name in ("one", "other")]
+    for number in range(FAILURES):
+        await asyncio.sleep(source.uniform(1, 6))
+        await story.fail(number % 4)
+    await asyncio.sleep(3)
+    story.sending = False
+    await asyncio.gather(*senders)
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+    for queue_id in range(QUEUES):
+        offset, following = -1, 0
+        while following > offset:
+            offset, following = (
+                following,
+                await story.read_on(world.client, queue_id, following, "at the end"),
+            )
+    ledger, batches = story.batches.ledger, story.batches
+    assert ledger.violations(ordered=["at the end"]) == []
+    assert batches.broken == []
+    assert any(len(bodies) > 1 for bodies in batches.whole.values())
+    figures.count(
+        batches=len(batches.whole),
+        acknowledged_messages=len(ledger.acknowledged),
+        failures=FAILURES,
     )
+    figures.count(lost=0, out_of_order=0, at_one_offset_with_another=0, in_pieces=0)

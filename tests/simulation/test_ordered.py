@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 from tests.handlers_in_order import HandlersInOrder
+from tests.loops import in_loop, simulated
 from tests.simulation.figures import Figures
 from tests.simulation.kept_programs import KeptPrograms
 
@@ -257,25 +258,21 @@ def test_through_every_failure_no_handler_begins_before_the_message_ahead_succee
     )
 
 
-def test_members_that_come_and_go_hand_over_without_a_message_handled_twice(
-    seed: int, figures: Figures
+@in_loop(simulated)
+async def test_members_that_come_and_go_hand_over_without_a_message_handled_twice(
+    simulation: Simulation, /, seed: int, figures: Figures
 ) -> None:
     changes = 200 if WHOLE and seed <= 5 else 8
-
-    async def peace(simulation: Simulation) -> World:
-        world = World(simulation, failing=0.1)
-        world.start()
-        await asyncio.sleep(20)
-        for _ in range(changes):
-            await asyncio.sleep(simulation.random.uniform(1, 40))
-            world.check_alive()
-            world.stop(simulation.random.choice(CONSUMERS))
-        await asyncio.sleep(60)
-        await world.drain()
-        await world.end()
-        return world
-
-    world = simulate(seed, peace)
+    world = World(simulation, failing=0.1)
+    world.start()
+    await asyncio.sleep(20)
+    for _ in range(changes):
+        await asyncio.sleep(simulation.random.uniform(1, 40))
+        world.check_alive()
+        world.stop(simulation.random.choice(CONSUMERS))
+    await asyncio.sleep(60)
+    await world.drain()
+    await world.end()
     assert world.watch.wrong == []
     assert world.watch.repeated == 0
     assert world.missing == 0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop, simulated
 from tests.simulation.figures import Figures
 from tests.simulation.kept_programs import KeptPrograms
 
@@ -25,7 +26,7 @@ from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.simple_consumer import SimpleConsumer
 from turbopump.config.broker_config import BrokerConfig, DefaultRequestMode, FlushDiskType
 from turbopump.errors import TurbopumpError
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
 FAILURES = 100 if WHOLE else 5
@@ -169,23 +170,19 @@ class World(KeptPrograms):
         return {"clock": self.simulation.clock(host), "random": self.source(host), "local_ip": host}
 
 
-def test_through_every_failure_both_kinds_of_consumers_get_every_message(
-    seed: int, figures: Figures
+@in_loop(simulated)
+async def test_through_every_failure_both_kinds_of_consumers_get_every_message(
+    simulation: Simulation, /, seed: int, figures: Figures
 ) -> None:
     if seed > 20 and WHOLE:
         pytest.skip("so many such runs are enough")
     failures = FAILURES if seed <= 3 else 5
-
-    async def war(simulation: Simulation) -> World:
-        world = World(simulation)
-        world.start()
-        await asyncio.sleep(20)
-        await world.fail(failures)
-        await asyncio.sleep(60)
-        await world.drain()
-        return world
-
-    world = simulate(seed, war)
+    world = World(simulation)
+    world.start()
+    await asyncio.sleep(20)
+    await world.fail(failures)
+    await asyncio.sleep(60)
+    await world.drain()
     assert world.missing == {}
     assert len(world.sent) > 50
     for group, done in world.done.items():

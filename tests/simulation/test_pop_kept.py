@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.loops import in_loop
 from tests.simulation.handed_out import REVIVE_QUEUES, REVIVE_TOPIC
 from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
 from tests.unit.broker.popping import Popper
@@ -16,63 +17,63 @@ SYNC = {"flush_disk_type": "SYNC_FLUSH"}
 
 
 @pytest.mark.parametrize("how", ["stop", "kill", "power"])
-def test_what_was_acknowledged_does_not_come_again_and_the_rest_does_at_its_time(how: str) -> None:
-    async def scene(world: OneBroker) -> None:
-        now_ms = world.simulation.clock(HOST).now_ms
-        popper = Popper(world.client, now_ms)
-        await world.client.send(b"first")
-        for one in await popper.pop():
-            await popper.ack(one)
-        await asyncio.sleep(20)
-        for number in range(10):
-            await world.client.send(b"%d" % number)
-            found = await popper.pop(invisible_ms=20_000)
-            if number != 7:
-                assert await popper.ack(found[0]) == 0
-            else:
-                visible_at = found[0].handle.visible_at_ms
-        if how == "stop":
-            await world.stop()
+@in_loop(with_one_broker, **SYNC)
+async def test_what_was_acknowledged_does_not_come_again_and_the_rest_does_at_its_time(
+    world: OneBroker, /, how: str
+) -> None:
+    now_ms = world.simulation.clock(HOST).now_ms
+    popper = Popper(world.client, now_ms)
+    await world.client.send(b"first")
+    for one in await popper.pop():
+        await popper.ack(one)
+    await asyncio.sleep(20)
+    for number in range(10):
+        await world.client.send(b"%d" % number)
+        found = await popper.pop(invisible_ms=20_000)
+        if number != 7:
+            assert await popper.ack(found[0]) == 0
         else:
-            world.kill(power_cut=how == "power")
-        await asyncio.sleep(1)
-        await world.up()
-        popper = Popper(world.client, now_ms)
-        again = await popper.until(1, 60, invisible_ms=60_000)
-        assert [(one.body, one.attempt) for one in again] == [(b"7", 1)]
-        assert visible_at <= now_ms() <= visible_at + 2000
-        assert await popper.until(1, 30) == []
+            visible_at = found[0].handle.visible_at_ms
+    if how == "stop":
+        await world.stop()
+    else:
+        world.kill(power_cut=how == "power")
+    await asyncio.sleep(1)
+    await world.up()
+    popper = Popper(world.client, now_ms)
+    again = await popper.until(1, 60, invisible_ms=60_000)
+    assert [(one.body, one.attempt) for one in again] == [(b"7", 1)]
+    assert visible_at <= now_ms() <= visible_at + 2000
+    assert await popper.until(1, 30) == []
 
-    with_one_broker(scene, **SYNC)
 
+@in_loop(with_one_broker, flush_disk_type="ASYNC_FLUSH")
+async def test_a_returned_message_is_noted_when_its_copy_is_on_the_disk_and_not_before(
+    world: OneBroker, /
+) -> None:
+    popper = Popper(world.client, world.simulation.clock(HOST).now_ms)
+    await world.client.send(b"once")
+    await popper.pop(invisible_ms=5000)
+    (again,) = await popper.until(1, 20, invisible_ms=60_000)
+    store = world.broker.store
+    assert store.flushed.value <= again.message.commit_log_offset, (
+        "the disk has not got the copy yet"
+    )
 
-def test_a_returned_message_is_noted_when_its_copy_is_on_the_disk_and_not_before() -> None:
-    async def scene(world: OneBroker) -> None:
-        popper = Popper(world.client, world.simulation.clock(HOST).now_ms)
-        await world.client.send(b"once")
-        await popper.pop(invisible_ms=5000)
-        (again,) = await popper.until(1, 20, invisible_ms=60_000)
-        store = world.broker.store
-        assert store.flushed.value <= again.message.commit_log_offset, (
-            "the disk has not got the copy yet"
-        )
+    def written_down() -> bool:
+        places = [
+            (TIMER_TOPIC, 0),
+            *((REVIVE_TOPIC, queue_id) for queue_id in range(REVIVE_QUEUES)),
+        ]
+        data = b"".join(store.get(topic, queue_id, 0, 32).data for topic, queue_id in places)
+        return any(record.tags == ACK_TAG for record in decode_entries(data))
 
-        def written_down() -> bool:
-            places = [
-                (TIMER_TOPIC, 0),
-                *((REVIVE_TOPIC, queue_id) for queue_id in range(REVIVE_QUEUES)),
-            ]
-            data = b"".join(store.get(topic, queue_id, 0, 32).data for topic, queue_id in places)
-            return any(record.tags == ACK_TAG for record in decode_entries(data))
-
-        while store.flushed.value <= again.message.commit_log_offset:
-            assert not written_down()
+    while store.flushed.value <= again.message.commit_log_offset:
+        assert not written_down()
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        while not written_down():
             await asyncio.sleep(0.01)
-        async with asyncio.timeout(5):
-            while not written_down():
-                await asyncio.sleep(0.01)
-
-    with_one_broker(scene, flush_disk_type="ASYNC_FLUSH")
 
 
 @pytest.mark.parametrize("crc_before", [True, False])

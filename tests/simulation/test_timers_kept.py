@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.simulation.one_broker import HOST, OneBroker, full_after, with_one_broker
 
 from turbopump.message.codec import decode_entries
@@ -94,21 +95,21 @@ def remove_checkpoints(mount: SimulatedMount) -> None:
         mount.remove(Path("/store/config") / name)
 
 
-def test_after_a_clean_stop_nothing_comes_twice_and_what_waits_comes_when_it_is_due() -> None:
-    async def scene(world: OneBroker) -> None:
-        await send_many(world, 50, 3)
-        await send(world, b"last", 60)
-        await asyncio.sleep(5)
-        assert len(await world.delivered()) == 50
-        await world.stop()
-        await asyncio.sleep(5)
-        await world.up()
-        await asyncio.sleep(60)
-        assert len(await world.delivered()) == 51
-        assert (await world.delivered())[50:] == [b"last"]
-        assert world.broker._timers.numbers.taken_in == 0  # type: ignore[union-attr]
-
-    with_one_broker(scene, **SMALL)
+@in_loop(with_one_broker, **SMALL)
+async def test_after_a_clean_stop_nothing_comes_twice_and_what_waits_comes_when_it_is_due(
+    world: OneBroker, /
+) -> None:
+    await send_many(world, 50, 3)
+    await send(world, b"last", 60)
+    await asyncio.sleep(5)
+    assert len(await world.delivered()) == 50
+    await world.stop()
+    await asyncio.sleep(5)
+    await world.up()
+    await asyncio.sleep(60)
+    assert len(await world.delivered()) == 51
+    assert (await world.delivered())[50:] == [b"last"]
+    assert world.broker._timers.numbers.taken_in == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("power_cut", [False, True])
@@ -125,22 +126,22 @@ def test_what_was_due_while_the_broker_was_down_comes_at_its_start(power_cut: bo
         with_one_broker(scene, seed, **SMALL)
 
 
-def test_a_kill_within_a_slot_repeats_only_deliveries_since_the_last_note() -> None:
-    async def scene(world: OneBroker) -> None:
-        sent = await send_many(world, 600, 30)
-        timers = world.broker._timers
-        assert timers is not None
-        while timers.pending.saved.delivered < 64:
-            await asyncio.sleep(0.001)
-        noted = timers.pending.saved.delivered
-        world.kill()
-        await world.up()
-        await asyncio.sleep(10)
-        came = Counter(await world.delivered())
-        assert set(came) == set(sent)
-        assert {body for body, count in came.items() if count > 1}.isdisjoint(sent[:noted])
-
-    with_one_broker(scene, timer_flush_interval_ms=10, **SMALL)
+@in_loop(with_one_broker, timer_flush_interval_ms=10, **SMALL)
+async def test_a_kill_within_a_slot_repeats_only_deliveries_since_the_last_note(
+    world: OneBroker, /
+) -> None:
+    sent = await send_many(world, 600, 30)
+    timers = world.broker._timers
+    assert timers is not None
+    while timers.pending.saved.delivered < 64:
+        await asyncio.sleep(0.001)
+    noted = timers.pending.saved.delivered
+    world.kill()
+    await world.up()
+    await asyncio.sleep(10)
+    came = Counter(await world.delivered())
+    assert set(came) == set(sent)
+    assert {body for body, count in came.items() if count > 1}.isdisjoint(sent[:noted])
 
 
 @pytest.mark.parametrize(
@@ -200,29 +201,29 @@ def test_damage_that_is_found_at_delivery_is_repaired_while_the_broker_runs(
     ]
 
 
-def test_a_kill_while_everything_is_made_again_makes_it_begin_anew() -> None:
-    async def scene(world: OneBroker) -> None:
-        await send_many(world, 30, 5)
-        for number in range(300):
-            await send(world, b"far %d" % number, 90)
-        await asyncio.sleep(30)
-        await world.stop()
-        files(world, remove_timer_log)
-        for _ in range(3):
-            await world.up()
-            timers = world.broker._timers
-            assert timers is not None
-            while timers.pending.queue_offset < 100:
-                await asyncio.sleep(0.001)
-            assert timers.pending.redo_before == 330
-            world.kill(power_cut=True)
+@in_loop(with_one_broker, **SMALL)
+async def test_a_kill_while_everything_is_made_again_makes_it_begin_anew(
+    world: OneBroker, /
+) -> None:
+    await send_many(world, 30, 5)
+    for number in range(300):
+        await send(world, b"far %d" % number, 90)
+    await asyncio.sleep(30)
+    await world.stop()
+    files(world, remove_timer_log)
+    for _ in range(3):
         await world.up()
-        await asyncio.sleep(70)
-        assert Counter((await world.delivered())[30:]) == Counter(
-            b"far %d" % number for number in range(300)
-        )
-
-    with_one_broker(scene, **SMALL)
+        timers = world.broker._timers
+        assert timers is not None
+        while timers.pending.queue_offset < 100:
+            await asyncio.sleep(0.001)
+        assert timers.pending.redo_before == 330
+        world.kill(power_cut=True)
+    await world.up()
+    await asyncio.sleep(70)
+    assert Counter((await world.delivered())[30:]) == Counter(
+        b"far %d" % number for number in range(300)
+    )
 
 
 def test_without_its_checkpoint_everything_comes_again_and_nothing_is_lost(
@@ -323,187 +324,181 @@ def test_a_message_without_a_time_or_a_place_is_passed_over(
     )
 
 
-def test_a_copy_that_has_no_room_for_more_properties_goes_without_them() -> None:
-    async def scene(world: OneBroker) -> None:
-        await send(world, b"1", 2)
-        await asyncio.sleep(1)
-        stored = world.broker.store.lookup.message_in_queue(TIMER_TOPIC, 0, 0)
-        assert stored is not None
-        room = (
-            world.broker.store.properties_size_max
-            - len(stored.properties_text.split("__CRC32#")[0])
-            - len("filler")
-            - 2
-        )
-        await send(world, b"2", 2, filler="x" * room)
-        await asyncio.sleep(4)
-        one, message = decode_entries(world.broker.store.get("T", 0, 0, 2).data)
-        assert "TIMER_DEQUEUE_MS" in one.properties
-        assert message.body == b"2"
-        assert "TIMER_DEQUEUE_MS" not in message.properties
-
-    with_one_broker(scene, **SMALL)
-
-
-def test_a_clock_that_is_set_back_makes_nobody_wait_and_nothing_come_twice() -> None:
-    async def scene(world: OneBroker) -> None:
-        clock = world.simulation.clock(HOST)
-        await send_many(world, 20, 5)
-        await asyncio.sleep(8)
-        assert len(await world.delivered()) == 20
-        clock.jump(-3_600_000)
-        await send(world, b"soon", 10)
-        await asyncio.sleep(9.5)
-        assert len(await world.delivered()) == 20
-        await asyncio.sleep(3)
-        assert (await world.delivered())[20:] == [b"soon"]
-        await world.stop()
-        await world.up()
-        await asyncio.sleep(3700)
-        assert len(await world.delivered()) == 21
-
-    with_one_broker(scene, **SMALL)
-
-
-def test_a_clock_that_is_set_forth_is_noticed_within_a_minute() -> None:
-    async def scene(world: OneBroker) -> None:
-        await send(world, b"x", 7200)
-        await asyncio.sleep(1)
-        world.simulation.clock(HOST).jump(7_200_000)
-        await asyncio.sleep(61)
-        assert await world.delivered() == [b"x"]
-
-    with_one_broker(scene, **SMALL)
-
-
-def test_a_segment_with_a_waiting_message_is_deleted_only_after_its_delivery() -> None:
-    async def scene(world: OneBroker) -> None:
-        broker = world.broker
-        retention, log = broker.store.retention, broker.store.log
-        await send(world, b"waits", 100)
-        for number in range(200):
-            await world.client.send(b"%d" % number * 300)
-        broker.store.flusher.flush_queues()
-        await asyncio.sleep(15)
-        assert len(log.files.files) > 2
-
-        async def delete() -> bool:
-            done: asyncio.Future[Next] = asyncio.get_running_loop().create_future()
-            retention.ask()
-            assert retention.begin_round()
-            retention.delete_next(lambda following: done.set_result(following))
-            return await done is not Next.NOTHING
-
-        for _ in range(4):
-            assert not await delete()
-            await asyncio.sleep(6)
-        assert log.start == 0
-        await asyncio.sleep(80)
-        for _ in range(5):
-            await delete()  # or the broker's own rounds do
-            await asyncio.sleep(6)
-        assert log.start > 0
-        assert len(log.files.files) == 1
-
-    with_one_broker(
-        scene,
-        mapped_file_size_commit_log=64 << 10,
-        max_message_size=8192,
-        file_reserved_time=0,
-        **SMALL,
+@in_loop(with_one_broker, **SMALL)
+async def test_a_copy_that_has_no_room_for_more_properties_goes_without_them(
+    world: OneBroker, /
+) -> None:
+    await send(world, b"1", 2)
+    await asyncio.sleep(1)
+    stored = world.broker.store.lookup.message_in_queue(TIMER_TOPIC, 0, 0)
+    assert stored is not None
+    room = (
+        world.broker.store.properties_size_max
+        - len(stored.properties_text.split("__CRC32#")[0])
+        - len("filler")
+        - 2
     )
+    await send(world, b"2", 2, filler="x" * room)
+    await asyncio.sleep(4)
+    one, message = decode_entries(world.broker.store.get("T", 0, 0, 2).data)
+    assert "TIMER_DEQUEUE_MS" in one.properties
+    assert message.body == b"2"
+    assert "TIMER_DEQUEUE_MS" not in message.properties
 
 
-def test_files_of_the_timer_log_go_with_the_commit_log() -> None:
-    async def scene(world: OneBroker) -> None:
-        broker = world.broker
-        await send_many(world, 350, 20)
-        await asyncio.sleep(40)
-        timers = broker._timers
-        assert timers is not None
-        assert len(timers.pending.log._files.files) == 4
-        log = broker.store.log
-        for file in log.files.files[:-1]:
-            broker.store.log.files.forget_first()
-            world.simulation.disk(HOST).mounted.remove(file.segment.path)  # type: ignore[union-attr]
-        await send(world, b"more", 5)
-        await asyncio.sleep(10)
-        assert timers.pending.log.start > 0
+@in_loop(with_one_broker, **SMALL)
+async def test_a_clock_that_is_set_back_makes_nobody_wait_and_nothing_come_twice(
+    world: OneBroker, /
+) -> None:
+    clock = world.simulation.clock(HOST)
+    await send_many(world, 20, 5)
+    await asyncio.sleep(8)
+    assert len(await world.delivered()) == 20
+    clock.jump(-3_600_000)
+    await send(world, b"soon", 10)
+    await asyncio.sleep(9.5)
+    assert len(await world.delivered()) == 20
+    await asyncio.sleep(3)
+    assert (await world.delivered())[20:] == [b"soon"]
+    await world.stop()
+    await world.up()
+    await asyncio.sleep(3700)
+    assert len(await world.delivered()) == 21
 
-    with_one_broker(scene, mapped_file_size_commit_log=64 << 10, max_message_size=8192, **SMALL)
+
+@in_loop(with_one_broker, **SMALL)
+async def test_a_clock_that_is_set_forth_is_noticed_within_a_minute(world: OneBroker, /) -> None:
+    await send(world, b"x", 7200)
+    await asyncio.sleep(1)
+    world.simulation.clock(HOST).jump(7_200_000)
+    await asyncio.sleep(61)
+    assert await world.delivered() == [b"x"]
+
+
+@in_loop(
+    with_one_broker,
+    mapped_file_size_commit_log=64 << 10,
+    max_message_size=8192,
+    file_reserved_time=0,
+    **SMALL,
+)
+async def test_a_segment_with_a_waiting_message_is_deleted_only_after_its_delivery(
+    world: OneBroker, /
+) -> None:
+    broker = world.broker
+    retention, log = broker.store.retention, broker.store.log
+    await send(world, b"waits", 100)
+    for number in range(200):
+        await world.client.send(b"%d" % number * 300)
+    broker.store.flusher.flush_queues()
+    await asyncio.sleep(15)
+    assert len(log.files.files) > 2
+
+    async def delete() -> bool:
+        done: asyncio.Future[Next] = asyncio.get_running_loop().create_future()
+        retention.ask()
+        assert retention.begin_round()
+        retention.delete_next(lambda following: done.set_result(following))
+        return await done is not Next.NOTHING
+
+    for _ in range(4):
+        assert not await delete()
+        await asyncio.sleep(6)
+    assert log.start == 0
+    await asyncio.sleep(80)
+    for _ in range(5):
+        await delete()  # or the broker's own rounds do
+        await asyncio.sleep(6)
+    assert log.start > 0
+    assert len(log.files.files) == 1
+
+
+@in_loop(with_one_broker, mapped_file_size_commit_log=64 << 10, max_message_size=8192, **SMALL)
+async def test_files_of_the_timer_log_go_with_the_commit_log(world: OneBroker, /) -> None:
+    broker = world.broker
+    await send_many(world, 350, 20)
+    await asyncio.sleep(40)
+    timers = broker._timers
+    assert timers is not None
+    assert len(timers.pending.log._files.files) == 4
+    log = broker.store.log
+    for file in log.files.files[:-1]:
+        broker.store.log.files.forget_first()
+        world.simulation.disk(HOST).mounted.remove(file.segment.path)  # type: ignore[union-attr]
+    await send(world, b"more", 5)
+    await asyncio.sleep(10)
+    assert timers.pending.log.start > 0
 
 
 @pytest.mark.parametrize("operation", ["sync", "rename", "write"])
-def test_a_disk_that_fails_the_timers_files_stops_no_delivery(operation: str) -> None:
-    async def scene(world: OneBroker) -> None:
-        sent = await send_many(world, 10, 10)
-        await asyncio.sleep(3)
-        world.simulation.disk(HOST).fail(operation, errno.EIO, nth=3, times=1)
-        for body in (b"a", b"b", b"c"):
-            if world.broker.store.flushed.error is None:
-                await asyncio.sleep(1)
-                try:
-                    await asyncio.wait_for(send(world, body, 8), 5)
-                    sent.append(body)
-                except (AssertionError, TimeoutError):
-                    pass
-        await asyncio.sleep(15)
+@in_loop(with_one_broker, **SMALL)
+async def test_a_disk_that_fails_the_timers_files_stops_no_delivery(
+    world: OneBroker, /, operation: str
+) -> None:
+    sent = await send_many(world, 10, 10)
+    await asyncio.sleep(3)
+    world.simulation.disk(HOST).fail(operation, errno.EIO, nth=3, times=1)
+    for body in (b"a", b"b", b"c"):
         if world.broker.store.flushed.error is None:
-            assert set(sent) <= set(await world.delivered())
-        world.kill()
-        world.simulation.disk(HOST).clear_faults()
-        await world.up()
-        await asyncio.sleep(20)
+            await asyncio.sleep(1)
+            try:
+                await asyncio.wait_for(send(world, body, 8), 5)
+                sent.append(body)
+            except (AssertionError, TimeoutError):
+                pass
+    await asyncio.sleep(15)
+    if world.broker.store.flushed.error is None:
         assert set(sent) <= set(await world.delivered())
-
-    with_one_broker(scene, **SMALL)
+    world.kill()
+    world.simulation.disk(HOST).clear_faults()
+    await world.up()
+    await asyncio.sleep(20)
+    assert set(sent) <= set(await world.delivered())
 
 
 @pytest.mark.parametrize("killed_on_the_way", [False, True])
-def test_without_its_checkpoint_no_recalled_message_comes_and_one_of_the_same_id_does(
-    killed_on_the_way: bool,
+@in_loop(with_one_broker, **SMALL, timer_flush_interval_ms=1)
+async def test_without_its_checkpoint_no_recalled_message_comes_and_one_of_the_same_id_does(
+    world: OneBroker, /, killed_on_the_way: bool
 ) -> None:
-    async def scene(world: OneBroker) -> None:
-        handle = await send(world, b"recalled", 3)
-        later = await send(world, b"recalled, later", 60)
-        for number in range(200):  # more than one turn reads
-            await send(world, b"%d" % number, 3)
-        for one in (handle, later):
-            answer = await world.client.ask(RecallMessage(topic="T", recall_handle=one or ""))
-            assert answer.code == ResponseCode.SUCCESS
-        await send(world, b"again", 6, UNIQ_KEY=b"recalled".hex())
-        await asyncio.sleep(10)
-        sent = [*(b"%d" % number for number in range(200)), b"again"]
-        assert await world.delivered() == sent
-        await world.stop()
-        files(world, remove_checkpoints)
-        await world.up()
-        if killed_on_the_way:
-            timers = world.broker._timers
-            assert timers is not None
-            while timers.pending.saved.queue_offset < 60:
-                await asyncio.sleep(0.0001)
-            assert timers.pending.saved.queue_offset < 200
-            world.kill(power_cut=True)
-            await world.up()
-        await asyncio.sleep(100)
-        assert Counter(await world.delivered()) == Counter([*sent, *sent])
-
-    with_one_broker(scene, **SMALL, timer_flush_interval_ms=1)
-
-
-def test_overdue_pops_at_a_start_wait_while_their_reader_waits_for_the_rest() -> None:
-    async def scene(world: OneBroker) -> None:
-        deliver = now_ms(world) + 3000
-        await send_many(world, 200, 3)
-        await asyncio.sleep(10)
-        await world.stop()
-        files(world, remove_checkpoints)
-        await world.up()
-        timers, queue = world.broker._timers, world.broker.store.queues.find_or_make("T", 0)
+    handle = await send(world, b"recalled", 3)
+    later = await send(world, b"recalled, later", 60)
+    for number in range(200):  # more than one turn reads
+        await send(world, b"%d" % number, 3)
+    for one in (handle, later):
+        answer = await world.client.ask(RecallMessage(topic="T", recall_handle=one or ""))
+        assert answer.code == ResponseCode.SUCCESS
+    await send(world, b"again", 6, UNIQ_KEY=b"recalled".hex())
+    await asyncio.sleep(10)
+    sent = [*(b"%d" % number for number in range(200)), b"again"]
+    assert await world.delivered() == sent
+    await world.stop()
+    files(world, remove_checkpoints)
+    await world.up()
+    if killed_on_the_way:
+        timers = world.broker._timers
         assert timers is not None
-        while not timers.has_delivered(deliver, 200):
-            await asyncio.sleep(0.001)
-        assert queue.max_index == 400
+        while timers.pending.saved.queue_offset < 60:
+            await asyncio.sleep(0.0001)
+        assert timers.pending.saved.queue_offset < 200
+        world.kill(power_cut=True)
+        await world.up()
+    await asyncio.sleep(100)
+    assert Counter(await world.delivered()) == Counter([*sent, *sent])
 
-    with_one_broker(scene, **SMALL)
+
+@in_loop(with_one_broker, **SMALL)
+async def test_overdue_pops_at_a_start_wait_while_their_reader_waits_for_the_rest(
+    world: OneBroker, /
+) -> None:
+    deliver = now_ms(world) + 3000
+    await send_many(world, 200, 3)
+    await asyncio.sleep(10)
+    await world.stop()
+    files(world, remove_checkpoints)
+    await world.up()
+    timers, queue = world.broker._timers, world.broker.store.queues.find_or_make("T", 0)
+    assert timers is not None
+    while not timers.has_delivered(deliver, 200):
+        await asyncio.sleep(0.001)
+    assert queue.max_index == 400
