@@ -249,7 +249,7 @@ class StallWatch:
 # wherever the rest of the log goes.
 
 LOGGER: Final = "turbopump.broker.recovery_progress"
-start_log = logging.getLogger(LOGGER)
+recovery_log = logging.getLogger(LOGGER)
 
 FIRST_LINE_S: Final = 1.0
 LINE_EVERY_S: Final = 3.0
@@ -275,7 +275,7 @@ class RecoveryProgress:
         size, seconds = offset - begin, now - self._begun
         if offset == end:
             if self._said:
-                start_log.info(
+                recovery_log.info(
                     "store recovered MiB=%d seconds=%.1f MB/s=%.0f",
                     size >> 20,
                     seconds,
@@ -284,7 +284,7 @@ class RecoveryProgress:
             self._said = False
         elif now >= self._next_line:
             self._said, self._next_line = True, now + LINE_EVERY_S
-            start_log.info(
+            recovery_log.info(
                 "recovering the store percent=%d MiB=%d of=%d MB/s=%.0f seconds_left=%.0f",
                 100 * size // (end - begin),
                 size >> 20,

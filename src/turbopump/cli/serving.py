@@ -162,7 +162,7 @@ def log_effective(config: SettingsClass) -> None:
 # is logged.
 
 LEVELS: Final = ("debug", "info", "warning", "error")
-RECOVERY_PROGRESS: Final = "turbopump.broker.housekeeping"
+RECOVERY_PROGRESS: Final = "turbopump.broker.recovery_progress"
 """The logger of a long recovery: whoever started the command waits for it, and sees it on standard
 error whatever the level and file."""
 
