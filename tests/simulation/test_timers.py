@@ -17,7 +17,7 @@ import pytest
 from tests.simulation.figures import Figures
 from tests.simulation.one_broker import EIGHTEEN_LEVELS, HOST, OneBroker, with_one_broker
 
-from turbopump.broker.detours import Parcel
+from turbopump.broker.interceptors import Destination
 from turbopump.config.delay_levels import parse_delay_levels
 from turbopump.errors import RemotingError
 from turbopump.message.codec import decode_entries
@@ -90,12 +90,12 @@ class Day:
                     due[number] = self.rng.randrange(self.now() + 1, end)
                     asked = {"TIMER_DELIVER_MS": str(due[number])}
                 text = encode_properties({"UNIQ_KEY": f"U{number}", **asked})
-                parcel = broker._detours.find(
-                    SendMessage(topic="T", queue_id=0), Parcel("T", 0, text, 0)
+                destination = broker._interceptors.find(
+                    SendMessage(topic="T", queue_id=0), Destination("T", 0, text, 0)
                 )
-                assert isinstance(parcel, Parcel)
+                assert isinstance(destination, Destination)
                 placed = await broker._forwarding.append(
-                    parcel.topic, parcel.queue_id, b"%d" % number, parcel.properties
+                    destination.topic, destination.queue_id, b"%d" % number, destination.properties
                 )
                 log_end = placed.log_end
             flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

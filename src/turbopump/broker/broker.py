@@ -17,7 +17,6 @@ from pathlib import Path
 from turbopump.broker.cold_flow import ColdFlow, cold_strategy
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.dead_letters import late_retries
-from turbopump.broker.detours import Detours, refuse_false_inner_batch, refuse_unknown_kinds
 from turbopump.broker.forwarding import FlushWait, Forwarding
 from turbopump.broker.groups import RequestModes
 from turbopump.broker.handlers.clients import ClientsHandler
@@ -31,6 +30,11 @@ from turbopump.broker.housekeeping import (
     StallWatch,
     Timetable,
 )
+from turbopump.broker.interceptors import (
+    Interceptors,
+    refuse_false_inner_batch,
+    refuse_unknown_kinds,
+)
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.reception import Parts, add_handlers
 from turbopump.broker.registration import Registration, TopicRoutes
@@ -41,7 +45,7 @@ from turbopump.broker.send_queue import SendQueue
 from turbopump.broker.statistics import RuntimeInfo, Statistics
 from turbopump.broker.tables import SAVE_AGAIN_S, Tables
 from turbopump.broker.topics import QueueKinds
-from turbopump.broker.transactions.half_messages import HalfMessageDetour
+from turbopump.broker.transactions.half_messages import HalfMessageInterceptor
 from turbopump.broker.transactions.transactions import Transactions
 from turbopump.clock import Clock, SystemClock
 from turbopump.compiled import KIND
@@ -187,19 +191,19 @@ class Broker:
             clock,
         )
         kinds.table = tables.topics
-        self._detours = Detours()
-        self._detours.add(refuse_false_inner_batch)
-        self._detours.add(HalfMessageDetour(config))
-        self._detours.add(
+        self._interceptors = Interceptors()
+        self._interceptors.add(refuse_false_inner_batch)
+        self._interceptors.add(HalfMessageInterceptor(config))
+        self._interceptors.add(
             late_retries(
                 self._topics,
                 self._groups,
                 lambda group: tables.locks.locks.any_held(group, clock.monotonic()),
             )
         )
-        self._detours.add(by_time(config, clock))
-        self._detours.add(by_level(settings.delay_levels))
-        self._detours.add(refuse_unknown_kinds)
+        self._interceptors.add(by_time(config, clock))
+        self._interceptors.add(by_level(settings.delay_levels))
+        self._interceptors.add(refuse_unknown_kinds)
         self._delays = Delays(
             tables.delay_offsets, store, self._forwarding, settings.delay_levels, clock
         )
@@ -241,7 +245,7 @@ class Broker:
             clients=clients,
             clients_handler=self._clients_handler,
             held=self._held,
-            detours=self._detours,
+            interceptors=self._interceptors,
             forwarding=self._forwarding,
             flush_wait=self._flush_wait,
             timers=self._timers,

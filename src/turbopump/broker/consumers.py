@@ -42,7 +42,7 @@ PeerT = TypeVar("PeerT", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class MemberInfo:
     """What a member says of itself; None: nothing. ``consume_from`` is one of first, last and
     timestamp; what pulls by itself has none (Java's lite pull consumer says "last", whatever it is
     set to). ``ordered`` is said by our clients alone."""
@@ -72,7 +72,7 @@ class Subscription:
 @dataclass(slots=True)
 class Member:
     """One client in a group. ``seen`` last and known ``since``, on the monotonic clock, seconds;
-    ``language`` by its number (``LanguageCode``); ``told``: what it says of itself, in a heartbeat
+    ``language`` by its number (``LanguageCode``); ``info``: what it says of itself, in a heartbeat
     with this ``fingerprint`` (0: it has none); ``retries_max``: its own maximum, if it has told
     one, and ``started_at`` when it was started (ms since 1970); ``locking``: when it last asked for
     a lock.
@@ -83,7 +83,7 @@ class Member:
     seen: float
     language: int = 0
     since: float = 0.0
-    told: Told = Told()
+    info: MemberInfo = MemberInfo()
     fingerprint: int = 0
     retries_max: int | None = None
     started_at: int = 0
@@ -94,12 +94,12 @@ class Member:
         """Whether it consumes in order. Who asks for locks does; who does not may have no queue, or
         not consume in order."""
         if (
-            self.told.ordered is None
+            self.info.ordered is None
             and self.locking is not None
             and self.seen - self.locking < LOCKS_TELL_S
         ):
             return True
-        return self.told.ordered
+        return self.info.ordered
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ class ClientTable(Generic[PeerT]):
         changed = self._note_member(group, peer, client_id, version, now)
         member = group.members[peer]
         member.language = language
-        member.told = told(data)
+        member.info = member_info(data)
         member.fingerprint = fingerprint
         member.retries_max = data.max_reconsume_times
         member.started_at = data.started_at or 0
@@ -202,7 +202,7 @@ class ClientTable(Generic[PeerT]):
         changed = self._note_member(group, peer, client_id, version, now)
         member = group.members[peer]
         if member.fingerprint != fingerprint:
-            member.told, member.fingerprint = twin.told, fingerprint
+            member.info, member.fingerprint = twin.info, fingerprint
             member.retries_max, member.started_at = twin.retries_max, twin.started_at
         return changed
 
@@ -301,9 +301,9 @@ class ClientTable(Generic[PeerT]):
         return False
 
 
-def told(data: ConsumerData) -> Told:
+def member_info(data: ConsumerData) -> MemberInfo:
     """What a heartbeat says of a consumer."""
-    return Told(
+    return MemberInfo(
         wants=wants(data.subscription_data_set),
         consume_type=data.consume_type,
         message_model=data.message_model,
@@ -413,14 +413,14 @@ def conflicts(
     if len(members) < 2:
         return ()
     sharing = [
-        member for member in members if member.told.message_model is not MessageModel.BROADCASTING
+        member for member in members if member.info.message_model is not MessageModel.BROADCASTING
     ]
     young = list(
         {
             member.client_id: member for member in sorted(members, key=lambda member: member.since)
         }.values()
     )
-    found = () if len({member.told for member in young}) == 1 else _differences(young, pops)
+    found = () if len({member.info for member in young}) == 1 else _differences(young, pops)
     return (
         *(
             f"consumers of group {group} {what}; make them alike, or give them groups of their own"
@@ -433,22 +433,22 @@ def conflicts(
 
 def _differences(members: list[Member], pops: Callable[[str], bool]) -> tuple[str, ...]:
     sharing = [
-        member for member in members if member.told.message_model is not MessageModel.BROADCASTING
+        member for member in members if member.info.message_model is not MessageModel.BROADCASTING
     ]
     pushed = [
-        member for member in sharing if member.told.consume_type is not ConsumeType.CONSUME_ACTIVELY
+        member for member in sharing if member.info.consume_type is not ConsumeType.CONSUME_ACTIVELY
     ]
-    if all(member.told.consume_type is not ConsumeType.CONSUME_POP for member in sharing):
+    if all(member.info.consume_type is not ConsumeType.CONSUME_POP for member in sharing):
         pops = _no
     return (
         _subscriptions(
             member
             for member in members
-            if member.told.consume_type is not ConsumeType.CONSUME_ACTIVELY
+            if member.info.consume_type is not ConsumeType.CONSUME_ACTIVELY
         ),
         _differ(
             "are broadcasting and clustering, so those that are clustering miss messages",
-            *(members, lambda member: member.told.message_model, MODELS),
+            *(members, lambda member: member.info.message_model, MODELS),
         ),
         _differ(
             "fetch messages in different ways, so messages are missed or come twice",
@@ -459,7 +459,7 @@ def _differences(members: list[Member], pops: Callable[[str], bool]) -> tuple[st
         ),
         _differ(
             "begin at different places, which counts for queues in which the group has no place yet",
-            *(pushed, lambda member: member.told.consume_from, BEGINNINGS),
+            *(pushed, lambda member: member.info.consume_from, BEGINNINGS),
         ),
     )
 
@@ -467,7 +467,7 @@ def _differences(members: list[Member], pops: Callable[[str], bool]) -> tuple[st
 def _subscriptions(members: Iterable[Member]) -> str:
     by_wants: dict[Wants, list[str]] = {}
     for member in members:
-        by_wants.setdefault(member.told.wants, []).append(member.client_id)
+        by_wants.setdefault(member.info.wants, []).append(member.client_id)
     if len(by_wants) < 2:
         return ""
     common = frozenset.intersection(*by_wants)
@@ -496,12 +496,12 @@ def _differ(
 def _type(member: Member, pops: Callable[[str], bool]) -> ConsumeType | None:
     """A push consumer that asks the broker for its share is told by it to pull or to pop, and its
     heartbeat does not say that it asks."""
-    told = member.told
-    if told.consume_type is ConsumeType.CONSUME_PASSIVELY and any(
-        pops(topic) for topic, _, _ in told.wants
+    info = member.info
+    if info.consume_type is ConsumeType.CONSUME_PASSIVELY and any(
+        pops(topic) for topic, _, _ in info.wants
     ):
         return None
-    return told.consume_type
+    return info.consume_type
 
 
 def _same_ids(group: str, members: Iterable[Member]) -> list[str]:

@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from turbopump.broker.detours import Detour, Parcel
 from turbopump.broker.groups import GroupTable
+from turbopump.broker.interceptors import Destination, Interceptor
 from turbopump.broker.schedule.delays import scheduled
 from turbopump.broker.topics import READ_WRITE, TopicTable
 from turbopump.message.delivery_time import DelayLevels
@@ -39,11 +39,11 @@ _UNIT_SUBSCRIPTION: Final = 2
 
 def returned(
     message: ReceivedMessage,
-    retry: Parcel,
+    retry: Destination,
     delay_level: int,
     attempts_max: int,
     levels: DelayLevels,
-) -> Parcel | None:
+) -> Destination | None:
     """Where a message goes that was sent back: on to ``retry``, its place in the retry topic, by
     way of a level (0: one more than the last time); None: to the dead letters, for the consumer
     wants so (below 0) or ``attempts_max`` retries were made."""
@@ -90,7 +90,9 @@ def _topic(topics: TopicTable, name: str, queues: int, sys_flag: int) -> TopicCo
     return config
 
 
-def late_retries(topics: TopicTable, groups: GroupTable, in_order: Callable[[str], bool]) -> Detour:
+def late_retries(
+    topics: TopicTable, groups: GroupTable, in_order: Callable[[str], bool]
+) -> Interceptor:
     """The rule for consumers that send a retry themselves, since 36 failed: one attempt too many
     goes to the dead letters, and so does every one of a group that consumes ``in_order``, for it
     retries in place and sends only what it has given up.
@@ -99,25 +101,25 @@ def late_retries(topics: TopicTable, groups: GroupTable, in_order: Callable[[str
     to the retry topic of such a group.
     """
 
-    def rule(request: SendRequest, parcel: Parcel) -> Parcel:
+    def rule(request: SendRequest, destination: Destination) -> Destination:
         if (
-            parcel.topic != request.topic
+            destination.topic != request.topic
             or not request.topic.startswith(RETRY_PREFIX)
             or not request.reconsume_times
         ):
-            return parcel
+            return destination
         name = request.topic[len(RETRY_PREFIX) :]
         group = groups.find(name)
         attempts_max = request.max_reconsume_times
         if attempts_max is None:
             attempts_max = group.retry_max_times if group is not None else 0
         if request.reconsume_times <= attempts_max and not in_order(name):
-            return parcel
+            return destination
         topic = dead_letter_topic(topics, name).topic_name
         assert topic is not None
-        properties = {**decode_properties(parcel.properties), DELAY_TIME_LEVEL: "-1"}
+        properties = {**decode_properties(destination.properties), DELAY_TIME_LEVEL: "-1"}
         return msgspec.structs.replace(
-            parcel, topic=topic, queue_id=0, properties=encode_properties(properties)
+            destination, topic=topic, queue_id=0, properties=encode_properties(properties)
         )
 
     return rule

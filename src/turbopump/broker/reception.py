@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from turbopump.broker.cold_flow import ColdFlow
 from turbopump.broker.consumers import ClientTable
-from turbopump.broker.detours import Detours
 from turbopump.broker.forwarding import FlushWait, Forwarding
 from turbopump.broker.groups import RequestModes
 from turbopump.broker.handlers.assignment import AssignmentHandler
@@ -29,6 +28,7 @@ from turbopump.broker.handlers.statistics import ColdFlowHandler, StatisticsHand
 from turbopump.broker.handlers.topics import TopicRecords, TopicsHandler
 from turbopump.broker.handlers.transactions import TransactionsHandler
 from turbopump.broker.held_pulls import HeldPulls
+from turbopump.broker.interceptors import Interceptors
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.reading import Questions
 from turbopump.broker.registration import TopicRoutes
@@ -142,7 +142,7 @@ class Parts:
     clients: ClientTable[Connection]
     clients_handler: ClientsHandler
     held: HeldPulls
-    detours: Detours
+    interceptors: Interceptors
     forwarding: Forwarding
     flush_wait: FlushWait
     timers: Timers
@@ -172,7 +172,7 @@ def add_handlers(router: Router, parts: Parts, *, pulls: bool) -> None:
         parts.random,
         parts.store_host,
         parts.announce,
-        parts.detours,
+        parts.interceptors,
         flush_wait,
     )
     router.add(SendMessage, send.send, may_wait=True)

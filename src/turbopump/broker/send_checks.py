@@ -14,8 +14,8 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-from turbopump.broker.detours import kind_in_batch
 from turbopump.broker.groups import GroupTable
+from turbopump.broker.interceptors import kind_in_batch
 from turbopump.broker.topics import (
     CLEANUP_POLICY,
     COMPACTION,

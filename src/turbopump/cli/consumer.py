@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from turbopump.broker.consumers import Member, Told, told
+from turbopump.broker.consumers import Member, MemberInfo, member_info
 from turbopump.broker.consumers import conflicts as found_among
 from turbopump.cli.cluster import (
     NOT_FOUND,
@@ -232,7 +232,9 @@ async def consumer_status(
                 }
                 if not isinstance(info, str):
                     members.append(
-                        Member(client_id, one.version, 0.0, told=_told(info, body.message_model))
+                        Member(
+                            client_id, one.version, 0.0, info=_member_info(info, body.message_model)
+                        )
                     )
             if (
                 ids.count(client_id) > 1
@@ -306,7 +308,7 @@ def _row(info: ConsumerRunningInfo | str) -> dict[str, Any]:
     return {"fault": None, "properties": info.properties, "topics": topics}
 
 
-def _told(info: ConsumerRunningInfo, of_group: MessageModel | None) -> Told:
+def _member_info(info: ConsumerRunningInfo, of_group: MessageModel | None) -> MemberInfo:
     """What a consumer says of itself. Java's and ours tell all; Go's and C++'s not where they
     begin, nor whether they are broadcasting, which is taken from the group's last heartbeat then. A
     push consumer may pop where its broker tells it to: that it pulls is taken from its queues."""
@@ -320,4 +322,4 @@ def _told(info: ConsumerRunningInfo, of_group: MessageModel | None) -> Told:
         consume_from_where=ConsumeFromWhere.__members__.get(said.get("consumeFromWhere", "")),
         ordered={"true": True, "false": False}.get(said.get("PROP_CONSUMEORDERLY", "")),
     )
-    return told(data)
+    return member_info(data)

@@ -9,7 +9,7 @@ from typing import Any
 from tests.loops import in_loop
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
 
-from turbopump.broker.detours import Parcel
+from turbopump.broker.interceptors import Destination
 from turbopump.broker.schedule.delays import by_level
 from turbopump.message.codec import decode_entries
 from turbopump.message.delivery_time import DelayLevels
@@ -121,13 +121,13 @@ def test_a_retried_level_that_makes_no_sense_is_refused_and_none_is_none() -> No
     rule = by_level(DelayLevels((1000,)))
     request = SendMessage(topic="T", queue_id=0)
     for value in ("0", "-1"):
-        plain = Parcel("T", 0, encode_properties({"DELAY": value}), 0)
+        plain = Destination("T", 0, encode_properties({"DELAY": value}), 0)
         assert rule(request, plain) is plain
-    refused = rule(request, Parcel("T", 0, encode_properties({"DELAY": "x"}), 0))
+    refused = rule(request, Destination("T", 0, encode_properties({"DELAY": "x"}), 0))
     assert isinstance(refused, Response)
     assert refused.code == ResponseCode.MESSAGE_ILLEGAL
     assert "messageDelayLevel" in str(refused.remark)
-    half = Parcel("Half", 0, encode_properties({"DELAY": "1"}), 0)
+    half = Destination("Half", 0, encode_properties({"DELAY": "1"}), 0)
     assert rule(request, half) is half, "it waits for its transaction"
 
 

@@ -11,7 +11,7 @@ from tests.unit.broker.popping import Popper
 from tests.unit.broker.talking import Talk, in_virtual_time
 from tests.unit.broker.test_inner_batches import send_inner
 
-from turbopump.broker.pop.reader import PopSight
+from turbopump.broker.pop.reader import PopView
 from turbopump.message.handles import QueueKind, decode_numbers, message_key, queue_key
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pop import Notification, NotificationReply, PopMessageReply
@@ -111,18 +111,18 @@ async def test_what_waits_in_the_retry_topic_neither_wakes_nor_is_given_to_an_or
     assert len(await popper.pop(invisible_ms=1000)) == 1
     await asyncio.sleep(5)
     assert talk.broker.store.max_offset("%RETRY%g_T", 0) == 1
-    looks, queues = 0, PopSight.topic_queues
+    looks, queues = 0, PopView.topic_queues
 
     def count(*args: Any) -> Any:
         nonlocal looks
         looks += 1
         return queues(*args)
 
-    PopSight.topic_queues = count  # type: ignore[method-assign]
+    PopView.topic_queues = count  # type: ignore[method-assign]
     try:
         assert await popper.pop(poll_ms=8000, **ORDERED) == []
     finally:
-        PopSight.topic_queues = queues  # type: ignore[method-assign]
+        PopView.topic_queues = queues  # type: ignore[method-assign]
     assert looks < 10
     asked = Notification(
         consumer_group="g",

@@ -122,16 +122,16 @@ class PopHandler:
         revive_queue_id = ORDER_REVIVE_QUEUE if wish.ordered else pop.revive_log.next_queue()
         taken = Taken(self._clock.now_ms(), revive_queue_id)
         draw = self._random.randrange(100)
-        queues = pop.sight.topic_queues(line, queue_id, draw)
+        queues = pop.view.topic_queues(line, queue_id, draw)
         if not wish.ordered:
-            retries = pop.sight.retry_queues(line)
+            retries = pop.view.retry_queues(line)
             queues = (
                 retries + queues
                 if draw < self._config.pop_from_retry_probability
                 else queues + retries
             )
         try:
-            await pop.taking.take(wish, queues, taken)
+            await pop.reader.take(wish, queues, taken)
             if taken.placed is not None:
                 await self._forwarding.flushed(taken.placed)
         except StoreError as error:
@@ -177,14 +177,14 @@ class PopHandler:
             max(request.queue_id, ANY_QUEUE),
         )
         draw = self._random.randrange(100)
-        queues = self._pop.sight.topic_queues(line, queue_id, draw)
-        retries = self._pop.sight.retry_queues(line)
+        queues = self._pop.view.topic_queues(line, queue_id, draw)
+        retries = self._pop.view.retry_queues(line)
         queues = (
             retries + queues if draw < self._config.pop_from_retry_probability else queues + retries
         )
         try:
             data, left = await peek(
-                self._store, self._pop.places, queues, max(request.max_msg_nums, 1)
+                self._store, self._pop.offsets, queues, max(request.max_msg_nums, 1)
             )
         except StoreError as error:
             return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=str(error))
@@ -209,11 +209,11 @@ class PopHandler:
             Line(request.topic, request.consumer_group),
             max(request.queue_id, ANY_QUEUE),
         )
-        sight, held, ordered = self._pop.sight, self._pop.held, bool(request.order)
+        view, held, ordered = self._pop.view, self._pop.held, bool(request.order)
 
         def look() -> bool:
             return any(
-                sight.has_more(place) for place in sight.queues(line, queue_id, ordered=ordered)
+                view.has_more(place) for place in view.queues(line, queue_id, ordered=ordered)
             )
 
         now = self._clock.now_ms()

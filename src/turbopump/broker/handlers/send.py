@@ -18,16 +18,16 @@ from typing import Final
 
 import msgspec
 
-from turbopump.broker.detours import (
-    Detours,
-    Parcel,
+from turbopump.broker.forwarding import FlushWait
+from turbopump.broker.groups import GroupTable
+from turbopump.broker.interceptors import (
+    Destination,
+    Interceptors,
     added_properties,
     inner_batch,
     kind_in_batch,
     refuse_false_inner_batch,
 )
-from turbopump.broker.forwarding import FlushWait
-from turbopump.broker.groups import GroupTable
 from turbopump.broker.send_checks import SendChecks, batch_refusal, body_refusal, store_refusal
 from turbopump.broker.topics import TopicTable, is_batch_cq
 from turbopump.clock import Clock
@@ -84,7 +84,7 @@ class SendHandler:
         source: random.Random,
         store_host: tuple[str, int],
         announce: Callable[[], Awaitable[None]],
-        detours: Detours,
+        interceptors: Interceptors,
         flush: FlushWait,
     ) -> None:
         self._config = config
@@ -102,7 +102,7 @@ class SendHandler:
         checks = SendChecks(config, topics, groups, clock, source)
         self.check = checks.check
         self._guarded = checks.all
-        self._detours = detours
+        self._interceptors = interceptors
         self._flush = flush
         self._sync = flush.sync
         self._held = HeldAnswers(store.flushed, config.sync_flush_timeout / 1000)
@@ -141,12 +141,12 @@ class SendHandler:
                 unique = self._ids.next()
                 text = f"{_ended(text)}UNIQ_KEY\x01{unique}\x02"
             if special:
-                parcel = self._detours.find(
-                    request, Parcel(name, queue_id, _without_pop_ck(text), sys_flag)
+                destination = self._interceptors.find(
+                    request, Destination(name, queue_id, _without_pop_ck(text), sys_flag)
                 )
-                if isinstance(parcel, Response):
-                    return parcel
-                name, place, text, sys_flag, recall_handle = msgspec.structs.astuple(parcel)
+                if isinstance(destination, Response):
+                    return destination
+                name, place, text, sys_flag, recall_handle = msgspec.structs.astuple(destination)
             _, _, tags, keys, properties = send_properties(text, self._added)
         born_host = encode_host(*context.peer.host_pair)
         sys_flag = sys_flag & _NOT_HOSTS | self._store_flag
@@ -219,11 +219,11 @@ class SendHandler:
         if request.topic in self._watched and self._is_inner(request, unique):
             return self._send_inner_batch(request, queue_id, context)
         if INNER_NUM in header_text:
-            parcel = refuse_false_inner_batch(
-                request, Parcel(request.topic, queue_id, header_text, 0)
+            destination = refuse_false_inner_batch(
+                request, Destination(request.topic, queue_id, header_text, 0)
             )
-            if isinstance(parcel, Response):
-                return parcel
+            if isinstance(destination, Response):
+                return destination
         try:
             batch = pack_batch(context.body, request.topic, self._added)
         except ProtocolError as error:

@@ -18,9 +18,9 @@ from turbopump.broker.dead_letters import (
     return_properties,
     returned,
 )
-from turbopump.broker.detours import Parcel
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
+from turbopump.broker.interceptors import Destination
 from turbopump.broker.reading import Questions
 from turbopump.broker.statistics import SNDBCK_PUT_NUMS, Statistics
 from turbopump.broker.topics import TopicTable
@@ -109,12 +109,12 @@ class SendBackHandler:
                     "to the retry topic"
                 )
                 return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
-            parcel = self._parcel(request, group, message)
+            destination = self._destination(request, group, message)
             placed = await self._forwarding.forward(
                 message,
-                parcel.topic,
-                parcel.queue_id,
-                properties=parcel.properties,
+                destination.topic,
+                destination.queue_id,
+                properties=destination.properties,
                 reconsume_times=message.reconsume_times + 1,
                 for_client=True,
             )
@@ -135,9 +135,9 @@ class SendBackHandler:
             )
         return Response()
 
-    def _parcel(
+    def _destination(
         self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig, message: ReceivedMessage
-    ) -> Parcel:
+    ) -> Destination:
         attempts_max = self._clients.retries_max(request.group)
         if attempts_max is None:
             attempts_max = request.max_reconsume_times
@@ -148,7 +148,7 @@ class SendBackHandler:
         queue_id = self._random.randrange(
             max(min(group.retry_queue_nums, topic.write_queue_nums), 1)
         )
-        retry = Parcel(
+        retry = Destination(
             topic.topic_name,
             queue_id,
             return_properties(message, request.failure, dead=False),
@@ -159,7 +159,7 @@ class SendBackHandler:
             return again
         dead = dead_letter_topic(self._topics, request.group)
         assert dead.topic_name is not None
-        return Parcel(
+        return Destination(
             dead.topic_name,
             0,
             return_properties(message, request.failure, dead=True),

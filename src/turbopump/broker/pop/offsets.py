@@ -88,7 +88,7 @@ class FlushedOffsets:
         self.settled()
 
 
-class PopPlaces:
+class PopOffsets:
     """Next offsets and locks."""
 
     def __init__(self, offsets: ConsumerOffsets, flushed: Watermark) -> None:

@@ -8,8 +8,8 @@ from typing import Final
 
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.pop.held_pops import HeldPops
-from turbopump.broker.pop.offsets import InFlight, OrderInfo, PopPlaces, TimersMark, recover_places
-from turbopump.broker.pop.reader import PopSight, Taking
+from turbopump.broker.pop.offsets import InFlight, OrderInfo, PopOffsets, TimersMark, recover_places
+from turbopump.broker.pop.reader import PopReader, PopView
 from turbopump.broker.pop.records import ReviveLog, revive_topic
 from turbopump.broker.pop.reviving import PuttingBack, Reviving
 from turbopump.broker.schedule.timers import Timers
@@ -44,7 +44,7 @@ class Pop:
         topics, offsets = tables.topics, tables.offsets
         recover_places(store, offsets, revive_topic(config.broker_cluster_name))
         self._mark = TimersMark(store, offsets)
-        self.places = PopPlaces(offsets, store.flushed)
+        self.offsets = PopOffsets(offsets, store.flushed)
         self.order = OrderInfo(tables.order_info)
         self.order.load()
         tables.save_too(self.order)
@@ -52,17 +52,17 @@ class Pop:
         self.in_flight = InFlight(
             config.pop_inflight_message_threshold if config.enable_pop_message_threshold else None
         )
-        self.sight = PopSight(
-            config, store, topics, offsets, self.places, self.order, self.in_flight, clock
+        self.view = PopView(
+            config, store, topics, offsets, self.offsets, self.order, self.in_flight, clock
         )
-        self.held = HeldPops(self.sight, config.pop_polling_size, config.max_pop_polling_size)
-        self.taking = Taking(
+        self.held = HeldPops(self.view, config.pop_polling_size, config.max_pop_polling_size)
+        self.reader = PopReader(
             *(
                 config.broker_name,
                 store,
                 offsets,
-                self.places,
-                self.sight,
+                self.offsets,
+                self.view,
                 self.order,
                 self.revive_log,
                 self.in_flight,
@@ -84,7 +84,7 @@ class Pop:
             )
         else:
             queues = known.read_queue_nums
-        name, flushed = config.broker_name, self.places.flushed_offsets
+        name, flushed = config.broker_name, self.offsets.flushed_offsets
         self.reviving = [
             Reviving(
                 *(
@@ -122,7 +122,7 @@ class Pop:
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         flushed, flushed_offsets, end = (
             self._store.flushed,
-            self.places.flushed_offsets,
+            self.offsets.flushed_offsets,
             self._store.log.end,
         )
 

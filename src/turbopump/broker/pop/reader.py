@@ -17,7 +17,7 @@ from typing import Final
 from turbopump.broker.consumers import Subscription
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.pop.held_pops import ANY_QUEUE, Line
-from turbopump.broker.pop.offsets import GroupQueue, InFlight, OrderInfo, PopPlaces
+from turbopump.broker.pop.offsets import GroupQueue, InFlight, OrderInfo, PopOffsets
 from turbopump.broker.pop.records import Checkpoint, ReviveLog
 from turbopump.broker.reading import read_queue
 from turbopump.broker.statistics import Statistics
@@ -85,7 +85,7 @@ class Taken:
     """Why a queue gave nothing although it may have had something."""
 
 
-class Taking:
+class PopReader:
     """Takes messages of queues. ``actual_retry_topic``: those of a retry topic are given out as
     they are stored, too."""
 
@@ -94,8 +94,8 @@ class Taking:
         broker_name: str,
         store: MessageStore,
         offsets: ConsumerOffsets,
-        places: PopPlaces,
-        sight: PopSight,
+        places: PopOffsets,
+        sight: PopView,
         order: OrderInfo,
         revive_log: ReviveLog,
         in_flight: InFlight,
@@ -279,7 +279,7 @@ def as_of_topic(message: ReceivedMessage, topic: str, handle: PopHandle) -> byte
 
 
 async def peek(
-    store: MessageStore, places: PopPlaces, queues: list[GroupQueue], count_max: int
+    store: MessageStore, places: PopOffsets, queues: list[GroupQueue], count_max: int
 ) -> tuple[bytes, int]:
     """Entries of the queues in turn, at most so many, and how many are left. Raises StoreError."""
     parts: list[bytes] = []
@@ -306,7 +306,7 @@ async def peek(
 # ``getInitOffset``.
 
 
-class PopSight:
+class PopView:
     """``Sight`` of a broker."""
 
     def __init__(
@@ -315,7 +315,7 @@ class PopSight:
         store: MessageStore,
         topics: TopicTable,
         offsets: ConsumerOffsets,
-        places: PopPlaces,
+        places: PopOffsets,
         order: OrderInfo,
         in_flight: InFlight,
         clock: Clock,

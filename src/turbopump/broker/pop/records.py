@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from turbopump.broker.detours import Parcel
 from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.interceptors import Destination
 from turbopump.broker.schedule.timer_messages import timed
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
@@ -203,9 +203,15 @@ class ReviveLog:
         text = encode_properties(
             {TAGS: tag, UNIQ_KEY: unique_id, TIMER_DELIVER_MS: str(deliver_ms)}
         )
-        parcel = timed(Parcel(self.topic, queue_id, text, 0), self._config, self._clock.now_ms())
-        if isinstance(parcel, Response):
-            raise MessageError(parcel.remark or "the timers do not take it")
+        destination = timed(
+            Destination(self.topic, queue_id, text, 0), self._config, self._clock.now_ms()
+        )
+        if isinstance(destination, Response):
+            raise MessageError(destination.remark or "the timers do not take it")
         return await self._forwarding.append(
-            parcel.topic, parcel.queue_id, body, parcel.properties, for_client=for_client
+            destination.topic,
+            destination.queue_id,
+            body,
+            destination.properties,
+            for_client=for_client,
         )

@@ -18,8 +18,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from turbopump.broker.detours import Detour, Parcel
 from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.interceptors import Destination, Interceptor
 from turbopump.clock import Clock
 from turbopump.errors import MessageError, StoredMessageError, StoreError
 from turbopump.message.codec import decode_entries
@@ -409,22 +409,22 @@ def _units(queue: ConsumeQueue, index: int, count: int) -> Steps[Found]:
 _TIMERS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
-def scheduled(parcel: Parcel, level: int, levels: DelayLevels) -> Parcel:
-    """The parcel on its way through ``level``, 1 or more; the highest there is stands for those
+def scheduled(destination: Destination, level: int, levels: DelayLevels) -> Destination:
+    """The destination on its way through ``level``, 1 or more; the highest there is stands for those
     above. A level goes before a timer."""
     level = min(level, levels.highest)
-    properties = decode_properties(parcel.properties)
+    properties = decode_properties(destination.properties)
     for name in _TIMERS:
         properties.pop(name, None)
     properties.update(
         {
             DELAY_TIME_LEVEL: str(level),
-            REAL_TOPIC: parcel.topic,
-            REAL_QUEUE_ID: str(parcel.queue_id),
+            REAL_TOPIC: destination.topic,
+            REAL_QUEUE_ID: str(destination.queue_id),
         }
     )
     return msgspec.structs.replace(
-        parcel,
+        destination,
         topic=SCHEDULE_TOPIC,
         queue_id=level - 1,
         properties=encode_properties(properties),
@@ -432,20 +432,20 @@ def scheduled(parcel: Parcel, level: int, levels: DelayLevels) -> Parcel:
     )
 
 
-def by_level(levels: DelayLevels) -> Detour:
+def by_level(levels: DelayLevels) -> Interceptor:
     """The rule for DELAY; a message that another rule has sent elsewhere stays there."""
 
-    def rule(request: SendRequest, parcel: Parcel) -> Parcel | Response:
-        if parcel.topic != request.topic:
-            return parcel
+    def rule(request: SendRequest, destination: Destination) -> Destination | Response:
+        if destination.topic != request.topic:
+            return destination
         try:
-            level = delay_level(parcel.properties)
+            level = delay_level(destination.properties)
         except ValueError as error:
             return Response(
                 code=ResponseCode.MESSAGE_ILLEGAL,
                 remark=f"{error}: send a number from 1 to {levels.highest} (messageDelayLevel of "
                 "the broker), or 0 for no delay",
             )
-        return scheduled(parcel, level, levels) if level > 0 else parcel
+        return scheduled(destination, level, levels) if level > 0 else destination
 
     return rule

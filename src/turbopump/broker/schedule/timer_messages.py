@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from turbopump.broker.detours import Detour, Parcel
+from turbopump.broker.interceptors import Destination, Interceptor
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.handles import RecallHandle, delete_key
@@ -151,36 +151,36 @@ _ASKING: Final = ((TIMER_DELAY_SEC, 1000), (TIMER_DELAY_MS, 1))
 _LONG_MAX: Final = (1 << 63) - 1
 
 
-def by_time(config: BrokerConfig, clock: Clock) -> Detour:
+def by_time(config: BrokerConfig, clock: Clock) -> Interceptor:
     """The rule; a message that another rule has sent elsewhere stays there."""
 
-    def rule(request: SendRequest, parcel: Parcel) -> Parcel | Response:
-        if parcel.topic != request.topic or "TIMER_D" not in parcel.properties:
-            return parcel
-        return timed(parcel, config, clock.now_ms())
+    def rule(request: SendRequest, destination: Destination) -> Destination | Response:
+        if destination.topic != request.topic or "TIMER_D" not in destination.properties:
+            return destination
+        return timed(destination, config, clock.now_ms())
 
     return rule
 
 
-def timed(parcel: Parcel, config: BrokerConfig, now: int) -> Parcel | Response:
-    """Where the message waits, the parcel as it is if it is due, or why it cannot be taken."""
-    if parcel.topic == TIMER_TOPIC or parcel.sys_flag & TRANSACTION_MASK not in (
+def timed(destination: Destination, config: BrokerConfig, now: int) -> Destination | Response:
+    """Where the message waits, the destination as it is if it is due, or why it cannot be taken."""
+    if destination.topic == TIMER_TOPIC or destination.sys_flag & TRANSACTION_MASK not in (
         0,
         SysFlag.TRANSACTION_COMMIT,
     ):
-        return parcel
-    properties = decode_properties(parcel.properties)
+        return destination
+    properties = decode_properties(destination.properties)
     if _level(properties) > 0:  # RocketMQ: a level wins
         for name in (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS):
             properties.pop(name, None)
-        return msgspec.structs.replace(parcel, properties=encode_properties(properties))
+        return msgspec.structs.replace(destination, properties=encode_properties(properties))
     if TIMER_OUT_MS in properties:  # it has waited already, and is sent again
-        return parcel
+        return destination
     asked = [
         name for name in (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS) if name in properties
     ]
     if not asked:
-        return parcel
+        return destination
     name = asked[0]
     if not config.timer_wheel_enable:
         remark = "accurate timer message is not enabled, timerWheelEnable is false"
@@ -198,7 +198,7 @@ def timed(parcel: Parcel, config: BrokerConfig, now: int) -> Parcel | Response:
                 f"it is too late to recall a message that was due at {deliver}; the "
                 f"broker's clock says {now}",
             )
-        return parcel
+        return destination
     if deliver - now > config.timer_max_delay_sec * 1000:
         return _illegal(
             config, f"{name}={properties[name][:40]} is {(deliver - now) // 1000} s ahead"
@@ -210,14 +210,14 @@ def timed(parcel: Parcel, config: BrokerConfig, now: int) -> Parcel | Response:
         # of which second's slot the finer one is would not tell it after a change
         properties[TIMER_DELIVER_MS] = str(deliver)
     properties[TIMER_OUT_MS] = str(out)
-    properties[REAL_TOPIC] = parcel.topic
-    properties[REAL_QUEUE_ID] = str(parcel.queue_id)
+    properties[REAL_TOPIC] = destination.topic
+    properties[REAL_QUEUE_ID] = str(destination.queue_id)
     handle = None
-    if config.recall_message_enable and not parcel.topic.startswith(RETRY_PREFIX):
+    if config.recall_message_enable and not destination.topic.startswith(RETRY_PREFIX):
         handle = RecallHandle(
-            parcel.topic, config.broker_name, str(out + 1), properties.get(UNIQ_KEY, "")
+            destination.topic, config.broker_name, str(out + 1), properties.get(UNIQ_KEY, "")
         ).encode()
-    return Parcel(TIMER_TOPIC, 0, encode_properties(properties), parcel.sys_flag, handle)
+    return Destination(TIMER_TOPIC, 0, encode_properties(properties), destination.sys_flag, handle)
 
 
 def deliver_ms(properties: dict[str, str], now: int) -> int | None:

@@ -124,7 +124,7 @@ _COARSEST_MS = 1000
 """The greatest precision that there is."""
 
 
-class Doubts:
+class TimerCheck:
     """Each message is doubted once: a log that was made again from the queue is as good as it
     gets."""
 
@@ -205,7 +205,7 @@ class NewSlots:
     """Goes on, when it is run again, where an error has stopped it."""
 
     def __init__(
-        self, pending: PendingTimers, doubts: Doubts, read: Read, pass_over: PassOver
+        self, pending: PendingTimers, doubts: TimerCheck, read: Read, pass_over: PassOver
     ) -> None:
         self._pending = pending
         self._doubts = doubts

@@ -30,9 +30,9 @@ from turbopump.broker.schedule.timer_messages import (
 from turbopump.broker.schedule.timer_repair import (
     SLICE,
     Ahead,
-    Doubts,
     NewSlots,
     Redo,
+    TimerCheck,
     TimerReading,
     first_slice,
     slice_of,
@@ -103,7 +103,7 @@ class Timers:
         self._queue = store.queues.find_or_make(TIMER_TOPIC, 0)
         self._saving = TimerSaving(pending, store, self._queue, disk, clock, flush_interval)
         self._redo = Redo(pending)
-        self._doubts = Doubts(self._queue, pending.config.precision_ms)
+        self._doubts = TimerCheck(self._queue, pending.config.precision_ms)
         self._log = TimerReading(store, pending.config.precision_ms)
         self._new_slots = NewSlots(pending, self._doubts, self._log.read, self._pass_over)
         self._task: asyncio.Task[None] | None = None

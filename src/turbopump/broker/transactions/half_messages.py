@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from turbopump.broker.detours import Parcel, added_properties
+from turbopump.broker.interceptors import Destination, added_properties
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.codec import encode_entry, encode_host
 from turbopump.message.ids import offset_msg_id
@@ -77,7 +77,7 @@ _OURS: Final = (
 """Properties that the message of a transaction cannot bring along."""
 
 
-class HalfMessageDetour:
+class HalfMessageInterceptor:
     """The rule that makes messages of transactions half messages."""
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -85,13 +85,13 @@ class HalfMessageDetour:
         self._name = config.broker_name
         self._size_max = PROPERTIES_SIZE_MAX - ROOM - len(added_properties(config).encode())
 
-    def __call__(self, request: SendRequest, parcel: Parcel) -> Parcel | Response:
-        text = parcel.properties
+    def __call__(self, request: SendRequest, destination: Destination) -> Destination | Response:
+        text = destination.properties
         if (property_value(text, TRANSACTION_PREPARED) or "").lower() != "true":
-            return parcel
+            return destination
         if request.reconsume_times and property_value(text, DELAY_TIME_LEVEL) not in (None, "0"):
             # RocketMQ: sent back by a consumer before 4.6.1, which keeps the property
-            return parcel
+            return destination
         if self._refusing:
             return Response(
                 code=ResponseCode.NO_PERMISSION,
@@ -114,7 +114,7 @@ class HalfMessageDetour:
             )
         properties = _without(text, *_OURS, PRODUCER_GROUP)
         unique = property_value(text, UNIQ_KEY)
-        properties += f"PGROUP\x01{group}\x02REAL_TOPIC\x01{parcel.topic}\x02REAL_QID\x01{parcel.queue_id}\x02"
+        properties += f"PGROUP\x01{group}\x02REAL_TOPIC\x01{destination.topic}\x02REAL_QID\x01{destination.queue_id}\x02"
         if unique is not None:
             properties += f"__transactionId__\x01{unique}\x02"
         size = len(properties.encode())
@@ -126,9 +126,9 @@ class HalfMessageDetour:
                 "allowed, for it is stored again, with more, whenever its producer is asked "
                 "about it",
             )
-        sys_flag = parcel.sys_flag & ~TRANSACTION_MASK
+        sys_flag = destination.sys_flag & ~TRANSACTION_MASK
         return msgspec.structs.replace(
-            parcel, topic=HALF_TOPIC, queue_id=QUEUE, properties=properties, sys_flag=sys_flag
+            destination, topic=HALF_TOPIC, queue_id=QUEUE, properties=properties, sys_flag=sys_flag
         )
 
 

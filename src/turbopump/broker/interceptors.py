@@ -31,7 +31,7 @@ from turbopump.remoting.router import Response
 from turbopump.store.log.commit_log import NewMessage
 
 
-class Parcel(msgspec.Struct, frozen=True):
+class Destination(msgspec.Struct, frozen=True):
     """Where a message is to be stored, and what of it depends on that. ``properties`` is property
     text as it was sent, with its UNIQ_KEY.
 
@@ -45,28 +45,28 @@ class Parcel(msgspec.Struct, frozen=True):
     recall_handle: str | None = None
 
 
-Detour = Callable[[SendRequest, Parcel], Parcel | Response]
-"""A rule: the parcel as it is or another one; or the answer to a message that cannot be taken."""
+Interceptor = Callable[[SendRequest, Destination], Destination | Response]
+"""A rule: the destination as it is or another one; or the answer to a message that cannot be taken."""
 
 
-class Detours:
+class Interceptors:
     """The rules of a broker, in the order in which they are asked; each sees what the one before
     has made of the message."""
 
     def __init__(self) -> None:
-        self._rules: list[Detour] = []
+        self._rules: list[Interceptor] = []
 
-    def add(self, rule: Detour) -> None:
+    def add(self, rule: Interceptor) -> None:
         self._rules.append(rule)
 
-    def find(self, request: SendRequest, parcel: Parcel) -> Parcel | Response:
+    def find(self, request: SendRequest, destination: Destination) -> Destination | Response:
         """Where the message goes. A message of a retried delivery passes by the same rules."""
         for rule in self._rules:
-            found = rule(request, parcel)
+            found = rule(request, destination)
             if isinstance(found, Response):
                 return found
-            parcel = found
-        return parcel
+            destination = found
+        return destination
 
 
 def added_properties(config: BrokerConfig) -> str:
@@ -84,12 +84,12 @@ _TAKEN: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS
 """Kinds that a rule takes."""
 
 
-def refuse_unknown_kinds(request: SendRequest, parcel: Parcel) -> Parcel | Response:
+def refuse_unknown_kinds(request: SendRequest, destination: Destination) -> Destination | Response:
     """The last rule: what no rule before has taken and this broker cannot treat is refused, not
     delivered as if it were plain."""
-    kind = _kind(parcel.properties, _TAKEN) if parcel.topic == request.topic else None
+    kind = _kind(destination.properties, _TAKEN) if destination.topic == request.topic else None
     if kind is None:
-        return parcel
+        return destination
     return Response(
         code=ResponseCode.MESSAGE_ILLEGAL,
         remark=f"{kind} are not supported by this broker yet; send a plain message",
@@ -139,14 +139,16 @@ class InnerBatch(msgspec.Struct, frozen=True):
     sys_flag: int
 
 
-def refuse_false_inner_batch(request: SendRequest, parcel: Parcel) -> Parcel | Response:
-    """A rule of ``Detours``: a message that is no inner batch does not say of how many messages it
+def refuse_false_inner_batch(
+    request: SendRequest, destination: Destination
+) -> Destination | Response:
+    """A rule of ``Interceptors``: a message that is no inner batch does not say of how many messages it
     is one."""
     if (
         request.sys_flag & SysFlag.INNER_BATCH
-        or property_value(parcel.properties, INNER_NUM) is None
+        or property_value(destination.properties, INNER_NUM) is None
     ):
-        return parcel
+        return destination
     return _illegal(
         f"it has the property {INNER_NUM} but is not an inner batch; leave that property out"
     )

@@ -6,8 +6,13 @@ from __future__ import annotations
 import msgspec
 from tests.loops import in_loop
 
-from turbopump.broker.detours import Detours, Parcel, kind_in_batch, refuse_unknown_kinds
 from turbopump.broker.forwarding import FlushWait, Forwarding
+from turbopump.broker.interceptors import (
+    Destination,
+    Interceptors,
+    kind_in_batch,
+    refuse_unknown_kinds,
+)
 from turbopump.clock import SystemClock
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
@@ -18,43 +23,45 @@ from turbopump.testing.broker_in_loop import running_broker
 REQUEST = SendMessage(topic="Orders", queue_id=3)
 
 
-def parcel(**properties: str) -> Parcel:
-    return Parcel("Orders", 3, encode_properties(properties), 0)
+def destination(**properties: str) -> Destination:
+    return Destination("Orders", 3, encode_properties(properties), 0)
 
 
 def test_each_rule_sees_what_the_one_before_has_made_of_the_message() -> None:
-    detours = Detours()
-    detours.add(lambda _request, one: msgspec.structs.replace(one, topic="Half"))
-    detours.add(
+    interceptors = Interceptors()
+    interceptors.add(lambda _request, one: msgspec.structs.replace(one, topic="Half"))
+    interceptors.add(
         lambda request, one: msgspec.structs.replace(
             one, queue_id=7, properties=f"{request.topic}>{one.topic}"
         )
     )
-    assert detours.find(REQUEST, parcel(DELAY="3")) == Parcel("Half", 7, "Orders>Half", 0)
+    assert interceptors.find(REQUEST, destination(DELAY="3")) == Destination(
+        "Half", 7, "Orders>Half", 0
+    )
 
 
 def test_a_refusal_ends_the_way() -> None:
-    detours = Detours()
-    detours.add(lambda _request, _one: Response(code=ResponseCode.NO_PERMISSION))
-    detours.add(lambda _request, _one: 1 / 0)  # type: ignore[arg-type, return-value]
-    answer = detours.find(REQUEST, parcel())
+    interceptors = Interceptors()
+    interceptors.add(lambda _request, _one: Response(code=ResponseCode.NO_PERMISSION))
+    interceptors.add(lambda _request, _one: 1 / 0)  # type: ignore[arg-type, return-value]
+    answer = interceptors.find(REQUEST, destination())
     assert isinstance(answer, Response)
     assert answer.code == ResponseCode.NO_PERMISSION
 
 
 def test_what_no_rule_has_taken_is_refused_and_what_only_looks_special_is_not() -> None:
-    refused = refuse_unknown_kinds(REQUEST, parcel(TRAN_MSG="true"))
+    refused = refuse_unknown_kinds(REQUEST, destination(TRAN_MSG="true"))
     assert isinstance(refused, Response)
     assert refused.code == ResponseCode.MESSAGE_ILLEGAL
     assert "TRAN_MSG" in str(refused.remark)
     for plain in (
-        parcel(DELAY="3"),
-        parcel(TRAN_MSG="false"),
-        parcel(MY_DELAY="3"),
-        parcel(note="TIMER_DELIVER_MS"),
+        destination(DELAY="3"),
+        destination(TRAN_MSG="false"),
+        destination(MY_DELAY="3"),
+        destination(note="TIMER_DELIVER_MS"),
     ):
         assert refuse_unknown_kinds(REQUEST, plain) is plain
-    taken = msgspec.structs.replace(parcel(TIMER_DELIVER_MS="3"), topic="rmq_sys_wheel_timer")
+    taken = msgspec.structs.replace(destination(TIMER_DELIVER_MS="3"), topic="rmq_sys_wheel_timer")
     assert refuse_unknown_kinds(REQUEST, taken) is taken
 
 
