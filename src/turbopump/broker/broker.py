@@ -12,14 +12,31 @@ import logging
 import os
 import random
 import socket
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 from turbopump.broker.cold_flow import ColdFlow, cold_strategy
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.dead_letters import late_retries
 from turbopump.broker.forwarding import FlushWait, Forwarding
 from turbopump.broker.groups import RequestModes
-from turbopump.broker.handlers.clients import ClientsHandler
+from turbopump.broker.handlers.assignment import AssignmentHandler
+from turbopump.broker.handlers.clients import ClientQuestionsHandler, ClientsHandler
+from turbopump.broker.handlers.consumers import ConsumersHandler, GroupsHandler
+from turbopump.broker.handlers.locks import LocksHandler
+from turbopump.broker.handlers.offsets import OffsetControlHandler, OffsetsHandler
+from turbopump.broker.handlers.pop import PopHandler
+from turbopump.broker.handlers.pop_acks import PopAcksHandler
+from turbopump.broker.handlers.pull import PullHandler
+from turbopump.broker.handlers.queries import QueriesHandler
+from turbopump.broker.handlers.recall import RecallHandler
+from turbopump.broker.handlers.replies import RepliesHandler
+from turbopump.broker.handlers.send import SendHandler
+from turbopump.broker.handlers.send_back import SendBackHandler
+from turbopump.broker.handlers.statistics import ColdFlowHandler, StatisticsHandler
+from turbopump.broker.handlers.topics import TopicRecords, TopicsHandler
+from turbopump.broker.handlers.transactions import TransactionsHandler
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.housekeeping import (
     LOOK_INTERVAL_S,
@@ -36,7 +53,6 @@ from turbopump.broker.interceptors import (
     refuse_unknown_kinds,
 )
 from turbopump.broker.pop.pop import Pop
-from turbopump.broker.reception import Parts, add_handlers
 from turbopump.broker.registration import Registration, TopicRoutes
 from turbopump.broker.schedule.delays import Delays, by_level
 from turbopump.broker.schedule.timer_messages import by_time
@@ -74,6 +90,12 @@ FIRST_REGISTRATION_S = 3.0
 those who know it."""
 DAMAGES_LOGGED = 100
 """Damaged ranges that get a line each at the start; all of them are counted."""
+
+
+class Handler(Protocol):
+    """Answers requests."""
+
+    def add_to(self, router: Router) -> None: ...
 
 
 class Broker:
@@ -235,37 +257,10 @@ class Broker:
             *(config.namesrv_addresses, self._topics, config.broker_name, clock),
             config.load_balance_poll_name_server_interval / 1000,
         )
-        parts = Parts(
-            config=config,
-            clock=clock,
-            random=self._random,
-            store=store,
-            store_host=self._store_host,
-            tables=tables,
-            clients=clients,
-            clients_handler=self._clients_handler,
-            held=self._held,
-            interceptors=self._interceptors,
-            forwarding=self._forwarding,
-            flush_wait=self._flush_wait,
-            timers=self._timers,
-            pop=self._pop,
-            transactions=self._transactions,
-            statistics=self.statistics,
-            runtime_info=self.runtime_info,
-            announce=self._registration.now,
-            request_modes=request_modes,
-            routes=self._routes,
-            cold=ColdFlow(
-                clock,
-                enabled=config.cold_data_flow_control_enable,
-                group_max=config.cg_cold_read_threshold,
-                total_max=config.global_cold_read_threshold,
-                strategy=cold_strategy(config),
-            ),
-        )
-        add_handlers(router, parts, pulls=True)
-        add_handlers(vip_router, parts, pulls=False)
+        for handler in self._handlers(store, tables, clients, request_modes, self._routes):
+            handler.add_to(router)
+            if not isinstance(handler, PullHandler | PopHandler):  # a VIP port takes no pulls
+                handler.add_to(vip_router)
         self._begin_repeating(disk)
         self._delays.start()
         self._timers.start()
@@ -278,6 +273,67 @@ class Broker:
             )
         await self._registration.now(within=FIRST_REGISTRATION_S)
         self._topics.on_change = self._registration.soon
+
+    def _handlers(
+        self,
+        store: MessageStore,
+        tables: Tables,
+        clients: ClientTable[Connection],
+        request_modes: RequestModes,
+        routes: TopicRoutes,
+    ) -> Iterator[Handler]:
+        """Who answers which requests: each handler is given what it needs, and no more."""
+        assert self._registration is not None
+        assert self._timers is not None
+        assert self._pop is not None
+        assert self._transactions is not None
+        config, clock, random = self.config, self._clock, self._random
+        topics, groups, offsets = tables.topics, tables.groups, tables.offsets
+        reads, lookup, statistics = store.cold_reads, store.lookup, self.statistics
+        forwarding, flush_wait, host = self._forwarding, self._flush_wait, self._store_host
+        pop, held, announce = self._pop, self._held, self._registration.now
+        cold = ColdFlow(
+            clock,
+            enabled=config.cold_data_flow_control_enable,
+            group_max=config.cg_cold_read_threshold,
+            total_max=config.global_cold_read_threshold,
+            strategy=cold_strategy(config),
+        )
+
+        send = SendHandler(
+            *(config, store, topics, groups, clock, random, host, announce),
+            *(self._interceptors, flush_wait),
+        )
+        yield send
+        yield RecallHandler(config, store, topics, self._timers, clock, host, flush_wait)
+        yield TransactionsHandler(config, self._transactions, clock)
+        yield RepliesHandler(config, topics, clients, clock, forwarding, host, send.check)
+        yield SendBackHandler(
+            config, lookup, reads, topics, groups, clients, forwarding, statistics, random
+        )
+
+        yield PullHandler(config, store, topics, groups, offsets, clients, held, statistics, cold)
+        yield PopHandler(config, store, topics, groups, pop, forwarding, clock, random)
+        yield PopAcksHandler(config, store, topics, offsets, pop, forwarding, clock)
+        yield OffsetsHandler(store, topics, groups, offsets, reads)
+        yield LocksHandler(tables.locks, clients, clock)
+        yield QueriesHandler(config, lookup, reads)
+
+        yield self._clients_handler
+        yield AssignmentHandler(config, topics, groups, request_modes, routes, clients)
+        yield ClientQuestionsHandler(config.broker_name, store, topics, groups, clients, reads)
+
+        records = TopicRecords(topics, offsets, store, statistics, held)
+        yield TopicsHandler(config, records, reads, announce)
+        yield GroupsHandler(groups, offsets)
+        yield OffsetControlHandler(config, store, topics, groups, offsets, clients, held, reads)
+        address, conflicts = f"{host[0]}:{host[1]}", self._clients_handler.conflicts
+        yield ConsumersHandler(
+            *(config.broker_name, address, store, topics, groups, offsets, clients),
+            *(conflicts, statistics, reads, clock),
+        )
+        yield StatisticsHandler(statistics, self.runtime_info, store, reads)
+        yield ColdFlowHandler(cold, store.log)
 
     async def close(self) -> None:
         """Unregister, answer held pulls, close connections, save the tables, close the store. Safe

@@ -297,7 +297,7 @@ class Connection(asyncio.Protocol):
                             if not header.flag & FLAG_ONEWAY:
                                 self._write(outcome)
                         else:
-                            self._settle(outcome, context)
+                            self.settle(outcome, context)
                         return
         self._take_tolerantly(frame)
 
@@ -358,9 +358,10 @@ class Connection(asyncio.Protocol):
             )
         except Exception as error:
             outcome = failure(error, context)
-        self._settle(outcome, context)
+        self.settle(outcome, context)
 
-    def _settle(self, outcome: Outcome, context: RequestContext) -> None:
+    def settle(self, outcome: Outcome, context: RequestContext) -> None:
+        """Send what a handler made of a request, now or when it is there."""
         if outcome is None:
             return
         if outcome is LATER:

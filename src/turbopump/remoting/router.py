@@ -100,6 +100,10 @@ class RequestContext(msgspec.Struct, gc=False):
         if not self.flag & FLAG_ONEWAY:
             self.peer.send_response(self.opaque, response)
 
+    def settle(self, outcome: Outcome) -> None:
+        """Do with a later outcome what is done with one that a handler returns."""
+        self.peer.settle(outcome, self)
+
 
 class Router:
     """A table from request code to (request type, handler)."""

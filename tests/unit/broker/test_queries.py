@@ -23,7 +23,7 @@ from turbopump.protocol.requests.pull import (
     ViewMessageById,
 )
 from turbopump.store.index.key_index import KeyWalk
-from turbopump.store.log.cold_reads import Question
+from turbopump.store.log.cold_reads import Steps
 from turbopump.store.message_store import NewMessage
 from turbopump.testing.simulation import Simulation
 
@@ -294,7 +294,7 @@ def test_a_question_whose_asker_has_gone_is_dropped(
     steps = 0
     step = KeyWalk._step
 
-    def counted(walk: KeyWalk) -> Question[int | None]:
+    def counted(walk: KeyWalk) -> Steps[int | None]:
         nonlocal steps
         steps += 1
         return step(walk)

@@ -20,7 +20,7 @@ from turbopump.message.java import java_hash
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import MappedSegment
 from turbopump.store.index.index_file import index_hash
-from turbopump.store.log.cold_reads import Question, answer
+from turbopump.store.log.cold_reads import Steps, answer
 from turbopump.store.message_store import MessageStore, NewMessage
 from turbopump.store.queues.lookup import ByKey, StoredEntry
 
@@ -249,7 +249,7 @@ def test_an_index_file_that_goes_away_while_it_is_walked_is_left(tmp_path: Path)
     assert store.index is not None
     index, reads = store.index, 0
 
-    def vanishing() -> Question[ByKey]:
+    def vanishing() -> Steps[ByKey]:
         nonlocal reads
         question = store.lookup.by_key("T", "k", *ALWAYS)
         wanted = next(question)
@@ -493,15 +493,13 @@ def test_what_cannot_be_read_is_told_apart_from_what_is_not_there(
         assert place == 0
 
 
-def pauses(question: Question[Any]) -> int:
+def pauses(question: Steps[Any]) -> int:
     """How often a question lets others have their turn."""
     wanted, count = next(question), 0
     try:
         while True:
-            count += wanted is None
-            wanted = question.send(
-                [piece.segment.read(piece.at, piece.size) for piece in wanted or ()]
-            )
+            count += not wanted
+            wanted = question.send([piece.segment.read(piece.at, piece.size) for piece in wanted])
     except StopIteration:
         return count
 

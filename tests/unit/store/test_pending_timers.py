@@ -475,7 +475,7 @@ def test_a_slot_of_very_many_messages_is_read_in_steps(one: Timers) -> None:
     wanted, pauses = next(question), 0
     due: Due | None = None
     while due is None:
-        pauses += wanted is None
+        pauses += not wanted
         try:
             wanted = question.send(
                 [piece.segment.read(piece.at, piece.size) for piece in wanted or ()]

@@ -124,7 +124,8 @@ def test_a_queue_is_searched_for_by_one_read_at_a_time_and_others_come_again(
     results: list[GetResult] = []
 
     def start(offset: int) -> None:
-        outcome = damaged.store.reader.start("T", 0, offset, 1, None, results.append, lambda: True)
+        steps = damaged.store.reader.steps("T", 0, offset, 1)
+        outcome = damaged.store.cold_reads.run(steps, results.append)
         assert outcome is Later.PENDING
 
     start(4)

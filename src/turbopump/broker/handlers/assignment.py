@@ -31,7 +31,7 @@ from turbopump.protocol.requests.assignment import (
 )
 from turbopump.protocol.requests.clients import MessageModel
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import RequestContext, Response
+from turbopump.remoting.router import RequestContext, Response, Router
 
 BodyT = TypeVar("BodyT")
 
@@ -54,6 +54,11 @@ class AssignmentHandler:
         self._modes = modes
         self._routes = routes
         self._clients = clients
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(QueryAssignment, self.query)
+        router.add(SetMessageRequestMode, self.set_mode)
 
     async def query(self, _request: QueryAssignment, context: RequestContext) -> Response:
         """The queues of one client, each with the way to read it; nothing where that cannot be

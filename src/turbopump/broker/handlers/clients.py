@@ -21,7 +21,7 @@ from turbopump.broker.consumers import (
     read_subscription,
 )
 from turbopump.broker.groups import GroupTable, RequestModes
-from turbopump.broker.reading import Questions
+from turbopump.broker.reading import read
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import BodyError, CallTimeoutError, ProtocolError, RemotingError
@@ -54,7 +54,8 @@ from turbopump.protocol.requests.offsets import (
     GetConsumerStatusFromClient,
 )
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import RequestContext, Response
+from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
 
 SMALL_GROUP: Final = 100
@@ -85,6 +86,13 @@ class ClientsHandler:
         """What was wrong in each group when it was looked at last, and when a large one is looked
         at again."""
         self._next_look: dict[str, float] = {}
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(Heartbeat, self.heartbeat)
+        router.add(UnregisterClient, self.unregister)
+        router.add(GetConsumerListByGroup, self.consumer_list)
+        router.add(CheckClientConfig, self.check)
 
     def heartbeat(self, _request: Heartbeat, context: RequestContext) -> Response:
         """RocketMQ tells of no conflicts. The remark beside code 0 is read by our clients and by no
@@ -263,14 +271,20 @@ class ClientQuestionsHandler:
         topics: TopicTable,
         groups: GroupTable,
         clients: ClientTable[Connection],
-        questions: Questions,
+        reads: ColdReads,
     ) -> None:
         self._broker_name = broker_name
         self._store = store
         self._topics = topics
         self._groups = groups
         self._clients = clients
-        self._questions = questions
+        self._reads = reads
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(GetConsumerStatus, self.status)
+        router.add(GetConsumerRunningInfo, self.running_info)
+        router.add(ConsumeMessageDirectly, self.consume_directly)
 
     async def status(self, request: GetConsumerStatus, _context: RequestContext) -> Response:
         """How far each consumer of a group is; who does not answer is left out."""
@@ -322,7 +336,7 @@ class ClientQuestionsHandler:
                 "key or unique id finds it"
             )
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
-        entry = await self._questions.answer(self._store.lookup.entry_at(offset))
+        entry = await read(self._reads, self._store.lookup.entry_at(offset))
         if entry is None or entry.fault is not None:
             why = "it is not there (any more)" if entry is None else entry.fault
             return Response(

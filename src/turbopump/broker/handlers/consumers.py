@@ -15,7 +15,7 @@ import msgspec
 from turbopump.broker.consumers import ClientTable, Member
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.reading import Questions
+from turbopump.broker.reading import read
 from turbopump.broker.statistics import Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
@@ -61,7 +61,8 @@ from turbopump.protocol.requests.statistics import (
 )
 from turbopump.protocol.requests.topics import TopicConfig, TopicList
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import RequestContext, Response
+from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
 
 
@@ -79,7 +80,7 @@ class ConsumersHandler:
         clients: ClientTable[Connection],
         conflicts: Callable[[str], tuple[str, ...]],
         statistics: Statistics,
-        questions: Questions,
+        reads: ColdReads,
         clock: Clock,
     ) -> None:
         self._broker_name = broker_name
@@ -91,8 +92,20 @@ class ConsumersHandler:
         self._clients = clients
         self._conflicts = conflicts
         self._statistics = statistics
-        self._questions = questions
+        self._reads = reads
         self._clock = clock
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(GetConsumerConnectionList, self.consumers)
+        router.add(GetProducerConnectionList, self.producers)
+        router.add(QueryTopicConsumeByWho, self.groups_of)
+        router.add(QueryTopicsByConsumer, self.topics_of)
+        router.add(GetConsumeStats, self.how_far)
+        router.add(GetBrokerConsumeStats, self.all_standings)
+        router.add(GetAllProducerInfo, self.all_producers)
+        router.add(QuerySubscriptionByConsumer, self.subscription)
+        router.add(QueryConsumeTimeSpan, self.time_span)
 
     # --- who
     # ----------------------------------------------------------------------------------------------
@@ -238,7 +251,7 @@ class ConsumersHandler:
 
     async def _span(self, request: QueryConsumeTimeSpan, queue_id: int) -> QueueTimeSpan:
         name = request.topic
-        first = await self._questions.answer(self._store.lookup.earliest_time(name, queue_id))
+        first = await read(self._reads, self._store.lookup.earliest_time(name, queue_id))
         end = self._store.max_offset(name, queue_id)
         place = self._offsets.find(request.group, name, queue_id)
         delay = 0
@@ -257,9 +270,7 @@ class ConsumersHandler:
         """When the message at a queue offset was stored (ms); −1 if it is not there."""
         if index < 0:
             return -1
-        entry = await self._questions.answer(
-            self._store.lookup.entry_in_queue(topic, queue_id, index)
-        )
+        entry = await read(self._reads, self._store.lookup.entry_in_queue(topic, queue_id, index))
         return entry.message.store_timestamp if entry is not None and entry.fault is None else -1
 
 
@@ -294,6 +305,14 @@ class GroupsHandler:
     def __init__(self, groups: GroupTable, offsets: ConsumerOffsets) -> None:
         self._groups = groups
         self._offsets = offsets
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(CreateGroup, self.create)
+        router.add(CreateGroupList, self.create_list)
+        router.add(DeleteGroup, self.delete)
+        router.add(GetAllGroups, self.list_all)
+        router.add(GetGroup, self.one)
 
     def create(self, _request: CreateGroup, context: RequestContext) -> Response:
         return self._put([_body(context, SubscriptionGroupConfig)])

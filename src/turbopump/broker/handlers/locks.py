@@ -25,7 +25,7 @@ from turbopump.protocol.requests.assignment import (
     UnlockBatchMq,
 )
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import RequestContext, Response
+from turbopump.remoting.router import RequestContext, Response, Router
 
 SAVE_PATIENCE_S: Final = 0.7
 """Longest wait for the disk: Java's clients wait a second for the answer."""
@@ -44,6 +44,11 @@ class LocksHandler:
         self._saved_locks = saved_locks
         self._clients = clients
         self._clock = clock
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(LockBatchMq, self.lock)
+        router.add(UnlockBatchMq, self.unlock)
 
     def lock(
         self, _request: LockBatchMq, context: RequestContext

@@ -11,7 +11,7 @@ from turbopump.broker.consumers import ClientTable
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.reading import Questions
+from turbopump.broker.reading import answer, read
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.setting import LONG_MAX
@@ -37,7 +37,8 @@ from turbopump.protocol.requests.offsets import (
 )
 from turbopump.protocol.requests.statistics import QueryCorrectionOffsetBody
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router
+from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
 
 
@@ -50,13 +51,21 @@ class OffsetsHandler:
         topics: TopicTable,
         groups: GroupTable,
         offsets: ConsumerOffsets,
-        questions: Questions,
+        reads: ColdReads,
     ) -> None:
         self._store = store
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
-        self._questions = questions
+        self._reads = reads
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(QueryConsumerOffset, self.query)
+        router.add(UpdateConsumerOffset, self.update)
+        router.add(GetMaxOffset, self.maximum)
+        router.add(GetMinOffset, self.minimum)
+        router.add(SearchOffset, self.at_time)
 
     def query(self, request: QueryConsumerOffset, _context: RequestContext) -> Response:
         """The group's offset. Without one: 0 for a queue whose first message is still hot, else not
@@ -117,8 +126,8 @@ class OffsetsHandler:
         question = self._store.lookup.place_in_time(
             request.topic, request.queue_id, request.timestamp, upper=upper
         )
-        return self._questions.ask(
-            question, lambda offset: Response(OffsetReply(offset=offset)), context
+        return answer(
+            self._reads, question, lambda offset: Response(OffsetReply(offset=offset)), context
         )
 
 
@@ -144,7 +153,7 @@ class OffsetControlHandler:
         offsets: ConsumerOffsets,
         clients: ClientTable[Connection],
         held: HeldPulls,
-        questions: Questions,
+        reads: ColdReads,
     ) -> None:
         self._config = config
         self._store = store
@@ -153,7 +162,13 @@ class OffsetControlHandler:
         self._offsets = offsets
         self._clients = clients
         self._held = held
-        self._questions = questions
+        self._reads = reads
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(ResetOffset, self.reset)
+        router.add(CloneGroupOffset, self.clone)
+        router.add(QueryCorrectionOffset, self.correction)
 
     def reset(self, request: ResetOffset, context: RequestContext) -> Outcome:
         """Set a group's place. The answer names every queue and its place now."""
@@ -193,8 +208,8 @@ class OffsetControlHandler:
     async def _at_time(self, request: ResetOffset, queue_ids: list[int], operator: str) -> Response:
         lookup = self._store.lookup
         found = {
-            queue_id: await self._questions.answer(
-                lookup.place_in_time(request.topic, queue_id, request.timestamp)
+            queue_id: await read(
+                self._reads, lookup.place_in_time(request.topic, queue_id, request.timestamp)
             )
             for queue_id in queue_ids
         }

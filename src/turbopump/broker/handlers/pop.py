@@ -36,7 +36,7 @@ from turbopump.protocol.requests.pop import (
     PopMessageReply,
 )
 from turbopump.protocol.requests.topics import PERM_READ
-from turbopump.remoting.router import RequestContext, Response, failure
+from turbopump.remoting.router import RequestContext, Response, Router, failure
 from turbopump.store.message_store import MessageStore
 
 LATE_MS: Final = 500
@@ -70,6 +70,13 @@ class PopHandler:
         self._clock = clock
         self._random = source
         self._woken: set[asyncio.Task[None]] = set()
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(PopMessage, self.pop)
+        router.add(PeekMessage, self.peek)
+        router.add(Notification, self.notify)
+        router.add(PollingInfo, self.waiting)
 
     async def pop(self, request: PopMessage, context: RequestContext) -> Response | None:
         """Answer with messages, or hold."""

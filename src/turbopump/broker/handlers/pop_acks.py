@@ -37,7 +37,7 @@ from turbopump.protocol.requests.pop import (
     ChangeInvisibleTimeReply,
     unpack_bits,
 )
-from turbopump.remoting.router import RequestContext, Response
+from turbopump.remoting.router import RequestContext, Response, Router
 from turbopump.store.message_store import MessageStore
 
 
@@ -61,6 +61,12 @@ class PopAcksHandler:
         self._pop = pop
         self._forwarding = forwarding
         self._clock = clock
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(AckMessage, self.acknowledge)
+        router.add(BatchAckMessage, self.acknowledge_batch)
+        router.add(ChangeInvisibleTime, self.change)
 
     async def acknowledge(self, request: AckMessage, _context: RequestContext) -> Response:
         """One message is done. A second time says the same."""

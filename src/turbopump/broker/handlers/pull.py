@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from functools import partial
+from math import inf
 from typing import Final, NamedTuple
 
 from turbopump.broker.cold_flow import ColdFlow
@@ -23,6 +24,7 @@ from turbopump.broker.consumers import (
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.reading import answer
 from turbopump.broker.statistics import Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
@@ -30,11 +32,15 @@ from turbopump.filtering.tag import code_filter
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import JSON, Frame
 from turbopump.protocol.requests.clients import ConsumeType, MessageModel, SubscriptionData
-from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
+from turbopump.protocol.requests.pull import (
+    LitePullMessage,
+    PullMessage,
+    PullMessageReply,
+    PullSysFlag,
+)
 from turbopump.protocol.requests.topics import PERM_READ
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response, failure
-from turbopump.store.log.cold_reads import Later
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router, failure
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
 from turbopump.store.queues.queue_reader import Accept, Wanted
@@ -58,36 +64,40 @@ _CODES: Final = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+_NOTHING: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
-_READ: Final = Frame(JSON, b"", b"")
-"""Stands for the frame of a pull that was decoded and is held."""
+_DECODED: Final = Frame(JSON, b"", b"")
+"""Stands for the frame of a pull that is held: half a KiB that nobody asks for again."""
+
+_BUSY: Final = Response(
+    code=ResponseCode.FLOW_CONTROL,
+    remark="too many reads wait for the broker's disk; ask again in a moment",
+)
 
 
-class _Waiting:
-    """A held pull: one small object, no closures, for there may be tens of thousands. ``deadline``
-    in the loop's seconds."""
+class _Pull:
+    """A pull on its way, and while it is held: one small object, for there may be tens of
+    thousands. ``deadline``: until when it may be held, in the loop's seconds; None until it is
+    known that there is nothing for it. ``is_cold``: what it reads is counted as cold."""
 
-    __slots__ = ("context", "deadline", "handler", "offset", "request", "wants")
+    __slots__ = ("context", "deadline", "handler", "is_cold", "offset", "request", "wants")
 
     def __init__(
-        self,
-        handler: PullHandler,
-        request: PullMessage,
-        context: RequestContext,
-        wants: Wants,
-        offset: int,
-        deadline: float,
+        self, handler: PullHandler, request: PullMessage, context: RequestContext, wants: Wants
     ) -> None:
         self.handler = handler
         self.request = request
         self.context = context
         self.wants = wants
-        self.offset = offset
-        self.deadline = deadline
+        self.offset = request.queue_offset
+        self.deadline: float | None = None
+        self.is_cold = False
 
-    def again(self, expired: bool) -> None:
-        self.handler._again(self, expired)
+    def woken(self, expired: bool) -> None:
+        if expired:
+            self.deadline = -inf
+        self.handler.read_held(self)
 
 
 class PullHandler:
@@ -115,136 +125,116 @@ class PullHandler:
         self._cold = cold
         self._cold_held = 0
 
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(PullMessage, self.pull)
+        router.add(LitePullMessage, self.pull)
+
     def pull(self, request: PullMessage, context: RequestContext) -> Outcome:
-        """Answer with messages, or hold."""
+        """Answer with messages, or hold: check, read, answer or hold; woken: read, answer or hold
+        again."""
         refused = self._checks.refusal(request)
         if refused is not None:
             return refused
         wants = self._checks.wants(request)
         if isinstance(wants, Response):
             return wants
+        group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
         if self._offsets.any_reset:
-            group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
-            place = self._offsets.reset_for(
+            offset = self._offsets.reset_for(
                 group, topic, queue_id, request.queue_offset, context.peer
             )
-            if place is not None:
-                return self._moved(request, place)
-        flags = request.sys_flag
-        if flags & PullSysFlag.COMMIT_OFFSET:
-            self._offsets.commit(
-                request.consumer_group, request.topic, request.queue_id, request.commit_offset
-            )
-        if self._cold.enabled and not self._store.is_hot(
-            request.topic, request.queue_id, request.queue_offset
-        ):
-            return self._read_cold(request, context, wants)
-        return self._read(
-            request,
-            context,
-            wants,
-            request.queue_offset,
-            lambda result: self._judge(request, context, wants, request.queue_offset, result),
-        )
+            if offset is not None:
+                return self._moved(request, offset)
+        if request.sys_flag & PullSysFlag.COMMIT_OFFSET:
+            self._offsets.commit(group, topic, queue_id, request.commit_offset)
+        pull = _Pull(self, request, context, wants)
+        if self._cold.enabled and not self._store.is_hot(topic, queue_id, pull.offset):
+            return self._pull_cold(pull)
+        return self._read(pull)
 
-    # --- readers of a backlog
-    # ----------------------------------------------------------------------------------------------
-
-    def _read_cold(
-        self, request: PullMessage, context: RequestContext, wants: Wants
-    ) -> Response | None:
+    def _pull_cold(self, pull: _Pull) -> Outcome:
         """A pull of what may not be in memory: a group that has read too much of it comes again
         later, or gets one message, later."""
-        if not self._cold.must_wait(request.consumer_group):
-            return self._count_cold(request, context, wants)
-        group = self._clients.groups.get(request.consumer_group)
+        pull.is_cold = True
+        if not self._cold.must_wait(pull.request.consumer_group):
+            return self._read(pull)
+        group = self._clients.groups.get(pull.request.consumer_group)
         if group is not None and group.consume_type is ConsumeType.CONSUME_PASSIVELY:
             remark = "This consumer group is reading cold data. It has been flow control"
             return Response(code=ResponseCode.SYSTEM_BUSY, remark=remark)
-        request.max_msg_nums = 1
+        pull.request.max_msg_nums = 1
         if self._cold_held >= COLD_HELD_MAX:
-            return self._count_cold(request, context, wants)
+            return self._read(pull)
         self._cold_held += 1
-        asyncio.get_running_loop().call_later(
-            COLD_HOLD_S, self._read_held_cold, request, context, wants
-        )
+        asyncio.get_running_loop().call_later(COLD_HOLD_S, self._read_held_cold, pull)
         return None
 
-    def _read_held_cold(self, request: PullMessage, context: RequestContext, wants: Wants) -> None:
+    def _read_held_cold(self, pull: _Pull) -> None:
         self._cold_held -= 1
-        if not context.peer.closed:
-            response = self._count_cold(request, context, wants)
-            if response is not None:
-                context.answer(response)
+        self._read_and_settle(pull)
 
-    def _count_cold(
-        self, request: PullMessage, context: RequestContext, wants: Wants
-    ) -> Response | None:
-        def judge(result: GetResult) -> Response | None:
-            self._cold.read(request.consumer_group, len(result.data))
-            return self._judge(request, context, wants, request.queue_offset, result)
-
-        return self._read(request, context, wants, request.queue_offset, judge)
-
-    # --- reading
-    # ----------------------------------------------------------------------------------------------
-
-    def _read(
-        self,
-        request: PullMessage,
-        context: RequestContext,
-        wants: Wants,
-        offset: int,
-        judge: Callable[[GetResult], Response | None],
-    ) -> Response | None:
-        """What ``judge`` makes of the read, now or, as an answer of its own, when a thread has read
-        what is not in memory."""
-
-        def later(result: GetResult) -> None:
-            try:
-                response = judge(result)
-            except Exception as error:  # as the connection does for an answer at once
-                response = failure(error, context)
-            if response is not None:
-                context.answer(response)
-
-        result = self._store.reader.start(
+    def _read(self, pull: _Pull) -> Outcome:
+        request, wants = pull.request, pull.wants
+        steps = self._store.reader.steps(
             request.topic,
             request.queue_id,
-            offset,
+            pull.offset,
             request.max_msg_nums,
             wants.accept,
-            later,
-            matches=wants.matches,
-            wanted=lambda: not context.peer.closed,
+            wants.matches,
         )
-        if result is Later.PENDING:
-            return None
-        if result is Later.REFUSED:
-            return Response(
-                code=ResponseCode.FLOW_CONTROL,
-                remark="too many reads wait for the broker's disk; ask again in a moment",
-            )
-        return judge(result)
+        return answer(
+            self._store.cold_reads,
+            steps,
+            partial(self._answer_or_hold, pull),
+            pull.context,
+            busy=_BUSY,
+        )
 
-    def _judge(
-        self,
-        request: PullMessage,
-        context: RequestContext,
-        wants: Wants,
-        offset: int,
-        result: GetResult,
-    ) -> Response | None:
-        """The answer to the first read of a pull; None if it is held."""
-        code = _code_of(result, offset)
-        if (
-            code == ResponseCode.PULL_NOT_FOUND
-            and request.sys_flag & PullSysFlag.SUSPEND
-            and result.unreadable is None
-            and not context.peer.closed
-        ):
-            return self._hold(request, context, wants, offset, self._suspend_seconds(request))
+    def _answer_or_hold(self, pull: _Pull, result: GetResult) -> Outcome:
+        request, offset, deadline = pull.request, pull.offset, pull.deadline
+        if pull.is_cold:
+            pull.is_cold = False
+            self._cold.read(request.consumer_group, len(result.data))
+        if result.count or result.unreadable is not None or pull.context.peer.closed:
+            return self._answer(request, offset, result)
+        code, now = _code_of(result, offset), pull.context.peer.now()
+        if deadline is None:  # its first read
+            if code != ResponseCode.PULL_NOT_FOUND or not request.sys_flag & PullSysFlag.SUSPEND:
+                return self._answer(request, offset, result)
+            pull.deadline = now + self._suspend_seconds(request)
+        elif deadline <= now or code not in _NOTHING or result.gaps:
+            return self._answer(request, offset, result)
+        else:
+            pull.offset = result.next_offset
+        queue = self._store.queues.find_or_make(request.topic, request.queue_id)
+        if queue.end.value <= pull.offset:
+            pull.context.frame = _DECODED
+            assert pull.deadline is not None
+            self._held.hold(queue, pull.offset, pull.deadline - now, pull.woken)
+            return None
+        if deadline is None or pull.offset > offset:
+            return self._read(pull)  # the queue grew since it was read, or none of it matched
         return self._answer(request, offset, result)
+
+    def read_held(self, pull: _Pull) -> None:
+        """Read once more for a pull that was held."""
+        if not pull.request.sys_flag & PullSysFlag.SUBSCRIPTION:
+            # The group may want others by now. RocketMQ: ``executeRequestWhenWakeup`` asks anew.
+            wants = self._checks.wants(pull.request)
+            if not isinstance(wants, Response):
+                pull.wants = wants
+        self._read_and_settle(pull)
+
+    def _read_and_settle(self, pull: _Pull) -> None:
+        if pull.context.peer.closed:
+            return
+        try:
+            outcome = self._read(pull)
+        except Exception as error:
+            outcome = failure(error, pull.context)
+        pull.context.settle(outcome)
 
     def _answer(self, request: PullMessage, offset: int, result: GetResult) -> Response:
         """The answer to a pull; what was passed over is logged."""
@@ -291,82 +281,12 @@ class PullHandler:
             )
         return _response(result, _code_of(result, offset))
 
-    def _moved(self, request: PullMessage, place: int) -> Response:
-        """An operator has reset the group's place. RocketMQ: ``GetMessageStatus.OFFSET_RESET``."""
+    def _moved(self, request: PullMessage, offset: int) -> Response:
+        """An operator has reset the offset of the group. RocketMQ: ``GetMessageStatus.OFFSET_RESET``."""
         first = self._store.min_offset(request.topic, request.queue_id)
         end = self._store.max_offset(request.topic, request.queue_id)
-        reply = PullMessageReply(next_begin_offset=place, min_offset=first, max_offset=end)
+        reply = PullMessageReply(next_begin_offset=offset, min_offset=first, max_offset=end)
         return Response(reply, code=ResponseCode.PULL_OFFSET_MOVED, remark="OFFSET_RESET")
-
-    # --- holding
-    # ----------------------------------------------------------------------------------------------
-
-    def _hold(
-        self,
-        request: PullMessage,
-        context: RequestContext,
-        wants: Wants,
-        offset: int,
-        seconds: float,
-    ) -> Response | None:
-        """Hold the pull; or its answer, if messages have come since it was read."""
-        queue = self._store.queues.find_or_make(request.topic, request.queue_id)
-        if queue.end.value > offset:  # it grew, or its messages did not match, since it was read
-            return self._read(
-                request,
-                context,
-                wants,
-                offset,
-                lambda result: self._grown(request, context, wants, offset, seconds, result),
-            )
-        context.frame = _READ  # half a KiB that nobody asks for again
-        waiting = _Waiting(self, request, context, wants, offset, context.peer.now() + seconds)
-        self._held.hold(queue, offset, seconds, waiting.again)
-        return None
-
-    def _grown(
-        self,
-        request: PullMessage,
-        context: RequestContext,
-        wants: Wants,
-        offset: int,
-        seconds: float,
-        result: GetResult,
-    ) -> Response | None:
-        if result.status is GetStatus.NO_MATCHED_MESSAGE and result.next_offset > offset:
-            return self._hold(request, context, wants, result.next_offset, seconds)
-        return self._answer(request, offset, result)
-
-    def _again(self, waiting: _Waiting, expired: bool) -> None:
-        """Read once more for a pull that was held."""
-        context = waiting.context
-        if context.peer.closed:
-            return
-        if not waiting.request.sys_flag & PullSysFlag.SUBSCRIPTION:
-            # The group may want others by now. RocketMQ: ``executeRequestWhenWakeup`` asks anew.
-            wants = self._checks.wants(waiting.request)
-            if not isinstance(wants, Response):
-                waiting.wants = wants
-        response = self._read(
-            waiting.request,
-            context,
-            waiting.wants,
-            waiting.offset,
-            lambda result: self._judge_again(waiting, expired, result),
-        )
-        if response is not None:
-            context.answer(response)
-
-    def _judge_again(self, waiting: _Waiting, expired: bool, result: GetResult) -> Response | None:
-        request, offset = waiting.request, waiting.offset
-        left = waiting.deadline - waiting.context.peer.now()
-        nothing = _code_of(result, offset) in (
-            ResponseCode.PULL_NOT_FOUND,
-            ResponseCode.PULL_RETRY_IMMEDIATELY,
-        )
-        if not expired and left > 0 and nothing and not result.gaps and result.unreadable is None:
-            return self._hold(request, waiting.context, waiting.wants, result.next_offset, left)
-        return self._answer(request, offset, result)
 
     def _suspend_seconds(self, request: PullMessage) -> float:
         ms = (

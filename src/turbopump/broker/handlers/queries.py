@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from turbopump.broker.reading import Questions
+from turbopump.broker.reading import answer
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import (
@@ -20,7 +20,8 @@ from turbopump.protocol.requests.pull import (
     QueryMessageReply,
     ViewMessageById,
 )
-from turbopump.remoting.router import Outcome, RequestContext, Response
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router
+from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.queues.lookup import ByKey, Lookup, StoredEntry
 
 log = logging.getLogger(__name__)
@@ -29,10 +30,16 @@ log = logging.getLogger(__name__)
 class QueriesHandler:
     """Finds single messages."""
 
-    def __init__(self, config: BrokerConfig, lookup: Lookup, questions: Questions) -> None:
+    def __init__(self, config: BrokerConfig, lookup: Lookup, reads: ColdReads) -> None:
         self._config = config
         self._lookup = lookup
-        self._questions = questions
+        self._reads = reads
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(QueryMessage, self.by_key)
+        router.add(ViewMessageById, self.by_offset)
+        router.add(GetEarliestMsgStoreTime, self.earliest)
 
     def by_key(self, request: QueryMessage, context: RequestContext) -> Outcome:
         """The newest messages with a key, oldest of them first; 22 if there are none."""
@@ -80,7 +87,7 @@ class QueriesHandler:
                 remark += f"; {self._lookup.no_index_because}"
             return Response(header, code=ResponseCode.QUERY_NOT_FOUND, remark=remark)
 
-        return self._questions.ask(question, respond, context)
+        return answer(self._reads, question, respond, context)
 
     def by_offset(self, request: ViewMessageById, context: RequestContext) -> Outcome:
         """The message at an offset of the log."""
@@ -96,10 +103,13 @@ class QueriesHandler:
                 remark += f": it is damaged ({entry.fault})"
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
-        return self._questions.ask(self._lookup.entry_at(request.offset), respond, context)
+        return answer(self._reads, self._lookup.entry_at(request.offset), respond, context)
 
     def earliest(self, request: GetEarliestMsgStoreTime, context: RequestContext) -> Outcome:
         question = self._lookup.earliest_time(request.topic, request.queue_id)
-        return self._questions.ask(
-            question, lambda time: Response(EarliestStoreTimeReply(timestamp=time)), context
+        return answer(
+            self._reads,
+            question,
+            lambda time: Response(EarliestStoreTimeReply(timestamp=time)),
+            context,
         )

@@ -37,7 +37,7 @@ from turbopump.message.properties import (
 )
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import RecallMessage, RecallMessageReply
-from turbopump.remoting.router import Outcome, RequestContext, Response
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router
 from turbopump.store.message_store import MessageStore, NewMessage, Placed
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
@@ -67,6 +67,10 @@ class RecallHandler:
         self._clock = clock
         self._store_host = encode_host(*store_host)
         self._flush = flush
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(RecallMessage, self.recall)
 
     def recall(self, request: RecallMessage, context: RequestContext) -> Outcome:
         """Recall the message of a handle."""

@@ -25,12 +25,14 @@ from turbopump.protocol.command import encode_command, request_command
 from turbopump.protocol.requests.send import (
     PushReplyMessageToClient,
     SendMessageReply,
+    SendReplyMessage,
+    SendReplyMessageV2,
     SendReplyRequest,
     SendRequest,
 )
 from turbopump.protocol.requests.topics import TopicConfig
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router
 
 PUSH_TIMEOUT_S: Final = 10.0
 """Longest wait for the producer to take a reply. RocketMQ: ``Broker2Client.callClient``."""
@@ -64,6 +66,11 @@ class RepliesHandler:
         self._pushed_bytes = 0
         self.unstored = 0
         """Replies that the store refused."""
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(SendReplyMessage, self.reply)
+        router.add(SendReplyMessageV2, self.reply)
 
     def reply(self, request: SendReplyRequest, context: RequestContext) -> Outcome:
         """Push one reply to who waits for it."""

@@ -50,8 +50,21 @@ from turbopump.message.properties import (
     send_properties,
 )
 from turbopump.protocol.codes import CURRENT_VERSION, FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
-from turbopump.protocol.requests.send import SendMessageReply, SendRequest
-from turbopump.remoting.router import LATER, Outcome, RequestContext, Response, encode_response
+from turbopump.protocol.requests.send import (
+    SendBatchMessage,
+    SendMessage,
+    SendMessageReply,
+    SendMessageV2,
+    SendRequest,
+)
+from turbopump.remoting.router import (
+    LATER,
+    Outcome,
+    RequestContext,
+    Response,
+    Router,
+    encode_response,
+)
 from turbopump.store.log.packed_batch import pack_batch
 from turbopump.store.message_store import MessageStore, NewMessage
 from turbopump.store.queues.consume_queue import UNIT_SIZE
@@ -109,6 +122,12 @@ class SendHandler:
         self._added_text = added_properties(config)
         self._added = self._added_text.encode()
         self._reply_head, self._reply_tail = reply_ends(config.region_id, config.trace_on)
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(SendMessage, self.send, may_wait=True)
+        router.add(SendMessageV2, self.send, may_wait=True)
+        router.add(SendBatchMessage, self.send, may_wait=True)
 
     def send(self, request: SendRequest, context: RequestContext, fresh: bool = False) -> Outcome:
         """Store one message or one batch. ``fresh``: its topic has just been made, and the caller

@@ -21,7 +21,7 @@ from turbopump.broker.dead_letters import (
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.interceptors import Destination
-from turbopump.broker.reading import Questions
+from turbopump.broker.reading import read
 from turbopump.broker.statistics import SNDBCK_PUT_NUMS, Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
@@ -34,7 +34,8 @@ from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 from turbopump.protocol.requests.send import ConsumerSendMsgBack
 from turbopump.protocol.requests.topics import PERM_WRITE
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router
+from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.queues.lookup import Lookup
 
 
@@ -46,7 +47,7 @@ class SendBackHandler:
         self,
         config: BrokerConfig,
         lookup: Lookup,
-        questions: Questions,
+        reads: ColdReads,
         topics: TopicTable,
         groups: GroupTable,
         clients: ClientTable[Connection],
@@ -56,7 +57,7 @@ class SendBackHandler:
     ) -> None:
         self._config = config
         self._lookup = lookup
-        self._questions = questions
+        self._reads = reads
         self._topics = topics
         self._groups = groups
         self._clients = clients
@@ -64,6 +65,10 @@ class SendBackHandler:
         self._levels = DelayLevels(config.delay_levels_ms)
         self._statistics = statistics
         self._random = source
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(ConsumerSendMsgBack, self.send_back)
 
     def send_back(self, request: ConsumerSendMsgBack, _context: RequestContext) -> Outcome:
         """Store a copy where it is to come from."""
@@ -95,7 +100,7 @@ class SendBackHandler:
         self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig
     ) -> Response:
         try:
-            entry = await self._questions.answer(self._lookup.entry_at(request.offset))
+            entry = await read(self._reads, self._lookup.entry_at(request.offset))
             if entry is None or entry.fault is not None:
                 remark = f"look message by offset failed, {request.offset}"
                 if entry is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 
 from turbopump.broker.cold_flow import ColdFlow
-from turbopump.broker.reading import Questions
+from turbopump.broker.reading import answer
 from turbopump.broker.statistics import RuntimeInfo, Statistics
 from turbopump.config import properties
 from turbopump.config.setting import LONG_MAX
@@ -24,7 +24,8 @@ from turbopump.protocol.requests.statistics import (
     UpdateColdFlow,
     ViewBrokerStatsData,
 )
-from turbopump.remoting.router import Outcome, RequestContext, Response
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router
+from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.lookup import StoredEntry
@@ -34,16 +35,17 @@ class StatisticsHandler:
     """Tells figures."""
 
     def __init__(
-        self,
-        statistics: Statistics,
-        runtime: RuntimeInfo,
-        store: MessageStore,
-        questions: Questions,
+        self, statistics: Statistics, runtime: RuntimeInfo, store: MessageStore, reads: ColdReads
     ) -> None:
         self._statistics = statistics
         self._runtime = runtime
         self._store = store
-        self._questions = questions
+        self._reads = reads
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(ViewBrokerStatsData, self.view)
+        router.add(GetBrokerRuntimeInfo, self.runtime)
 
     def view(self, request: ViewBrokerStatsData, _context: RequestContext) -> Response:
         """One statistic over the last minute, hour and day."""
@@ -73,8 +75,8 @@ class StatisticsHandler:
             )
             return Response(body=fastjson.encode(KVTable(table=self._runtime.table(earliest))))
 
-        return self._questions.ask(
-            self._store.lookup.entry_at(self._store.log.start), respond, context
+        return answer(
+            self._reads, self._store.lookup.entry_at(self._store.log.start), respond, context
         )
 
 
@@ -93,6 +95,13 @@ class ColdFlowHandler:
     def __init__(self, cold: ColdFlow, commit_log: CommitLog) -> None:
         self._cold = cold
         self._log = commit_log
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(UpdateColdFlow, self.update)
+        router.add(RemoveColdFlow, self.remove)
+        router.add(GetColdFlow, self.info)
+        router.add(SetCommitLogReadMode, self.read_mode)
 
     def update(self, _request: UpdateColdFlow, context: RequestContext) -> Response:
         try:

@@ -18,7 +18,7 @@ import msgspec
 
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.reading import Questions
+from turbopump.broker.reading import answer
 from turbopump.broker.send_checks import topic_name_fault
 from turbopump.broker.statistics import TOPIC_PUT_NUMS, Statistics
 from turbopump.broker.topics import (
@@ -47,8 +47,8 @@ from turbopump.protocol.requests.topics import (
     TopicConfigAndQueueMapping,
     TopicFilterType,
 )
-from turbopump.remoting.router import Outcome, RequestContext, Response
-from turbopump.store.log.cold_reads import Question
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router
+from turbopump.store.log.cold_reads import ColdReads, Steps
 from turbopump.store.message_store import MessageStore
 
 QUEUES_MAX: Final = 65535
@@ -81,14 +81,23 @@ class TopicsHandler:
         self,
         config: BrokerConfig,
         records: TopicRecords,
-        questions: Questions,
+        reads: ColdReads,
         announce: Callable[[], Awaitable[None]],
     ) -> None:
         self._config = config
         self._records = records
         self._topics = records.topics
-        self._questions = questions
+        self._reads = reads
         self._announce = announce
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(CreateTopic, self.create)
+        router.add(CreateTopicList, self.create_list)
+        router.add(DeleteTopic, self.delete)
+        router.add(GetTopicConfig, self.one)
+        router.add(GetAllTopicConfig, self.list_all)
+        router.add(GetTopicStatsInfo, self.queues)
 
     async def create(self, request: CreateTopic, context: RequestContext) -> Response:
         """Create a topic, or change it."""
@@ -253,9 +262,9 @@ class TopicsHandler:
                 body=fastjson.encode(TopicStatsTable(topic_put_tps=tps, offset_table=offsets))
             )
 
-        return self._questions.ask(self._offsets_of(request.topic, count), respond, context)
+        return answer(self._reads, self._offsets_of(request.topic, count), respond, context)
 
-    def _offsets_of(self, topic: str, count: int) -> Question[dict[MessageQueue, TopicOffset]]:
+    def _offsets_of(self, topic: str, count: int) -> Steps[dict[MessageQueue, TopicOffset]]:
         store, found = self._records.store, {}
         for queue_id in range(count):
             queue = store.queues.find(topic, queue_id)

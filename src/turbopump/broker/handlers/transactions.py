@@ -19,7 +19,7 @@ from turbopump.message.ids import decode_offset_msg_id
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import EndTransaction, Outcome, ResumeCheckHalfMessage
 from turbopump.remoting.router import Outcome as Answer
-from turbopump.remoting.router import RequestContext, Response
+from turbopump.remoting.router import RequestContext, Response, Router
 
 UNDER_WAY_MAX: Final = 100_000
 """Ends that wait for the disk; more are refused (as many as RocketMQ's
@@ -34,6 +34,11 @@ class TransactionsHandler:
         self._transactions = transactions
         self._clock = clock
         self._under_way = 0
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(EndTransaction, self.end)
+        router.add(ResumeCheckHalfMessage, self.resume)
 
     def end(self, request: EndTransaction, context: RequestContext) -> Answer:
         """Commit or roll back; no answer to who does not know yet."""

@@ -232,7 +232,13 @@ class PopReader:
 
     async def _read(self, wish: PopWish, place: GroupQueue, start: int, count: int) -> GetResult:
         return await read_queue(
-            self._store, place, start, count, wish.subscription.codes, wish.subscription.matches
+            self._store,
+            place.topic,
+            place.queue_id,
+            start,
+            count,
+            wish.subscription.codes,
+            wish.subscription.matches,
         )
 
     def _tell(self, place: GroupQueue, result: GetResult) -> None:
@@ -291,7 +297,7 @@ async def peek(
         if count >= count_max:
             left += max(store.max_offset(place.topic, place.queue_id) - start, 0)
             continue
-        result = await read_queue(store, place, start, count_max - count)
+        result = await read_queue(store, place.topic, place.queue_id, start, count_max - count)
         parts.append(result.data)
         count += result.count
         left += max(result.max_offset - result.next_offset, 0)

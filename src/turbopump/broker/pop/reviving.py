@@ -159,7 +159,9 @@ class Reviving:
     async def _take_in(self) -> None:
         opened = self._open
         while opened.read < self._queue.end.value:
-            result = await read_queue(self._store, self._place, opened.read, _AT_ONCE)
+            result = await read_queue(
+                self._store, self._place.topic, self._place.queue_id, opened.read, _AT_ONCE
+            )
             for message in decode_entries(result.data):
                 self._take(message)
             if result.next_offset <= opened.read:

@@ -13,13 +13,13 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import Callable
 from typing import Final, TypeVar
 
 import msgspec
 
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.interceptors import Destination, Interceptor
+from turbopump.broker.reading import ask, read_queue
 from turbopump.clock import Clock
 from turbopump.errors import MessageError, StoredMessageError, StoreError
 from turbopump.message.codec import decode_entries
@@ -40,7 +40,7 @@ from turbopump.protocol.requests.topics import DataVersion
 from turbopump.remoting.router import Response
 from turbopump.store.disk import Found
 from turbopump.store.json_table import JsonTable
-from turbopump.store.log.cold_reads import Later, Steps
+from turbopump.store.log.cold_reads import Steps
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue
@@ -263,10 +263,10 @@ class DelayLevel:
 
     async def _deliver_due(self) -> int:
         """Deliver a slice of what is due, or tell in how many ms the first message will be."""
-        queue, reads = self.queue, self._store.cold_reads
+        queue = self.queue
         begin = self.position = max(self.position, queue.min_index)
         count = min(SLICE, queue.end.value - begin)
-        units: Found = await _outcome(lambda done: reads.run(_units(queue, begin, count), done))
+        units = await ask(self._store.cold_reads, _units(queue, begin, count))
         if isinstance(units, OSError):
             raise units
         now, due_count = self._clock.now_ms(), 0
@@ -277,14 +277,7 @@ class DelayLevel:
                     return wait_ms
                 break
             due_count += 1
-        reader = self._store.reader
-        found = await _outcome(
-            lambda done: reader.start(
-                SCHEDULE_TOPIC, queue.queue_id, begin, due_count, None, done, lambda: True
-            )
-        )
-        if found.unreadable is not None:
-            raise StoreError(found.unreadable)
+        found = await read_queue(self._store, SCHEDULE_TOPIC, queue.queue_id, begin, due_count)
         async with self._turn:
             await self._deliver(found)
             await asyncio.sleep(0)  # the others' turn
@@ -371,23 +364,6 @@ class DelayLevel:
                 error,
                 exc_info=unexpected,
             )
-
-
-async def _outcome(begin: Callable[[Callable[[T], None]], T | Later]) -> T:
-    """What a read comes to. Raises StoreError if too many wait."""
-    later: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-    def done(outcome: T) -> None:
-        if not later.done():
-            later.set_result(outcome)
-
-    outcome = begin(done)
-    if outcome is Later.REFUSED:
-        raise StoreError("too many reads wait for the disk")
-    if outcome is Later.PENDING:
-        return await later
-    assert not isinstance(outcome, Later)
-    return outcome
 
 
 def _units(queue: ConsumeQueue, index: int, count: int) -> Steps[Found]:

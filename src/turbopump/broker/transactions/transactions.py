@@ -40,7 +40,7 @@ from turbopump.message.properties import (
 )
 from turbopump.protocol.requests.send import Outcome
 from turbopump.remoting.connection import Connection
-from turbopump.store.log.cold_reads import Question
+from turbopump.store.log.cold_reads import Steps
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.lookup import StoredEntry
 
@@ -228,7 +228,7 @@ class Transactions:
     async def _in_queue(self, topic: str, index: int) -> StoredEntry | None:
         return await self._patiently(lambda: self._store.lookup.entry_in_queue(topic, QUEUE, index))
 
-    async def _patiently(self, question: Callable[[], Question[T]]) -> T:
+    async def _patiently(self, question: Callable[[], Steps[T]]) -> T:
         """The answer; asked again while too many reads wait for the disk."""
         while True:
             try:

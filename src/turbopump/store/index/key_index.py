@@ -18,7 +18,7 @@ from turbopump.message.properties import KEYS, NAME_END, TRANSACTION_MASK, UNIQ_
 from turbopump.store.disk import Disk, Segment
 from turbopump.store.disk_space import NO_ROOM
 from turbopump.store.index.index_file import IndexFile, index_file_size, index_hash, key_hash
-from turbopump.store.log.cold_reads import Question, read_piece
+from turbopump.store.log.cold_reads import Steps, read_piece
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.entry_mark import EntryMark
 from turbopump.store.queues.consume_queue import ConsumeQueue
@@ -347,7 +347,7 @@ class KeyWalk:
         self._walked = 0
         self.errors: list[OSError] = []
 
-    def next(self) -> Question[int | None]:
+    def next(self) -> Steps[int | None]:
         """The commit-log offset of the next message that may be meant, newest first; None: that was
         all.
 
@@ -365,18 +365,18 @@ class KeyWalk:
             if offset is not None:
                 return offset
 
-    def _begin(self, file: IndexFile) -> Question[None]:
+    def _begin(self, file: IndexFile) -> Steps[None]:
         slot = yield from read_piece(file.slot_piece(self._key_hash))
         if not isinstance(slot, OSError):
             self._number = file.newest(slot)
         elif file in self._files:  # else it was removed while the read waited for its turn
             self.errors.append(slot)
 
-    def _step(self) -> Question[int | None]:
+    def _step(self) -> Steps[int | None]:
         file, number, self._number = self._file, self._number, 0
         self._walked += 1
         if self._walked % PAUSE_EVERY == 0:
-            yield None
+            yield []
         if file is None or file not in self._files:  # removed while others had their turn
             return None
         entry = yield from read_piece(file.entry_piece(number))

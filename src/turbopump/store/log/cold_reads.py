@@ -7,12 +7,9 @@ outcome. ``ColdReads.run`` drives it: pieces that the system has in memory are c
 (``preadv`` that does not wait); for others it goes on later, when threads have read them.
 ``ColdReads.finish`` drives it on the spot.
 
-The rule: everything but the read itself happens in the owner's thread, a step now and then between what others want (``take_turns``), so
-that whoever reads a backlog as fast as it can comes between them and not before them. It must not know what is read. An ``async`` way::
-
-    future = loop.create_future()
-    outcome = reads.run(steps, future.set_result)
-    return outcome if not isinstance(outcome, Later) else await future      # Later.REFUSED: answer that the broker is busy
+Everything but the read itself happens in the owner's thread, a step at a time, in turn with what
+others want (``take_turns``): a reader of a backlog slows nobody down. A broker reads through
+``broker/reading.py``. This module does not know what is read.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from turbopump.store.disk import Disk, Found, Piece
 
@@ -124,6 +121,7 @@ class _Read:
     found: list[Found] | None
     done: Callable[[Any], None]
     wanted: Callable[[], bool]
+    failed: Callable[[Exception], None] | None
 
 
 class ColdReads:
@@ -162,12 +160,16 @@ class ColdReads:
         return self.under_way + len(self._waiting) + len(self._ready)
 
     def run(
-        self, steps: Steps[T], done: Callable[[T], None], wanted: Callable[[], bool] = lambda: True
+        self,
+        steps: Steps[T],
+        done: Callable[[T], None],
+        wanted: Callable[[], bool] = lambda: True,
+        failed: Callable[[Exception], None] | None = None,
     ) -> T | Literal[Later.PENDING, Later.REFUSED]:
         """The outcome, if it needs nothing from files (or there is no loop, and all is in memory);
-        else ``done`` gets it later. A read that is no longer ``wanted`` when its turn comes (the
-        connection that asked is closed) is dropped, as are those that wait when the store
-        closes."""
+        else ``done`` gets it later, or ``failed`` the error that the steps raise. A read that is no
+        longer ``wanted`` when its turn comes (the connection that asked is closed) is dropped, as
+        are those that wait when the store closes."""
         try:
             pieces = next(steps)
         except StopIteration as stop:
@@ -179,7 +181,7 @@ class ColdReads:
             self.numbers.refused += 1
             return Later.REFUSED
         outcomes: list[T] = []
-        read = _Read(steps, pieces, None if pieces else [], outcomes.append, wanted)
+        read = _Read(steps, pieces, None if pieces else [], outcomes.append, wanted, failed)
         self._take_turn(read)
         read.done = done
         return outcomes[0] if outcomes else Later.PENDING
@@ -289,6 +291,11 @@ class ColdReads:
             read.pieces = read.steps.send(read.found)
         except StopIteration as stop:
             outcome = stop.value
+        except Exception as error:
+            if read.failed is None:
+                raise
+            read.failed(error)
+            return False
         else:
             read.found = None if read.pieces else []
             return True
@@ -324,30 +331,18 @@ def _read(piece: Piece) -> Found:
         return error
 
 
-# --- A question to the store, as a generator: it yields the pieces of files it wants, is sent what was
-# found there, and returns the answer.
-#
-# Unlike the steps of ``cold_reads.py``, which it otherwise equals, it may also yield None: it wants
-# nothing, but has worked for a while and lets others have their turn. What it looked at before a
-# yield may be gone after it. Whoever asks decides how pieces are read: ``answer`` does it on the
-# spot, a broker beside its loop (``broker/reading.py``).
-
-
-Question: TypeAlias = Generator[list[Piece] | None, list[Found], T]
-
-
-def answer(question: Question[T]) -> T:
-    """The answer, with every piece read here and now."""
+def answer(steps: Steps[T]) -> T:
+    """The outcome, with every piece read here and now."""
     try:
-        wanted = next(question)
+        pieces = next(steps)
         while True:
-            wanted = question.send([_read(piece) for piece in wanted or ()])
+            pieces = steps.send([_read(piece) for piece in pieces])
     except StopIteration as end:
         value: T = end.value
         return value
 
 
-def read_piece(piece: Piece) -> Question[Found]:
+def read_piece(piece: Piece) -> Steps[Found]:
     """One piece."""
     (found,) = yield [piece]
     return found

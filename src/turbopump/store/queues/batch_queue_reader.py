@@ -17,7 +17,7 @@ from typing import Final
 
 from turbopump.message.codec import FIXED_SIZE
 from turbopump.store.disk import Found
-from turbopump.store.log.cold_reads import IsLost, Question, Steps
+from turbopump.store.log.cold_reads import IsLost, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.entry_mark import messages_by_entry
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue, BatchUnit, batch_units
@@ -298,7 +298,7 @@ def _choose(
 
 def unit_holding(
     queue: BatchConsumeQueue, index: int, repair: UnitRepair
-) -> Question[BatchUnit | OSError | None]:
+) -> Steps[BatchUnit | OSError | None]:
     """The unit of the message ``index``, which the queue has; None if units are damaged there and
     cannot be repaired, OSError if that cannot be told now."""
     number = queue.number_of(index)
@@ -316,8 +316,8 @@ def first_with_time(
     index: int,
     end: int,
     repair: UnitRepair,
-    time_at: Callable[[int, int], Question[int | OSError | None]],
-) -> Question[tuple[int, int] | OSError | None]:
+    time_at: Callable[[int, int], Steps[int | OSError | None]],
+) -> Steps[tuple[int, int] | OSError | None]:
     """The first message from ``index`` on, before ``end``, whose store time the log has, and that
     time (ms); the OSError that leaves it open. ``time_at`` tells the time of the entry at an offset
     of the log that begins with a message."""

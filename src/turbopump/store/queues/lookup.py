@@ -1,6 +1,6 @@
 """Finding single messages: by place in the log or in a queue, by key or unique id, by time.
 
-What is asked is a ``Question`` (``question.py``): whoever asks decides how bytes are read, on the
+Each answer comes in ``Steps`` (``log/cold_reads.py``): who asks decides how bytes are read, on the
 spot or without holding up a loop. What is found has been checked: magic, place, CRC, and for a key
 that the message really has it, for the index knows hashes only.
 """
@@ -18,7 +18,7 @@ from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, SysFlag
 from turbopump.store.disk import Found, Piece
 from turbopump.store.index.key_index import KeyIndex
-from turbopump.store.log.cold_reads import Question, answer, read_piece
+from turbopump.store.log.cold_reads import Steps, answer, read_piece
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.entry_mark import entry_place
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
@@ -145,7 +145,7 @@ class Lookup:
     # --- questions
     # ----------------------------------------------------------------------------------------------
 
-    def entry_at(self, offset: int) -> Question[StoredEntry | None]:
+    def entry_at(self, offset: int) -> Steps[StoredEntry | None]:
         """The entry that begins at this offset of the log, good or with its fault; None if none
         begins there."""
         if not 0 <= offset < self._visible_end():
@@ -169,7 +169,7 @@ class Lookup:
             offset, data, entry_fault(data, offset, crc_required=self._log.requires_crc(offset))
         )
 
-    def entry_in_queue(self, topic: str, queue_id: int, index: int) -> Question[StoredEntry | None]:
+    def entry_in_queue(self, topic: str, queue_id: int, index: int) -> Steps[StoredEntry | None]:
         """The entry of a queue offset; None if it is not there (yet, or any more)."""
         queue = self._queues.find(topic, queue_id)
         if queue is None or not queue.min_index <= index < queue.end.value:
@@ -221,7 +221,7 @@ class Lookup:
         *,
         unique: bool = False,
         bytes_max: int = BYTES_MAX,
-    ) -> Question[ByKey]:
+    ) -> Steps[ByKey]:
         """The newest messages of ``topic`` that have ``key`` among their keys or as their unique id
         (``unique``: as their unique id only) and were stored between the times (ms, both count),
         ``COUNT_MAX`` at most."""
@@ -243,7 +243,7 @@ class Lookup:
             last = offset
             looked += 1
             if looked % _PAUSE_EVERY == 0:
-                yield None
+                yield []
             entry = yield from self.entry_at(offset)
             if entry is None:
                 continue  # deleted with its segment, or not to be seen yet
@@ -260,7 +260,7 @@ class Lookup:
 
     def place_in_time(
         self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False
-    ) -> Question[int]:
+    ) -> Steps[int]:
         """The queue offset at a store time in ms. Lower: the first message at or after it (the end
         if none is); upper: the last at or before it (0 if none is). 0 for a queue without messages.
         Damaged messages have no time and are passed over.
@@ -295,7 +295,7 @@ class Lookup:
         count_max: int = COUNT_MAX,
         *,
         bytes_max: int = BYTES_MAX,
-    ) -> Question[list[StoredEntry]]:
+    ) -> Steps[list[StoredEntry]]:
         """The newest good messages of a queue stored between the times (ms, both count), newest
         first."""
         found: list[StoredEntry] = []
@@ -319,7 +319,7 @@ class Lookup:
             index = queue.begin_of(index) - 1
         return found
 
-    def earliest_time(self, topic: str, queue_id: int) -> Question[int]:
+    def earliest_time(self, topic: str, queue_id: int) -> Steps[int]:
         """When the first message that a queue still has was stored (ms); −1 if it has none."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
@@ -327,7 +327,7 @@ class Lookup:
         found = yield from self._first_with_time(queue.min_index, queue.end.value, queue)
         return found[1] if found is not None else -1
 
-    def newest_time(self, topic: str, queue_id: int) -> Question[int]:
+    def newest_time(self, topic: str, queue_id: int) -> Steps[int]:
         """When the last message of a queue was stored (ms); 0 if it has none."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
@@ -338,7 +338,7 @@ class Lookup:
 
     def _first_with_time(
         self, index: int, end: int, queue: ConsumeQueue
-    ) -> Question[tuple[int, int] | None]:
+    ) -> Steps[tuple[int, int] | None]:
         """The first message of a queue from ``index`` on, before ``end``, whose store time can be
         read: (index, time).
 
@@ -369,14 +369,12 @@ class Lookup:
                     elif stored is not None:
                         return index, stored
                 index += 1
-            yield None
+            yield []
         if error is not None:
             raise _not_read(queue, error)
         return None
 
-    def _time_at(
-        self, queue: ConsumeQueue, offset: int, index: int
-    ) -> Question[int | OSError | None]:
+    def _time_at(self, queue: ConsumeQueue, offset: int, index: int) -> Steps[int | OSError | None]:
         """The store time (ms) of the entry at an offset of the log, if that may be the one of a
         message of the queue."""
         head = yield from self._read(offset, _TIME_HEAD)
@@ -388,7 +386,7 @@ class Lookup:
             else None
         )
 
-    def _read(self, offset: int, size: int) -> Question[Found | None]:
+    def _read(self, offset: int, size: int) -> Steps[Found | None]:
         """Bytes of the log; None if there are none at this offset, or they go past the end of their
         segment."""
         file = self._log.files.at(offset) if offset >= 0 else None

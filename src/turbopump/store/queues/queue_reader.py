@@ -13,13 +13,13 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final
 
 from turbopump.compiled import IS_COMPILED, has_twin
 from turbopump.message.codec import FIXED_SIZE, MAGIC_V2
 from turbopump.message.properties import NAME_END, SysFlag, value_after
 from turbopump.store.disk import Found
-from turbopump.store.log.cold_reads import ColdReads, IsLost, Later, Steps
+from turbopump.store.log.cold_reads import ColdReads, IsLost, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
 from turbopump.store.queues.batch_queue_reader import read_batch_queue
@@ -86,31 +86,24 @@ class QueueReader:
         """See ``read_queue``. Waits for the disk where messages are not in memory."""
         return self._reads.finish(self._steps(topic, queue_id, offset, count_max, accept))
 
-    def start(
+    def steps(
         self,
         topic: str,
         queue_id: int,
         offset: int,
         count_max: int,
-        accept: Accept,
-        done: Callable[[GetResult], None],
-        wanted: Callable[[], bool],
+        accept: Accept = None,
         matches: Wanted | None = None,
-    ) -> GetResult | Literal[Later.PENDING, Later.REFUSED]:
-        """The same without waiting: what is not in memory is read in a thread, and ``done`` gets
-        the result if it is still ``wanted``. ``matches`` judges properties, about a millisecond a
-        turn."""
+    ) -> Steps[GetResult]:
+        """See ``read_queue``. ``matches`` judges properties, about a millisecond a turn."""
         if matches is None:
-            return self._reads.run(
-                self._steps(topic, queue_id, offset, count_max, accept), done, wanted
-            )
+            return self._steps(topic, queue_id, offset, count_max, accept)
 
         def part(at: int) -> Steps[GetResult]:
             return self._steps(topic, queue_id, at, self._limits.count_hot, accept)
 
-        count_max = min(count_max, self._limits.count_hot)
-        return self._reads.run(
-            read_matching(part, offset, count_max, matches, self._monotonic), done, wanted
+        return read_matching(
+            part, offset, min(count_max, self._limits.count_hot), matches, self._monotonic
         )
 
     def is_cold(self, offset: int) -> bool:

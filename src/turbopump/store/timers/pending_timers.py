@@ -21,7 +21,7 @@ from typing import Final
 from turbopump.errors import StoreDamagedError
 from turbopump.store.disk import Disk, Segment
 from turbopump.store.files import StorePaths
-from turbopump.store.log.cold_reads import Question
+from turbopump.store.log.cold_reads import Steps
 from turbopump.store.timers.timer_log import (
     LOG_FILE_SIZE,
     MAGIC_DEFAULT,
@@ -209,7 +209,7 @@ class PendingTimers:
         go."""
         return max(self._wheel.waiting, 0) if self._wheel is not None else 0
 
-    def due(self, time: int) -> Question[Due]:
+    def due(self, time: int) -> Steps[Due]:
         """What the slot holds. Raises StoreDamagedError if its chain is not as it was written: then
         ``begin_anew``."""
         found = Due(time, array("q"), array("i"), array("q"), bytearray())
@@ -231,7 +231,7 @@ class PendingTimers:
             found.magics.append(unit.magic)
             reached, position = position, unit.previous
             if len(found) % _PAUSE_EVERY == 0:
-                yield None
+                yield []
         if slot is not None and self.log.start <= slot.first < reached:
             raise StoreDamagedError(
                 f"the slot {time} does not reach its first unit, at position "
@@ -363,7 +363,7 @@ class PendingTimers:
     # --- what the commit log must keep
     # ---------------------------------------------------------------------------------------
 
-    def oldest(self) -> Question[int | None]:
+    def oldest(self) -> Steps[int | None]:
         """The offset in the commit log of the oldest message that waits here, or waited when the
         checkpoint was written; None if none does. Goes on where it last stopped: all before that is
         delivered."""
@@ -381,10 +381,10 @@ class PendingTimers:
             position = self._oldest_at = self.log.next_place(following)
             if looked >= _PAUSE_EVERY:
                 looked = 0
-                yield None
+                yield []
         return None
 
-    def _read(self, position: int, before: int) -> Question[tuple[bytes, int]]:
+    def _read(self, position: int, before: int) -> Steps[tuple[bytes, int]]:
         """The unit at ``position`` with those before it, or behind it; and the position of the
         first byte. Empty if it cannot be read."""
         place = (
