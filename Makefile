@@ -12,11 +12,12 @@ demo: $(VENV)/.ready      ## 336,776 flights through the broker and Spark, check
 test: $(VENV)/.ready      ## everything that needs no foreign toolchain; EVERY_PYTHON=1: on each Python that is present
 	$(RUN) tests/every_python.py
 
-lint: $(VENV)/.ready      ## format, lint, types, import directions
+lint: $(VENV)/.ready      ## format, lint, types, import directions, dead links
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(VENV)/bin/lint-imports --no-cache
+	$(RUN) tests/links.py
 
 coverage: $(VENV)/.ready  ## branches of store/ that its tests take, and except bodies that they execute: 95 %, all
 	$(RUN) tests/coverage_of_store.py
@@ -34,7 +35,7 @@ bench: $(VENV)/.ready     ## our broker and Apache's in turn: ratios; then produ
 sim: $(VENV)/.ready       ## many seeds of the simulation, in virtual time
 	$(RUN) tests/two_lanes.py sim
 
-crash: $(VENV)/.ready     ## kills, power cuts, torn files, flipped bits, I/O errors, full disks: docs/durability.md
+crash: $(VENV)/.ready     ## kills, power cuts, torn files, flipped bits, I/O errors, full disks: docs/explanations/durability.md
 	$(RUN) tests/two_lanes.py crash
 
 fuzz: $(VENV)/.ready      ## new arbitrary input, fifty times as much as make test draws

@@ -1,5 +1,5 @@
-"""The one module that is compiled, where it can be: docs/decisions/0005-compiled-twins.md. All else
-is in pyproject.toml.
+"""The one module that is compiled, where it can be:
+docs/explanations/decisions/0005-compiled-twins.md. All else is in pyproject.toml.
 
 Without Cython setuptools looks for the C source; without that, or without a compiler, it warns and
 leaves the module out.

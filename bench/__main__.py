@@ -1,9 +1,9 @@
 """`python -m bench`: compare Apache's broker with ours and show the result as a table,
 `out/bench.json` and `out/bench.png`.
 
-docs/benchmarks.md says what the figures mean. Exit status: 0 when every figure that was measured
-was reached; 1 when one was missed, which on a busy machine says little; 2 when a broker or the
-generator failed.
+docs/explanations/benchmarks.md says what the figures mean. Exit status: 0 when every figure that
+was measured was reached; 1 when one was missed, which on a busy machine says little; 2 when a
+broker or the generator failed.
 """
 
 import sys
@@ -24,7 +24,7 @@ from bench.table import as_markdown, as_text, exit_status, target_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out"
-DOCS = ROOT / "docs"
+DOCS = ROOT / "docs" / "explanations"
 TABLE_START, TABLE_END = "<!-- table: python -m bench --publish -->", "<!-- end of table -->"
 
 
@@ -59,7 +59,9 @@ TABLE_START, TABLE_END = "<!-- table: python -m bench --publish -->", "<!-- end 
     help="1 pair of 2 s, Apache's broker warmed 15 s: a first look, not a result.",
 )
 @click.option(
-    "--publish", is_flag=True, help="Do not run: put out/bench.json, once reviewed, into docs/."
+    "--publish",
+    is_flag=True,
+    help="Do not run: put out/bench.json, once reviewed, into docs/explanations/.",
 )
 def main(
     names: tuple[str, ...],
@@ -114,8 +116,8 @@ def main(
 
 
 def publish_report() -> None:
-    """Copy the last run's JSON to docs/benchmarks.json and its tables between the marks in
-    docs/benchmarks.md."""
+    """Copy the last run's JSON to docs/explanations/benchmarks.json and its tables between the
+    marks in docs/explanations/benchmarks.md."""
     data = (OUT / "bench.json").read_bytes()
     page = (DOCS / "benchmarks.md").read_text()
     before, _, rest = page.partition(TABLE_START)

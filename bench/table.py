@@ -119,7 +119,7 @@ def as_text(report: Report) -> str:
 
 
 def as_markdown(report: Report) -> str:
-    """The tables that docs/benchmarks.md holds between its marks."""
+    """The tables that docs/explanations/benchmarks.md holds between its marks."""
     parts = ["\n".join(f"{line}  " for line in context_lines(report)).rstrip()]
     rows = case_rows(report)
     for i, title in enumerate(METRICS.values()):

@@ -10,7 +10,7 @@ ours to mend (a one-way commit that a client sends while it closes, a time-out o
 machine that stood still). It fails the run if it fails again, and is named as failed once if it
 does not.
 
-    python tests/two_lanes.py crash            # every row of docs/durability.md
+    python tests/two_lanes.py crash            # every row of docs/explanations/durability.md
     python tests/two_lanes.py sim --seeds 50
 """
 

@@ -4,7 +4,8 @@
 The plain function is the truth: the compiled one has its name and its signature, is handed the
 plain one, and leaves to it whatever is not of the usual kind (other types, numbers out of range,
 text beyond ASCII, bytes that do not fit), so that errors are the same too. ``TURBOPUMP_PURE=1`` in
-the environment keeps to the plain ones. docs/decisions/0005-compiled-twins.md says why it is so.
+the environment keeps to the plain ones. docs/explanations/decisions/0005-compiled-twins.md says why
+it is so.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How much of each row is run, and the figures that come out.
 
 `make test` runs a sample of every row, all of them together within 90 s; `make crash` (`--full`)
-runs what `docs/durability.md` promises. What a row measured is printed at the end, to be copied
-into that page.
+runs what `docs/explanations/durability.md` promises. What a row measured is printed at the end, to
+be copied into that page.
 """
 
 import os
@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--full",
         action="store_true",
-        help="every row of docs/durability.md in full (up to 45 minutes)",
+        help="every row of docs/explanations/durability.md in full (up to 45 minutes)",
     )
     group.addoption("--crash-seed", type=int, default=1, help="where random choices descend from")
 

@@ -1,5 +1,5 @@
 """Every kind of send that Java's and Go's producers have, and delayed sends of C++'s and Node's, to
-our broker, read by our consumer; docs/interop.md has the matrix.
+our broker, read by our consumer; docs/reference/interop.md has the matrix.
 
 Each client's program sends all its kinds at once, each on a topic of its own; one consumer of ours
 then reads them all.

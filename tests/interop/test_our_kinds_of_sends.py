@@ -1,6 +1,6 @@
 """Every kind of send that our producer has, to Apache's brokers, 5.3.3 and 4.9.7, read by Apache's
-Java consumer; docs/interop.md has the matrix. All kinds are sent at once, each on a topic of its
-own; then one Java program reads them all.
+Java consumer; docs/reference/interop.md has the matrix. All kinds are sent at once, each on a topic
+of its own; then one Java program reads them all.
 """
 
 from __future__ import annotations

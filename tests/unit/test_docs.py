@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = {
     str(page.relative_to(ROOT)): page.read_text()
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 }
 WITH_EXAMPLES = [name for name, text in PAGES.items() if "```python" in text]
 EXTRAS = ("turbopump.spark",)

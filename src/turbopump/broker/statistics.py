@@ -331,8 +331,8 @@ def sizes_of(units: bytes) -> int:
 # read.
 #
 # Where this broker has nothing of the kind (thread pools but one, a lock of the page cache) the value
-# is 0; docs/statistics.md says which. One rule: everything is asked of those who know it, at the
-# moment it is asked for. Source: apache/rocketmq ``AdminBrokerProcessor.prepareRuntimeInfo``,
+# is 0; docs/reference/statistics.md says which. One rule: everything is asked of those who know it,
+# at the moment it is asked for. Source: apache/rocketmq ``AdminBrokerProcessor.prepareRuntimeInfo``,
 # ``DefaultMessageStore.getRuntimeInfo``, ``StoreStatsService.getRuntimeInfo``.
 
 VERSION_TEXT: Final = "V5_3_3"

@@ -70,9 +70,9 @@ class Producer(InContext):
     producer.send("topic", b"body")``.
 
     ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``clock``, ``random`` and
-    ``local_ip`` replace the system's; docs/client.md explains every other setting. Many tasks may
-    send at once. It belongs to the event loop and process it was started in. Raises ConfigError for
-    unusable settings.
+    ``local_ip`` replace the system's; docs/reference/client-settings.md explains every other setting. Many
+    tasks may send at once. It belongs to the event loop and process it was started in. Raises
+    ConfigError for unusable settings.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Producer(InContext):
         self._limiter = InFlightLimiter(back_pressure, self._chooser, send_timeout)
         self._plain = back_pressure is None and namespace is None
         self.statistics = SendStatistics()
-        """How the sends of this producer went, by broker (docs/statistics.md)."""
+        """How the sends of this producer went, by broker (docs/reference/statistics.md)."""
         self._accumulator = (
             None
             if auto_batch is None
@@ -149,7 +149,7 @@ class Producer(InContext):
     async def start(self) -> None:
         """Make ready; connections are opened by the first send. Nothing happens if it is started
         already. Raises ConfigError if its ``instance_name`` is in use by who cannot be one client
-        with it (docs/client.md)."""
+        with it (docs/explanations/clients.md)."""
         if self._sender is not None:
             self._sender.instance.check_usable("Producer", self._member)
             return
@@ -450,7 +450,7 @@ class Producer(InContext):
         timeout: float | None = None,
     ) -> ReceivedMessage:
         """Send one message, and wait for the reply of the consumer that gets it
-        (docs/request-reply.md).
+        (docs/guide/request-reply.md).
 
         ``timeout``: seconds for both, instead of ``send_timeout``; the rest as for ``send``. Raises
         RequestTimeoutError (no reply in time), RequestError (closed meanwhile, or too many wait),

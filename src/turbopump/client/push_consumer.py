@@ -82,27 +82,27 @@ class PushConsumer(InContext):
     called with each message, ``concurrency`` at once; a coroutine function runs on the loop, a
     plain function in a thread. ``handler_batch``: it is called with a list instead, of up to so
     many messages (1 to 1024) of one queue, what is there at the time; all are done when it returns
-    but those it has settled otherwise (docs/consuming.md). ``consume_from``: where a group that is
-    new to a queue begins; a datetime means what was stored from then on. ``max_reconsume_times``: a
-    message that failed comes again so often, then it is a dead letter (None: as the group is set at
-    the broker, usually 16). ``instance_name`` and ``unit_name`` as for ``Producer``; two consumers
-    of a group must not be given the same. ``ordered``: of each queue one message at a time, the
-    next when it is done; one that fails is handled again after ``suspend_time`` seconds, without
-    limit unless ``max_reconsume_times`` is set. ``consume_timeout``: a message that its handler has
-    had for so many seconds is sent back, unless ``ordered``. ``broadcast``: every consumer gets
-    every message, and keeps its offsets in a file below ``offsets_directory``
-    (``~/.rocketmq_offsets``). ``trace``: records before and after each handling, on
-    ``RMQ_SYS_TRACE_TOPIC`` or the topic you name (docs/tracing.md). ``client_rebalance`` False:
-    brokers divide the queues and say whether they are pulled or popped, ordered or not;
-    ``pop_invisible_time`` (seconds), ``pop_batch`` and ``pop_threshold`` then count
-    (docs/consuming.md). ``pull_batch`` messages come with one pull; pulling waits while more than
-    ``queue_messages_max`` messages, ``queue_bytes_max`` bytes or ``queue_span_max`` offsets of a
-    queue are in hand; ``topic_messages_max`` and ``topic_bytes_max`` are shared by the queues of a
-    topic that are ours. ``clock``, ``random``, ``local_ip`` and ``disk`` replace the system's.
+    but those it has settled otherwise (docs/guide/consuming.md). ``consume_from``: where a group
+    that is new to a queue begins; a datetime means what was stored from then on.
+    ``max_reconsume_times``: a message that failed comes again so often, then it is a dead letter
+    (None: as the group is set at the broker, usually 16). ``instance_name`` and ``unit_name`` as
+    for ``Producer``; two consumers of a group must not be given the same. ``ordered``: of each
+    queue one message at a time, the next when it is done; one that fails is handled again after
+    ``suspend_time`` seconds, without limit unless ``max_reconsume_times`` is set.
+    ``consume_timeout``: a message that its handler has had for so many seconds is sent back, unless
+    ``ordered``. ``broadcast``: every consumer gets every message, and keeps its offsets in a file
+    below ``offsets_directory`` (``~/.rocketmq_offsets``). ``trace``: records before and after each
+    handling, on ``RMQ_SYS_TRACE_TOPIC`` or the topic you name (docs/guide/tracing.md).
+    ``client_rebalance`` False: brokers divide the queues and say whether they are pulled or popped,
+    ordered or not; ``pop_invisible_time`` (seconds), ``pop_batch`` and ``pop_threshold`` then count
+    (docs/guide/consuming.md). ``pull_batch`` messages come with one pull; pulling waits while more
+    than ``queue_messages_max`` messages, ``queue_bytes_max`` bytes or ``queue_span_max`` offsets of
+    a queue are in hand; ``topic_messages_max`` and ``topic_bytes_max`` are shared by the queues of
+    a topic that are ours. ``clock``, ``random``, ``local_ip`` and ``disk`` replace the system's.
     Raises ConfigError for unusable settings.
 
     A message is done when its handler returns (None included) or, in ``async for``, when the next
-    one is asked for; see docs/client.md.
+    one is asked for; see docs/guide/consuming.md.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class PushConsumer(InContext):
 
     def statistics(self) -> dict[str, ConsumeStatus]:
         """How pulls and handling go, by topic: times and rates of the last minute
-        (docs/statistics.md). Raises NotStartedError."""
+        (docs/reference/statistics.md). Raises NotStartedError."""
         statuses = self._life.started().consumption.statuses()
         return {unwrap(self._namespace, topic): status for topic, status in statuses.items()}
 

@@ -2,8 +2,8 @@
 Turbopump's own.
 
 A field's key, default, unit, bounds and meaning stand here and nowhere else; checks, `-p` and
-docs/configuration.md derive from them. Defaults are Apache 5.3.3's except where the meaning says
-so. This module must not know what reads a field.
+docs/reference/configuration.md derive from them. Defaults are Apache 5.3.3's except where the
+meaning says so. This module must not know what reads a field.
 """
 
 import enum

@@ -1,5 +1,5 @@
-"""`docs/configuration.md`, written from the tables: `python -m turbopump.config.reference >
-docs/configuration.md`.
+"""`docs/reference/configuration.md`, written from the tables: `python -m turbopump.config.reference
+> docs/reference/configuration.md`.
 
 Its one rule: nothing is said in the page that is not said in the tables or in the preface below. It
 must not know files.
@@ -14,8 +14,8 @@ from turbopump.config.setting import Setting, SettingsClass, render, settings_of
 
 _PREFACE = """# Configuration
 
-Written by `python -m turbopump.config.reference > docs/configuration.md`; a test checks that it is
-up to date.
+Written by `python -m turbopump.config.reference > docs/reference/configuration.md`; a test checks
+that it is up to date.
 
 `turbopump broker -c broker.conf` and `turbopump namesrv -c namesrv.conf` read files in Apache's
 keys and in the grammar of Java properties. Files are UTF-8; a file that is not is read as

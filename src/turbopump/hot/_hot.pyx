@@ -3,7 +3,8 @@
 means; what is not of the usual kind is left to that twin, so errors are its errors too.
 
 Bytes that are read or written through a pointer are inside an object of known length: each function checks that first, and a map is
-written only between its acquired bounds. Cost of the plain twin and of this one, for a message of 1 KiB (docs/decisions/0005):
+written only between its acquired bounds. Cost of the plain twin and of this one, for a message of 1
+KiB (docs/explanations/decisions/0005):
 
     write_entry      1.7 µs  0.72 (half of it the two CRCs)   read_batch   2.5 µs  0.14 a message of a batch
     send_properties  0.94    0.17                             write_batch  2.3     0.61 a message

@@ -34,12 +34,12 @@ class Message:
     ``body`` bytes (a str is encoded as UTF-8); ``tags`` one tag for filters; ``keys`` one key or
     several, for look-ups; ``properties`` your own string pairs, none of them blank, under names
     that RocketMQ does not use itself; those of a received message may be handed on
-    (docs/client.md); ``flag`` an int of your own (32 bits, signed) that travels along.
+    (docs/guide/producing.md); ``flag`` an int of your own (32 bits, signed) that travels along.
     ``wait_store_ok`` False: the broker need not wait for its disk or slaves before it answers.
     ``delay_level``: it comes later, after the delay that the broker's table has for that level
-    (docs/delayed-messages.md); 0: at once. ``deliver_at``: it comes at that time (ms since 1970
-    UTC, or a datetime); ``delay``: so much later (seconds, or a timedelta). Raises MessageError for
-    what is none of these, and if more than one of the last three is given.
+    (docs/guide/delayed-messages.md); 0: at once. ``deliver_at``: it comes at that time (ms since
+    1970 UTC, or a datetime); ``delay``: so much later (seconds, or a timedelta). Raises
+    MessageError for what is none of these, and if more than one of the last three is given.
     """
 
     __slots__ = ("body", "flag", "properties", "topic")

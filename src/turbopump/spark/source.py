@@ -31,8 +31,8 @@ _NO_WRITING: Final = (
 
 
 class RocketMQDataSource(DataSource):
-    """RocketMQ topics as rows. Options and columns: docs/spark.md. A wrong option is a ConfigError
-    in one sentence."""
+    """RocketMQ topics as rows. Options and columns: docs/guide/spark.md. A wrong option is a
+    ConfigError in one sentence."""
 
     partitions_max_default: ClassVar[int | None] = None
     """What ``maxPartitions`` is when not given; None is one task per queue.

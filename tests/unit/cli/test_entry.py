@@ -175,7 +175,7 @@ def test_without_a_command_the_help_is_shown_and_the_code_is_two(run: Run) -> No
 
 
 def test_every_option_has_its_line_in_the_docs() -> None:
-    page = Path(__file__).parents[3].joinpath("docs", "cli.md").read_text("utf-8")
+    page = Path(__file__).parents[3].joinpath("docs", "reference", "cli.md").read_text("utf-8")
     documented = set(re.findall(r"^\| `([^`]+)` \| `(--?[\w-]+)", page, flags=re.MULTILINE))
     common = {"--log-level", "--log-file", "--namesrv"}
     commands: dict[str, click.Command] = {}

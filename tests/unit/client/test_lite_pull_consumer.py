@@ -4,13 +4,8 @@ ours."""
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +19,7 @@ from turbopump.errors import ConfigError, NotStartedError, ResponseError
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
 from turbopump.protocol.requests.pull import PullMessage
-from turbopump.testing.broker_in_loop import BrokerThread, running_broker
+from turbopump.testing.broker_in_loop import running_broker
 from turbopump.testing.simulation import Simulation
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -564,21 +559,3 @@ async def test_what_is_no_place_in_a_queue_is_refused_and_changes_nothing(
         with pytest.raises(ConfigError, match="was read up to 10; offset=11 is beyond: use seek"):
             await consumer.commit({QUEUE: 11})
         assert await bodies(consumer, 8) == [b"0:%d" % number for number in range(2, 10)]
-
-
-def test_the_example_of_the_docs_runs_as_it_stands(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "client.md").read_text()
-    section = page[page.index("## Polling") : page.index("## Finding messages again")]
-    (example,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    with BrokerThread(directory=tmp_path) as broker:
-        code = example.replace("127.0.0.1:9876", broker.namesrv).replace("timeout=5", "timeout=2")
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith(" 0 b'a book'\n")

@@ -366,14 +366,3 @@ def test_the_blocking_producer_does_the_same_without_await() -> None:
             assert producer.send_in_transaction(Message("orders", b"b")).state is UNKNOWN
             assert checked.wait(10)
             assert producer.send(Message("orders", b"plain")).queue.topic == "orders"
-
-
-def test_the_example_of_the_page_on_transactions_runs_as_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "transactions.md").read_text()
-    example = page.split("```python\n")[1].split("```")[0]
-    monkeypatch.chdir(tmp_path)
-    with BrokerThread() as broker:
-        exec(example.replace("127.0.0.1:9876", broker.namesrv), {})
-    assert capsys.readouterr().out.startswith("TransactionState.COMMIT ")

@@ -12,7 +12,7 @@ from turbopump.config.namesrv_config import NAMESRV_KEYS
 from turbopump.config.reference import page
 from turbopump.config.setting import SettingsClass, settings_of
 
-DOC = Path(__file__).parents[3] / "docs" / "configuration.md"
+DOC = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 
 # Counted in Apache's source at both tags: public one-argument setters of the classes that the start
 # reads a file into, and the two keys that BrokerStartup reads itself. A key that two classes have
@@ -41,7 +41,7 @@ def test_a_key_is_honoured_exactly_if_a_field_has_it(
 @pytest.mark.parametrize("config", [BrokerConfig, NamesrvConfig])
 def test_what_is_called_honoured_is_read_by_something(config: type[SettingsClass]) -> None:
     readers = "\n".join(
-        path.read_text("utf-8") for path in (DOC.parents[1] / "src" / "turbopump").rglob("*.py")
+        path.read_text("utf-8") for path in (DOC.parents[2] / "src" / "turbopump").rglob("*.py")
     )
     unread = [
         name
@@ -85,8 +85,8 @@ def test_defaults_are_given_per_version() -> None:
 
 def test_the_page_is_up_to_date() -> None:
     assert DOC.read_text("utf-8") == page(), (
-        "docs/configuration.md is stale: python -m turbopump.config.reference > "
-        "docs/configuration.md"
+        "docs/reference/configuration.md is stale: python -m turbopump.config.reference > "
+        "docs/reference/configuration.md"
     )
 
 

@@ -1,5 +1,5 @@
-"""What broke in other stores (docs/durability.md): every row names tests that exist; those without
-a home elsewhere are here."""
+"""What broke in other stores (docs/explanations/durability.md): every row names tests that exist;
+those without a home elsewhere are here."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,11 @@ from turbopump.store.disk import SystemDisk
 from turbopump.store.message_store import MessageStore, NewMessage
 
 ROOT = Path(__file__).parents[3]
-TABLE = (ROOT / "docs" / "durability.md").read_text().partition("## What broke elsewhere")[2]
+TABLE = (
+    (ROOT / "docs" / "explanations" / "durability.md")
+    .read_text()
+    .partition("## What broke elsewhere")[2]
+)
 ROWS = [line for line in TABLE.splitlines() if line.startswith("| ") and "::" in line]
 
 
@@ -22,7 +26,7 @@ def test_a_row_names_tests_that_exist(row: str) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row)
     assert named
     for path, name in named:
-        assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE), (
+        assert re.search(rf"^(?:async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE), (
             f"{path} has no {name}"
         )
 

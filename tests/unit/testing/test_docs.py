@@ -1,4 +1,4 @@
-"""docs/testing.md says what is true: its examples run as they stand."""
+"""docs/explanations/simulation.md says what is true: its examples run as they stand."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 
 import turbopump.testing
 
-PAGE = (Path(__file__).parents[3] / "docs" / "testing.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "explanations" / "simulation.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

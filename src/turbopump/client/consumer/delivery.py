@@ -204,7 +204,7 @@ def checked_delay(
 # ``ConsumeMessageOrderlyService.checkReconsumeTimes``.
 
 BatchHandler = Callable[[list[Delivery]], object]
-"""A coroutine function or a plain function; what its end means is said in ``docs/consuming.md``."""
+"""A coroutine function or a plain function; ``docs/guide/consuming.md`` says what its end means."""
 
 
 class DeliveryBatch:

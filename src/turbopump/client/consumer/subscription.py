@@ -35,8 +35,8 @@ _TAGS_RULES: Final[Mapping[str, Rule]] = {
 @dataclass(frozen=True, slots=True)
 class Sql:
     """A filter over message properties, judged by the broker: ``Sql("price > 100 AND region IN
-    ('eu', 'us')")``; docs/client.md has the language. Raises ConfigError if it is no such filter.
-    Apache's brokers need ``enablePropertyFilter=true``."""
+    ('eu', 'us')")``; docs/guide/filters.md has the language. Raises ConfigError if it is no such
+    filter. Apache's brokers need ``enablePropertyFilter=true``."""
 
     expression: str
 

@@ -138,7 +138,7 @@ class IdempotentConsumer:
             if not isinstance(message, ReceivedMessage):
                 raise TypeError(
                     "an IdempotentConsumer wraps handlers of single messages, and was given "
-                    "several: see docs/idempotence.md"
+                    "several: see docs/guide/idempotence.md"
                 )
             return await (
                 function.call(message) if self.key_of(message) is None else handle(message)
