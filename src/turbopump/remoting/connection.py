@@ -23,6 +23,7 @@ from turbopump.protocol.request import HeaderT
 from turbopump.remoting.backlog import Backlog
 from turbopump.remoting.router import (
     LATER,
+    Handler,
     Outcome,
     RequestContext,
     Response,
@@ -268,38 +269,46 @@ class Connection(asyncio.Protocol):
 
     def take(self, frame: Frame) -> None:
         """Handle one frame now."""
+        found = None
         if frame.serialize_type == JSON:
             if self._answers and self._take_typed_answer(frame.header):
                 return
-            typed = self._router.typed(frame.header)
-            if typed is not None:
-                decoder, handler = typed
-                try:
-                    header = decoder.decode(frame.header)
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    pass  # the tolerant way below reads it, or says what is wrong
-                else:
-                    if not header.flag & FLAG_RESPONSE:
-                        context = RequestContext(
-                            self,
-                            frame,
-                            header.code,
-                            header.opaque,
-                            header.flag,
-                            header.version,
-                            frame.body,
-                        )
-                        try:
-                            outcome = handler(header.ext, context)
-                        except Exception as error:
-                            outcome = failure(error, context)
-                        if outcome.__class__ is bytes:  # the hot way out
-                            if not header.flag & FLAG_ONEWAY:
-                                self._write(outcome)
-                        else:
-                            self.settle(outcome, context)
-                        return
-        self._take_tolerantly(frame)
+            found = self._router.typed(frame.header)
+        if found is None:
+            found = self._read_tolerantly(frame)
+            if found is None:
+                return
+        header, handler = found
+        context = RequestContext(
+            self, frame, header.code, header.opaque, header.flag, header.version, frame.body
+        )
+        outcome: Outcome
+        try:
+            authorise = self._router.authorise
+            outcome = None if authorise is None else authorise(header.ext, context)
+            if outcome is None:
+                outcome = handler(header.ext, context)
+        except Exception as error:
+            outcome = failure(error, context)
+        self.settle(outcome, context)
+
+    def _read_tolerantly(self, frame: Frame) -> tuple[TypedJsonHeader[Any], Handler] | None:
+        """A request in any form, and who answers it; None if it is an answer, or has been refused
+        for what it is."""
+        try:
+            command = decode_command(frame)
+        except ProtocolError as error:
+            self._give_up(error)
+            return None
+        if command.is_response:
+            self._give(command)
+            return None
+        found = self._router.resolve(command)
+        if isinstance(found, Response):
+            if not command.is_oneway:
+                self.send_response(command.opaque, found)
+            return None
+        return found
 
     def _take_typed_answer(self, header: bytes) -> bool:
         """Whether it is the answer of a typed call, and well; if not, the tolerant way reads it, or
@@ -338,37 +347,15 @@ class Connection(asyncio.Protocol):
         if waiting is not None and not waiting[0].done():
             waiting[0].set_result(answer)
 
-    def _take_tolerantly(self, frame: Frame) -> None:
-        try:
-            command = decode_command(frame)
-        except ProtocolError as error:
-            self._give_up(error)
-            return
-        if command.is_response:
-            self._give(command)
-            return
-        context = RequestContext(
-            self, frame, command.code, command.opaque, command.flag, command.version, frame.body
-        )
-        outcome: Outcome
-        try:
-            resolved = self._router.resolve(command)
-            outcome = (
-                resolved if isinstance(resolved, Response) else resolved[1](resolved[0], context)
-            )
-        except Exception as error:
-            outcome = failure(error, context)
-        self.settle(outcome, context)
-
     def settle(self, outcome: Outcome, context: RequestContext) -> None:
         """Send what a handler made of a request, now or when it is there."""
-        if outcome is None:
-            return
-        if outcome is LATER:
-            self._backlog.hold(self, context.frame)
-        elif outcome.__class__ is bytes:
-            if not context.is_oneway:
+        if outcome.__class__ is bytes:  # the hot way out
+            if not context.flag & FLAG_ONEWAY:
                 self._write(outcome)
+        elif outcome is None:
+            return
+        elif outcome is LATER:
+            self._backlog.hold(self, context.frame)
         elif isinstance(outcome, Response):
             context.answer(outcome)
         else:

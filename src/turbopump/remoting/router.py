@@ -68,6 +68,12 @@ LATER: Final = Later.LATER
 Outcome = Response | bytes | Awaitable[Response | bytes | None] | Literal[Later.LATER] | None
 Handler = Callable[[Any, "RequestContext"], Outcome]
 
+Authorise = Callable[[Request[Any], "RequestContext"], Response | None]
+"""Says whether a request may be handled: None, or the answer that refuses it. It is asked between
+decoding and the handler, for every request of a server, and sees the typed request, and in the
+context every header field as it came (``command.ext``, with AccessKey and Signature), the raw body
+that a signature covers, and the peer. Each server has a router, so it knows whose request it is."""
+
 
 class RequestContext(msgspec.Struct, gc=False):
     """What surrounds a request: who sent it, its body, and how to answer later.
@@ -106,9 +112,11 @@ class RequestContext(msgspec.Struct, gc=False):
 
 
 class Router:
-    """A table from request code to (request type, handler)."""
+    """A table from request code to (request type, handler). ``authorise``: who may do what; None:
+    everyone may do everything."""
 
-    def __init__(self) -> None:
+    def __init__(self, authorise: Authorise | None = None) -> None:
+        self.authorise = authorise
         self._routes: dict[int, tuple[type[Request[Any]], Handler]] = {}
         # RocketMQ clients written in Java and ours begin a header with its code: that is the key to
         # a one-pass decoder.
@@ -136,16 +144,20 @@ class Router:
         """Every request code that has a handler."""
         return frozenset(self._routes)
 
-    def typed(
-        self, header: bytes
-    ) -> tuple[msgspec.json.Decoder[TypedJsonHeader[Any]], Handler] | None:
-        """The one-pass decoder and handler for a JSON header that begins with its code, if there is
-        one."""
+    def typed(self, header: bytes) -> tuple[TypedJsonHeader[Any], Handler] | None:
+        """A JSON header decoded in one pass, and who answers it; None: it is an answer, or
+        ``resolve`` reads it or says what is wrong."""
         found = self._typed.get(header[:12])  # {"code":310, as most clients write it
-        if found is not None:
-            return found
-        comma = header.find(b",", 8, 20)
-        return self._typed.get(header[: comma + 1])
+        if found is None:
+            comma = header.find(b",", 8, 20)
+            found = self._typed.get(header[: comma + 1])
+            if found is None:
+                return None
+        try:
+            typed = found[0].decode(header)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        return None if typed.flag & FLAG_RESPONSE else (typed, found[1])
 
     def may_wait(self, frame: Frame) -> bool:
         """Whether a request, which may have any form, is one that may stand in the line."""
@@ -157,8 +169,8 @@ class Router:
             return False
         return command.code in self._patient and not command.is_response
 
-    def resolve(self, command: Command) -> tuple[Request[Any], Handler] | Response:
-        """The typed request and its handler, or the answer that says why there is none."""
+    def resolve(self, command: Command) -> tuple[TypedJsonHeader[Any], Handler] | Response:
+        """The same of a command in any form, or the answer that says why it has no handler."""
         route = self._routes.get(command.code)
         if route is None:
             return Response(
@@ -167,17 +179,19 @@ class Router:
             )
         request_type, handler = route
         try:
-            return header_from_ext(request_type, command.ext or {}), handler
+            request = header_from_ext(request_type, command.ext or {})
         except HeaderError as error:
             name = request_type.__name__
             return Response(
                 code=ResponseCode.SYSTEM_ERROR,
                 remark=f"{name} ({command.code}) cannot be read: {error}",
             )
+        return TypedJsonHeader(
+            command.code, command.opaque, request, command.flag, command.version
+        ), handler
 
 
-# --- Answers as frames: what a handler said, and what is said for one that failed. It must not know of
-# connections' state.
+# --- Answers as frames
 
 log = logging.getLogger(__name__)
 

@@ -1,19 +1,13 @@
 """Every declared request and reply, walked over: what goes out as header fields comes back the
 same."""
 
-import importlib
-import pkgutil
-import types
-import typing
-from typing import Any
-
 import msgspec
 import pytest
+from tests.unit.protocol.headers import REPLIES, REQUESTS, filled, sample
 
-import turbopump.protocol.requests
 from turbopump.errors import HeaderError
 from turbopump.protocol.codes import RequestCode
-from turbopump.protocol.request import Header, Reply, Request, header_from_ext
+from turbopump.protocol.request import Header, Request, header_from_ext
 from turbopump.protocol.requests.clients import UnregisterClient
 from turbopump.protocol.requests.offsets import (
     GetMaxOffset,
@@ -23,36 +17,6 @@ from turbopump.protocol.requests.offsets import (
 from turbopump.protocol.requests.pull import PullMessage
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
-
-
-def below(type_: type[Any]) -> list[type[Any]]:
-    return [each for child in type_.__subclasses__() for each in (child, *below(child))]
-
-
-for module in pkgutil.iter_modules(turbopump.protocol.requests.__path__):
-    importlib.import_module(f"turbopump.protocol.requests.{module.name}")
-DECLARED = "turbopump.protocol.requests."
-REQUESTS = [type_ for type_ in below(Request) if type_.__module__.startswith(DECLARED)]
-REPLIES = [type_ for type_ in below(Reply) if type_.__module__.startswith(DECLARED)]
-
-
-def sample(declared: Any, number: int) -> Any:
-    """A value of a field's type that differs from field to field."""
-    if typing.get_origin(declared) is typing.Annotated:
-        declared = typing.get_args(declared)[0]
-    if typing.get_origin(declared) in (types.UnionType, typing.Union):
-        declared = next(each for each in typing.get_args(declared) if each is not type(None))
-        return sample(declared, number)
-    return {str: f"text {number} é", int: number, bool: number % 2 == 0}[declared]
-
-
-def filled(type_: type[Header]) -> Header:
-    return type_(
-        **{
-            field.name: sample(field.type, number)
-            for number, field in enumerate(msgspec.structs.fields(type_))
-        }
-    )
 
 
 @pytest.mark.parametrize("type_", REQUESTS + REPLIES, ids=lambda type_: type_.__name__)
