@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random as random_module
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -347,7 +347,7 @@ class LitePullConsumer(InContext):
                     )
             for prefetched, offset in zip(chosen, offsets.values(), strict=True):
                 prefetched.done_offset = offset
-        await prefetching.tell(chosen, acknowledged=acknowledged)
+        await prefetching.commit_these(chosen, acknowledged=acknowledged)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's place in the queue as its broker knows it; None if it has none yet."""
@@ -434,7 +434,7 @@ class RunningLitePull:
         instance: ClientInstance,
         member: Member,
         settings: LitePullSettings,
-        subscriptions: Mapping[str, Subscription],
+        subscriptions: MutableMapping[str, Subscription],
         divided_topics: Callable[[], Sequence[str]],
         listeners: QueueListeners,
         tracing: Tracing | None,

@@ -12,8 +12,18 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
+from msgspec.structs import replace
+
 from turbopump.client.consumer.offsets import OffsetStore
-from turbopump.client.consumer.pull import PULL_BATCH, PullResult, PullStatus, pull_queue, tell_of
+from turbopump.client.consumer.pull import (
+    PULL_BATCH,
+    PullResult,
+    PullStatus,
+    log_damaged,
+    pull,
+    pull_request,
+    wanted_messages,
+)
 from turbopump.client.consumer.settings import COMMIT_RULES, PULL_RULES, QUEUE_RULES
 from turbopump.client.consumer.subscription import (
     ALL,
@@ -32,7 +42,7 @@ from turbopump.client.setting_rules import Rule, check, group_in, is_whole
 from turbopump.client.shared_instances import join_instance
 from turbopump.clock import Clock
 from turbopump.errors import ConnectError, NotStartedError
-from turbopump.message.message import MessageQueue
+from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.protocol.requests.clients import (
     ConsumeFromWhere,
     ConsumerData,
@@ -135,20 +145,28 @@ class PullConsumer(InContext):
         check(QUEUE_RULES, locals())
         check(PULL_RULES, locals())
         instance = self._ready()
-        queue = wrapped(self._namespace, queue)
+        given, queue = queue, wrapped(self._namespace, queue)
         subscription = self._subscription(queue.topic, tags)
         address = await self._address(queue)
         instance.announce(self._member)
         await instance.introduced(address)
-        result = await pull_queue(
-            *(instance, self._group, subscription, queue, offset, max_messages),
-            address=address,
-            wait=wait,
-            timeout=timeout,
-            namespace=self._namespace,
+        request = pull_request(self._group, subscription, queue, offset, max_messages, wait)
+        answer = await pull(instance, address, request, queue, ReceivedMessage, wait + timeout)
+        damaged = [replace(one, queue=given) for one in answer.damaged]
+        log_damaged(damaged)
+        messages = wanted_messages(answer, subscription, self._namespace)
+        status, reply = answer.status, answer.reply
+        return PullResult(
+            PullStatus.NO_MATCHED_MESSAGE
+            if status is PullStatus.FOUND and not messages
+            else status,
+            messages,
+            reply.next_begin_offset,
+            reply.min_offset,
+            reply.max_offset,
+            damaged,
+            reply.suggest_which_broker_id,
         )
-        tell_of(result.damaged)
-        return result
 
     # --- offsets
     # ----------------------------------------------------------------------------------------------

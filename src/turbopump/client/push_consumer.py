@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from turbopump.client.allocation import Strategy, strategy_of
-from turbopump.client.consumer.assigned_queue import PULL_BATCH
 from turbopump.client.consumer.delivery import BatchHandler, Delivery, Retry
 from turbopump.client.consumer.handling import Handler
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.ordered import InOrder
 from turbopump.client.consumer.pop import BATCH_MAX
 from turbopump.client.consumer.process_queue import BYTES_MAX, MESSAGES_MAX, SPAN_MAX, PullLimits
+from turbopump.client.consumer.pull import PULL_BATCH
 from turbopump.client.consumer.ready_messages import MessageStream, ReadyMessages
 from turbopump.client.consumer.running_push import PushSettings, RunningPush
 from turbopump.client.consumer.send_back import INNER_PRODUCER
@@ -388,11 +388,11 @@ class PushConsumer(InContext):
     def pause(self) -> None:
         """Hand out no message and pull none until ``resume``; what is being handled may end. The
         queues stay ours."""
-        self._life.started().ready.pause()
+        self._life.started().pause()
 
     def resume(self) -> None:
         """Go on after ``pause``."""
-        self._life.started().ready.resume()
+        self._life.started().resume()
 
     @property
     def paused(self) -> bool:

@@ -190,7 +190,7 @@ def test_the_offset_to_commit_is_the_lowest_that_is_not_done(
 ) -> None:
     # growing, with holes that a filter left
     offsets = [sum(gaps[: i + 1]) + i for i in range(len(gaps))]
-    queue = ProcessQueue(MessageQueue("t", "a", 0), 0)
+    queue = ProcessQueue(0)
     queue.add([received(offset) for offset in offsets], offsets[-1] + 3)
     undone = set(offsets)
     order = offsets[:]
@@ -205,7 +205,7 @@ def test_the_offset_to_commit_is_the_lowest_that_is_not_done(
 
 
 def test_pulling_waits_for_messages_bytes_and_span() -> None:
-    queue = ProcessQueue(MessageQueue("t", "a", 0), 0)
+    queue = ProcessQueue(0)
     queue.add([received(0), received(2001)], 2002)
     assert queue.full()
     queue.done(0)

@@ -1,145 +1,85 @@
-"""One queue that is ours now: pulls it by long polling, hands its messages out, and knows up to
-where it is done.
+"""One queue that is ours now: hands out what is pulled of it, and knows up to where it is done.
 
-One rule: it never gives up. Whatever a broker or the network does, it waits a moment and pulls
-again from the same place, until it is told to stop. It must not know why the queue is ours. Source:
+One rule: what is not done is not committed. It must not know why the queue is ours. Source:
 apache/rocketmq ``DefaultMQPushConsumerImpl.pullMessage``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import copy
 from threading import get_ident
 from typing import Final
 
 from turbopump.client.consumer.delivery import Delivery
-from turbopump.client.consumer.ordered import HeldLock, InOrder, OrderedLine, line_of
-from turbopump.client.consumer.process_queue import USUAL_LIMITS, ProcessQueue, PullLimits
-from turbopump.client.consumer.pull import pulled_messages, tell_of
-from turbopump.client.consumer.ready_messages import AnyReady
-from turbopump.client.consumer.send_back import SendBack
-from turbopump.client.consumer.statistics import Consumption
-from turbopump.client.consumer.subscription import Subscription
-from turbopump.client.instance import ClientInstance
+from turbopump.client.consumer.ordered import HeldLock, InOrder, OrderedLine
+from turbopump.client.consumer.process_queue import ProcessQueue, PullLimits
+from turbopump.client.consumer.pull import PullAnswer, PullStatus
+from turbopump.client.consumer.queue_loop import Membership, PullLoop
 from turbopump.client.namespace import unwrap
-from turbopump.errors import (
-    CallTimeoutError,
-    ConnectError,
-    ProtocolError,
-    RemotingError,
-    ResponseError,
-    StoredMessageError,
-)
 from turbopump.message import properties as names
 from turbopump.message.handles import original_topic
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
-from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.consumers import ProcessQueueInfo
 from turbopump.protocol.requests.namesrv import MASTER_ID
-from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
+from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 
-log = logging.getLogger(__name__)
-
-PULL_BATCH: Final = 32
 SUSPEND_S: Final = 15.0
-PULL_TIMEOUT_S: Final = 30.0
-ERROR_PAUSE_S: Final = 1.0
-FLOW_CONTROL_PAUSE_S: Final = 0.02
-HASTE_S: Final = 0.01
-"""An empty answer that came faster than this was not held by the broker; the next pull waits a
-little."""
-
 RETRY_DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds before a failed message that no broker takes back is delivered again, by its attempt; the
 last one stays."""
 
-_UNKNOWN_TO_BROKER: Final = (
-    ResponseCode.SUBSCRIPTION_NOT_EXIST,
-    ResponseCode.SUBSCRIPTION_NOT_LATEST,
-)
 
+class AssignedQueue(PullLoop[Delivery]):
+    """Pulls ``queue`` from ``offset`` on once started, ``batch`` messages at a time. ``on_moved`` is
+    called with the offset to go on at when the broker says that ours is outside of what it has; this
+    object is dropped then. ``lock``: nothing is handed out while it is not valid.
 
-class AssignedQueue:
-    """Pulls ``queue`` from ``offset`` on once started. ``on_moved`` is called with the offset to go
-    on at when the broker says that ours is outside of what it has; this object is dropped then.
-    ``subscriptions`` by topic, as they are at any time. ``namespace``: users get messages with
-    topics without it.
-
-    ``backs`` None: it is broadcast; what failed does not come again, and the broker is told no
-    offsets. ``order``: one message at a time, the next when it is done. ``lock``: nothing is handed
-    out while it is not valid. ``consumption`` is told of pulls and of what ends.
+    If it is broadcast, what failed does not come again, and the broker is told no offsets.
     """
 
     def __init__(
         self,
-        instance: ClientInstance,
-        group: str,
-        subscriptions: Mapping[str, Subscription],
-        ready: AnyReady,
-        backs: SendBack | None,
+        shared: Membership,
         queue: MessageQueue,
         offset: int,
         *,
         on_moved: Callable[[AssignedQueue, int], None],
-        namespace: str | None = None,
-        order: InOrder | None = None,
-        lock: HeldLock | None = None,
-        consumption: Consumption,
-        limits: PullLimits = USUAL_LIMITS,
-        batch: int = PULL_BATCH,
+        lock: HeldLock | None,
+        limits: PullLimits,
+        batch: int,
     ) -> None:
-        self.queue = queue
+        super().__init__(shared.instance, queue, Delivery)
         self.lock = lock
         self.sent_offset: int | None = None
         """The offset that the broker was last told, if it may still know it."""
         self.moves_to: int | None = None
         """In order and dropped: where the queue goes on when nobody has a message of it in hand any
         more."""
-        self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
-        self._instance = instance
-        self._group = group
-        self._subscriptions = subscriptions
-        self._ready = ready
-        self._backs = backs
-        self._process_queue = ProcessQueue(queue, offset, limits)
+        self._shared = shared
+        self._ready = shared.ready
+        self._backs = shared.backs
+        self._process_queue = ProcessQueue(offset, limits)
         self._batch = batch
-        self._pulled_at = self._done_at = 0.0
+        self._done_at = 0.0
         self._on_moved = on_moved
-        self._consumption = consumption
-        self._statistics = consumption.of(queue.topic)
-        self._namespace = namespace
-        self._order = order
-        self._line = line_of(ready, order)
+        self._consumption = shared.consumption
+        self._statistics = shared.consumption.of(queue.topic)
+        self._order = shared.order
+        self._line = OrderedLine(shared.ready, shared.order.batch or 1) if shared.order else None
         self._dropped = False
-        self._room: asyncio.Future[None] | None = None
-        self._broker_id = MASTER_ID
-        self._task: asyncio.Task[None] | None = None
         self._again: dict[int, asyncio.Handle] = {}
-        self._fault: str | None = None
-        self._doubted: int | None = None
-        """The offset of a pull whose answer held a damaged message and that is made once more."""
 
     # --- for the consumer
     # ----------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to pull."""
-        self._task = self._instance.spawn(self._pull_for_ever(), name=f"pull {self.queue}")
-
-    def stop_pulling(self) -> None:
-        """Nothing new; what is in flight may still be done."""
-        if self._task is not None:
-            self._task.cancel()
-
     def drop(self) -> None:
         """The queue is no longer ours: nothing more of it is handed out."""
         self._dropped = True
-        self.stop_pulling()
+        self.stop()
         if self._line is not None:
             self._line.stop()
         for timer in self._again.values():
@@ -156,26 +96,26 @@ class AssignedQueue:
             await self._line.idle()
 
     @property
-    def commit_offset(self) -> int:
+    def done_offset(self) -> int:
         """Everything below it is done."""
         return self._process_queue.commit_offset if self.moves_to is None else self.moves_to
 
     @property
-    def in_flight(self) -> int:
-        """Messages pulled and not done."""
-        return self._process_queue.in_flight
+    def to_commit(self) -> int | None:
+        """The offset that its broker is to be told; None: another member may have the queue."""
+        return self.done_offset if self.lock is None or self.lock.kept else None
 
     def limit(self, limits: PullLimits) -> None:
         """So much of it may be in hand from now on."""
         self._process_queue.limits = limits
-        self._go_on()
+        self.look()
 
     def info(self) -> ProcessQueueInfo:
         """As an operator sees it; times in ms since 1970, 0: never."""
         held = self._process_queue
         first, last = held.span
         return ProcessQueueInfo(
-            commit_offset=self.commit_offset,
+            commit_offset=self.done_offset,
             cached_msg_min_offset=first,
             cached_msg_max_offset=last,
             cached_msg_count=held.in_flight,
@@ -203,22 +143,14 @@ class AssignedQueue:
             self._loop.call_soon_threadsafe(self.delivery_done, message)
             return
         self._done_at = self._consumption.ended(message, self._statistics, ok=True)
-        # as _settle, in place: once for every message
-        self._process_queue.done(message.queue_offset)
-        if self._line is not None:
-            self._line.done(message)
-        if self._room is not None and not self._room.done() and not self._process_queue.full():
-            self._room.set_result(None)
+        self._settle(message)
 
     def _settle(self, message: Delivery) -> None:
         self._process_queue.done(message.queue_offset)
         if self._line is not None:
             self._line.done(message)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if self._room is not None and not self._room.done() and not self._process_queue.full():
-            self._room.set_result(None)
+        if self._room is not None:
+            self.look()
 
     def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None:
         if get_ident() != self._thread:
@@ -288,95 +220,31 @@ class AssignedQueue:
     # --- pulling
     # ----------------------------------------------------------------------------------------------
 
-    async def _pull_for_ever(self) -> None:
-        while not self.dropped:
-            if self._ready.paused:
-                await self._ready.not_paused()
-                continue
-            if self._process_queue.full():
-                await self._wait_for_room()
-                continue
-            try:
-                pause = await self._pull_once()
-                self._recovered()
-            except ResponseError as error:
-                pause = self._refused(error)
-            except (RemotingError, ProtocolError) as error:
-                self._failed(str(error))
-                pause = ERROR_PAUSE_S
-            if pause:
-                await asyncio.sleep(pause)
+    @property
+    def _ended(self) -> bool:
+        return self.dropped
 
-    async def _wait_for_room(self) -> None:
-        self._room = self._loop.create_future()
-        try:
-            await self._room
-        finally:
-            self._room = None
+    @property
+    def _where(self) -> str:
+        return f"queue={self.queue} offset={self._process_queue.next_offset}"
 
-    async def _pull_once(self) -> float:
-        """One pull; returns how long to wait before the next."""
-        address = self._instance.routes.address_of(
-            self.queue.broker_name, self._broker_id, topic=self.queue.topic
-        )
-        if address is None:
-            raise ConnectError(f"no address is known for broker {self.queue.broker_name}")
-        await self._instance.introduced(address)
-        asked = self._pulled_at = self._loop.time()
-        try:
-            command = await self._instance.remoting.exchange(
-                address, self._request(), timeout=PULL_TIMEOUT_S
-            )
-        except CallTimeoutError:
-            await self._instance.abandon_if_silent(address, asked)
-            raise
-        code = command.code
-        if code == ResponseCode.SUCCESS:
-            reply = command.header(PullMessageReply)
-            self._broker_id = reply.suggest_which_broker_id
-            self._statistics.pulled(
-                self._take(command.body, reply), self._loop.time() - asked, self._loop.time()
-            )
-            return 0.0
-        if code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
-            reply = command.header(PullMessageReply)
-            self._broker_id = reply.suggest_which_broker_id
-            moved_on = reply.next_begin_offset > self._process_queue.next_offset
-            self._process_queue.next_offset = max(
-                reply.next_begin_offset, self._process_queue.next_offset
-            )
-            return 0.0 if moved_on or self._loop.time() - asked > HASTE_S else FLOW_CONTROL_PAUSE_S
-        if code == ResponseCode.PULL_OFFSET_MOVED:
-            reply = command.header(PullMessageReply)
-            log.warning(
-                "offset outside of the queue queue=%s asked=%d first=%d end=%d goes_on_at=%d",
-                *(
-                    self.queue,
-                    self._process_queue.next_offset,
-                    reply.min_offset,
-                    reply.max_offset,
-                    reply.next_begin_offset,
-                ),
-            )
-            self._dropped = True
-            self._on_moved(self, reply.next_begin_offset)
-            return 0.0
-        raise ResponseError(code, command.remark, request="PullMessage", address=address)
+    def _has_room(self) -> bool:
+        return not self._ready.paused and not self._process_queue.full()
 
     def _request(self) -> PullMessage:
         commit_offset = self._process_queue.commit_offset
-        subscription = self._subscriptions[self.queue.topic]
+        subscription = self._shared.subscriptions[self.queue.topic]
+        # An offset that the broker may not know goes by itself first, see ``OffsetStore.commit``:
+        # pulls come to many threads there.
         commits = (
             commit_offset > 0
             and self._broker_id == MASTER_ID
             and self._backs is not None
             and not self.dropped
+            and self.sent_offset is not None
         )
-        # A place that the broker may not know goes by itself first, see ``OffsetStore.commit``:
-        # pulls come to many threads there.
-        commits = commits and self.sent_offset is not None
         return PullMessage(
-            consumer_group=self._group,
+            consumer_group=self._shared.group,
             topic=self.queue.topic,
             queue_id=self.queue.queue_id,
             queue_offset=self._process_queue.next_offset,
@@ -388,76 +256,34 @@ class AssignedQueue:
             expression_type=subscription.kind,
         )
 
-    def _take(self, body: bytes, reply: PullMessageReply) -> int:
-        """Hand on what came; how many messages."""
+    def _take(self, answer: PullAnswer[Delivery]) -> None:
         wanted: list[Delivery] = []
         next_offset = self._process_queue.next_offset
         # Judged by the newest: so does the broker, which has held this pull, perhaps, since before
         # it knew of other tags.
-        subscription = self._subscriptions[self.queue.topic]
-        broker_name, namespace = self.queue.broker_name, self._namespace
+        subscription = self._shared.subscriptions[self.queue.topic]
+        group, namespace = self._shared.group, self._shared.namespace
         is_retry, filters = self.queue.topic.startswith(RETRY_PREFIX), bool(subscription.tags)
-        found, damaged = pulled_messages(
-            body, self.queue, next_offset, reply.next_begin_offset, Delivery
-        )
-        if damaged and self._doubted != next_offset:
-            # if it was damaged on its way, it comes whole the next time
-            self._doubted = next_offset
-            raise StoredMessageError(
-                f"the message at offset {damaged[0].queue_offset} came damaged: {damaged[0].fault}"
-            )
-        tell_of(damaged)
-        for delivery in found:
+        for delivery in answer.messages:
             if delivery.queue_offset < next_offset:
                 continue
             next_offset = delivery.queue_offset + 1
             if filters and not subscription.wants(delivery):
                 continue
-            delivery.broker_name = broker_name
             if is_retry:
                 delivery.topic = delivery.properties.get(names.RETRY_TOPIC) or original_topic(
-                    delivery.topic, self._group
+                    delivery.topic, group
                 )
             if namespace:
                 delivery.topic = unwrap(namespace, delivery.topic)
             delivery.deliver(self, delivery.reconsume_times + 1)
             wanted.append(delivery)
-        self._process_queue.add(wanted, max(next_offset, reply.next_begin_offset))
-        (self._ready if self._line is None else self._line).put(wanted)
-        return len(wanted)
+        self._process_queue.add(wanted, max(next_offset, answer.reply.next_begin_offset))
+        if answer.status is PullStatus.FOUND:
+            (self._ready if self._line is None else self._line).put(wanted)
+            now = self._loop.time()
+            self._statistics.pulled(len(wanted), now - self._pulled_at, now)
 
-    # --- when it does not work
-    # ----------------------------------------------------------------------------------------------
-
-    def _refused(self, error: ResponseError) -> float:
-        if error.code == ResponseCode.FLOW_CONTROL:
-            return FLOW_CONTROL_PAUSE_S
-        if error.code == ResponseCode.SYSTEM_BUSY and "reading cold data" in str(error):
-            # an operator has slowed down the readers of a backlog (coldDataFlowControlEnable)
-            return ERROR_PAUSE_S
-        if error.code in _UNKNOWN_TO_BROKER:
-            address = self._instance.routes.address_of(
-                self.queue.broker_name, self._broker_id, topic=self.queue.topic
-            )
-            if address is not None:
-                self._instance.forget_introduction(address)
-        self._failed(str(error))
-        return ERROR_PAUSE_S
-
-    def _failed(self, cause: str) -> None:
-        self._broker_id = MASTER_ID
-        if self._fault is None:  # one line when it begins and one when it ends
-            log.warning(
-                "pull failed, goes on trying queue=%s offset=%d cause=%s",
-                self.queue,
-                self._process_queue.next_offset,
-                cause,
-            )
-        self._fault = cause
-
-    def _recovered(self) -> None:
-        if self._fault is not None:
-            log.info(
-                "pull works again queue=%s offset=%d", self.queue, self._process_queue.next_offset
-            )
-            self._fault = None
+    def _moved(self, offset: int) -> None:
+        self._dropped = True
+        self._on_moved(self, offset)

@@ -54,7 +54,7 @@ class OperatedPush:
         self._namespace = namespace
 
     def places(self) -> Mapping[MessageQueue, int]:
-        return self._assignment.places()
+        return self._assignment.done_offsets()
 
     def reset(self, places: Mapping[MessageQueue, int]) -> None:
         self._assignment.reset(places)
@@ -96,7 +96,7 @@ class OperatedLitePull:
         self._started_ms = clock.now_ms()
 
     def places(self) -> Mapping[MessageQueue, int]:
-        return self._prefetching.places()
+        return self._prefetching.done_offsets()
 
     def reset(self, places: Mapping[MessageQueue, int]) -> None:
         self._prefetching.reset(places)

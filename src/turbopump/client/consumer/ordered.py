@@ -1,7 +1,8 @@
-"""The messages of one queue in line: the next one is handed out when the one before it is done.
+"""The messages of one queue in line: the next ones are handed out when those before are done. And
+the locks that keep other members from doing the same.
 
-One rule: at most one message of the queue is in somebody's hands, and after a failure it is the
-same one again. It must not know locks, offsets or brokers.
+One rule: what failed comes again, together, before everything else of the queue, in its order.
+Source: apache/rocketmq ``ProcessQueue.takeMessages``, ``makeMessageToConsumeAgain``.
 """
 
 from __future__ import annotations
@@ -41,13 +42,17 @@ class InOrder:
 
 
 class OrderedLine:
-    """Hands messages to ``ready``, one at a time, until it is stopped."""
+    """Hands messages to ``ready``, up to ``count`` at a time, until it is stopped."""
 
-    def __init__(self, ready: AnyReady) -> None:
+    def __init__(self, ready: AnyReady, count: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._ready = ready
+        self._count = count
         self._waiting: deque[Delivery] = deque()
-        self._out: Delivery | None = None
+        self._out: dict[Delivery, None] = {}
+        """Handed out, or soon will be, and neither dealt with nor failed."""
+        self._failed: list[Delivery] = []
+        self._delay = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
         self._idle: list[asyncio.Future[None]] = []
@@ -56,29 +61,32 @@ class OrderedLine:
         """Messages that follow those that were put before."""
         if not self._stopped:
             self._waiting.extend(messages)
-            if self._out is None:
-                self._next()
+            if not self._out and not self._failed:
+                self._hand_out()
 
     def done(self, message: Delivery) -> None:
-        """It has been dealt with: the next one may go."""
-        if message is self._out:
-            self._out = None
-            if not self._stopped:
-                self._next()
-            self._tell()
+        """It has been dealt with: when all that were handed out with it are, the next may go."""
+        if message in self._out:
+            del self._out[message]
+            self._go_on()
 
     def again(self, message: Delivery, delay: float) -> None:
-        """It has failed: it is handed out again after so many seconds, and the others wait. Its
-        owner gives it a new delivery then."""
-        assert message is self._out
+        """It has failed: when the others that were handed out with it are dealt with, it comes
+        again after so many seconds, the longest that was said of any of them."""
         message.taken = False
-        if not self._stopped:
-            self._timer = self._loop.call_later(max(delay, 0.0), self._hand_out, message)
-        self._tell()
+        if message in self._out:
+            del self._out[message]
+            self._failed.append(message)
+            self._delay = max(self._delay, delay)
+            self._go_on()
 
     def left(self) -> None:
-        """Whoever had the message has put it down."""
-        self._tell()
+        """Whoever had a message has put it down."""
+        if self._idle and not self._in_hand:
+            waiters, self._idle = self._idle, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
 
     def stop(self) -> None:
         """Hand nothing out any more. Who has a message may still deal with it."""
@@ -96,81 +104,28 @@ class OrderedLine:
 
     @property
     def _in_hand(self) -> bool:
-        return self._out is not None and self._out.taken
-
-    def _next(self) -> None:
-        if self._waiting:
-            self._out = self._waiting.popleft()
-            self._ready.put([self._out])
-
-    def _hand_out(self, message: Delivery) -> None:
-        self._timer = None
-        # a handler that has asked for it again may still say something, of that delivery
-        self._out = again = copy(message)
-        again.deliver_again()
-        self._ready.put([again])
-
-    def _tell(self) -> None:
-        if self._idle and not self._in_hand:
-            waiters, self._idle = self._idle, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-
-# --- The messages of one queue in line, several at a time: the next ones are handed out when all that
-# were handed out before are dealt with.
-#
-# One rule: what failed comes again together, before everything else of the queue, in its order. It
-# must not know locks, offsets or brokers. Source: apache/rocketmq ``ProcessQueue.takeMessages``,
-# ``makeMessageToConsumeAgain``.
-
-
-class OrderedBatches(OrderedLine):
-    """As ``OrderedLine``, up to ``count`` messages at a time."""
-
-    def __init__(self, ready: AnyReady, count: int) -> None:
-        super().__init__(ready)
-        self._count = count
-        self._left: dict[Delivery, None] = {}
-        """Handed out, or soon will be, and neither dealt with nor failed."""
-        self._failed: list[Delivery] = []
-        self._delay = 0.0
-
-    def put(self, messages: Iterable[Delivery]) -> None:
-        if not self._stopped:
-            self._waiting.extend(messages)
-            if not self._left and not self._failed:
-                self._next()
-
-    def done(self, message: Delivery) -> None:
-        if message in self._left:
-            del self._left[message]
-            self._look()
-
-    def again(self, message: Delivery, delay: float) -> None:
-        """It has failed: when the others that were handed out with it are dealt with, it comes
-        again after so many seconds, the longest that was said of any of them."""
-        message.taken = False
-        if message in self._left:
-            del self._left[message]
-            self._failed.append(message)
-            self._delay = max(self._delay, delay)
-            self._look()
-
-    @property
-    def _in_hand(self) -> bool:
-        return any(message.taken for message in self._left)
-
-    def _look(self) -> None:
-        if not self._left and not self._stopped:
-            if self._failed:
-                self._timer = self._loop.call_later(self._delay, self._go_on)
-            else:
-                self._next()
-        self._tell()
+        return any(message.taken for message in self._out)
 
     def _go_on(self) -> None:
+        if not self._out and not self._stopped:
+            if self._failed:
+                self._timer = self._loop.call_later(self._delay, self._hand_out_again)
+            else:
+                self._hand_out()
+        self.left()
+
+    def _hand_out(self) -> None:
+        """The first ones, as many as may go into one call of a handler."""
+        waiting, batch = self._waiting, list[Delivery]()
+        while waiting and len(batch) < self._count:
+            if batch and not waiting[0].goes_with(batch[0]):
+                break
+            batch.append(waiting.popleft())
+        if batch:
+            self._out = dict.fromkeys(batch)
+            self._ready.put(batch)
+
+    def _hand_out_again(self) -> None:
         self._timer = None
         failed = sorted(self._failed, key=lambda message: message.queue_offset)
         self._failed, self._delay = [], 0.0
@@ -179,41 +134,15 @@ class OrderedBatches(OrderedLine):
             again = copy(message)
             again.deliver_again()
             self._waiting.appendleft(again)
-        self._next()
-
-    def _next(self) -> None:
-        batch = first_together(self._waiting, self._count)
-        for message in batch:
-            self._waiting.popleft()
-            self._left[message] = None
-        if batch:
-            self._ready.put(batch)
+        self._hand_out()
 
 
-def first_together(waiting: deque[Delivery], count: int) -> list[Delivery]:
-    """Those at the front, ``count`` at most, that may go into one call of a handler."""
-    batch: list[Delivery] = []
-    for message in waiting:
-        if len(batch) == count or (batch and not message.goes_with(batch[0])):
-            break
-        batch.append(message)
-    return batch
-
-
-def line_of(ready: AnyReady, order: InOrder | None) -> OrderedLine | None:
-    """What puts the messages of a queue into ``ready`` in ``order``; None: nothing does."""
-    if order is None:
-        return None
-    return OrderedLine(ready) if order.batch is None else OrderedBatches(ready, order.batch)
-
-
-# --- The queues that a member of a group has locked at their brokers, so that no other member handles
-# their messages.
+# --- The queues that a member of a group has locked at their brokers.
 #
 # One rule: a lock is relied on for 30 s since the request that a broker last granted it to was
 # *sent*; the broker keeps it for 60 s, so that whoever gets it next begins after we have stopped. A
-# lock that was not valid for a moment is lost, and is taken anew. It must not know what is done with
-# a queue. Source: apache/rocketmq ``RebalanceImpl.lockAll``, ``ProcessQueue.isLockExpired``.
+# lock that was not valid for a moment is lost, and is taken anew. Source: apache/rocketmq
+# ``RebalanceImpl.lockAll``, ``ProcessQueue.isLockExpired``.
 
 log = logging.getLogger(__name__)
 

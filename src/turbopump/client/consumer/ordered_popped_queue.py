@@ -18,12 +18,15 @@ from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
-from turbopump.client.consumer.ordered import InOrder
 from turbopump.client.consumer.pop import PoppedDelivery, PopResult
 from turbopump.client.consumer.popped_queue import PopQueue
+from turbopump.client.consumer.queue_loop import Membership
+from turbopump.client.consumer.receipts import PopAcks, Receipts
+from turbopump.client.consumer.settings import PopSettings
 from turbopump.errors import MessageError, RemotingError
+from turbopump.message.message import MessageQueue
+from turbopump.protocol.requests.pop import InitMode
 
 log = logging.getLogger(__name__)
 
@@ -53,12 +56,20 @@ class _Line:
 
 
 class OrderedPopQueue(PopQueue):
-    """Pops in order once started. ``order`` says when, and how often, a message that failed is
-    handled again; the rest is as there."""
+    """Pops in order once started."""
 
-    def __init__(self, *parts: Any, order: InOrder, namespace: str | None) -> None:
-        super().__init__(*parts, namespace=namespace)
-        self._order = order
+    def __init__(
+        self,
+        shared: Membership,
+        queue: MessageQueue,
+        settings: PopSettings,
+        init_mode: InitMode,
+        receipts: Receipts,
+        acks: PopAcks,
+    ) -> None:
+        super().__init__(shared, queue, settings, init_mode, receipts, acks)
+        assert shared.order is not None
+        self._order = shared.order
         self._lines: dict[int, _Line] = {}
         self._answered()
 
@@ -105,7 +116,7 @@ class OrderedPopQueue(PopQueue):
                 if not (message in line.out and message.taken):
                     self._held.pop(message, None)
             line.forget()
-        self._look_for_room()
+        self.look()
 
     # --- the next ones
     # ----------------------------------------------------------------------------------------------
@@ -114,7 +125,7 @@ class OrderedPopQueue(PopQueue):
         """Hand out what is next, unless something is out."""
         if not line.out:
             self._pass_over_unwanted(line)
-            if line.left and not self._dropped:
+            if line.left and not self.dropped:
                 self._hand_out(line, 0.0, ())
 
     def _pass_over_unwanted(self, line: _Line) -> None:
@@ -158,7 +169,7 @@ class OrderedPopQueue(PopQueue):
             if line.out is out:
                 self._forget(out)
             return
-        if line.out is out and not self._dropped:
+        if line.out is out and not self.dropped:
             for other in line.left:
                 other.invisible_until(asked + seconds, self._loop.time)
             self._hand_out(line, delay, again)
@@ -166,7 +177,7 @@ class OrderedPopQueue(PopQueue):
     def _offer(
         self, line: _Line, out: list[PoppedDelivery], again: Collection[PoppedDelivery]
     ) -> None:
-        if line.out is not out or self._dropped or not line.left or line.left[0] is not out[0]:
+        if line.out is not out or self.dropped or not line.left or line.left[0] is not out[0]:
             return
         out[:] = [
             self._once_more(line, message) if message in again else message for message in out
@@ -205,7 +216,7 @@ class OrderedPopQueue(PopQueue):
         if any(message not in line.failed for message in line.out):
             return
         failed, line.failed, line.out = line.failed, {}, []
-        if failed and not self._dropped:
+        if failed and not self.dropped:
             self._pass_over_unwanted(line)
             self._hand_out(line, max(failed.values()), failed)
         else:
@@ -213,7 +224,7 @@ class OrderedPopQueue(PopQueue):
 
     def _retry(self, message: PoppedDelivery, delay: float | None, level: int) -> None:
         line, retries_max = self._lines[message.queue_id], self._order.retries_max
-        if message not in line.out or message not in line.left or message.overdue or self._dropped:
+        if message not in line.out or message not in line.left or message.overdue or self.dropped:
             self._put_down(message)
         elif level < 0 or (retries_max is not None and message.reconsume_times >= retries_max):
             self._backs.begin_plain(

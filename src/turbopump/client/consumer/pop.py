@@ -14,7 +14,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.offsets import ConsumeFrom
-from turbopump.client.consumer.pull import DamagedMessage, tell_of
+from turbopump.client.consumer.pull import DamagedMessage, log_damaged
 from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap
@@ -372,7 +372,7 @@ async def pop(
         )
     except MessageError as error:
         raise BodyError(f"the answer of {address} to a pop cannot be read: {error}") from None
-    tell_of(damaged)
+    log_damaged(damaged)
     wanted = [message for message in messages if subscription.wants(message)]
     unwanted = (
         [message for message in messages if not subscription.wants(message)]

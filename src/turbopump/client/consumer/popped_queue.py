@@ -10,22 +10,23 @@ must not know why the queue is ours. Source: apache/rocketmq
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from threading import get_ident
 from typing import Final
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.pop import GIVEN_BACK_S, WAIT_S, PoppedDelivery, PopResult, pop
-from turbopump.client.consumer.ready_messages import AnyReady
+from turbopump.client.consumer.queue_loop import (
+    ERROR_PAUSE_S,
+    FLOW_CONTROL_PAUSE_S,
+    HASTE_S,
+    Membership,
+    QueueLoop,
+)
 from turbopump.client.consumer.receipts import PopAcks, Receipts
-from turbopump.client.consumer.send_back import SendBack
 from turbopump.client.consumer.settings import PopSettings
-from turbopump.client.consumer.statistics import Consumption
-from turbopump.client.consumer.subscription import Subscription
-from turbopump.client.instance import ClientInstance
-from turbopump.errors import MessageError, ProtocolError, RemotingError, ResponseError
+from turbopump.errors import MessageError, RemotingError, ResponseError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.consumers import PopProcessQueueInfo
@@ -38,60 +39,41 @@ LADDER_S: Final = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200
 ``popDelayLevel``."""
 LEVELS_S: Final = (1, 5, *LADDER_S)
 """The same by delay level, from 1: those that brokers have by default."""
-ERROR_PAUSE_S: Final = 1.0
-FLOW_CONTROL_PAUSE_S: Final = 0.02
-HASTE_S: Final = 0.01
-"""An empty answer that came faster than this was not held by the broker; the next pop waits a
-little."""
 
 
-class PopQueue:
-    """Pops ``queue`` once started, for ``ready``; ``init_mode`` says where a group without a place
-    begins. ``subscriptions`` by topic, as they are at any time. ``backs`` makes dead letters.
-    ``namespace``: users get messages with topics without it. ``consumption`` is told of pops and of
-    what ends."""
+class PopQueue(QueueLoop):
+    """Pops ``queue`` once started; ``init_mode`` says where a group without an offset begins."""
+
+    verb = "pop"
 
     def __init__(
         self,
-        instance: ClientInstance,
-        group: str,
-        subscriptions: Mapping[str, Subscription],
-        ready: AnyReady,
+        shared: Membership,
         queue: MessageQueue,
         settings: PopSettings,
         init_mode: InitMode,
         receipts: Receipts,
         acks: PopAcks,
-        backs: SendBack,
-        consumption: Consumption,
-        *,
-        namespace: str | None,
     ) -> None:
-        self.queue = queue
-        self._loop = asyncio.get_running_loop()
+        super().__init__(shared.instance, queue)
+        assert shared.backs is not None
         self._thread = get_ident()
-        self._instance = instance
-        self._group = group
-        self._subscriptions = subscriptions
-        self._ready = ready
+        self._shared = shared
+        self._ready = shared.ready
+        self._backs = shared.backs
+        self._consumption = shared.consumption
+        self._statistics = shared.consumption.of(queue.topic)
         self._settings = settings
         self._init_mode = init_mode
         self._receipts = receipts
         self._acks = acks
-        self._backs = backs
-        self._namespace = namespace
-        self._consumption = consumption
-        self._statistics = consumption.of(queue.topic)
         self._held: dict[PoppedDelivery, None] = {}
         """Popped and not settled, the oldest first."""
         self._window = float(settings.threshold)
         """How many may be in hand: fewer after some were not handled in their time, more again when
         they are."""
-        self._room: asyncio.Future[None] | None = None
         self._asking = False
-        self._task: asyncio.Task[None] | None = None
-        self._stopped = self._dropped = self._closed = False
-        self._fault: str | None = None
+        self._stopped = self.dropped = self._closed = False
         self._change_fault: str | None = None
         self._last_pop_ms = 0
         self._attempt_id: str | None = None
@@ -100,22 +82,18 @@ class PopQueue:
     # --- for the consumer
     # ----------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to pop."""
-        self._task = self._instance.spawn(self._pop_for_ever(), name=f"pop {self.queue}")
-
     def stop(self) -> None:
         """Pop no more; what is in somebody's hands may still be settled. What a pop that is under
         way brings is given back."""
         self._stopped = True
-        if self._task is not None and not self._asking:
-            self._task.cancel()
+        if not self._asking:
+            super().stop()
 
     def drop(self) -> None:
         """Hand out nothing more, and give back what nobody has taken. What somebody has may still
         be settled."""
         self.stop()
-        self._dropped = True
+        self.dropped = True
         for message in [message for message in self._held if not message.taken]:
             self._give_back(message)
 
@@ -128,16 +106,11 @@ class PopQueue:
                 self._give_back(message)
         self._closed = True
 
-    @property
-    def dropped(self) -> bool:
-        return self._dropped
-
-    @property
     def info(self) -> PopProcessQueueInfo:
         """As an operator sees it."""
         return PopProcessQueueInfo(
             wait_ack_count=len(self._held),
-            droped=self._dropped,
+            droped=self.dropped,
             last_pop_timestamp=self._last_pop_ms,
         )
 
@@ -199,11 +172,7 @@ class PopQueue:
 
     def _release(self, message: PoppedDelivery) -> None:
         self._held.pop(message, None)
-        self._look_for_room()
-
-    def _look_for_room(self) -> None:
-        if self._room is not None and not self._room.done() and len(self._held) < int(self._window):
-            self._room.set_result(None)
+        self.look()
 
     def _bury(self, message: PoppedDelivery) -> None:
         def acknowledge(taken: bool) -> None:
@@ -229,7 +198,7 @@ class PopQueue:
                     log.warning(
                         "time of a message not changed, it comes again after %g s group=%s "
                         "msg_id=%s cause=%s",
-                        *(self._settings.invisible_s, self._group, message.msg_id, error),
+                        *(self._settings.invisible_s, self._shared.group, message.msg_id, error),
                     )
                 self._change_fault = str(error)
 
@@ -238,37 +207,31 @@ class PopQueue:
     # --- popping
     # ----------------------------------------------------------------------------------------------
 
-    async def _pop_for_ever(self) -> None:
-        while not self._stopped:
-            # what is popped while nobody takes anything would only come again
-            await self._ready.not_paused()
-            self._let_go()
-            if len(self._held) >= int(self._window):
-                await self._wait_for_room()
-                continue
-            try:
-                pause = await self._pop_once()
-                self._recovered()
-            except ResponseError as error:
-                pause = (
-                    FLOW_CONTROL_PAUSE_S
-                    if error.code == ResponseCode.FLOW_CONTROL
-                    else self._failed(error)
-                )
-            except (RemotingError, ProtocolError) as error:
-                pause = self._failed(error)
-            if pause and not self._stopped:
-                await asyncio.sleep(pause)
+    @property
+    def _ended(self) -> bool:
+        return self._stopped
+
+    @property
+    def _where(self) -> str:
+        return f"group={self._shared.group} queue={self.queue}"
+
+    def _has_room(self) -> bool:
+        # what is popped while nobody takes anything would only come again
+        return not self._ready.paused and len(self._held) < int(self._window)
 
     async def _wait_for_room(self) -> None:
         """Until something is settled, or what nobody has taken is no longer ours."""
-        self._room = self._loop.create_future()
+        if self._ready.paused:
+            await super()._wait_for_room()
+            return
+        self._let_go()
+        if self._has_room():
+            return
         idle = [message.deadline for message in self._held if not message.taken]
         timer = self._loop.call_at(min(idle), self._look_again) if idle else None
         try:
-            await self._room
+            await super()._wait_for_room()
         finally:
-            self._room = None
             if timer is not None:
                 timer.cancel()
 
@@ -282,7 +245,7 @@ class PopQueue:
         if late:
             log.warning(
                 "not handled in its time, comes again group=%s queue=%s count=%d",
-                self._group,
+                self._shared.group,
                 self.queue,
                 len(late),
             )
@@ -298,24 +261,22 @@ class PopQueue:
         the handlers cannot keep up."""
         self._window = max(self._window / 2, 1.0)
 
-    async def _pop_once(self) -> float:
-        """One pop; how long to wait before the next."""
+    async def _read(self) -> float:
+        self._let_go()
         asked = self._loop.time()
         self._asking = True
         try:
             found = await pop(
-                *(
-                    self._instance,
-                    self._group,
-                    self._subscriptions[self.queue.topic],
-                    self.queue,
-                    PoppedDelivery,
-                ),
+                self._instance,
+                self._shared.group,
+                self._shared.subscriptions[self.queue.topic],
+                self.queue,
+                PoppedDelivery,
                 batch=min(self._settings.batch, int(self._window) - len(self._held)),
                 invisible_s=self._settings.invisible_s,
                 wait_s=WAIT_S,
                 init_mode=self._init_mode,
-                namespace=self._namespace,
+                namespace=self._shared.namespace,
                 attempt_id=self._attempt_id,
             )
         finally:
@@ -351,22 +312,3 @@ class PopQueue:
             return
         for message in handed:
             self._give_back(message)
-
-    # --- when it does not work
-    # ----------------------------------------------------------------------------------------------
-
-    def _failed(self, error: Exception) -> float:
-        if self._fault is None:  # one line when it begins and one when it ends
-            log.warning(
-                "pop failed, goes on trying group=%s queue=%s cause=%s",
-                self._group,
-                self.queue,
-                error,
-            )
-        self._fault = str(error)
-        return ERROR_PAUSE_S
-
-    def _recovered(self) -> None:
-        if self._fault is not None:
-            log.info("pop works again group=%s queue=%s", self._group, self.queue)
-            self._fault = None

@@ -9,33 +9,21 @@ broker. It must not know how queues came to be ours. Source: apache/rocketmq
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore, Start
-from turbopump.client.consumer.pull import PullResult, PullStatus, pull_queue, tell_of
+from turbopump.client.consumer.pull import PullAnswer, pull_request, wanted_messages
+from turbopump.client.consumer.queue_loop import PullLoop
+from turbopump.client.consumer.queue_table import CommittedTable
 from turbopump.client.consumer.rebalance import Change
 from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
-from turbopump.errors import (
-    CallTimeoutError,
-    ConnectError,
-    ProtocolError,
-    RemotingError,
-    ResponseError,
-    RouteNotFoundError,
-)
 from turbopump.message.message import MessageQueue, ReceivedMessage
-from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.consumers import ProcessQueueInfo
-from turbopump.protocol.requests.namesrv import MASTER_ID
-
-log = logging.getLogger(__name__)
-
-COMMIT_INTERVAL_S: Final = 5.0
+from turbopump.protocol.requests.pull import PullMessage
 
 
 class Limits(NamedTuple):
@@ -52,16 +40,16 @@ class Limits(NamedTuple):
     batch: int
 
 
-class Prefetching:
-    """``subscriptions`` by topic, as they are when a queue is begun. ``auto_commit``: what was
-    polled is done at the next poll, and is committed every five seconds and when its queue is lost;
-    else what ``tell`` was asked to, until the brokers have it."""
+class Prefetching(CommittedTable["PrefetchedQueue"]):
+    """``subscriptions`` as they are when a queue is begun. ``auto_commit``: what was polled is done
+    at the next poll, and is committed every five seconds and when its queue is lost; else what
+    ``commit_these`` was asked to, until the brokers have it."""
 
     def __init__(
         self,
         instance: ClientInstance,
         group: str,
-        subscriptions: Mapping[str, Subscription],
+        subscriptions: MutableMapping[str, Subscription],
         consume_from: ConsumeFrom | datetime,
         offsets: OffsetStore,
         limits: Limits,
@@ -69,25 +57,12 @@ class Prefetching:
         auto_commit: bool,
         namespace: str | None,
     ) -> None:
-        self._instance = instance
-        self._group = group
-        self._subscriptions = subscriptions
+        super().__init__(instance, group, subscriptions, offsets)
         self._consume_from = consume_from
-        self._offsets = offsets
         self._limits = limits
         self._auto_commit = auto_commit
         self._namespace = namespace
-        self._queues: dict[MessageQueue, PrefetchedQueue] = {}
         self._arrived = asyncio.Event()
-        self._closed = False
-
-    @property
-    def queues(self) -> Collection[MessageQueue]:
-        return self._queues.keys()
-
-    def of_topic(self, topic: str) -> Collection[MessageQueue]:
-        """Our queues of one topic."""
-        return [queue for queue in self._queues if queue.topic == topic]
 
     def find(self, queue: MessageQueue) -> PrefetchedQueue | None:
         return self._queues.get(queue)
@@ -101,22 +76,16 @@ class Prefetching:
         await asyncio.gather(*(self._commit(prefetched, final=True) for prefetched in lost))
         paused = {prefetched.queue for prefetched in lost if prefetched.paused}
         for queue in change.gained:
-            if (
-                queue not in self._queues
-                and queue.topic in self._subscriptions
-                and not self._closed
-            ):
+            if self._may_begin(queue):
                 self._begin(queue)
             if queue in paused and queue in self._queues:
                 self._queues[queue].paused = True
-        self._look()
+        self.look()
         return True
 
     def close(self) -> None:
         """Pull no more; whoever waits for messages gets none."""
-        self._closed = True
-        for prefetched in self._queues.values():
-            prefetched.stop()
+        self.stop()
         self._arrived.set()
 
     # --- messages
@@ -130,7 +99,7 @@ class Prefetching:
                 prefetched.settle()
         try:
             async with asyncio.timeout(timeout):
-                while not self._closed:
+                while not self._closing:
                     messages = self._take(count)
                     if messages:
                         return messages
@@ -143,7 +112,7 @@ class Prefetching:
     def wake(self) -> None:
         """There may be something to take: a queue was resumed."""
         self._arrived.set()
-        self._look()
+        self.look()
 
     def _take(self, count: int) -> list[ReceivedMessage]:
         messages: list[ReceivedMessage] = []
@@ -156,7 +125,7 @@ class Prefetching:
                 if len(messages) == count:
                     break
         if messages:
-            self._look()
+            self.look()
         return messages
 
     def _has_room(self, prefetched: PrefetchedQueue) -> bool:
@@ -166,13 +135,13 @@ class Prefetching:
             and sum(other.waiting for other in self._queues.values()) < self._limits.messages
         )
 
-    def _look(self) -> None:
-        for prefetched in self._queues.values():
-            prefetched.look()
-
     def _begin(self, queue: MessageQueue) -> None:
         prefetched = self._queues[queue] = PrefetchedQueue(
-            *(self._instance, self._group, self._subscriptions[queue.topic], queue),
+            self._instance,
+            self._group,
+            self._subscriptions[queue.topic],
+            queue,
+            auto_commit=self._auto_commit,
             batch=self._limits.batch,
             namespace=self._namespace,
             find_start=self._find_start,
@@ -184,123 +153,40 @@ class Prefetching:
     async def _find_start(self, queue: MessageQueue) -> Start:
         return await self._offsets.starting_offset(queue, self._consume_from)
 
-    # --- for operators
-    # ----------------------------------------------------------------------------------------------
-
-    def places(self) -> dict[MessageQueue, int]:
-        """Up to where each queue is done."""
-        return {
-            queue: one.done_offset
-            for queue, one in self._queues.items()
-            if one.done_offset is not None
-        }
-
-    def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
-        """Each queue as an operator sees it."""
-        return {
-            queue: ProcessQueueInfo(
-                commit_offset=one.done_offset or 0, cached_msg_count=one.waiting
-            )
-            for queue, one in self._queues.items()
-        }
-
-    def reset(self, places: Mapping[MessageQueue, int]) -> None:
-        """Go on there, and tell the brokers: a commit that is on its way is followed by one of the
-        new place."""
-        for queue, offset in places.items():
-            prefetched = self._queues.get(queue)
-            if prefetched is not None:
-                log.info(
-                    "offset reset queue=%s group=%s from=%s to=%d",
-                    queue,
-                    self._group,
-                    prefetched.done_offset,
-                    offset,
-                )
-                prefetched.seek(offset)
-                prefetched.sent_offset, prefetched.owed_offset = None, offset
-        self._instance.spawn(self.commit(final=True), name="commit after a reset")
-
     # --- committing
     # ----------------------------------------------------------------------------------------------
 
-    async def commit_for_ever(self) -> None:
-        """Every five seconds what is to be told."""
-        while True:
-            await asyncio.sleep(COMMIT_INTERVAL_S)
-            await self.commit()
-
-    async def commit(self, *, final: bool = False) -> None:
-        """Tell what is to be told. A broker that cannot be is told with the next commit; if there
-        is none (``final``) it is a warning."""
-        await asyncio.gather(
-            *(self._commit(one, final=final) for one in list(self._queues.values()))
-        )
-
-    async def tell(self, queues: Collection[PrefetchedQueue], *, acknowledged: bool) -> None:
+    async def commit_these(
+        self, queues: Collection[PrefetchedQueue], *, acknowledged: bool
+    ) -> None:
         """Tell what is done of these. ``acknowledged``: return when the brokers have it; raises
         RemotingError."""
         for one in queues:
             one.owed_offset = one.done_offset
         if acknowledged:
-            await asyncio.gather(*map(self._tell, queues))
+            await asyncio.gather(*map(self._commit_or_raise, queues))
         else:
             for one in queues:
                 self._instance.spawn(self._commit(one, final=True), name=f"commit {one.queue}")
 
-    def told_nothing(self, address: str) -> None:
-        """The broker there may have forgotten what it was told: tell it again."""
-        address_of = self._instance.routes.address_of
-        told = [
-            queue
-            for queue in self._queues
-            if address_of(queue.broker_name, topic=queue.topic) == address
-        ]
-        for queue in told:
-            self._queues[queue].sent_offset = None
-        self._offsets.told_nothing(told)
-
-    async def _commit(self, prefetched: PrefetchedQueue, *, final: bool) -> None:
-        try:
-            await self._tell(prefetched)
-        except RemotingError as error:
-            level = logging.WARNING if final else logging.DEBUG
-            log.log(
-                level,
-                "offset not committed queue=%s offset=%s cause=%s",
-                prefetched.queue,
-                prefetched.done_offset,
-                error,
-            )
-
-    async def _tell(self, prefetched: PrefetchedQueue) -> None:
-        offset = prefetched.done_offset if self._auto_commit else prefetched.owed_offset
-        if offset is None or offset == prefetched.sent_offset:
-            return
-        await self._offsets.commit(prefetched.queue, offset)
-        prefetched.sent_offset = offset
+    def _go_to(self, one: PrefetchedQueue, offset: int) -> None:
+        one.seek(offset)
+        one.sent_offset, one.owed_offset = None, offset
 
 
 # --- One queue that a lite pull consumer reads: pulled ahead of its user by long polling, as far as
 # there is room.
 #
 # One rule: what a seek has left behind never comes: the pull that was under way is given up with it.
-# The place of the user is the offset that ``take`` hands out next; ``done_offset`` follows it only
-# when told. It must not know other queues, nor why this one is read. Source: apache/rocketmq
+# The user's position is the offset that ``take`` hands out next; ``done_offset`` follows it only when
+# told. It must not know other queues, nor why this one is read. Source: apache/rocketmq
 # ``DefaultLitePullConsumerImpl.PullTaskImpl``.
 
-
 SUSPEND_S: Final = 20.0
-ANSWER_S: Final = 10.0
-"""``brokerSuspendMaxTimeMillis``, and ``consumerTimeoutMillisWhenSuspend`` beyond it."""
-ERROR_PAUSE_S: Final = 1.0
-FLOW_CONTROL_PAUSE_S: Final = 0.02
-HASTE_S: Final = 0.01
-"""An empty answer that came faster than this was not held by the broker; the next pull waits a
-little."""
+"""``brokerSuspendMaxTimeMillis``."""
 
 
-class PrefetchedQueue:
+class PrefetchedQueue(PullLoop[ReceivedMessage]):
     """Pulls ``queue`` (as brokers know it) once started, ``batch`` messages at a time, from where
     ``find_start`` says. ``room`` says whether more may be pulled now; ``look`` makes it be asked
     again. ``on_arrival`` is called when there is something to take.
@@ -313,18 +199,19 @@ class PrefetchedQueue:
         subscription: Subscription,
         queue: MessageQueue,
         *,
+        auto_commit: bool,
         batch: int,
         namespace: str | None,
         find_start: Callable[[MessageQueue], Awaitable[Start]],
         room: Callable[[PrefetchedQueue], bool],
         on_arrival: Callable[[], None],
     ) -> None:
-        self.queue = queue
+        super().__init__(instance, queue, ReceivedMessage)
         self.paused = False
         self.bytes = 0
         """Of the messages that wait to be taken, as stored."""
         self.done_offset: int | None = None
-        """Everything below it is done; None while the place of the group is not known yet."""
+        """Everything below it is done; None while the group's offset is not known yet."""
         self.sent_offset: int | None = None
         """The offset that the broker was last told, if it may still know it."""
         self.owed_offset: int | None = None
@@ -332,39 +219,24 @@ class PrefetchedQueue:
         commit was asked for, or its own answer, which holds only once it is committed."""
         self.next_offset: int | None = None
         """Where the next pull begins."""
-        self._instance = instance
         self._group = group
         self._subscription = subscription
+        self._auto_commit = auto_commit
         self._batch = batch
         self._namespace = namespace
         self._find_start = find_start
-        self._room = room
+        self._may_pull = room
         self._on_arrival = on_arrival
         self._ready: deque[ReceivedMessage] = deque()
-        self._may_look = asyncio.Event()
-        self._broker_id = MASTER_ID
-        self._task: asyncio.Task[None] | None = None
-        self._fault: str | None = None
-        self._doubted: int | None = None
 
     # --- for the consumer
     # ----------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to pull."""
-        self._task = self._instance.spawn(self._pull_for_ever(), name=f"prefetch {self.queue}")
-
     def stop(self) -> None:
         """Pull no more, and let go of what was not taken."""
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        super().stop()
         self._ready.clear()
         self.bytes = 0
-
-    def look(self) -> None:
-        """There may be room again."""
-        self._may_look.set()
 
     @property
     def waiting(self) -> int:
@@ -372,9 +244,18 @@ class PrefetchedQueue:
         return len(self._ready)
 
     @property
+    def to_commit(self) -> int | None:
+        """The offset that its broker is to be told."""
+        return self.done_offset if self._auto_commit else self.owed_offset
+
+    def info(self) -> ProcessQueueInfo:
+        """As an operator sees it."""
+        return ProcessQueueInfo(commit_offset=self.done_offset or 0, cached_msg_count=self.waiting)
+
+    @property
     def position(self) -> int | None:
-        """The offset of the next message that is handed out; None while the place of the group is
-        not known yet."""
+        """The offset of the next message that is handed out; None while the group's offset is not
+        known yet."""
         return self._ready[0].queue_offset if self._ready else self.next_offset
 
     def take(self, count: int) -> list[ReceivedMessage]:
@@ -399,74 +280,43 @@ class PrefetchedQueue:
     # --- pulling
     # ----------------------------------------------------------------------------------------------
 
-    async def _pull_for_ever(self) -> None:
-        while True:
-            while self.paused or not self._room(self):
-                self._may_look.clear()
-                await self._may_look.wait()
-            try:
-                pause = (
-                    await self._begin()
-                    if self.next_offset is None
-                    else await self._pull(self.next_offset)
-                )
-                self._recovered()
-            except ResponseError as error:
-                pause = (
-                    FLOW_CONTROL_PAUSE_S
-                    if error.code == ResponseCode.FLOW_CONTROL
-                    else self._failed(str(error))
-                )
-            except (RemotingError, RouteNotFoundError, ProtocolError) as error:
-                pause = self._failed(str(error))
-            if pause:
-                await asyncio.sleep(pause)
+    @property
+    def _where(self) -> str:
+        return f"queue={self.queue} offset={self.next_offset}"
 
-    async def _begin(self) -> float:
-        await self._introduced()
-        start = await self._find_start(self.queue)
-        self.next_offset = self.done_offset = start.offset
-        self.sent_offset = start.offset if start.stored else None
-        self.owed_offset = start.offset if start.answered and not start.stored else None
-        return 0.0
+    def _has_room(self) -> bool:
+        return not self.paused and self._may_pull(self)
 
-    async def _pull(self, offset: int) -> float:
-        """One pull; returns how long to wait before the next."""
-        address = await self._introduced()
-        loop = asyncio.get_running_loop()
-        asked = loop.time()
-        try:
-            result = await pull_queue(
-                *(self._instance, self._group, self._subscription, self.queue, offset, self._batch),
-                address=address,
-                wait=SUSPEND_S,
-                timeout=ANSWER_S,
-                namespace=self._namespace,
-            )
-        except CallTimeoutError:
-            await self._instance.abandon_if_silent(address, asked)
-            raise
-        self._broker_id = result.broker_id
-        if result.status is PullStatus.OFFSET_ILLEGAL:
-            log.warning(
-                "offset outside of the queue queue=%s asked=%d first=%d end=%d goes_on_at=%d",
-                *(self.queue, offset, result.min_offset, result.max_offset, result.next_offset),
-            )
-            self._move(result.next_offset)
-            return 0.0
-        if result.damaged and self._doubted != offset:
-            self._doubted = offset  # if it was damaged on its way, it comes whole the next time
-            return ERROR_PAUSE_S
-        tell_of(result.damaged)
-        self._take_over(offset, result)
-        moved_on = result.next_offset > offset
-        return 0.0 if moved_on or loop.time() - asked > HASTE_S else FLOW_CONTROL_PAUSE_S
+    async def _introduced(self) -> str:
+        await self._instance.routes.get(self.queue.topic)  # its user may have named the queue
+        return await super()._introduced()
 
-    def _take_over(self, offset: int, result: PullResult) -> None:
-        found = [message for message in result.messages if message.queue_offset >= offset]
+    async def _read(self) -> float:
+        if self.next_offset is None:
+            await self._introduced()
+            start = await self._find_start(self.queue)
+            self.next_offset = self.done_offset = start.offset
+            self.sent_offset = start.offset if start.stored else None
+            self.owed_offset = start.offset if start.answered and not start.stored else None
+        return await super()._read()
+
+    def _request(self) -> PullMessage:
+        assert self.next_offset is not None
+        return pull_request(
+            self._group, self._subscription, self.queue, self.next_offset, self._batch, SUSPEND_S
+        )
+
+    def _take(self, answer: PullAnswer[ReceivedMessage]) -> None:
+        offset = self.next_offset
+        assert offset is not None
+        found = [
+            message
+            for message in wanted_messages(answer, self._subscription, self._namespace)
+            if message.queue_offset >= offset
+        ]
         # nothing in the user's hands: what the filter left out is done
         untouched = self.done_offset == self.position
-        self.next_offset = max(result.next_offset, offset)
+        self.next_offset = max(answer.reply.next_begin_offset, offset)
         if found:
             self._ready.extend(found)
             self.bytes += sum(message.store_size for message in found)
@@ -474,42 +324,8 @@ class PrefetchedQueue:
         elif untouched:
             self.settle()
 
-    def _move(self, offset: int) -> None:
-        """The broker has other offsets than we thought, or was told to reset ours: go on where it
-        says (``OFFSET_ILLEGAL``)."""
+    def _moved(self, offset: int) -> None:
         self._ready.clear()
         self.bytes = 0
         self.next_offset = self.done_offset = offset
         self.sent_offset = self.owed_offset = None
-
-    async def _introduced(self) -> str:
-        """The address of the broker to ask, which knows us then. Raises RemotingError or
-        RouteNotFoundError."""
-        await self._instance.routes.get(self.queue.topic)
-        address = self._instance.routes.address_of(
-            self.queue.broker_name, self._broker_id, topic=self.queue.topic
-        )
-        if address is None:
-            raise ConnectError(f"no address is known for broker {self.queue.broker_name}")
-        await self._instance.introduced(address)
-        return address
-
-    # --- when it does not work
-    # ----------------------------------------------------------------------------------------------
-
-    def _failed(self, cause: str) -> float:
-        self._broker_id = MASTER_ID
-        if self._fault is None:  # one line when it begins and one when it ends
-            log.warning(
-                "pull failed, goes on trying queue=%s offset=%s cause=%s",
-                self.queue,
-                self.next_offset,
-                cause,
-            )
-        self._fault = cause
-        return ERROR_PAUSE_S
-
-    def _recovered(self) -> None:
-        if self._fault is not None:
-            log.info("pull works again queue=%s offset=%s", self.queue, self.next_offset)
-            self._fault = None

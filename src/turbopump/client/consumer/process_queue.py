@@ -2,7 +2,7 @@
 hands.
 
 One rule: the offset to commit is the lowest that is not done, and where nothing is in flight, the
-place up to which was pulled. Pure: no clock, no network, no tasks. It must not know who handles a
+offset up to which was pulled. Pure: no clock, no network, no tasks. It must not know who handles a
 message.
 """
 
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from turbopump.message.message import MessageQueue, ReceivedMessage
+from turbopump.message.message import ReceivedMessage
 
 MESSAGES_MAX: Final = 1000
 BYTES_MAX: Final = 100 * 1024 * 1024
@@ -57,22 +57,18 @@ USUAL_LIMITS: Final = PullLimits()
 
 
 class ProcessQueue:
-    """``next_offset`` is where the next pull begins. ``dropped``: the queue is someone else's now;
-    nothing of it counts any more. ``limits`` may change."""
+    """``next_offset`` is where the next pull begins. ``limits`` may change."""
 
-    __slots__ = ("_bytes", "_in_flight", "_offsets", "dropped", "limits", "next_offset", "queue")
+    __slots__ = ("_in_flight", "_offsets", "limits", "next_offset", "size")
 
-    def __init__(
-        self, queue: MessageQueue, next_offset: int, limits: PullLimits = USUAL_LIMITS
-    ) -> None:
-        self.queue = queue
+    def __init__(self, next_offset: int, limits: PullLimits = USUAL_LIMITS) -> None:
         self.limits = limits
         self.next_offset = next_offset
-        self.dropped = False
+        self.size = 0
+        """Bytes of what is pulled and not done."""
         # in flight or done behind one that is in flight; the first is in flight
         self._offsets: deque[int] = deque()
         self._in_flight: dict[int, int] = {}  # offset -> bytes
-        self._bytes = 0
 
     def add(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
         """Pulled messages, in the order of their offsets; what a filter left out may be missing."""
@@ -82,7 +78,7 @@ class ProcessQueue:
             offsets.append(offset)
             in_flight[offset] = size
             total += size
-        self._bytes += total
+        self.size += total
         assert not self._offsets or self._offsets[-1] < next_offset
         self.next_offset = next_offset
 
@@ -91,7 +87,7 @@ class ProcessQueue:
         size = self._in_flight.pop(offset, None)
         if size is None:
             return
-        self._bytes -= size
+        self.size -= size
         offsets, in_flight = self._offsets, self._in_flight
         while offsets and offsets[0] not in in_flight:
             offsets.popleft()
@@ -107,11 +103,6 @@ class ProcessQueue:
         return len(self._in_flight)
 
     @property
-    def size(self) -> int:
-        """Bytes of what is pulled and not done."""
-        return self._bytes
-
-    @property
     def span(self) -> tuple[int, int]:
         """The first offset that is pulled and not done, and the last that is pulled; both 0 if
         there is none."""
@@ -122,6 +113,6 @@ class ProcessQueue:
         offsets, limits = self._offsets, self.limits
         return (
             len(self._in_flight) >= limits.messages
-            or self._bytes >= limits.bytes
+            or self.size >= limits.bytes
             or (bool(offsets) and offsets[-1] - offsets[0] > limits.span)
         )

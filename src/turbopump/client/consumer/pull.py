@@ -11,14 +11,13 @@ import logging
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
-from turbopump.client.consumer.subscription import Subscription
+from turbopump.client.consumer.subscription import ALL, Subscription, tag_subscription
 from turbopump.client.instance import ClientInstance
-from turbopump.client.namespace import unwrap, unwrapped
+from turbopump.client.namespace import unwrap
 from turbopump.errors import (
     ConnectError,
     ProtocolError,
@@ -30,7 +29,7 @@ from turbopump.message.batch import unwrapped as messages_of
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
-from turbopump.message.pulled import DamagedEntry, good_entries, unread_messages
+from turbopump.message.pulled import good_entries, unread_messages
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import MASTER_ID
 from turbopump.protocol.requests.pull import (
@@ -40,7 +39,11 @@ from turbopump.protocol.requests.pull import (
     QueryMessage,
 )
 
+log = logging.getLogger(__name__)
+
 PULL_BATCH: Final = 32
+
+MessageT = TypeVar("MessageT", bound=ReceivedMessage)
 
 
 class PullStatus(Enum):
@@ -79,27 +82,51 @@ _STATUS_BY_CODE: Final[dict[int, PullStatus]] = {
 }
 
 
-async def pull_queue(
+class PullAnswer(NamedTuple, Generic[MessageT]):
+    """As the broker gave it: the good ``messages``, those that came ``damaged``, and the header."""
+
+    status: PullStatus
+    messages: Sequence[MessageT]
+    damaged: Sequence[DamagedMessage]
+    reply: PullMessageReply
+
+
+async def pull(
     instance: ClientInstance,
+    address: str,
+    request: PullMessage,
+    queue: MessageQueue,
+    message_type: type[MessageT],
+    timeout: float,
+) -> PullAnswer[MessageT]:
+    """Ask the broker at ``address``, which must have been introduced, for ``queue`` (as brokers
+    know it). Nothing is logged. Raises ResponseError for an answer that is no ``PullStatus``, or
+    another RemotingError."""
+    command = await instance.remoting.exchange(address, request, timeout=timeout)
+    status = _STATUS_BY_CODE.get(command.code)
+    if status is None:
+        raise ResponseError(command.code, command.remark, request="PullMessage", address=address)
+    reply = command.header(PullMessageReply)
+    if status is not PullStatus.FOUND:
+        return PullAnswer(status, (), (), reply)
+    messages, damaged = pulled_messages(
+        command.body, queue, request.queue_offset, reply.next_begin_offset, message_type
+    )
+    for message in messages:
+        message.broker_name = queue.broker_name
+    return PullAnswer(status, messages, damaged, reply)
+
+
+def pull_request(
     group: str,
     subscription: Subscription,
     queue: MessageQueue,
     offset: int,
     max_messages: int,
-    *,
-    address: str,
-    wait: float,
-    timeout: float,
-    namespace: str | None,
-) -> PullResult:
-    """Ask the broker at ``address``, which must have been introduced, for ``queue`` (as brokers
-    know it) from ``offset`` on.
-
-    ``wait``: seconds that it may hold the pull; ``timeout``: seconds for the answer, beyond
-    ``wait``. Messages and damage come without ``namespace``. Nothing is logged. Raises
-    ResponseError for any other answer, or another RemotingError.
-    """
-    request = PullMessage(
+    wait: float = 0.0,
+) -> PullMessage:
+    """A pull that says what it wants; ``wait``: seconds that the broker may hold it."""
+    return PullMessage(
         consumer_group=group,
         topic=queue.topic,
         queue_id=queue.queue_id,
@@ -111,49 +138,23 @@ async def pull_queue(
         sub_version=subscription.version,
         expression_type=subscription.kind,
     )
-    command = await instance.remoting.exchange(address, request, timeout=wait + timeout)
-    status = _STATUS_BY_CODE.get(command.code)
-    if status is None:
-        raise ResponseError(command.code, command.remark, request="PullMessage", address=address)
-    reply = command.header(PullMessageReply)
-    messages: list[ReceivedMessage] = []
-    damaged: list[DamagedMessage] = []
-    if status is PullStatus.FOUND:
-        found, damaged = pulled_messages(
-            command.body, queue, offset, reply.next_begin_offset, ReceivedMessage
-        )
-        if namespace:
-            for message in found:
-                message.topic = unwrap(namespace, message.topic)
-            damaged = [replace(one, queue=unwrapped(namespace, one.queue)) for one in damaged]
-        for message in found:
-            if subscription.wants(message):
-                message.broker_name = queue.broker_name
-                messages.append(message)
-        if not messages:
-            status = PullStatus.NO_MATCHED_MESSAGE  # the broker compares hashes of tags only
-    return PullResult(
-        *(
-            status,
-            messages,
-            reply.next_begin_offset,
-            reply.min_offset,
-            reply.max_offset,
-            damaged,
-            reply.suggest_which_broker_id,
-        )
-    )
 
 
-# --- From a pull's answer to messages. One rule: a damaged message is never handed over, and is told
-# of where it was.
-#
-# The check is ``turbopump.message.pulled``: bodyCRC, and the CRC over the whole entry where the
+def wanted_messages(
+    answer: PullAnswer[ReceivedMessage], subscription: Subscription, namespace: str | None
+) -> list[ReceivedMessage]:
+    """Those that are wanted (a broker compares hashes of tags only), with topics as users know
+    them."""
+    messages = [message for message in answer.messages if subscription.wants(message)]
+    if namespace:
+        for message in messages:
+            message.topic = unwrap(namespace, message.topic)
+    return messages
+
+
+# --- From a pull's answer to messages. One rule: a damaged message is never handed over, and its
+# offset is reported. The check is ``turbopump.message.pulled``: bodyCRC, and the CRC over the whole entry where the
 # broker stored one.
-
-log = logging.getLogger(__name__)
-
-MessageT = TypeVar("MessageT", bound=ReceivedMessage)
 
 
 class DamagedMessage(msgspec.Struct, frozen=True):
@@ -176,15 +177,12 @@ def pulled_messages(
     if at == len(body):
         return messages, damaged
 
-    def tell(said: int, fault: str) -> None:
+    def note(said: int, fault: str) -> None:
         expected = messages[-1].queue_offset + 1 if messages else offset
-        place = said if expected <= said < next_offset else expected
-        damaged.append(DamagedMessage(queue, place, fault))
+        at = said if expected <= said < next_offset else expected
+        damaged.append(DamagedMessage(queue, at, fault))
 
-    def on_damage(entry: DamagedEntry) -> None:
-        tell(entry.queue_offset, entry.fault)
-
-    for entry in good_entries(body[at:], on_damage):
+    for entry in good_entries(body[at:], lambda entry: note(entry.queue_offset, entry.fault)):
         try:
             for one in messages_of(entry):
                 message = decode_entry(one, check_crc=False, message_type=message_type)
@@ -192,45 +190,34 @@ def pulled_messages(
                 if one is entry or message.queue_offset >= offset:
                     messages.append(message)
         except StoredMessageError as error:
-            tell(int.from_bytes(entry[20:28], signed=True), str(error))
+            note(int.from_bytes(entry[20:28], signed=True), str(error))
     return messages, damaged
 
 
-def tell_of(damaged: Sequence[DamagedMessage]) -> None:
+def log_damaged(damaged: Sequence[DamagedMessage]) -> None:
     """One line for each message that is left out."""
     for one in damaged:
         log.error(
             "damaged message not handed over topic=%s broker=%s queue=%d offset=%d cause=%s",
-            *(
-                one.queue.topic,
-                one.queue.broker_name,
-                one.queue.queue_id,
-                one.queue_offset,
-                one.fault,
-            ),
+            one.queue.topic,
+            one.queue.broker_name,
+            one.queue.queue_id,
+            one.queue_offset,
+            one.fault,
         )
 
 
-# --- What is at a place of a queue now: one pull for somebody who belongs to no group.
-#
-# One rule: it waits for nothing and leaves no trace on the broker. It must not know who asks.
+# --- One pull for somebody who belongs to no group: it waits for nothing and leaves no trace on the
+# broker.
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group that every broker has for tools; Apache's mqadmin reads under its name."""
 TIMEOUT_S: Final = 10.0
-_OUTCOMES: Final = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-    }
-)
 
 
 async def pull_now(
     instance: ClientInstance, queue: MessageQueue, offset: int, count: int
-) -> tuple[list[ReceivedMessage], PullMessageReply]:
+) -> tuple[Sequence[ReceivedMessage], PullMessageReply]:
     """The good messages from ``offset`` on, if any (a broker gives 32 at most by default), and the
     reply, which says where to go on and what offsets the queue has. Raises a RemotingError."""
     address = (await instance.routes.get(queue.topic)).readable_address(queue.broker_name)
@@ -239,33 +226,12 @@ async def pull_now(
             f"topic {queue.topic!r} has no queue on a broker {queue.broker_name!r}; its queues: "
             "turbopump topic route"
         )
-    request = PullMessage(
-        consumer_group=TOOLS_GROUP,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_msg_nums=count,
-        sys_flag=PullSysFlag.SUBSCRIPTION,
-        subscription="*",
-        expression_type="TAG",
-    )
-    answer = await instance.remoting.exchange(address, request, timeout=TIMEOUT_S)
-    if answer.code not in _OUTCOMES:
-        raise ResponseError(answer.code, answer.remark, request="PullMessage", address=address)
-    reply = answer.header(PullMessageReply)
-    if answer.code != ResponseCode.SUCCESS:
-        return [], reply
-    messages, _ = pulled_messages(
-        answer.body, queue, offset, reply.next_begin_offset, ReceivedMessage
-    )
-    for message in messages:
-        message.broker_name = queue.broker_name
-    return messages, reply
+    request = pull_request(TOOLS_GROUP, tag_subscription(queue.topic, ALL, 0), queue, offset, count)
+    answer = await pull(instance, address, request, queue, ReceivedMessage, TIMEOUT_S)
+    return answer.messages, answer.reply
 
 
-# --- What brokers found, put together: checked, compared with what was asked, and in order. It must
-# not know how they were asked.
-
+# --- What brokers found, put together: checked, compared with what was asked, and in order.
 
 Time = int | datetime
 """ms since 1970 UTC, or a datetime."""
@@ -300,24 +266,19 @@ def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedM
     """The messages in a broker's answer; those that are damaged are logged and left out."""
     messages = []
 
-    def on_damage(entry: DamagedEntry) -> None:
+    def report(fault: object) -> None:
         log.error(
             "damaged message not handed over broker=%s address=%s cause=%s",
             broker_name,
             address,
-            entry.fault,
+            fault,
         )
 
-    for entry in good_entries(body, on_damage):
+    for entry in good_entries(body, lambda damaged: report(damaged.fault)):
         try:
             message = decode_entry(entry, check_crc=False)
         except StoredMessageError as error:
-            log.error(
-                "damaged message not handed over broker=%s address=%s cause=%s",
-                broker_name,
-                address,
-                error,
-            )
+            report(error)
             continue
         message.broker_name = broker_name
         messages.append(message)
@@ -339,12 +300,7 @@ def is_meant(message: ReceivedMessage, request: QueryMessage, begin_ms: int) -> 
 def in_order(messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
     """By store time, oldest first."""
     return sorted(
-        messages,
-        key=lambda message: (
-            message.store_timestamp,
-            message.broker_name,
-            message.commit_log_offset,
-        ),
+        messages, key=lambda one: (one.store_timestamp, one.broker_name, one.commit_log_offset)
     )
 
 

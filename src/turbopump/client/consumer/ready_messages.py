@@ -38,8 +38,6 @@ class Ready(ABC, Generic[HandedT]):
         self._ready: deque[Delivery] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self.paused = False
-        self._open = asyncio.Event()
-        self._open.set()
         self._closed = False
         self._waking = 0
         self._listener: Callable[[], None] | None = None
@@ -79,19 +77,13 @@ class Ready(ABC, Generic[HandedT]):
     def pause(self) -> None:
         """Nobody gets anything until ``resume``; what comes is kept."""
         self.paused = True
-        self._open.clear()
 
     def resume(self) -> None:
         """Go on."""
         self.paused = False
-        self._open.set()
         self._wake(len(self._ready))
         if self._listener is not None:
             self._listener()
-
-    async def not_paused(self) -> None:
-        """Wait while it is paused."""
-        await self._open.wait()
 
     def close(self) -> None:
         """Nobody gets anything any more."""

@@ -34,6 +34,7 @@ from turbopump.client.consumer.offsets import (
 from turbopump.client.consumer.operated_consumers import OperatedPush
 from turbopump.client.consumer.ordered import InOrder
 from turbopump.client.consumer.process_queue import PullLimits
+from turbopump.client.consumer.queue_loop import Membership
 from turbopump.client.consumer.ready_messages import ReadyBatches, ReadyMessages
 from turbopump.client.consumer.rebalance import Balancer, Change
 from turbopump.client.consumer.send_back import SendBack
@@ -116,28 +117,20 @@ class RunningPush:
             )
         else:
             self._backs = SendBack(instance, group, settings.max_reconsume_times, namespace)
+        shared = Membership(
+            instance,
+            group,
+            subscriptions,
+            self.ready,
+            self._backs,
+            self.consumption,
+            settings.order,
+            namespace,
+        )
         self.assignment = Assignment(
-            *(
-                instance,
-                group,
-                subscriptions,
-                settings.consume_from,
-                self.ready,
-                self._offsets,
-                self._backs,
-            ),
-            order=settings.order,
-            namespace=namespace,
-            consumption=self.consumption,
-            limits=settings.limits,
-            batch=settings.batch,
+            shared, settings.consume_from, self._offsets, settings.limits, settings.batch
         )
-        self.pops = PopAssignment(
-            *(instance, group, subscriptions, settings.consume_from, self.ready, settings.pop),
-            *(self._backs, self.consumption),
-            order=settings.order,
-            namespace=namespace,
-        )
+        self.pops = PopAssignment(shared, settings.consume_from, settings.pop)
         self.balancer = Balancer(
             *(
                 instance,
@@ -149,9 +142,7 @@ class RunningPush:
             apply=self.assignment.apply,
         )
         if settings.asks_brokers:
-            division = BrokerDivision(
-                instance, group, subscriptions, self.assignment, self.pops, self.balancer.divide
-            )
+            division = BrokerDivision(shared, self.assignment, self.pops, self.balancer.divide)
             self.balancer.leave_to(division.look)
         self.handlers = self._handlers(settings, concurrency)
         member.operated = OperatedPush(
@@ -163,7 +154,7 @@ class RunningPush:
         )
         member.on_group_change = self._group_changed
         member.on_route_change = self._route_changed
-        member.on_disconnect = self._disconnected
+        member.on_disconnect = self.assignment.told_nothing
 
     def _handlers(
         self, settings: PushSettings, concurrency: int
@@ -227,14 +218,24 @@ class RunningPush:
         waited for."""
         for name in (topic, pop_retry_topic(topic, self.member.group)):
             if name in self._subscriptions:
-                self.assignment.stop_pulling(name)
+                self.assignment.stop(name)
                 del self._subscriptions[name]
-                await self.pops.apply(Change((), list(self.pops.of_topic(name))))
-                await self.assignment.apply(Change((), list(self.assignment.of_topic(name))))
+                await self.pops.apply(Change((), self.pops.of_topic(name)))
+                await self.assignment.apply(Change((), self.assignment.of_topic(name)))
 
     def is_handling(self, task: asyncio.Task[Any] | None, thread: int | None) -> bool:
         """Whether this task, or this thread, is one that calls the handler."""
         return self.handlers is not None and task is not None and self.handlers.has(task, thread)
+
+    def pause(self) -> None:
+        """Hand out no message and read none until ``resume``."""
+        self.ready.pause()
+
+    def resume(self) -> None:
+        """Go on."""
+        self.ready.resume()
+        self.assignment.look()
+        self.pops.look()
 
     async def close(self, timeout: float) -> None:
         """Stop pulling, let running handlers finish (``timeout`` seconds at most), commit, leave
@@ -248,8 +249,8 @@ class RunningPush:
             self.closed.set()
 
     async def _finish(self, timeout: float) -> None:
-        self.assignment.stop_pulling()
-        self.pops.stop_popping()
+        self.assignment.stop()
+        self.pops.stop()
         self.ready.close()
         if self.handlers is not None:
             await self.handlers.stop(timeout)
@@ -276,17 +277,6 @@ class RunningPush:
     def _route_changed(self, route: TopicRoute) -> None:
         if route.topic in self._subscriptions:
             self.balancer.wake()
-
-    def _disconnected(self, address: str) -> None:
-        """A broker that was killed may have lost the last seconds of offsets: tell it again."""
-        address_of = self.instance.routes.address_of
-        self.assignment.told_nothing(
-            [
-                queue
-                for queue in self.assignment.queues
-                if address_of(queue.broker_name, topic=queue.topic) == address
-            ]
-        )
 
 
 # --- Messages whose handlers do not come back: after a while each is given back to its broker, so that

@@ -1,0 +1,248 @@
+"""Reading one queue again and again: the loop that pulls and pops share, and how one pull of it goes
+(how one pop goes: ``popped_queue.py``).
+
+One rule: it never gives up. Whatever a broker or the network does, it waits a moment and reads
+again from the same offset, until it is told to stop. It must not know why the queue is ours, or who
+gets its messages. Source: apache/rocketmq ``DefaultMQPushConsumerImpl.pullMessage``,
+``popMessage``, ``DefaultLitePullConsumerImpl.PullTaskImpl``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import ClassVar, Final, Generic, TypeVar
+
+from turbopump.client.consumer.ordered import InOrder
+from turbopump.client.consumer.pull import PullAnswer, PullStatus, log_damaged, pull
+from turbopump.client.consumer.ready_messages import AnyReady
+from turbopump.client.consumer.send_back import SendBack
+from turbopump.client.consumer.statistics import Consumption
+from turbopump.client.consumer.subscription import Subscription
+from turbopump.client.instance import ClientInstance
+from turbopump.errors import (
+    CallTimeoutError,
+    ConnectError,
+    ProtocolError,
+    RemotingError,
+    ResponseError,
+    RouteNotFoundError,
+    StoredMessageError,
+)
+from turbopump.message.message import MessageQueue, ReceivedMessage
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.namesrv import MASTER_ID
+from turbopump.protocol.requests.pull import PullMessage
+
+log = logging.getLogger(__name__)
+
+PULL_TIMEOUT_S: Final = 30.0
+"""For the answer to a pull, with the time that the broker may hold it."""
+ERROR_PAUSE_S: Final = 1.0
+FLOW_CONTROL_PAUSE_S: Final = 0.02
+HASTE_S: Final = 0.01
+"""An empty answer that came faster than this was not held by the broker; the next request waits a
+little."""
+
+_UNKNOWN_TO_BROKER: Final = (
+    ResponseCode.SUBSCRIPTION_NOT_EXIST,
+    ResponseCode.SUBSCRIPTION_NOT_LATEST,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Membership:
+    """What the queues of one push consumer share. ``subscriptions`` by topic, as they are at any
+    time. ``backs`` None: it is broadcast. ``order`` None: not in order. ``consumption`` notes what
+    is read and what ends. ``namespace``: users get messages with topics without it."""
+
+    instance: ClientInstance
+    group: str
+    subscriptions: MutableMapping[str, Subscription]
+    ready: AnyReady
+    backs: SendBack | None
+    consumption: Consumption
+    order: InOrder | None
+    namespace: str | None
+
+
+class QueueLoop(ABC):
+    """Reads ``queue`` in a task of its own, from ``start`` to ``stop``."""
+
+    verb: ClassVar[str]
+    """How it reads, for the log."""
+
+    def __init__(self, instance: ClientInstance, queue: MessageQueue) -> None:
+        self.queue = queue
+        self._instance = instance
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+        """Done when there is room; None: nobody waits for it."""
+        self._fault: str | None = None
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._task = self._instance.spawn(self._read_for_ever(), name=f"{self.verb} {self.queue}")
+
+    def stop(self) -> None:
+        """Read no more; what is in somebody's hands may still be settled."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def look(self) -> None:
+        """There may be room again."""
+        if self._room is not None and not self._room.done() and self._has_room():
+            self._room.set_result(None)
+
+    async def _read_for_ever(self) -> None:
+        while not self._ended:
+            if not self._has_room():
+                await self._wait_for_room()
+                continue
+            try:
+                pause = await self._read()
+                if self._fault is not None:
+                    log.info("%s works again %s", self.verb, self._where)
+                    self._fault = None
+            except ResponseError as error:
+                pause = self._refused(error)
+            except (RemotingError, ProtocolError, RouteNotFoundError) as error:
+                pause = self._failed(error)
+            if pause and not self._ended:
+                await asyncio.sleep(pause)
+
+    async def _wait_for_room(self) -> None:
+        room = self._room = self._loop.create_future()
+        try:
+            await room
+        finally:
+            if self._room is room:
+                self._room = None
+
+    def _refused(self, error: ResponseError) -> float:
+        """How long to wait then."""
+        return (
+            FLOW_CONTROL_PAUSE_S if error.code == ResponseCode.FLOW_CONTROL else self._failed(error)
+        )
+
+    def _failed(self, error: Exception) -> float:
+        """How long to wait then."""
+        if self._fault is None:  # one line when it begins and one when it ends
+            log.warning("%s failed, goes on trying %s cause=%s", self.verb, self._where, error)
+        self._fault = str(error)
+        return ERROR_PAUSE_S
+
+    @property
+    def _ended(self) -> bool:
+        """Whether it is not to be read any more."""
+        return False
+
+    @property
+    @abstractmethod
+    def _where(self) -> str:
+        """What a line of the log says of it."""
+
+    @abstractmethod
+    def _has_room(self) -> bool:
+        """Whether more is to be read now."""
+
+    @abstractmethod
+    async def _read(self) -> float:
+        """Read once; how long to wait before the next time."""
+
+
+MessageT = TypeVar("MessageT", bound=ReceivedMessage)
+
+
+class PullLoop(QueueLoop, Generic[MessageT]):
+    """Pulls by long polling, from the broker's member that the answer before has named."""
+
+    verb = "pull"
+
+    def __init__(
+        self, instance: ClientInstance, queue: MessageQueue, message_type: type[MessageT]
+    ) -> None:
+        super().__init__(instance, queue)
+        self._message_type = message_type
+        self._broker_id = MASTER_ID
+        self._pulled_at = 0.0
+        self._doubted: int | None = None
+        """The offset of a pull whose answer held a damaged message and that is made once more."""
+
+    @abstractmethod
+    def _request(self) -> PullMessage: ...
+
+    @abstractmethod
+    def _take(self, answer: PullAnswer[MessageT]) -> None:
+        """Hand on what came, and go on behind it."""
+
+    @abstractmethod
+    def _moved(self, offset: int) -> None:
+        """The broker has other offsets than we thought, or was told to reset ours: go on where it
+        says. RocketMQ: code 21, ``OFFSET_ILLEGAL``."""
+
+    def _address(self) -> str | None:
+        return self._instance.routes.address_of(
+            self.queue.broker_name, self._broker_id, topic=self.queue.topic
+        )
+
+    async def _introduced(self) -> str:
+        """The address of the broker to ask, which knows us then. Raises RemotingError."""
+        address = self._address()
+        if address is None:
+            raise ConnectError(f"no address is known for broker {self.queue.broker_name}")
+        await self._instance.introduced(address)
+        return address
+
+    async def _read(self) -> float:
+        address = await self._introduced()
+        request = self._request()
+        asked = self._pulled_at = self._loop.time()
+        try:
+            answer = await pull(
+                self._instance, address, request, self.queue, self._message_type, PULL_TIMEOUT_S
+            )
+        except CallTimeoutError:
+            await self._instance.abandon_if_silent(address, asked)
+            raise
+        offset, reply = request.queue_offset, answer.reply
+        if answer.status is PullStatus.OFFSET_ILLEGAL:
+            log.warning(
+                "offset outside of the queue queue=%s asked=%d first=%d end=%d goes_on_at=%d",
+                self.queue,
+                offset,
+                reply.min_offset,
+                reply.max_offset,
+                reply.next_begin_offset,
+            )
+            self._moved(reply.next_begin_offset)
+            return 0.0
+        self._broker_id = reply.suggest_which_broker_id
+        if answer.damaged and self._doubted != offset:
+            # if it was damaged on its way, it comes whole the next time
+            self._doubted = offset
+            damaged = answer.damaged[0]
+            raise StoredMessageError(
+                f"the message at offset {damaged.queue_offset} came damaged: {damaged.fault}"
+            )
+        log_damaged(answer.damaged)
+        self._take(answer)
+        moved_on = reply.next_begin_offset > offset
+        return 0.0 if moved_on or self._loop.time() - asked > HASTE_S else FLOW_CONTROL_PAUSE_S
+
+    def _refused(self, error: ResponseError) -> float:
+        if error.code == ResponseCode.SYSTEM_BUSY and "reading cold data" in str(error):
+            # an operator has slowed down the readers of a backlog (coldDataFlowControlEnable)
+            return ERROR_PAUSE_S
+        if error.code in _UNKNOWN_TO_BROKER and (address := self._address()) is not None:
+            self._instance.forget_introduction(address)
+        return super()._refused(error)
+
+    def _failed(self, error: Exception) -> float:
+        self._broker_id = MASTER_ID
+        return super()._failed(error)

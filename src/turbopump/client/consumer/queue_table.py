@@ -1,0 +1,194 @@
+"""The queues that are ours at the moment, by what reads each; of those that are pulled, what is
+committed.
+
+One rule: an offset that a broker has is not committed again, and what it could not be told is told
+with the next commit. It must not know how queues are divided, or who gets their messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, MutableMapping
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from turbopump.client.consumer.offsets import LocalOffsets, OffsetStore
+from turbopump.client.consumer.rebalance import Change
+from turbopump.client.consumer.subscription import Subscription
+from turbopump.client.instance import ClientInstance
+from turbopump.errors import RemotingError
+from turbopump.message.message import MessageQueue
+from turbopump.protocol.requests.consumers import ProcessQueueInfo
+
+log = logging.getLogger(__name__)
+
+COMMIT_INTERVAL_S: Final = 5.0
+
+
+class ReadQueue(Protocol):
+    """What reads a queue."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def look(self) -> None: ...
+
+    def info(self) -> Any: ...
+
+
+QueueT = TypeVar("QueueT", bound=ReadQueue)
+
+
+class QueueTable(ABC, Generic[QueueT]):
+    """``subscriptions`` by topic, as they are at any time."""
+
+    def __init__(
+        self, instance: ClientInstance, group: str, subscriptions: MutableMapping[str, Subscription]
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._subscriptions = subscriptions
+        self._queues: dict[MessageQueue, QueueT] = {}
+        self._closing = False
+
+    @property
+    def queues(self) -> Collection[MessageQueue]:
+        """Our queues."""
+        return self._queues.keys()
+
+    def of_topic(self, topic: str) -> list[MessageQueue]:
+        """Our queues of one topic."""
+        return [queue for queue in self._queues if queue.topic == topic]
+
+    def infos(self) -> dict[MessageQueue, Any]:
+        """Each queue as an operator sees it."""
+        return {queue: one.info() for queue, one in self._queues.items()}
+
+    @abstractmethod
+    async def apply(self, change: Change) -> bool:
+        """Make a change real; False if a gained queue could not be begun yet."""
+
+    def stop(self, topic: str | None = None) -> None:
+        """Nothing new comes, of ``topic`` or at all; what is in hand may still be settled."""
+        self._closing = self._closing or topic is None
+        for queue, one in self._queues.items():
+            if topic in (None, queue.topic):
+                one.stop()
+
+    def look(self) -> None:
+        """There may be room again."""
+        for one in self._queues.values():
+            one.look()
+
+    def _may_begin(self, queue: MessageQueue) -> bool:
+        return (
+            queue not in self._queues and queue.topic in self._subscriptions and not self._closing
+        )
+
+
+class CommittedQueue(ReadQueue, Protocol):
+    """``queue`` is done up to ``done_offset`` (None: not known yet), which its broker was told if
+    it is ``sent_offset``; ``to_commit`` is what it is to be told, if anything."""
+
+    queue: MessageQueue
+    sent_offset: int | None
+
+    @property
+    def done_offset(self) -> int | None: ...
+
+    @property
+    def to_commit(self) -> int | None: ...
+
+    def info(self) -> ProcessQueueInfo: ...
+
+
+CommittedT = TypeVar("CommittedT", bound=CommittedQueue)
+
+
+class CommittedTable(QueueTable[CommittedT]):
+    """Queues whose offsets are committed to ``offsets``: every five seconds, and when asked to."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        subscriptions: MutableMapping[str, Subscription],
+        offsets: OffsetStore | LocalOffsets,
+    ) -> None:
+        super().__init__(instance, group, subscriptions)
+        self._offsets = offsets
+
+    def done_offsets(self) -> dict[MessageQueue, int]:
+        """Up to where each queue is done."""
+        return {
+            queue: offset
+            for queue, one in self._queues.items()
+            if (offset := one.done_offset) is not None
+        }
+
+    def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on there: what was read before counts no more, and a commit that is on its way is
+        followed by one of the new offset."""
+        for queue, offset in offsets.items():
+            one = self._queues.get(queue)
+            if one is not None:
+                log.info(
+                    "offset reset queue=%s group=%s from=%s to=%d",
+                    queue,
+                    self._group,
+                    one.done_offset,
+                    offset,
+                )
+                self._go_to(one, offset)
+        self._instance.spawn(self.commit(final=True), name="commit after a reset")
+
+    @abstractmethod
+    def _go_to(self, one: CommittedT, offset: int) -> None: ...
+
+    async def commit_for_ever(self) -> None:
+        """Every five seconds."""
+        while True:
+            await asyncio.sleep(COMMIT_INTERVAL_S)
+            await self.commit()
+
+    async def commit(self, *, final: bool = False) -> None:
+        """Tell what is to be told. ``final``: nobody will tell it again soon, so a broker that
+        cannot be told is worth a warning."""
+        await asyncio.gather(
+            *(self._commit(one, final=final) for one in list(self._queues.values()))
+        )
+        await self._offsets.flush(acknowledged=final)
+
+    def told_nothing(self, address: str) -> None:
+        """The broker there may have forgotten what it was told: tell it again."""
+        address_of = self._instance.routes.address_of
+        told = [
+            queue
+            for queue in self._queues
+            if address_of(queue.broker_name, topic=queue.topic) == address
+        ]
+        for queue in told:
+            self._queues[queue].sent_offset = None
+        self._offsets.told_nothing(told)
+
+    async def _commit(self, one: CommittedT, *, final: bool) -> None:
+        try:
+            await self._commit_or_raise(one)
+        except RemotingError as error:
+            # Every 5 s while a broker is away, and the pull has said so already: only the last one,
+            # at a close, is news.
+            log.log(
+                logging.WARNING if final else logging.DEBUG,
+                "offset not committed queue=%s offset=%s cause=%s",
+                one.queue,
+                one.done_offset,
+                error,
+            )
+
+    async def _commit_or_raise(self, one: CommittedT) -> None:
+        offset = one.to_commit
+        if offset is not None and offset != one.sent_offset:
+            await self._offsets.commit(one.queue, offset)
+            one.sent_offset = offset
