@@ -155,7 +155,7 @@ class World:
         """By kill -9: its kernel closes the connections, and so the broker notices."""
         member = self.members.get(host)
         running = member._life.running if member is not None else None
-        for assigned in running.assignment._assigned.values() if running is not None else ():
+        for assigned in running.assignment._queues.values() if running is not None else ():
             self.lost(assigned.queue, assigned._process_queue.next_offset)
         process = self.simulation.process(host)
         for number, begun in self._begun.items():
