@@ -3,9 +3,8 @@ Values in, a value out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.routes import TopicRoute
@@ -74,21 +73,16 @@ def heartbeat_data(client_id: str, members: Iterable[Member]) -> HeartbeatData:
     )
 
 
-# --- What a consumer can be asked and told by an operator. It must not know requests
-# (``operator_requests.py``).
+@dataclass(frozen=True, slots=True)
+class Operated:
+    """What an operator can ask of a consumer and tell it; queues by the names that brokers know.
 
+    ``done_offsets``: up to where each of its queues is done. ``reset``: go on there, those that are
+    ours, and tell the broker. ``running_info``: settings and queues. ``consume_directly``: handle
+    this message now.
+    """
 
-class Operated(Protocol):
-    """A consumer as an operator meets it; queues by the names that brokers know."""
-
-    def places(self) -> Mapping[MessageQueue, int]:
-        """Up to where each of its queues is done."""
-
-    def reset(self, places: Mapping[MessageQueue, int]) -> None:
-        """Go on there, those that are ours, and tell the broker."""
-
-    def running_info(self) -> ConsumerRunningInfo:
-        """Settings and queues."""
-
-    async def consume_directly(self, message: Delivery) -> ConsumeMessageDirectlyResult:
-        """Handle this message now."""
+    done_offsets: Callable[[], Mapping[MessageQueue, int]]
+    reset: Callable[[Mapping[MessageQueue, int]], None]
+    running_info: Callable[[], ConsumerRunningInfo]
+    consume_directly: Callable[[Delivery], Awaitable[ConsumeMessageDirectlyResult]]

@@ -17,8 +17,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from turbopump.client.allocation import Strategy, strategy_of
+from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
-from turbopump.client.consumer.operated_consumers import OperatedLitePull
+from turbopump.client.consumer.operated_consumers import without_handler
 from turbopump.client.consumer.prefetching import Limits, PrefetchedQueue, Prefetching
 from turbopump.client.consumer.pull import PULL_BATCH, Time, as_ms
 from turbopump.client.consumer.rebalance import Balancer, Change, QueueListener, QueueListeners
@@ -32,11 +33,12 @@ from turbopump.client.consumer.subscription import (
     topic_subscription,
 )
 from turbopump.client.environment import environment_of, name_server_addresses
-from turbopump.client.heartbeat import Member
+from turbopump.client.heartbeat import Member, Operated
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext, Lifecycle
 from turbopump.client.namespace import unwrapped, wrap, wrapped
+from turbopump.client.operator_requests import running_info
 from turbopump.client.producer import Producer
 from turbopump.client.routes import TopicRoute
 from turbopump.client.setting_rules import check, group_in
@@ -51,6 +53,7 @@ from turbopump.protocol.requests.clients import (
     ConsumeType,
     MessageModel,
 )
+from turbopump.protocol.requests.consumers import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 
 POLL_TIMEOUT_S: Final = 5.0
 POLL_BATCH: Final = 32
@@ -286,15 +289,13 @@ class LitePullConsumer(InContext):
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go to the oldest message that is kept. Raises ConfigError if the queue is not ours."""
-        self._ours(queue)
-        first = await self._life.ready().offsets.min_offset(wrapped(self._namespace, queue))
-        self._ours(queue).seek(first)
+        offsets, wire = self._life.ready().offsets, self._ours(queue).queue
+        self._ours(queue).seek(await offsets.min_offset(wire))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Go behind the newest message. Raises ConfigError if the queue is not ours."""
-        self._ours(queue)
-        end = await self._life.ready().offsets.max_offset(wrapped(self._namespace, queue))
-        self._ours(queue).seek(end)
+        offsets, wire = self._life.ready().offsets, self._ours(queue).queue
+        self._ours(queue).seek(await offsets.max_offset(wire))
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
         """Give nothing of these queues until ``resume``; what was pulled ahead is kept. Raises
@@ -466,11 +467,12 @@ class RunningLitePull:
         self._listeners = listeners
         self._tracing = tracing
         self._tasks: list[asyncio.Task[None]] = []
-        member.operated = OperatedLitePull(
-            self.prefetching,
-            member.consumer,
-            instance.routes.name_servers,
-            instance.environment.clock,
+        self._started_ms = instance.environment.clock.now_ms()
+        member.operated = Operated(
+            self.prefetching.done_offsets,
+            self.prefetching.reset,
+            self._running_info,
+            self._consume_directly,
         )
         member.on_group_change = self._group_changed
         member.on_route_change = self._route_changed
@@ -517,6 +519,23 @@ class RunningLitePull:
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(self.instance.spawn(work, name=name))
+
+    # --- what an operator asks
+
+    def _running_info(self) -> ConsumerRunningInfo:
+        assert self.member.consumer is not None
+        return running_info(
+            self.instance.routes.name_servers,
+            self.member.consumer(),
+            self.prefetching.infos(),
+            concurrency=0,
+            ordered=False,
+            started_ms=self._started_ms,
+            statuses={},  # RocketMQ: a lite pull consumer keeps none
+        )
+
+    async def _consume_directly(self, _message: Delivery) -> ConsumeMessageDirectlyResult:
+        return without_handler("LitePullConsumer")
 
     # --- what it hears
     # ----------------------------------------------------------------------------------------------

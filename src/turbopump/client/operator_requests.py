@@ -65,9 +65,9 @@ def add_operator_requests(router: Router, members: Callable[[], Sequence[Member]
         consumer = find(request.group)
         if isinstance(consumer, Response):
             return consumer
-        places = _body(context).offset_table
+        offsets = _body(context).offset_table
         consumer.reset(
-            {queue: place for queue, place in places.items() if queue.topic == request.topic}
+            {queue: offset for queue, offset in offsets.items() if queue.topic == request.topic}
         )
         return Response()
 
@@ -75,12 +75,12 @@ def add_operator_requests(router: Router, members: Callable[[], Sequence[Member]
         consumer = find(request.group)
         if isinstance(consumer, Response):
             return consumer
-        places = {
-            queue: place
-            for queue, place in consumer.places().items()
+        offsets = {
+            queue: offset
+            for queue, offset in consumer.done_offsets().items()
             if queue.topic == request.topic
         }
-        return Response(body=fastjson.encode(GetConsumerStatusBody(message_queue_table=places)))
+        return Response(body=fastjson.encode(GetConsumerStatusBody(message_queue_table=offsets)))
 
     def running(request: GetConsumerRunningInfo, _context: RequestContext) -> Response:
         consumer = find(request.consumer_group)

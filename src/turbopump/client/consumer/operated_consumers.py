@@ -1,124 +1,18 @@
-"""The push and the lite pull consumer in the hands of an operator: ``Operated``, by what they are
-made of. It must not know requests."""
+"""What an operator does with a consumer: one message is given to its handler.
+
+One rule: the message counts for no offset and comes from no queue of ours; what the handler says is
+told to whoever asked. Source: apache/rocketmq
+``ConsumeMessageConcurrentlyService.consumeMessageDirectly``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from traceback import format_exception_only
 
-from turbopump.client.consumer.assignment import Assignment, PopAssignment
 from turbopump.client.consumer.delivery import Delivery, is_retry
-from turbopump.client.consumer.handling import HandlerPool, HandlerThreads
-from turbopump.client.consumer.prefetching import Prefetching
-from turbopump.client.consumer.statistics import Consumption
-from turbopump.client.namespace import unwrap
-from turbopump.client.operator_requests import running_info
 from turbopump.clock import Clock
-from turbopump.message.message import MessageQueue
-from turbopump.message.properties import RETRY_TOPIC
-from turbopump.protocol.requests.clients import ConsumerData
-from turbopump.protocol.requests.consumers import (
-    ConsumeMessageDirectlyResult,
-    ConsumeResult,
-    ConsumerRunningInfo,
-)
-
-
-class OperatedPush:
-    """``handlers`` None: its user takes messages himself, and none can be given to it."""
-
-    def __init__(
-        self,
-        assignment: Assignment,
-        pops: PopAssignment,
-        data: Callable[[], ConsumerData],
-        handlers: HandlerPool | HandlerThreads | None,
-        consumption: Consumption,
-        name_servers: Sequence[str],
-        clock: Clock,
-        *,
-        concurrency: int,
-        ordered: bool,
-        namespace: str | None,
-    ) -> None:
-        self._assignment = assignment
-        self._pops = pops
-        self._data = data
-        self._handlers = handlers
-        self._consumption = consumption
-        self._name_servers = name_servers
-        self._clock = clock
-        self._started_ms = clock.now_ms()
-        self._concurrency = concurrency
-        self._ordered = ordered
-        self._namespace = namespace
-
-    def places(self) -> Mapping[MessageQueue, int]:
-        return self._assignment.done_offsets()
-
-    def reset(self, places: Mapping[MessageQueue, int]) -> None:
-        self._assignment.reset(places)
-
-    def running_info(self) -> ConsumerRunningInfo:
-        return running_info(
-            *(self._name_servers, self._data(), self._assignment.infos()),
-            concurrency=self._handlers.concurrency
-            if self._handlers is not None
-            else self._concurrency,
-            ordered=self._ordered,
-            started_ms=self._started_ms,
-            statuses=self._consumption.statuses(),
-            popped=self._pops.infos(),
-        )
-
-    async def consume_directly(self, message: Delivery) -> ConsumeMessageDirectlyResult:
-        if self._handlers is None:
-            return without_handler("PushConsumer")
-        message.topic = unwrap(self._namespace, message.properties.get(RETRY_TOPIC, message.topic))
-        return await consume_directly(
-            message, self._handlers.call, self._clock, ordered=self._ordered
-        )
-
-
-class OperatedLitePull:
-    """Its user polls: no message can be given to it."""
-
-    def __init__(
-        self,
-        prefetching: Prefetching,
-        data: Callable[[], ConsumerData],
-        name_servers: Sequence[str],
-        clock: Clock,
-    ) -> None:
-        self._prefetching = prefetching
-        self._data = data
-        self._name_servers = name_servers
-        self._started_ms = clock.now_ms()
-
-    def places(self) -> Mapping[MessageQueue, int]:
-        return self._prefetching.done_offsets()
-
-    def reset(self, places: Mapping[MessageQueue, int]) -> None:
-        self._prefetching.reset(places)
-
-    def running_info(self) -> ConsumerRunningInfo:
-        return running_info(
-            *(self._name_servers, self._data(), self._prefetching.infos()),
-            concurrency=0,
-            ordered=False,
-            started_ms=self._started_ms,
-            statuses={},  # RocketMQ: a lite pull consumer keeps none
-        )
-
-    async def consume_directly(self, message: Delivery) -> ConsumeMessageDirectlyResult:
-        return without_handler("LitePullConsumer")
-
-
-# --- One message, given to a consumer's handler by an operator: what the handler makes of it, and
-# nothing else.
-#
-# One rule: it counts for no offset and comes from no queue of ours; what the handler says is told to
-# whoever asked. Source: apache/rocketmq ``ConsumeMessageConcurrentlyService.consumeMessageDirectly``.
+from turbopump.protocol.requests.consumers import ConsumeMessageDirectlyResult, ConsumeResult
 
 
 class _Nobody:

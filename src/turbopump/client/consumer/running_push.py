@@ -19,6 +19,7 @@ from turbopump.client.allocation import Strategy
 from turbopump.client.consumer.assignment import Assignment, BrokerDivision, PopAssignment
 from turbopump.client.consumer.delivery import (
     BatchHandler,
+    Delivery,
     Handled,
     LateHandlerError,
     called_with_lists,
@@ -31,7 +32,7 @@ from turbopump.client.consumer.offsets import (
     OffsetStore,
     default_directory,
 )
-from turbopump.client.consumer.operated_consumers import OperatedPush
+from turbopump.client.consumer.operated_consumers import consume_directly, without_handler
 from turbopump.client.consumer.ordered import InOrder
 from turbopump.client.consumer.process_queue import PullLimits
 from turbopump.client.consumer.queue_loop import Membership
@@ -41,14 +42,18 @@ from turbopump.client.consumer.send_back import SendBack
 from turbopump.client.consumer.settings import PopSettings
 from turbopump.client.consumer.statistics import Consumption
 from turbopump.client.consumer.subscription import Subscription
-from turbopump.client.heartbeat import Member
+from turbopump.client.heartbeat import Member, Operated
 from turbopump.client.instance import ClientInstance
+from turbopump.client.namespace import unwrap
+from turbopump.client.operator_requests import running_info
 from turbopump.client.routes import TopicRoute
 from turbopump.client.tracing import Tracing
 from turbopump.client.user_function import is_coroutine_function
 from turbopump.errors import NotStartedError
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.message import MessageQueue
+from turbopump.message.properties import RETRY_TOPIC
+from turbopump.protocol.requests.consumers import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from turbopump.store.disk import Disk
 
 
@@ -145,12 +150,14 @@ class RunningPush:
             division = BrokerDivision(shared, self.assignment, self.pops, self.balancer.divide)
             self.balancer.leave_to(division.look)
         self.handlers = self._handlers(settings, concurrency)
-        member.operated = OperatedPush(
-            *(self.assignment, self.pops, member.consumer, self.handlers, self.consumption),
-            *(instance.routes.name_servers, instance.environment.clock),
-            concurrency=concurrency,
-            ordered=settings.order is not None,
-            namespace=namespace,
+        self._concurrency = concurrency
+        self._started_ms = instance.environment.clock.now_ms()
+        self._namespace = namespace
+        member.operated = Operated(
+            self.assignment.done_offsets,
+            self.assignment.reset,
+            self._running_info,
+            self._consume_directly,
         )
         member.on_group_change = self._group_changed
         member.on_route_change = self._route_changed
@@ -263,6 +270,28 @@ class RunningPush:
             await self._offsets.close()
         if self._tracing is not None:
             await self._tracing.close()
+
+    # --- what an operator asks
+
+    def _running_info(self) -> ConsumerRunningInfo:
+        assert self.member.consumer is not None
+        return running_info(
+            self.instance.routes.name_servers,
+            self.member.consumer(),
+            self.assignment.infos(),
+            concurrency=self._concurrency if self.handlers is None else self.handlers.concurrency,
+            ordered=self._ordered,
+            started_ms=self._started_ms,
+            statuses=self.consumption.statuses(),
+            popped=self.pops.infos(),
+        )
+
+    async def _consume_directly(self, message: Delivery) -> ConsumeMessageDirectlyResult:
+        if self.handlers is None:
+            return without_handler("PushConsumer")
+        message.topic = unwrap(self._namespace, message.properties.get(RETRY_TOPIC, message.topic))
+        clock = self.instance.environment.clock
+        return await consume_directly(message, self.handlers.call, clock, ordered=self._ordered)
 
     # --- what it hears
     # ----------------------------------------------------------------------------------------------
