@@ -124,7 +124,6 @@ class LitePullConsumer(InContext):
         self._life: Lifecycle[RunningLitePull] = Lifecycle("LitePullConsumer")
 
     # --- life
-    # ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Join the group and begin to pull ahead; what is subscribed or assigned later is read from
@@ -177,7 +176,6 @@ class LitePullConsumer(InContext):
         return self._life.ready().instance.client_id
 
     # --- what it reads
-    # ----------------------------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, tags: str | Sql = ALL) -> None:
         """Read this consumer's share of ``topic`` too (or with other tags); before ``start`` or
@@ -256,7 +254,6 @@ class LitePullConsumer(InContext):
         await self._listeners.add(wrap(self._namespace, topic), listener)
 
     # --- reading
-    # ----------------------------------------------------------------------------------------------
 
     async def poll(
         self, timeout: float = POLL_TIMEOUT_S, *, max_messages: int = POLL_BATCH
@@ -315,7 +312,6 @@ class LitePullConsumer(InContext):
         return self._ours(queue).position
 
     # --- offsets
-    # ----------------------------------------------------------------------------------------------
 
     async def commit(
         self, offsets: Mapping[MessageQueue, int] | None = None, *, acknowledged: bool = True
@@ -361,7 +357,6 @@ class LitePullConsumer(InContext):
         )
 
     # --- inside
-    # ----------------------------------------------------------------------------------------------
 
     def _ours(self, queue: MessageQueue) -> PrefetchedQueue:
         found = self._life.ready().prefetching.find(wrapped(self._namespace, queue))
@@ -479,7 +474,6 @@ class RunningLitePull:
         member.on_disconnect = self.prefetching.told_nothing
 
     # --- life
-    # ----------------------------------------------------------------------------------------------
 
     async def prepare(self, topics: Collection[str]) -> None:
         """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
@@ -538,7 +532,6 @@ class RunningLitePull:
         return without_handler("LitePullConsumer")
 
     # --- what it hears
-    # ----------------------------------------------------------------------------------------------
 
     def _group_changed(self) -> None:
         """Somebody may be about to take over queues of ours: what is done shall not be read

@@ -104,7 +104,6 @@ class MessageFinder(InContext):
         self._instance: ClientInstance | None = None
 
     # --- life
-    # ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Make ready; connections are opened by the first question. Nothing happens if it is
@@ -133,7 +132,6 @@ class MessageFinder(InContext):
         return list((await self._route(topic)).subscribe_queues)
 
     # --- one message
-    # ----------------------------------------------------------------------------------------------
 
     async def view(self, topic: str, msg_id: str) -> ReceivedMessage:
         """The message with this id, of either kind: the unique id that its producer gave it
@@ -199,7 +197,6 @@ class MessageFinder(InContext):
         return messages[0]
 
     # --- several
-    # ----------------------------------------------------------------------------------------------
 
     async def by_key(
         self,
@@ -250,7 +247,6 @@ class MessageFinder(InContext):
         return FoundMessages(in_order(found.messages)[:max_messages], found.missing)
 
     # --- asking brokers
-    # ----------------------------------------------------------------------------------------------
 
     def _ready(self) -> ClientInstance:
         if self._instance is None:

@@ -96,7 +96,6 @@ class PullConsumer(InContext):
         self._offsets: OffsetStore | None = None
 
     # --- life
-    # ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Make ready; connections are opened by the first call. Nothing happens if it is started
@@ -119,7 +118,6 @@ class PullConsumer(InContext):
         return self._ready().client_id
 
     # --- reading
-    # ----------------------------------------------------------------------------------------------
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The readable queues of a topic, sorted; asked for anew each time."""
@@ -169,7 +167,6 @@ class PullConsumer(InContext):
         )
 
     # --- offsets
-    # ----------------------------------------------------------------------------------------------
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The oldest message the queue has."""
@@ -207,7 +204,6 @@ class PullConsumer(InContext):
         await store.commit(queue, offset)
 
     # --- inside
-    # ----------------------------------------------------------------------------------------------
 
     def _ready(self) -> ClientInstance:
         if self._instance is None:

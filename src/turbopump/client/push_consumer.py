@@ -214,7 +214,6 @@ class PushConsumer(InContext):
         self._life: Lifecycle[RunningPush] = Lifecycle("PushConsumer")
 
     # --- what it consumes
-    # ----------------------------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, tags: str | Sql = ALL) -> None:
         """Consume ``topic`` too (or with other tags); may be called before ``start`` and after. All
@@ -265,7 +264,6 @@ class PushConsumer(InContext):
         return self._life.started().instance.client_id
 
     # --- life
-    # ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Join the group and begin to consume. Returns after the first look at who gets which
@@ -429,7 +427,6 @@ class PushConsumer(InContext):
         return running.messages
 
     # --- joining
-    # ----------------------------------------------------------------------------------------------
 
     def _subscribe(self, topic: str, tags: str | Sql) -> None:
         subscription = topic_subscription(
@@ -462,7 +459,6 @@ class PushConsumer(InContext):
         )
 
     # --- committing
-    # ----------------------------------------------------------------------------------------------
 
     async def commit(self, *, acknowledged: bool = False) -> None:
         """Tell the brokers what is done, now instead of at the next five seconds. ``acknowledged``:

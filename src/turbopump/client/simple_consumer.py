@@ -29,7 +29,7 @@ from turbopump.client.consumer.pop import (
     pop,
 )
 from turbopump.client.consumer.receipts import TIMEOUT_S as CALL_TIMEOUT_S
-from turbopump.client.consumer.receipts import PopAcks, Receipts
+from turbopump.client.consumer.receipts import Receipts
 from turbopump.client.consumer.send_back import SendBack
 from turbopump.client.consumer.settings import INVISIBLE_RULES, RECEIVE_RULES, SIMPLE_RULES
 from turbopump.client.consumer.subscription import (
@@ -69,9 +69,18 @@ from turbopump.protocol.requests.pop import InitMode, Notification, Notification
 
 __all__ = ["PoppedMessage", "SimpleConsumer"]
 
+log = logging.getLogger(__name__)
+
+ANY_QUEUE: Final = -1
+PAUSE_S: Final = 1.0
+"""For which a broker that failed, or a topic that is not there, is passed over."""
+HASTE_S: Final = 0.05
+"""A broker that said that there is something, and had nothing, is asked again a little later."""
 INVISIBLE_S: Final = 60.0
 TIMEOUT_S: Final = 15.0
 CLOSE_PATIENCE_S: Final = 3.0
+
+Error = RemotingError | ProtocolError | RouteNotFoundError
 
 
 class SimpleConsumer(InContext):
@@ -126,10 +135,9 @@ class SimpleConsumer(InContext):
         self._subscriptions = first_subscriptions(
             namespace, topic, tags, self._environment.clock.now_ms()
         )
-        self._life: Lifecycle[_Running] = Lifecycle("SimpleConsumer")
+        self._life: Lifecycle[RunningSimple] = Lifecycle("SimpleConsumer")
 
     # --- life
-    # ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Make the group known to the brokers.
@@ -142,10 +150,12 @@ class SimpleConsumer(InContext):
             return
         member = Member(self._group, consumer=self._consumer_data)
         instance = join_instance(self._settings, self._environment, member)
-        self._life.running = _Running(
-            *(instance, member, self._subscriptions),
-            consume_from=self._consume_from,
-            max_reconsume_times=self._max_reconsume_times,
+        self._life.running = RunningSimple(
+            instance,
+            member,
+            self._subscriptions,
+            init_mode_of(self._consume_from),
+            retries_max=self._max_reconsume_times,
             ordered=self._ordered,
             namespace=self._namespace,
         )
@@ -153,13 +163,13 @@ class SimpleConsumer(InContext):
             await instance.routes.find(list(self._subscriptions))
             await instance.introduce_all()
         except BaseException:
-            await self._life.undo(_Running.close)
+            await self._life.undo(RunningSimple.close)
             raise
 
     async def close(self) -> None:
         """Whoever waits in ``receive`` gets nothing; what is not acknowledged comes again in its
         time. May be called twice."""
-        await self._life.end(_Running.close)
+        await self._life.end(RunningSimple.close)
 
     @property
     def client_id(self) -> str:
@@ -167,7 +177,6 @@ class SimpleConsumer(InContext):
         return self._life.ready().instance.client_id
 
     # --- what it receives
-    # ----------------------------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, tags: str | Sql = ALL) -> None:
         """Receive messages of ``topic`` too (or with other tags); before ``start`` or after. Raises
@@ -208,10 +217,9 @@ class SimpleConsumer(InContext):
         check(RECEIVE_RULES, locals())
         if not self._subscriptions:
             raise ConfigError("nothing to receive: give topic=… or call subscribe(topic)")
-        return await self._life.ready().sources.receive(max_messages, invisible_seconds, timeout)
+        return await self._life.ready().receive(max_messages, invisible_seconds, timeout)
 
     # --- what becomes of a message
-    # -------------------------------------------------------------------------------------------
 
     async def ack(
         self, messages: PoppedMessage | Iterable[PoppedMessage], *, timeout: float = CALL_TIMEOUT_S
@@ -248,7 +256,6 @@ class SimpleConsumer(InContext):
         return message.handle
 
     # --- inside
-    # ----------------------------------------------------------------------------------------------
 
     def _subscribe(self, topic: str, tags: str | Sql) -> None:
         subscription = topic_subscription(
@@ -269,53 +276,6 @@ class SimpleConsumer(InContext):
         )
 
 
-class _Running:
-    """What exists from start to close. ``subscriptions``: by topic, as they are at any time."""
-
-    def __init__(
-        self,
-        instance: ClientInstance,
-        member: Member,
-        subscriptions: Mapping[str, Subscription],
-        *,
-        consume_from: ConsumeFrom,
-        max_reconsume_times: int | None,
-        ordered: bool,
-        namespace: str | None,
-    ) -> None:
-        self.instance = instance
-        self.member = member
-        self.closing = False
-        self.receipts = Receipts(instance, member.group, namespace)
-        self._acks = PopAcks(instance, self.receipts)
-        self._backs = SendBack(instance, member.group, max_reconsume_times, namespace)
-        self.sources = PopSources(
-            *(
-                instance,
-                member.group,
-                subscriptions,
-                init_mode_of(consume_from),
-                self.receipts,
-                self._acks,
-                self._backs,
-            ),
-            retries_max=max_reconsume_times,
-            ordered=ordered,
-            namespace=namespace,
-        )
-
-    async def close(self) -> None:
-        """Receive nothing more, finish what is being told, leave the group, whatever fails on the
-        way."""
-        self.sources.close()
-        try:
-            await self.sources.finish(CLOSE_PATIENCE_S)
-            await self._backs.finish(CLOSE_PATIENCE_S)
-            await self._acks.finish(CLOSE_PATIENCE_S)
-        finally:
-            await self.instance.leave(self.member)
-
-
 def _refuse_others(message: object) -> None:
     if not isinstance(message, PoppedMessage):
         raise TypeError(
@@ -323,50 +283,36 @@ def _refuse_others(message: object) -> None:
         )
 
 
-# --- Where a simple consumer's messages come from: every broker of every topic it subscribes to, asked
-# in turn.
-#
-# One rule: a message is popped only for a reader that is there to get it. So while there is nothing,
-# brokers are asked to say when there is something (long polls that take nothing), and a pop whose
-# reader has gone meanwhile is given back. It must not know what a reader does with a message.
+class RunningSimple:
+    """What exists from start to close, and where messages come from: every broker of every topic in
+    ``subscriptions`` (as they are at any time), asked in turn.
 
-log = logging.getLogger(__name__)
-
-ANY_QUEUE: Final = -1
-PAUSE_S: Final = 1.0
-"""For which a broker that failed, or a topic that is not there, is passed over."""
-HASTE_S: Final = 0.05
-"""A broker that said that there is something, and had nothing, is asked again a little later."""
-
-Error = RemotingError | ProtocolError | RouteNotFoundError
-
-
-class PopSources:
-    """``subscriptions`` by topic, as they are at the time. What has been retried ``retries_max``
-    times (None: without limit) and comes again becomes a dead letter by ``backs``; not if it is
-    ``ordered``, for there brokers count for all that was taken together."""
+    A message is popped only for a reader that is there to get it. So while there is nothing,
+    brokers are asked to say when there is something (long polls that take nothing), and a pop whose
+    reader has gone meanwhile is given back. What has been retried ``retries_max`` times (None:
+    without limit) and comes again becomes a dead letter; not if it is ``ordered``, for there
+    brokers count for all that was taken together.
+    """
 
     def __init__(
         self,
         instance: ClientInstance,
-        group: str,
+        member: Member,
         subscriptions: Mapping[str, Subscription],
         init_mode: InitMode,
-        receipts: Receipts,
-        acks: PopAcks,
-        backs: SendBack,
         *,
         retries_max: int | None,
         ordered: bool,
         namespace: str | None,
     ) -> None:
-        self._instance = instance
-        self._group = group
+        self.instance = instance
+        self.member = member
+        self.closing = False
+        self.receipts = Receipts(instance, member.group, namespace)
+        self._group = member.group
         self._subscriptions = subscriptions
         self._init_mode = init_mode
-        self._receipts = receipts
-        self._acks = acks
-        self._backs = backs
+        self._backs = SendBack(instance, member.group, retries_max, namespace)
         self._retries_max = None if ordered else retries_max
         self._ordered = ordered
         self._unanswered: dict[str, str] = {}
@@ -378,7 +324,20 @@ class PopSources:
         self._failed: dict[str, Error] = {}
         self._asked_again_at: dict[str, float] = {}
         self._late: set[asyncio.Task[PopResult[PoppedMessage]]] = set()
-        self._closing = asyncio.Event()
+        self._closed = asyncio.Event()
+
+    async def close(self) -> None:
+        """Whoever waits gets nothing; finish what is being told, give back what still comes for
+        readers that have gone, and leave the group, whatever fails on the way."""
+        self._closed.set()
+        try:
+            if self._late:
+                await asyncio.wait(self._late, timeout=CLOSE_PATIENCE_S)
+                await asyncio.sleep(0)  # their callbacks
+            await self._backs.finish(CLOSE_PATIENCE_S)
+            await self.receipts.finish(CLOSE_PATIENCE_S)
+        finally:
+            await self.instance.leave(self.member)
 
     async def receive(self, count: int, invisible_s: float, timeout: float) -> list[PoppedMessage]:
         """What one source has, as soon as one has something; nothing after ``timeout`` seconds or
@@ -386,10 +345,10 @@ class PopSources:
         RemotingError, ProtocolError, or RouteNotFoundError if no name server answers."""
         deadline = self._loop.time() + timeout
         told = False
-        while not self._closing.is_set():
+        while not self._closed.is_set():
             sources = await self._sources()
             messages = await self._first_that_has(sources, count, invisible_s)
-            if messages and not self._closing.is_set():
+            if messages and not self._closed.is_set():
                 return messages
             self._give_back(messages)
             left = deadline - self._loop.time()
@@ -402,18 +361,7 @@ class PopSources:
             told = await self._something_came(sources, min(left, WAIT_S))
         return []
 
-    def close(self) -> None:
-        """Whoever waits gets nothing."""
-        self._closing.set()
-
-    async def finish(self, patience: float) -> None:
-        """Give back what still comes for readers that have gone."""
-        if self._late:
-            await asyncio.wait(self._late, timeout=patience)
-            await asyncio.sleep(0)  # their callbacks
-
     # --- which
-    # ----------------------------------------------------------------------------------------------
 
     async def _sources(self) -> list[MessageQueue]:
         """Each topic on each of its brokers, another one first each time."""
@@ -422,7 +370,7 @@ class PopSources:
             if not self._may_ask(topic):
                 continue
             try:
-                route = await self._instance.routes.get(topic)
+                route = await self.instance.routes.get(topic)
             except RouteNotFoundError as error:
                 self._fail(topic, error)
                 continue
@@ -461,12 +409,11 @@ class PopSources:
         for error in reversed(self._failed.values()):
             if (
                 not isinstance(error, RouteNotFoundError)
-                or not self._instance.routes.name_server_answers
+                or not self.instance.routes.name_server_answers
             ):
                 raise error
 
     # --- popping
-    # ----------------------------------------------------------------------------------------------
 
     async def _first_that_has(
         self, sources: Sequence[MessageQueue], count: int, invisible_s: float
@@ -503,17 +450,15 @@ class PopSources:
     ) -> PopResult[PoppedMessage]:
         attempt_id = None
         if self._ordered:
-            new = f"{self._instance.environment.random.getrandbits(128):032x}"
+            new = f"{self.instance.environment.random.getrandbits(128):032x}"
             attempt_id = self._unanswered.pop(str(source), new)
         popping = self._loop.create_task(
             pop(
-                *(
-                    self._instance,
-                    self._group,
-                    self._subscriptions[source.topic],
-                    source,
-                    PoppedMessage,
-                ),
+                self.instance,
+                self._group,
+                self._subscriptions[source.topic],
+                source,
+                PoppedMessage,
                 batch=batch,
                 invisible_s=invisible_s,
                 wait_s=0.0,
@@ -536,17 +481,16 @@ class PopSources:
 
     def _live(self, found: PopResult[PoppedMessage], deadline: float) -> list[PoppedMessage]:
         for message in found.unwanted:
-            self._acks.begin(message, message.broker_name, deadline)
+            self.receipts.acknowledge_later(message, deadline)
         if self._retries_max is None:
             return list(found.wanted)
-        spent = [message for message in found.wanted if message.reconsume_times > self._retries_max]
-        for message in spent:
-            self._bury(message, deadline)
-        return (
-            [message for message in found.wanted if message not in spent]
-            if spent
-            else list(found.wanted)
-        )
+        live = []
+        for message in found.wanted:
+            if message.reconsume_times > self._retries_max:
+                self._bury(message, deadline)
+            else:
+                live.append(message)
+        return live
 
     def _bury(self, message: PoppedMessage, deadline: float) -> None:
         log.warning(
@@ -555,11 +499,7 @@ class PopSources:
             message.msg_id,
         )
 
-        def acknowledge(taken: bool) -> None:
-            if taken:
-                self._acks.begin(message, message.broker_name, deadline)
-
-        self._backs.begin_plain(message, -1, acknowledge)
+        self.receipts.bury(self._backs, message, deadline)
 
     def _came_late(self, popping: asyncio.Task[PopResult[PoppedMessage]]) -> None:
         self._late.discard(popping)
@@ -568,16 +508,15 @@ class PopSources:
 
     def _give_back(self, messages: Sequence[PoppedMessage]) -> None:
         for message in messages:
-            self._acks.spawn(self._give_back_one(message), name=f"give back {message.msg_id}")
+            self.receipts.spawn(self._give_back_one(message), name=f"give back {message.msg_id}")
 
     async def _give_back_one(self, message: PoppedMessage) -> None:
         try:
-            await self._receipts.change_invisible_time(message, GIVEN_BACK_S)
+            await self.receipts.change_invisible_time(message, GIVEN_BACK_S)
         except (RemotingError, MessageError) as error:
             log.info("not given back, comes again later msg_id=%s cause=%s", message.msg_id, error)
 
     # --- waiting
-    # ----------------------------------------------------------------------------------------------
 
     async def _something_came(self, sources: Sequence[MessageQueue], seconds: float) -> bool:
         """Wait until a source says that there is something, ``seconds`` at most; less if there is
@@ -586,7 +525,7 @@ class PopSources:
         waits = {self._loop.create_task(self._has_something(source, seconds)) for source in asked}
         if not asked:
             waits.add(self._loop.create_task(_after(min(seconds, PAUSE_S))))
-        closing = self._loop.create_task(self._closing.wait())
+        closing = self._loop.create_task(self._closed.wait())
         try:
             while waits and not closing.done():
                 done, _ = await asyncio.wait({*waits, closing}, return_when=asyncio.FIRST_COMPLETED)
@@ -602,7 +541,7 @@ class PopSources:
     async def _has_something(self, source: MessageQueue, seconds: float) -> bool:
         asked = self._loop.time()
         try:
-            address = await introduced_master(self._instance, source)
+            address = await introduced_master(self.instance, source)
             request = Notification(
                 consumer_group=self._group,
                 topic=source.topic,
@@ -611,7 +550,7 @@ class PopSources:
                 born_time=0,
                 order=self._ordered,
             )
-            command = await self._instance.remoting.exchange(
+            command = await self.instance.remoting.exchange(
                 address, request, timeout=seconds + ANSWER_S
             )
             if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:

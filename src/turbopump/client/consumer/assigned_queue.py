@@ -74,7 +74,6 @@ class AssignedQueue(PullLoop[Delivery]):
         self._again: dict[int, asyncio.Handle] = {}
 
     # --- for the consumer
-    # ----------------------------------------------------------------------------------------------
 
     def drop(self) -> None:
         """The queue is no longer ours: nothing more of it is handed out."""
@@ -136,7 +135,6 @@ class AssignedQueue(PullLoop[Delivery]):
         )
 
     # --- for its messages
-    # ----------------------------------------------------------------------------------------------
 
     def delivery_done(self, message: Delivery) -> None:
         if get_ident() != self._thread:  # said by a plain handler in its own thread
@@ -218,7 +216,6 @@ class AssignedQueue(PullLoop[Delivery]):
         self._ready.put([again])
 
     # --- pulling
-    # ----------------------------------------------------------------------------------------------
 
     @property
     def _ended(self) -> bool:

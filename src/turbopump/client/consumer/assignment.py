@@ -24,12 +24,11 @@ from turbopump.client.consumer.popped_queue import PopQueue
 from turbopump.client.consumer.process_queue import PullLimits
 from turbopump.client.consumer.queue_loop import Membership
 from turbopump.client.consumer.queue_table import CommittedTable, QueueTable
-from turbopump.client.consumer.rebalance import Change
-from turbopump.client.consumer.receipts import PopAcks, Receipts
+from turbopump.client.consumer.rebalance import Change, ask_one
+from turbopump.client.consumer.receipts import Receipts
 from turbopump.client.consumer.settings import PopSettings
 from turbopump.client.consumer.subscription import ALL, tag_subscription
-from turbopump.client.instance import CALL_TIMEOUT_S
-from turbopump.errors import RemotingError, ResponseError, RouteNotFoundError
+from turbopump.errors import RemotingError
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
@@ -106,7 +105,6 @@ class Assignment(CommittedTable[AssignedQueue]):
         await self._offsets.flush(acknowledged=True)
 
     # --- getting and losing
-    # ----------------------------------------------------------------------------------------------
 
     async def _gain(self, queue: MessageQueue, lock: HeldLock | None) -> bool:
         try:
@@ -274,32 +272,22 @@ class BrokerDivision:
                 message_model=MessageModel.CLUSTERING,
             )
         )
-        failure: RemotingError | None = None
-        for address in addresses:
-            try:
-                await self._instance.introduced(address)
-                command = await self._instance.remoting.exchange(
-                    address, QueryAssignment(), body, timeout=CALL_TIMEOUT_S
-                )
-                if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                    self._fall_back(address)
-                    return None
-                if command.code != ResponseCode.SUCCESS:
-                    raise ResponseError(
-                        command.code, command.remark, request="QueryAssignment", address=address
-                    )
-            except RemotingError as error:
-                failure = error
-                continue
-            assignments = fastjson.decode(
-                command.body, QueryAssignmentResponseBody
-            ).message_queue_assignments
-            if assignments is None and not topic.startswith(RETRY_PREFIX):
-                self._instance.forget_introduction(address)
-            return assignments
-        if failure is not None:
-            raise failure
-        raise RouteNotFoundError("the topic has no broker at the moment")
+        address, command = await ask_one(
+            self._instance,
+            addresses,
+            QueryAssignment(),
+            body,
+            answers=(ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+        )
+        if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            self._fall_back(address)
+            return None
+        assignments = fastjson.decode(
+            command.body, QueryAssignmentResponseBody
+        ).message_queue_assignments
+        if assignments is None and not topic.startswith(RETRY_PREFIX):
+            self._instance.forget_introduction(address)
+        return assignments
 
     def _fall_back(self, address: str) -> None:
         if not self._falls_back:
@@ -360,7 +348,6 @@ class PopAssignment(QueueTable[PopQueue]):
         self._init_mode = init_mode_of(consume_from)
         self.settings = settings
         self._receipts = Receipts(shared.instance, shared.group, shared.namespace)
-        self._acks = PopAcks(shared.instance, self._receipts)
         self._lost: list[PopQueue] = []
 
     async def apply(self, change: Change) -> bool:
@@ -374,7 +361,7 @@ class PopAssignment(QueueTable[PopQueue]):
         for queue in change.gained:
             if self._may_begin(queue):
                 popped = self._queues[queue] = kind(
-                    self._shared, queue, self.settings, self._init_mode, self._receipts, self._acks
+                    self._shared, queue, self.settings, self._init_mode, self._receipts
                 )
                 popped.start()
         return True
@@ -386,4 +373,4 @@ class PopAssignment(QueueTable[PopQueue]):
             popped.close(give_back_taken=give_back_taken)
         self._queues.clear()
         self._lost.clear()
-        await self._acks.finish(patience)
+        await self._receipts.finish(patience)

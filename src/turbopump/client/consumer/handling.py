@@ -303,7 +303,6 @@ class HandlerThreads:
         self._going = self._abandoned = self._over = False
 
     # --- on the loop
-    # ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to take messages."""
@@ -452,7 +451,6 @@ class HandlerThreads:
                 self._loop.call_soon(self._collect)
 
     # --- in a thread
-    # ----------------------------------------------------------------------------------------------
 
     def _work(self, run: _Run) -> _Outcome | None:
         """Handle messages while there are any. What it returns is still to be awaited; it counts as

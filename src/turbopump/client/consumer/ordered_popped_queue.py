@@ -22,7 +22,7 @@ from itertools import islice
 from turbopump.client.consumer.pop import PoppedDelivery, PopResult
 from turbopump.client.consumer.popped_queue import PopQueue
 from turbopump.client.consumer.queue_loop import Membership
-from turbopump.client.consumer.receipts import PopAcks, Receipts
+from turbopump.client.consumer.receipts import Receipts
 from turbopump.client.consumer.settings import PopSettings
 from turbopump.errors import MessageError, RemotingError
 from turbopump.message.message import MessageQueue
@@ -65,9 +65,8 @@ class OrderedPopQueue(PopQueue):
         settings: PopSettings,
         init_mode: InitMode,
         receipts: Receipts,
-        acks: PopAcks,
     ) -> None:
-        super().__init__(shared, queue, settings, init_mode, receipts, acks)
+        super().__init__(shared, queue, settings, init_mode, receipts)
         assert shared.order is not None
         self._order = shared.order
         self._lines: dict[int, _Line] = {}
@@ -79,7 +78,6 @@ class OrderedPopQueue(PopQueue):
         super().drop()
 
     # --- what comes
-    # ----------------------------------------------------------------------------------------------
 
     def _answered(self) -> None:
         self._attempt_id = f"{self._instance.environment.random.getrandbits(128):032x}"
@@ -119,7 +117,6 @@ class OrderedPopQueue(PopQueue):
         self.look()
 
     # --- the next ones
-    # ----------------------------------------------------------------------------------------------
 
     def _advance(self, line: _Line) -> None:
         """Hand out what is next, unless something is out."""
@@ -133,7 +130,7 @@ class OrderedPopQueue(PopQueue):
             message = line.left.popleft()
             line.unwanted.discard(message)
             self._release(message)
-            self._acks.begin(message, message.broker_name, message.deadline)
+            self._receipts.acknowledge_later(message, message.deadline)
 
     def _hand_out(self, line: _Line, delay: float, again: Collection[PoppedDelivery]) -> None:
         """After ``delay`` seconds, what is next then; with half of the invisible time left then, or
@@ -142,7 +139,7 @@ class OrderedPopQueue(PopQueue):
         if out[0].overdue:
             self._forget(out)
         elif out[0].deadline - self._loop.time() - delay < self._settings.invisible_s / 2:
-            self._acks.spawn(
+            self._receipts.spawn(
                 self._keep(line, out, line.left[-1], delay, again),
                 name=f"keep invisible {out[0].msg_id}",
             )
@@ -197,7 +194,6 @@ class OrderedPopQueue(PopQueue):
         return message
 
     # --- what becomes of it
-    # ----------------------------------------------------------------------------------------------
 
     def _after(self, message: PoppedDelivery) -> None:
         line = self._lines[message.queue_id]
@@ -238,7 +234,7 @@ class OrderedPopQueue(PopQueue):
         if taken:
             self._release(message)
             if not self._closed:
-                self._acks.begin(message, message.broker_name, message.deadline)
+                self._receipts.acknowledge_later(message, message.deadline)
             self._after(message)
         elif message in line.out and message in line.left:
             self._again(line, message, self._order.suspend_s)

@@ -55,6 +55,7 @@ class Popped(Protocol):
     """Any message with a handle. ``batch``: the inner batch that it came in."""
 
     topic: str
+    broker_name: str
     handle: str
     queue_offset: int
     batch: PoppedBatch | None

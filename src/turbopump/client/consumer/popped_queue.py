@@ -24,7 +24,7 @@ from turbopump.client.consumer.queue_loop import (
     Membership,
     QueueLoop,
 )
-from turbopump.client.consumer.receipts import PopAcks, Receipts
+from turbopump.client.consumer.receipts import Receipts
 from turbopump.client.consumer.settings import PopSettings
 from turbopump.errors import MessageError, RemotingError, ResponseError
 from turbopump.message.message import MessageQueue
@@ -53,7 +53,6 @@ class PopQueue(QueueLoop):
         settings: PopSettings,
         init_mode: InitMode,
         receipts: Receipts,
-        acks: PopAcks,
     ) -> None:
         super().__init__(shared.instance, queue)
         assert shared.backs is not None
@@ -66,7 +65,6 @@ class PopQueue(QueueLoop):
         self._settings = settings
         self._init_mode = init_mode
         self._receipts = receipts
-        self._acks = acks
         self._held: dict[PoppedDelivery, None] = {}
         """Popped and not settled, the oldest first."""
         self._window = float(settings.threshold)
@@ -80,7 +78,6 @@ class PopQueue(QueueLoop):
         """Of an ordered pop."""
 
     # --- for the consumer
-    # ----------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Pop no more; what is in somebody's hands may still be settled. What a pop that is under
@@ -115,7 +112,6 @@ class PopQueue(QueueLoop):
         )
 
     # --- for its messages
-    # ----------------------------------------------------------------------------------------------
 
     def delivery_done(self, message: Delivery) -> None:
         if get_ident() != self._thread:  # said by a plain handler in its own thread
@@ -130,7 +126,7 @@ class PopQueue(QueueLoop):
         self._release(message)
         # also when it is late: until the broker has brought it again, that still saves the repeat
         if not self._closed:
-            self._acks.begin(message, message.broker_name, message.deadline)
+            self._receipts.acknowledge_later(message, message.deadline)
         self._after(message)
 
     def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None:
@@ -149,7 +145,7 @@ class PopQueue(QueueLoop):
         if message.overdue or self._closed:
             return  # it comes again anyway
         if level < 0 or message.reconsume_times >= self._settings.retries_max:
-            self._bury(message)
+            self._receipts.bury(self._backs, message, message.deadline)
             return
         if delay is None:
             delay = (
@@ -174,13 +170,6 @@ class PopQueue(QueueLoop):
         self._held.pop(message, None)
         self.look()
 
-    def _bury(self, message: PoppedDelivery) -> None:
-        def acknowledge(taken: bool) -> None:
-            if taken:
-                self._acks.begin(message, message.broker_name, message.deadline)
-
-        self._backs.begin_plain(message, -1, acknowledge)
-
     def _give_back(self, message: PoppedDelivery) -> None:
         self._release(message)
         if not (message.overdue or self._closed):
@@ -202,10 +191,9 @@ class PopQueue(QueueLoop):
                     )
                 self._change_fault = str(error)
 
-        self._acks.spawn(change(), name=f"change invisible time {message.msg_id}")
+        self._receipts.spawn(change(), name=f"change invisible time {message.msg_id}")
 
     # --- popping
-    # ----------------------------------------------------------------------------------------------
 
     @property
     def _ended(self) -> bool:
@@ -297,13 +285,15 @@ class PopQueue(QueueLoop):
     def _take(self, found: PopResult[PoppedDelivery]) -> None:
         deadline = self._loop.time() + self._settings.invisible_s
         for message in found.unwanted:
-            self._acks.begin(message, message.broker_name, deadline)
+            self._receipts.acknowledge_later(message, deadline)
         handed: list[PoppedDelivery] = []
         for message in found.wanted:
             message.deliver(self, message.reconsume_times + 1)
             message.invisible_until(deadline, self._loop.time)
             if message.reconsume_times > self._settings.retries_max:
-                self._bury(message)  # RocketMQ acknowledges it, and it is gone
+                self._receipts.bury(
+                    self._backs, message, message.deadline
+                )  # RocketMQ acknowledges it, and it is gone
                 continue
             self._held[message] = None
             handed.append(message)

@@ -89,7 +89,6 @@ class Prefetching(CommittedTable["PrefetchedQueue"]):
         self._arrived.set()
 
     # --- messages
-    # ----------------------------------------------------------------------------------------------
 
     async def poll(self, count: int, timeout: float) -> list[ReceivedMessage]:
         """What is there, queue by queue, when there is something; nothing after ``timeout``
@@ -154,7 +153,6 @@ class Prefetching(CommittedTable["PrefetchedQueue"]):
         return await self._offsets.starting_offset(queue, self._consume_from)
 
     # --- committing
-    # ----------------------------------------------------------------------------------------------
 
     async def commit_these(
         self, queues: Collection[PrefetchedQueue], *, acknowledged: bool
@@ -230,7 +228,6 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
         self._ready: deque[ReceivedMessage] = deque()
 
     # --- for the consumer
-    # ----------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Pull no more, and let go of what was not taken."""
@@ -278,7 +275,6 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
             self.start()
 
     # --- pulling
-    # ----------------------------------------------------------------------------------------------
 
     @property
     def _where(self) -> str:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from turbopump.client.allocation import Strategy
 from turbopump.client.instance import CALL_TIMEOUT_S, ROUTE_INTERVAL_S, ClientInstance
@@ -24,6 +24,8 @@ from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import Command
+from turbopump.protocol.request import Request
 from turbopump.protocol.requests.clients import ConsumerIdList, GetConsumerListByGroup
 
 log = logging.getLogger(__name__)
@@ -174,30 +176,11 @@ class Balancer:
     async def _clients(self, addresses: Sequence[str]) -> list[str]:
         """The members of our group as any one of the topic's brokers knows them."""
         request = GetConsumerListByGroup(consumer_group=self._group)
-        failure: RemotingError | None = None
-        for address in addresses:
-            try:
-                await self._instance.introduced(address)
-                command = await self._instance.remoting.exchange(
-                    address, request, timeout=CALL_TIMEOUT_S
-                )
-                if command.code != ResponseCode.SUCCESS:
-                    raise ResponseError(
-                        command.code,
-                        command.remark,
-                        request="GetConsumerListByGroup",
-                        address=address,
-                    )
-            except RemotingError as error:
-                failure = error
-                continue
-            clients = fastjson.decode(command.body, ConsumerIdList).consumer_id_list
-            if self._instance.client_id not in clients:
-                self._instance.forget_introduction(address)
-            return clients
-        if failure is not None:
-            raise failure
-        raise RouteNotFoundError("the topic has no broker at the moment")
+        address, command = await ask_one(self._instance, addresses, request)
+        clients = fastjson.decode(command.body, ConsumerIdList).consumer_id_list
+        if self._instance.client_id not in clients:
+            self._instance.forget_introduction(address)
+        return clients
 
     def _complain(self, topic: str, cause: str, failure: Exception | None = None) -> None:
         if self._complaints.get(topic) != cause:  # once per cause, not every few seconds
@@ -218,6 +201,35 @@ class Balancer:
                     cause,
                     exc_info=failure,
                 )
+
+
+async def ask_one(
+    instance: ClientInstance,
+    addresses: Sequence[str],
+    request: Request[Any],
+    body: bytes = b"",
+    *,
+    answers: Collection[int] = (ResponseCode.SUCCESS,),
+) -> tuple[str, Command]:
+    """What the first broker says that gives one of these ``answers``, and its address. Raises what
+    the last one failed with, RouteNotFoundError if there is none."""
+    failure: RemotingError | None = None
+    for address in addresses:
+        try:
+            await instance.introduced(address)
+            command = await instance.remoting.exchange(
+                address, request, body, timeout=CALL_TIMEOUT_S
+            )
+            if command.code in answers:
+                return address, command
+            failure = ResponseError(
+                command.code, command.remark, request=type(request).__name__, address=address
+            )
+        except RemotingError as error:
+            failure = error
+    if failure is not None:
+        raise failure
+    raise RouteNotFoundError("the topic has no broker at the moment")
 
 
 # --- Who wants to know when the readable queues of a topic change.

@@ -1,8 +1,11 @@
-"""Acknowledgements that nobody waits for: what became done while one request was on its way goes
-with the next, to each broker in turn.
+"""What brokers are told of popped messages: that they are done, or that they are to come again at
+another time.
 
-One rule: an acknowledgement is told at least once, and again until its broker has it or the message
-has become visible anyway. It must not know who handled a message.
+One rule: it is told to the master of the broker that a handle names. What nobody waits for is told
+together: what became done while one request was on its way goes with the next, to each broker in
+turn, and again until its broker has it or the message has become visible anyway. Source:
+apache/rocketmq ``MQClientAPIImpl.ackMessageAsync``, ``batchAckMessageAsync``,
+``changeInvisibleTimeAsync``.
 """
 
 from __future__ import annotations
@@ -12,13 +15,18 @@ import logging
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from turbopump.client.consumer.pop import (
     Popped,
+    PoppedDelivery,
+    PoppedMessage,
     master_address,
     milliseconds,
     single_handle,
     to_acknowledge,
 )
+from turbopump.client.consumer.send_back import SendBack
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import wrap
 from turbopump.errors import (
@@ -28,7 +36,7 @@ from turbopump.errors import (
     ResponseError,
     RouteNotFoundError,
 )
-from turbopump.message.handles import PopHandle, QueueKind
+from turbopump.message.handles import PopHandle
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pop import (
@@ -54,6 +62,10 @@ _FINAL: Final = (
     ResponseCode.NO_PERMISSION,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
 )
+TIMEOUT_S: Final = 5.0
+SPAN_MAX: Final = 4096
+"""A message further than that behind the start of its pop is acknowledged alone: a batch has a bit
+for every offset between."""
 
 
 class _Waiting(NamedTuple):
@@ -61,25 +73,49 @@ class _Waiting(NamedTuple):
     deadline: float
 
 
-class PopAcks:
-    """Tells by way of ``receipts``."""
+class _Receipt(NamedTuple):
+    topic: str
+    text: str
+    handle: PopHandle
+    offset: int
 
-    def __init__(self, instance: ClientInstance, receipts: Receipts) -> None:
+
+class Receipts:
+    """Of one group, by the name that brokers know; users know topics without ``namespace``."""
+
+    def __init__(self, instance: ClientInstance, group: str, namespace: str | None) -> None:
         self._instance = instance
-        self._receipts = receipts
+        self._group = group
+        self._namespace = namespace
         self._loop = asyncio.get_running_loop()
+        self._without_batches: set[str] = set()
+        """Brokers that know no 200151."""
         self._waiting: dict[str, list[_Waiting]] = {}
         self._sending: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._refused = False
 
-    def begin(self, message: Popped, broker_name: str, deadline: float) -> None:
+    # --- nobody waits
+
+    def acknowledge_later(self, message: Popped, deadline: float) -> None:
         """It is done. ``deadline``, in the loop's seconds: when it comes again if its broker does
         not hear of it."""
+        broker_name = message.broker_name
         self._waiting.setdefault(broker_name, []).append(_Waiting(message, deadline))
         if broker_name not in self._sending:
             self._sending.add(broker_name)
             self.spawn(self._send(broker_name), name=f"acknowledge to {broker_name}")
+
+    def bury(
+        self, backs: SendBack, message: PoppedMessage | PoppedDelivery, deadline: float
+    ) -> None:
+        """It becomes a dead letter, and is done when it is one."""
+
+        def settled(taken: bool) -> None:
+            if taken:
+                self.acknowledge_later(message, deadline)
+
+        backs.begin_plain(message, -1, settled)
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         """Do this too, and let ``finish`` wait for it."""
@@ -100,13 +136,13 @@ class PopAcks:
                 now, later = waiting[:AT_ONCE_MAX], waiting[AT_ONCE_MAX:]
                 waiting[:] = later
                 try:
-                    await self._receipts.acknowledge(one.message for one in now)
+                    await self.acknowledge(one.message for one in now)
                     self._refused = False
                 except (RemotingError, MessageError) as error:
                     code = error.code if isinstance(error, ResponseError) else None
                     # it comes too late: the message comes again, or has come
                     if code != ResponseCode.NO_MESSAGE:
-                        self._tell_refused(broker_name, len(now), error)
+                        self._log_refused(broker_name, len(now), error)
                     if isinstance(error, RemotingError) and code not in _FINAL:
                         waiting[:0] = [
                             one for one in now if one.deadline > self._loop.time() + PAUSE_S
@@ -116,45 +152,18 @@ class PopAcks:
         finally:
             self._sending.discard(broker_name)
 
-    def _tell_refused(self, broker_name: str, count: int, error: Exception) -> None:
+    def _log_refused(self, broker_name: str, count: int, error: Exception) -> None:
         if not self._refused:  # one line when it begins
             log.warning(
                 "messages cannot be acknowledged, tried again until they come again broker=%s "
                 "count=%d cause=%s",
-                *(broker_name, count, error),
+                broker_name,
+                count,
+                error,
             )
         self._refused = True
 
-
-# --- What is told to brokers of popped messages: that they are done, or that they are to come again at
-# another time.
-#
-# One rule: it is told to the master of the broker that a handle names, and to nobody else. It must
-# not know why. Source: apache/rocketmq ``MQClientAPIImpl.ackMessageAsync``, ``batchAckMessageAsync``,
-# ``changeInvisibleTimeAsync``.
-
-TIMEOUT_S: Final = 5.0
-SPAN_MAX: Final = 4096
-"""A message further than that behind the start of its pop is acknowledged alone: a batch has a bit
-for every offset between."""
-
-
-class _Receipt(NamedTuple):
-    topic: str
-    text: str
-    handle: PopHandle
-    place: int
-
-
-class Receipts:
-    """Of one group, by the name that brokers know; users know topics without ``namespace``."""
-
-    def __init__(self, instance: ClientInstance, group: str, namespace: str | None) -> None:
-        self._instance = instance
-        self._group = group
-        self._namespace = namespace
-        self._without_batches: set[str] = set()
-        """Brokers that know no 200151."""
+    # --- somebody does
 
     async def acknowledge(self, messages: Iterable[Popped], *, timeout: float = TIMEOUT_S) -> None:
         """These are done. Several of one broker go as one request, which says nothing of each. Of
@@ -187,12 +196,13 @@ class Receipts:
         batch = message.batch
         if batch is None:
             return await self._change(message, seconds, timeout)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = self._loop.time()
         async with batch.turn:
             # else one of its messages was to come then, too
             if not batch.has_moved(seconds, began):
-                batch.moved(await self._change(message, seconds, timeout), seconds, loop.time())
+                batch.moved(
+                    await self._change(message, seconds, timeout), seconds, self._loop.time()
+                )
         return message.handle
 
     async def _change(self, message: Popped, seconds: float, timeout: float) -> str:
@@ -203,20 +213,20 @@ class Receipts:
             topic=handle.real_topic(receipt.topic, self._group),
             queue_id=handle.queue_id,
             extra_info=receipt.text,
-            offset=receipt.place,
+            offset=receipt.offset,
             invisible_time=milliseconds(seconds),
         )
         address = await self._address(handle.broker_name, receipt.topic)
         reply = await self._instance.remoting.call(address, request, timeout=timeout)
         return PopHandle(
-            start_offset=receipt.place,
+            start_offset=receipt.offset,
             pop_time_ms=reply.pop_time,
             invisible_ms=reply.invisible_time,
             revive_queue_id=reply.revive_qid,
             kind=handle.kind,
             broker_name=handle.broker_name,
             queue_id=handle.queue_id,
-            queue_offset=receipt.place,
+            queue_offset=receipt.offset,
         ).encode()
 
     def _receipt(self, message: Popped) -> _Receipt:
@@ -253,47 +263,30 @@ class Receipts:
         self, broker_name: str, receipts: Sequence[_Receipt]
     ) -> tuple[list[_Receipt], BatchAckBody | None]:
         """Those that go alone, and the request for the others."""
-        together: dict[tuple[str, QueueKind, int, int, int, int, int], list[_Receipt]] = {}
+        by_pop: dict[tuple[str, PopHandle], list[_Receipt]] = {}
         alone: list[_Receipt] = []
         for receipt in receipts:
             handle = receipt.handle
-            if len(receipts) == 1 or not 0 <= receipt.place - handle.start_offset < SPAN_MAX:
+            if len(receipts) == 1 or not 0 <= receipt.offset - handle.start_offset < SPAN_MAX:
                 alone.append(receipt)
-                continue
-            one_pop = (
-                *(
-                    receipt.topic,
-                    handle.kind,
-                    handle.queue_id,
-                    handle.start_offset,
-                    handle.pop_time_ms,
-                ),
-                *(handle.invisible_ms, handle.revive_queue_id),
-            )
-            together.setdefault(one_pop, []).append(receipt)
-        if not together:
+            else:
+                pop = receipt.topic, replace(handle, queue_offset=None)
+                by_pop.setdefault(pop, []).append(receipt)
+        if not by_pop:
             return alone, None
         acks = tuple(
             BatchAck(
                 consumer_group=self._group,
                 topic=topic,
-                retry=kind.value,
-                start_offset=start,
-                queue_id=queue_id,
-                revive_queue_id=revive_queue_id,
-                pop_time=pop_time,
-                invisible_time=invisible,
-                bits=pack_bits(receipt.place - start for receipt in group),
+                retry=pop.kind.value,
+                start_offset=pop.start_offset,
+                queue_id=pop.queue_id,
+                revive_queue_id=pop.revive_queue_id,
+                pop_time=pop.pop_time_ms,
+                invisible_time=pop.invisible_ms,
+                bits=pack_bits(receipt.offset - pop.start_offset for receipt in its),
             )
-            for (
-                topic,
-                kind,
-                queue_id,
-                start,
-                pop_time,
-                invisible,
-                revive_queue_id,
-            ), group in together.items()
+            for (topic, pop), its in by_pop.items()
         )
         return alone, BatchAckBody(broker_name=broker_name, acks=acks)
 
@@ -304,7 +297,7 @@ class Receipts:
             topic=handle.real_topic(receipt.topic, self._group),
             queue_id=handle.queue_id,
             extra_info=receipt.text,
-            offset=receipt.place,
+            offset=receipt.offset,
         )
         await self._instance.remoting.call(address, request, timeout=timeout)
 

@@ -190,7 +190,6 @@ class RunningPush:
         return [*self.assignment.queues, *self.pops.queues]
 
     # --- life
-    # ----------------------------------------------------------------------------------------------
 
     async def prepare(self, topics: Collection[str]) -> None:
         """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
@@ -294,7 +293,6 @@ class RunningPush:
         return await consume_directly(message, self.handlers.call, clock, ordered=self._ordered)
 
     # --- what it hears
-    # ----------------------------------------------------------------------------------------------
 
     def _group_changed(self) -> None:
         """Somebody may be about to take over queues of ours: what is done shall not be done
