@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -51,8 +51,8 @@ class Request(Header, Generic[ReplyT], kw_only=True):
     """The header fields of a request, and what every request may carry (apache/rocketmq
     ``RpcRequestHeader``).
 
-    ``code`` is the request code, ``reply`` the type of the answer's header (None: the answer has no
-    header fields).
+    ``code`` is the request code, ``reply`` the type of the answer's header, the one in
+    ``Request[…]`` (None: the answer has no header fields).
     """
 
     code: ClassVar[int]
@@ -63,6 +63,11 @@ class Request(Header, Generic[ReplyT], kw_only=True):
     bname: str | None = None
     oneway: bool | None = msgspec.field(default=None, name="oway")
     logical: bool | None = msgspec.field(default=None, name="lo")
+
+    def __init_subclass__(cls) -> None:
+        if "__orig_bases__" in cls.__dict__:  # Request[Reply], not a subclass of another request
+            (reply,) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
+            cls.reply = None if reply is type(None) else reply
 
 
 _field_names: dict[type[Header], list[tuple[str, str]]] = {}

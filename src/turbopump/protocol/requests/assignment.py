@@ -1,10 +1,9 @@
 """Which queues a consumer works on, said by the broker: 400 QUERY_ASSIGNMENT, 401
-SET_MESSAGE_REQUEST_MODE. What they say stands in the bodies, ``bodies.assignment``."""
+SET_MESSAGE_REQUEST_MODE."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar
 
 import msgspec
 
@@ -16,21 +15,15 @@ from turbopump.protocol.requests.clients import MessageModel
 
 
 class QueryAssignment(Request[None], kw_only=True):
-    """Body ``QueryAssignmentRequestBody``; the body of the answer is
-    ``QueryAssignmentResponseBody``."""
+    """Body ``QueryAssignmentRequestBody``; answered with a ``QueryAssignmentResponseBody``."""
 
-    code: ClassVar[int] = RequestCode.QUERY_ASSIGNMENT
+    code = RequestCode.QUERY_ASSIGNMENT
 
 
 class SetMessageRequestMode(Request[None], kw_only=True):
     """Body ``SetMessageRequestModeRequestBody``."""
 
-    code: ClassVar[int] = RequestCode.SET_MESSAGE_REQUEST_MODE
-
-
-# --- Queues assigned by a broker (400), and whether a group pulls or pops a topic (401).
-#
-# One rule: names and defaults are Apache's. It must not know how queues are shared out.
+    code = RequestCode.SET_MESSAGE_REQUEST_MODE
 
 
 class MessageRequestMode(StrEnum):
@@ -78,32 +71,22 @@ class SetMessageRequestModeRequestBody(msgspec.Struct, kw_only=True, rename="cam
 class MessageRequestModeTable(msgspec.Struct, kw_only=True, rename="camel"):
     """All of a broker: the file ``messageRequestMode.json``; topic -> group -> mode."""
 
-    message_request_mode_map: dict[str, dict[str, SetMessageRequestModeRequestBody]] = (
-        msgspec.field(default_factory=dict)
-    )
+    message_request_mode_map: dict[str, dict[str, SetMessageRequestModeRequestBody]] = {}
 
 
-# --- Locks on queues for ordered consumption: 41 asks for them or renews them, 42 gives them back.
-# What they name stands in the bodies, ``LockBatchRequestBody`` and, in the answer to 41,
-# ``LockBatchResponseBody``.
-
-
+# Locks on queues for ordered consumption: 41 asks for them or renews them, 42 gives them
+# back. A lock belongs to a client id, not to a connection.
 class LockBatchMq(Request[None], kw_only=True):
     """Lock queues for a client of a group, or renew its locks; the answer's body names those that
     it holds now."""
 
-    code: ClassVar[int] = RequestCode.LOCK_BATCH_MQ
+    code = RequestCode.LOCK_BATCH_MQ
 
 
 class UnlockBatchMq(Request[None], kw_only=True):
     """Free queues that a client holds. May be sent oneway; the answer says nothing."""
 
-    code: ClassVar[int] = RequestCode.UNLOCK_BATCH_MQ
-
-
-# --- Locks on queues for ordered consumption (41, 42).
-#
-# One rule: a lock belongs to a client id, not to a connection. It must not know how long it lasts.
+    code = RequestCode.UNLOCK_BATCH_MQ
 
 
 class LockBatchRequestBody(msgspec.Struct, kw_only=True, rename="camel"):

@@ -4,7 +4,6 @@ GET_CONSUMER_LIST_BY_GROUP, 40 NOTIFY_CONSUMER_IDS_CHANGED, 46 CHECK_CLIENT_CONF
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar
 
 import msgspec
 
@@ -23,51 +22,42 @@ class HeartbeatReply(Reply, kw_only=True):
 
 
 class Heartbeat(Request[HeartbeatReply], kw_only=True):
-    """A client's groups and subscriptions; the body is ``bodies.heartbeat.HeartbeatData``."""
+    """A client's groups and subscriptions; the body is ``HeartbeatData``."""
 
-    code: ClassVar[int] = RequestCode.HEART_BEAT
-    reply: ClassVar[type[HeartbeatReply]] = HeartbeatReply
+    code = RequestCode.HEART_BEAT
 
 
 class UnregisterClient(Request[None], kw_only=True):
     """A client leaves its producer group, its consumer group, or both."""
 
-    code: ClassVar[int] = RequestCode.UNREGISTER_CLIENT
-
+    code = RequestCode.UNREGISTER_CLIENT
     client_id: str = msgspec.field(name="clientID")
     producer_group: str | None = None
     consumer_group: str | None = None
 
 
 class GetConsumerListByGroup(Request[None], kw_only=True):
-    """The client ids of a group; the body of the answer is ``bodies.consumers.ConsumerIdList``."""
+    """The client ids of a group; answered with a ``ConsumerIdList``."""
 
-    code: ClassVar[int] = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-
+    code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
     consumer_group: str
 
 
 class NotifyConsumerIdsChanged(Request[None], kw_only=True):
     """From a broker to a consumer, oneway: your group has changed, balance again."""
 
-    code: ClassVar[int] = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-
+    code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     consumer_group: str
 
 
 class CheckClientConfig(Request[None], kw_only=True):
-    """Will this subscription be understood? The body is
-    ``bodies.connections.CheckClientRequestBody``."""
+    """Will this subscription be understood? The body is ``CheckClientRequestBody``."""
 
-    code: ClassVar[int] = RequestCode.CHECK_CLIENT_CONFIG
-
-
-# --- The body of a heartbeat (34): who a client is, what it produces and what it consumes.
-#
-# One rule: the client's whole truth each time; what is not in the heartbeat is no longer so. Enums
-# arrive as names (Java) or ordinals (C++). It must not know what a broker does with it.
+    code = RequestCode.CHECK_CLIENT_CONFIG
 
 
+# The body of a heartbeat (34): who a client is, what it produces and what it consumes. What
+# is not in it is no longer so. Enums arrive as names (Java) or ordinals (C++).
 class ConsumeType(StrEnum):
     """How messages reach the consumer: it pulls, the client library pulls for it, or the broker
     hands out (POP)."""
@@ -149,14 +139,8 @@ class HeartbeatData(msgspec.Struct, kw_only=True, rename="camel"):
     without_sub: bool = False
 
 
-# --- Who consumes in a group (38).
-#
-# One rule: plain lists of client ids. It must not know how members are kept or how queues are shared
-# among them.
-
-
 class ConsumerIdList(msgspec.Struct, kw_only=True, rename="camel"):
     """The client ids of a group's members (apache/rocketmq
     `GetConsumerListByGroupResponseBody`)."""
 
-    consumer_id_list: list[str] = msgspec.field(default_factory=list)
+    consumer_id_list: list[str] = []

@@ -7,7 +7,6 @@ GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY."""
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar
 
 import msgspec
 
@@ -24,29 +23,24 @@ from turbopump.protocol.requests.clients import (
 
 
 class GetConsumerConnectionList(Request[None], kw_only=True):
-    """The members of a consumer group; the body of the answer is
-    ``bodies.connections.ConsumerConnection``."""
+    """The members of a consumer group; answered with a ``ConsumerConnection``."""
 
-    code: ClassVar[int] = RequestCode.GET_CONSUMER_CONNECTION_LIST
-
+    code = RequestCode.GET_CONSUMER_CONNECTION_LIST
     consumer_group: str
 
 
 class GetProducerConnectionList(Request[None], kw_only=True):
-    """The members of a producer group; the body of the answer is
-    ``bodies.connections.ProducerConnection``."""
+    """The members of a producer group; answered with a ``ProducerConnection``."""
 
-    code: ClassVar[int] = RequestCode.GET_PRODUCER_CONNECTION_LIST
-
+    code = RequestCode.GET_PRODUCER_CONNECTION_LIST
     producer_group: str
 
 
 class GetConsumeStats(Request[None], kw_only=True):
     """How far a group is: in ``topic``, in those of ``topic_list`` (separated by semicolons), or
-    everywhere; the body of the answer is ``bodies.stats.ConsumeStats``."""
+    everywhere; answered with a ``ConsumeStats``."""
 
-    code: ClassVar[int] = RequestCode.GET_CONSUME_STATS
-
+    code = RequestCode.GET_CONSUME_STATS
     consumer_group: str
     topic: str | None = None
     topic_list: str | None = None
@@ -54,64 +48,53 @@ class GetConsumeStats(Request[None], kw_only=True):
 
 class GetBrokerConsumeStats(Request[None], kw_only=True):
     """How far every group is, or (``is_order``) every one in its ordered topics; the body of the
-    answer is ``bodies.stats.ConsumeStatsList``."""
+    answer is ``ConsumeStatsList``."""
 
-    code: ClassVar[int] = RequestCode.GET_BROKER_CONSUME_STATS
-
+    code = RequestCode.GET_BROKER_CONSUME_STATS
     is_order: bool = False
 
 
 class GetAllProducerInfo(Request[None], kw_only=True):
-    """All producers by group; the body of the answer is
-    ``bodies.connections.ProducerTableInfo``."""
+    """All producers by group; answered with a ``ProducerTableInfo``."""
 
-    code: ClassVar[int] = RequestCode.GET_ALL_PRODUCER_INFO
+    code = RequestCode.GET_ALL_PRODUCER_INFO
 
 
 class QuerySubscriptionByConsumer(Request[None], kw_only=True):
-    """What a group wants of a topic; the body of the answer is
-    ``bodies.connections.QuerySubscriptionResponseBody``."""
+    """What a group wants of a topic; answered with a ``QuerySubscriptionResponseBody``."""
 
-    code: ClassVar[int] = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
-
+    code = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
     group: str
     topic: str
 
 
 class QueryTopicConsumeByWho(Request[None], kw_only=True):
-    """The groups that consume a topic, now or before; the body of the answer is
-    ``bodies.groups.GroupList``."""
+    """The groups that consume a topic, now or before; answered with a ``GroupList``."""
 
-    code: ClassVar[int] = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
-
+    code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
     topic: str
 
 
 class QueryTopicsByConsumer(Request[None], kw_only=True):
-    """The topics in which a group has a place; the body of the answer is
-    ``bodies.topics.TopicList``."""
+    """The topics in which a group has a place; answered with a ``TopicList``."""
 
-    code: ClassVar[int] = RequestCode.QUERY_TOPICS_BY_CONSUMER
-
+    code = RequestCode.QUERY_TOPICS_BY_CONSUMER
     group: str
 
 
 class QueryConsumeTimeSpan(Request[None], kw_only=True):
-    """When the first, last and next message of each queue were stored; the body of the answer is
-    ``bodies.stats.QueryConsumeTimeSpanBody``."""
+    """When the first, last and next message of each queue were stored; answered with a
+    ``QueryConsumeTimeSpanBody``."""
 
-    code: ClassVar[int] = RequestCode.QUERY_CONSUME_TIME_SPAN
-
+    code = RequestCode.QUERY_CONSUME_TIME_SPAN
     topic: str
     group: str
 
 
 class GetConsumerRunningInfo(Request[None], kw_only=True):
-    """What one consumer tells of itself; the body of the answer is
-    ``bodies.running.ConsumerRunningInfo``."""
+    """What one consumer tells of itself; answered with a ``ConsumerRunningInfo``."""
 
-    code: ClassVar[int] = RequestCode.GET_CONSUMER_RUNNING_INFO
-
+    code = RequestCode.GET_CONSUMER_RUNNING_INFO
     consumer_group: str
     client_id: str
     jstack_enable: bool = False
@@ -119,11 +102,9 @@ class GetConsumerRunningInfo(Request[None], kw_only=True):
 
 class ConsumeMessageDirectly(Request[None], kw_only=True):
     """Have one consumer handle the message with the offset message id ``msg_id`` now; the broker
-    adds the message as the body. The body of the answer is
-    ``bodies.running.ConsumeMessageDirectlyResult``."""
+    adds the message as the body. Answered with a ``ConsumeMessageDirectlyResult``."""
 
-    code: ClassVar[int] = RequestCode.CONSUME_MESSAGE_DIRECTLY
-
+    code = RequestCode.CONSUME_MESSAGE_DIRECTLY
     consumer_group: str
     client_id: str | None = None
     msg_id: str | None = None
@@ -133,11 +114,7 @@ class ConsumeMessageDirectly(Request[None], kw_only=True):
     group_sys_flag: Int32 | None = None
 
 
-# --- Who is connected to a broker, as it tells an administrator (203, 204, 328, 345).
-#
-# One rule: a picture of one moment. It must not know how clients are kept.
-
-
+# Who is connected to a broker, as it tells an administrator (203, 204, 328, 345).
 class Connection(msgspec.Struct, kw_only=True, rename="camel"):
     """One client: its id, its address as the broker sees it, its language and version ordinal."""
 
@@ -152,7 +129,7 @@ class ConsumerConnection(msgspec.Struct, kw_only=True, rename="camel"):
     among them, a sentence each; our brokers' own, absent if nothing is."""
 
     connection_set: tuple[Connection, ...] = ()
-    subscription_table: dict[str, SubscriptionData] = msgspec.field(default_factory=dict)
+    subscription_table: dict[str, SubscriptionData] = {}
     consume_type: ConsumeType | None = None
     message_model: MessageModel | None = None
     consume_from_where: ConsumeFromWhere | None = None
@@ -198,13 +175,8 @@ class CheckClientRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
     namespace: str | None = None
 
 
-# --- What a running consumer tells about itself (307), and how it took one message given to it by hand
-# (309).
-#
-# One rule: the field names are Apache's, misspellings included (`droped`). It must not know a
-# consumer.
-
-
+# What a running consumer tells about itself (307), and how it took one message given to it by
+# hand (309). Names are Apache's (`droped`).
 class ProcessQueueInfo(msgspec.Struct, kw_only=True, rename="camel"):
     """What a consumer holds of one queue."""
 
@@ -246,12 +218,12 @@ class ConsumeStatus(msgspec.Struct, kw_only=True, rename="camel"):
 class ConsumerRunningInfo(msgspec.Struct, kw_only=True, rename="camel"):
     """A consumer's settings, subscriptions, queues and figures."""
 
-    properties: dict[str, str] = msgspec.field(default_factory=dict)
+    properties: dict[str, str] = {}
     subscription_set: tuple[SubscriptionData, ...] = ()
-    mq_table: dict[MessageQueue, ProcessQueueInfo] = msgspec.field(default_factory=dict)
-    mq_pop_table: dict[MessageQueue, PopProcessQueueInfo] = msgspec.field(default_factory=dict)
-    status_table: dict[str, ConsumeStatus] = msgspec.field(default_factory=dict)
-    user_consumer_info: dict[str, str] = msgspec.field(default_factory=dict)
+    mq_table: dict[MessageQueue, ProcessQueueInfo] = {}
+    mq_pop_table: dict[MessageQueue, PopProcessQueueInfo] = {}
+    status_table: dict[str, ConsumeStatus] = {}
+    user_consumer_info: dict[str, str] = {}
     jstack: str | None = None
 
 

@@ -1,11 +1,11 @@
 """Consumer groups on a broker: 200 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, 225 the same for a list,
 207 DELETE_SUBSCRIPTIONGROUP, 201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG, 352
-GET_SUBSCRIPTIONGROUP_CONFIG. Bodies are in ``bodies.groups``."""
+GET_SUBSCRIPTIONGROUP_CONFIG."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar, Final
+from typing import Final
 
 import msgspec
 
@@ -16,22 +16,21 @@ from turbopump.protocol.requests.topics import DataVersion
 
 
 class CreateGroup(Request[None], kw_only=True):
-    """Create a group or change it; the body is ``bodies.groups.SubscriptionGroupConfig``."""
+    """Create a group or change it; the body is ``SubscriptionGroupConfig``."""
 
-    code: ClassVar[int] = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
 
 
 class CreateGroupList(Request[None], kw_only=True):
-    """Create or change several; the body is ``bodies.groups.SubscriptionGroupList``."""
+    """Create or change several; the body is ``SubscriptionGroupList``."""
 
-    code: ClassVar[int] = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
 
 
 class DeleteGroup(Request[None], kw_only=True):
     """Forget a group's settings and, with ``clean_offset``, how far it is."""
 
-    code: ClassVar[int] = RequestCode.DELETE_SUBSCRIPTIONGROUP
-
+    code = RequestCode.DELETE_SUBSCRIPTIONGROUP
     group_name: str
     clean_offset: bool = False
 
@@ -43,51 +42,24 @@ class GetAllGroupsReply(Reply, kw_only=True):
 
 
 class GetAllGroups(Request[GetAllGroupsReply], kw_only=True):
-    """Every group of a broker; the body of the answer is
-    ``bodies.groups.SubscriptionGroupWrapper``."""
+    """Every group of a broker; answered with a ``SubscriptionGroupWrapper``."""
 
-    code: ClassVar[int] = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-    reply: ClassVar[type[GetAllGroupsReply]] = GetAllGroupsReply
-
+    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
     group_seq: Int32 | None = None
     max_group_num: Int32 | None = None
     data_version: str | None = None
 
 
 class GetGroup(Request[None], kw_only=True):
-    """One group of a broker; the body of the answer is
-    ``bodies.groups.SubscriptionGroupConfig``."""
+    """One group of a broker; answered with a ``SubscriptionGroupConfig``."""
 
-    code: ClassVar[int] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-
+    code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
     group: str
 
 
-# --- Consumer groups as brokers keep them: one group's settings and the versioned table.
-#
-# One rule: defaults are Apache's, so that a group made here equals one made there. It must not know
-# who consumes.
-
-_RETRY_SECONDS: Final = (
-    1,
-    5,
-    10,
-    30,
-    60,
-    120,
-    180,
-    240,
-    300,
-    360,
-    420,
-    480,
-    540,
-    600,
-    1200,
-    1800,
-    3600,
-    7200,
-)
+# Consumer groups as brokers keep them: one group's settings and the versioned table. The
+# defaults are Apache's.
+_RETRY_SECONDS: Final = "1 5 10 30 60 120 180 240 300 360 420 480 540 600 1200 1800 3600 7200"
 
 
 class GroupRetryPolicyType(StrEnum):
@@ -108,7 +80,7 @@ class ExponentialRetryPolicy(msgspec.Struct, kw_only=True, rename="camel"):
 class CustomizedRetryPolicy(msgspec.Struct, kw_only=True, rename="camel"):
     """The waits in ms, one after the other; the last one repeats."""
 
-    next: tuple[Int64, ...] = tuple(seconds * 1000 for seconds in _RETRY_SECONDS)
+    next: tuple[Int64, ...] = tuple(int(seconds) * 1000 for seconds in _RETRY_SECONDS.split())
 
 
 class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel"):
@@ -146,7 +118,7 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
     group_sys_flag: Int32 = 0
     consume_timeout_minute: Int32 = 15
     subscription_data_set: tuple[SimpleSubscriptionData, ...] | None = None
-    attributes: dict[str, str] | None = msgspec.field(default_factory=dict)
+    attributes: dict[str, str] | None = {}
 
 
 class SubscriptionGroupWrapper(msgspec.Struct, kw_only=True, rename="camel"):
@@ -154,16 +126,14 @@ class SubscriptionGroupWrapper(msgspec.Struct, kw_only=True, rename="camel"):
     `forbidden_table` is group -> topic -> permission bits taken away."""
 
     data_version: DataVersion = DataVersion()
-    forbidden_table: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
-    subscription_group_table: dict[str, SubscriptionGroupConfig] = msgspec.field(
-        default_factory=dict
-    )
+    forbidden_table: dict[str, dict[str, int]] = {}
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
 
 
 class SubscriptionGroupList(msgspec.Struct, kw_only=True, rename="camel"):
     """Groups to create or change at once (225)."""
 
-    group_config_list: list[SubscriptionGroupConfig] = msgspec.field(default_factory=list)
+    group_config_list: list[SubscriptionGroupConfig] = []
 
 
 class GroupList(msgspec.Struct, kw_only=True, rename="camel"):

@@ -1,15 +1,13 @@
 """What brokers and clients ask a name server: 103 REGISTER_BROKER, 104 UNREGISTER_BROKER, 904
 BROKER_HEARTBEAT, 322 QUERY_DATA_VERSION, 105 GET_ROUTEINFO_BY_TOPIC, 106 GET_BROKER_CLUSTER_INFO,
 901 GET_BROKER_MEMBER_GROUP, topic lists (206, 224), write permissions (205, 327) and the deletion
-of a topic (216).
-
-Bodies are in ``bodies.register``, ``bodies.route``, ``bodies.topics`` and ``bodies.cluster``."""
+of a topic (216)."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -34,16 +32,14 @@ class RegisterBrokerReply(Reply, kw_only=True):
 
 
 class RegisterBroker(Request[RegisterBrokerReply], kw_only=True):
-    """A broker and its topics; the body is ``bodies.register.RegisterBrokerBody``.
+    """A broker and its topics; the body is ``RegisterBrokerBody``.
 
     ``heartbeat_timeout_millis`` is how long the broker may be silent (120 s without it).
     ``enable_acting_master`` is absent from brokers of 4.x. ``body_crc32`` 0 or absent means
     unchecked.
     """
 
-    code: ClassVar[int] = RequestCode.REGISTER_BROKER
-    reply: ClassVar[type[RegisterBrokerReply]] = RegisterBrokerReply
-
+    code = RequestCode.REGISTER_BROKER
     broker_name: str
     broker_addr: str
     cluster_name: str
@@ -58,8 +54,7 @@ class RegisterBroker(Request[RegisterBrokerReply], kw_only=True):
 class UnregisterBroker(Request[None], kw_only=True):
     """A broker leaves."""
 
-    code: ClassVar[int] = RequestCode.UNREGISTER_BROKER
-
+    code = RequestCode.UNREGISTER_BROKER
     broker_name: str
     broker_addr: str
     cluster_name: str
@@ -69,8 +64,7 @@ class UnregisterBroker(Request[None], kw_only=True):
 class BrokerHeartbeat(Request[None], kw_only=True):
     """A broker is still there. The fields after the id are for a controller."""
 
-    code: ClassVar[int] = RequestCode.BROKER_HEARTBEAT
-
+    code = RequestCode.BROKER_HEARTBEAT
     cluster_name: str
     broker_addr: str
     broker_name: str
@@ -90,12 +84,9 @@ class QueryDataVersionReply(Reply, kw_only=True):
 
 
 class QueryDataVersion(Request[QueryDataVersionReply], kw_only=True):
-    """Would a registration change anything? The body is ``bodies.topics.DataVersion``. Counts as a
-    heartbeat."""
+    """Would a registration change anything? The body is ``DataVersion``. Counts as a heartbeat."""
 
-    code: ClassVar[int] = RequestCode.QUERY_DATA_VERSION
-    reply: ClassVar[type[QueryDataVersionReply]] = QueryDataVersionReply
-
+    code = RequestCode.QUERY_DATA_VERSION
     broker_name: str
     broker_addr: str
     cluster_name: str
@@ -103,42 +94,38 @@ class QueryDataVersion(Request[QueryDataVersionReply], kw_only=True):
 
 
 class GetRouteInfo(Request[None], kw_only=True):
-    """Which brokers have a topic; the body of the answer is ``bodies.route.TopicRouteData``, 17
-    TOPIC_NOT_EXIST where there is none."""
+    """Which brokers have a topic; answered with a ``TopicRouteData``, 17 TOPIC_NOT_EXIST where
+    there is none."""
 
-    code: ClassVar[int] = RequestCode.GET_ROUTEINFO_BY_TOPIC
-
+    code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     topic: str
     accept_standard_json_only: bool | None = None
 
 
 class GetBrokerClusterInfo(Request[None], kw_only=True):
-    """Every cluster and broker; the body of the answer is ``bodies.cluster.ClusterInfo``."""
+    """Every cluster and broker; answered with a ``ClusterInfo``."""
 
-    code: ClassVar[int] = RequestCode.GET_BROKER_CLUSTER_INFO
+    code = RequestCode.GET_BROKER_CLUSTER_INFO
 
 
 class GetBrokerMemberGroup(Request[None], kw_only=True):
-    """The live members of one broker name; the body of the answer is
-    ``bodies.cluster.BrokerMemberGroupBody``."""
+    """The live members of one broker name; answered with a ``BrokerMemberGroupBody``."""
 
-    code: ClassVar[int] = RequestCode.GET_BROKER_MEMBER_GROUP
-
+    code = RequestCode.GET_BROKER_MEMBER_GROUP
     cluster_name: str
     broker_name: str
 
 
 class GetAllTopicList(Request[None], kw_only=True):
-    """Every topic; the body of the answer is ``bodies.topics.TopicList``."""
+    """Every topic; answered with a ``TopicList``."""
 
-    code: ClassVar[int] = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+    code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 
 
 class GetTopicsByCluster(Request[None], kw_only=True):
-    """The topics of a cluster; the body of the answer is ``bodies.topics.TopicList``."""
+    """The topics of a cluster; answered with a ``TopicList``."""
 
-    code: ClassVar[int] = RequestCode.GET_TOPICS_BY_CLUSTER
-
+    code = RequestCode.GET_TOPICS_BY_CLUSTER
     cluster: str
 
 
@@ -146,8 +133,7 @@ class DeleteTopicInNamesrv(Request[None], kw_only=True):
     """Forget the routes of a topic, to the brokers of one cluster or to all. A broker that still
     has it brings it back."""
 
-    code: ClassVar[int] = RequestCode.DELETE_TOPIC_IN_NAMESRV
-
+    code = RequestCode.DELETE_TOPIC_IN_NAMESRV
     topic: str
     cluster_name: str | None = None
 
@@ -161,9 +147,7 @@ class WipeWritePermReply(Reply, kw_only=True):
 class WipeWritePerm(Request[WipeWritePermReply], kw_only=True):
     """Let clients send to another broker; lasts until that broker registers a newer table."""
 
-    code: ClassVar[int] = RequestCode.WIPE_WRITE_PERM_OF_BROKER
-    reply: ClassVar[type[WipeWritePermReply]] = WipeWritePermReply
-
+    code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
     broker_name: str
 
 
@@ -176,23 +160,17 @@ class AddWritePermReply(Reply, kw_only=True):
 class AddWritePerm(Request[AddWritePermReply], kw_only=True):
     """Undo WipeWritePerm."""
 
-    code: ClassVar[int] = RequestCode.ADD_WRITE_PERM_OF_BROKER
-    reply: ClassVar[type[AddWritePermReply]] = AddWritePermReply
-
+    code = RequestCode.ADD_WRITE_PERM_OF_BROKER
     broker_name: str
 
 
-# --- What the name server says about whole clusters (106) and about one broker's replicas (901).
-#
-# One rule: both always go out in the `{0:"host:port"}` form, never as standard JSON. It must not know
-# the route table.
-
-
+# What the name server says about whole clusters (106) and about one broker's replicas (901).
+# One rule: both always go out in the `{0:"host:port"}` form, never as standard JSON.
 class ClusterInfo(msgspec.Struct, kw_only=True, rename="camel"):
     """Brokers by name, and the broker names of each cluster."""
 
-    broker_addr_table: dict[str, BrokerData] = msgspec.field(default_factory=dict)
-    cluster_addr_table: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    broker_addr_table: dict[str, BrokerData] = {}
+    cluster_addr_table: dict[str, tuple[str, ...]] = {}
 
 
 class BrokerMemberGroup(msgspec.Struct, kw_only=True, rename="camel"):
@@ -200,7 +178,7 @@ class BrokerMemberGroup(msgspec.Struct, kw_only=True, rename="camel"):
 
     cluster: str | None = None
     broker_name: str | None = None
-    broker_addrs: dict[int, str] = msgspec.field(default_factory=dict)
+    broker_addrs: dict[int, str] = {}
 
 
 class BrokerMemberGroupBody(msgspec.Struct, kw_only=True, rename="camel"):
@@ -209,7 +187,7 @@ class BrokerMemberGroupBody(msgspec.Struct, kw_only=True, rename="camel"):
     broker_member_group: BrokerMemberGroup | None = None
 
 
-# --- A broker's registration (103): its topics, as JSON or in the compressed binary form, and the
+# A broker's registration (103): its topics, as JSON or in the compressed binary form, and the
 # checksum over both.
 #
 #     compressed = one zlib stream of
@@ -219,9 +197,8 @@ class BrokerMemberGroupBody(msgspec.Struct, kw_only=True, rename="camel"):
 #     │ as JSON      │           │                       │ as a JSON array │ from version 5.0.0 on        │
 #     └──────────────┴───────────┴───────────────────────┴─────────────────┴──────────────────────────────┘
 #
-# One rule: nothing is inflated or read beyond the bounds. It must not know what a name server does
-# with it. Source: apache/rocketmq `RegisterBrokerBody`.
-
+# One rule: nothing is inflated or read beyond the bounds. Source: apache/rocketmq
+# `RegisterBrokerBody`.
 MAX_INFLATED = 32 << 20
 """Most bytes a compressed registration may inflate to: room for a quarter of a million topics."""
 
@@ -232,7 +209,7 @@ class KVTable(msgspec.Struct, kw_only=True, rename="camel"):
     """A table of texts: the order-topic configuration in the answer to 103, 219, and the runtime
     figures of 28."""
 
-    table: dict[str, str] = msgspec.field(default_factory=dict)
+    table: dict[str, str] = {}
 
 
 class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
@@ -242,7 +219,7 @@ class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
     topic_config_serialize_wrapper: TopicConfigAndMappingSerializeWrapper = msgspec.field(
         default_factory=TopicConfigAndMappingSerializeWrapper
     )
-    filter_server_list: list[str] = msgspec.field(default_factory=list)
+    filter_server_list: list[str] = []
 
     def encode(self) -> bytes:
         """The JSON form."""
@@ -339,13 +316,9 @@ def _sized(data: bytes) -> bytes:
     return _int(len(data)) + data
 
 
-# --- The answer to "where is this topic?" (105): its queues per broker, and the brokers' addresses.
-#
-# One rule: a route says what brokers claimed, in the form every client of the last ten years reads;
-# `broker_addrs` goes out as `{0:"host:port"}` unless the client asked for standard JSON
-# (`fastjson.encode_standard`), which is the handler's choice. It must not know how a route is put
-# together.
-
+# The answer to "where is this topic?" (105): its queues per broker, and the brokers'
+# addresses. `broker_addrs` goes out as `{0:"host:port"}` unless the client asked for standard
+# JSON (`fastjson.encode_standard`).
 MASTER_ID = 0
 """The broker id of a master; slaves have larger ones."""
 
@@ -366,7 +339,7 @@ class BrokerData(msgspec.Struct, kw_only=True, rename="camel"):
 
     cluster: str | None = None
     broker_name: str | None = None
-    broker_addrs: dict[int, str] = msgspec.field(default_factory=dict)
+    broker_addrs: dict[int, str] = {}
     zone_name: str | None = None
     enable_acting_master: bool = False
 
@@ -375,7 +348,7 @@ class TopicRouteData(msgspec.Struct, kw_only=True, rename="camel"):
     """A topic's route. `order_topic_conf` is `broker:queues;…` for globally ordered topics."""
 
     order_topic_conf: str | None = None
-    queue_datas: list[QueueData] = msgspec.field(default_factory=list)
-    broker_datas: list[BrokerData] = msgspec.field(default_factory=list)
+    queue_datas: list[QueueData] = []
+    broker_datas: list[BrokerData] = []
     filter_server_table: dict[str, list[str]] | None = None
     topic_queue_mapping_by_broker: dict[str, TopicQueueMappingInfo] | None = None

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
 from turbopump.message.java import Int32, Int64
@@ -23,9 +21,7 @@ class OffsetReply(Reply, kw_only=True):
 class QueryConsumerOffset(Request[OffsetReply], kw_only=True):
     """Where a group stands in a queue; 22 QUERY_NOT_FOUND when it has no place yet."""
 
-    code: ClassVar[int] = RequestCode.QUERY_CONSUMER_OFFSET
-    reply: ClassVar[type[OffsetReply]] = OffsetReply
-
+    code = RequestCode.QUERY_CONSUMER_OFFSET
     consumer_group: str
     topic: str
     queue_id: Int32
@@ -35,8 +31,7 @@ class QueryConsumerOffset(Request[OffsetReply], kw_only=True):
 class UpdateConsumerOffset(Request[None], kw_only=True):
     """Commit a group's place in a queue: the offset of the next message wanted."""
 
-    code: ClassVar[int] = RequestCode.UPDATE_CONSUMER_OFFSET
-
+    code = RequestCode.UPDATE_CONSUMER_OFFSET
     consumer_group: str
     topic: str
     queue_id: Int32 | None = None
@@ -47,9 +42,7 @@ class SearchOffset(Request[OffsetReply], kw_only=True):
     """The queue offset at a store time in ms. ``boundary_type`` LOWER: the first at or after it;
     UPPER: the last at or before it."""
 
-    code: ClassVar[int] = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-    reply: ClassVar[type[OffsetReply]] = OffsetReply
-
+    code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
     topic: str
     queue_id: Int32
     timestamp: Int64
@@ -59,9 +52,7 @@ class SearchOffset(Request[OffsetReply], kw_only=True):
 class GetMaxOffset(Request[OffsetReply], kw_only=True):
     """One past the last message of a queue."""
 
-    code: ClassVar[int] = RequestCode.GET_MAX_OFFSET
-    reply: ClassVar[type[OffsetReply]] = OffsetReply
-
+    code = RequestCode.GET_MAX_OFFSET
     topic: str
     queue_id: Int32
     committed: bool | None = None
@@ -70,20 +61,14 @@ class GetMaxOffset(Request[OffsetReply], kw_only=True):
 class GetMinOffset(Request[OffsetReply], kw_only=True):
     """The first message a queue still has."""
 
-    code: ClassVar[int] = RequestCode.GET_MIN_OFFSET
-    reply: ClassVar[type[OffsetReply]] = OffsetReply
-
+    code = RequestCode.GET_MIN_OFFSET
     topic: str
     queue_id: Int32
 
 
-# --- Consumer offsets in bulk: the files a broker and a broadcasting client keep, and the bodies that
-# move them.
-#
-# One rule: an offset is the index of the next message wanted. Inside `offset_table` a key
-# `topic@group` leads to queue id -> offset. It must not know when offsets are saved.
-
-
+# Consumer offsets in bulk: the files a broker and a broadcasting client keep, and the bodies
+# that move them. One rule: an offset is the index of the next message wanted. Inside
+# `offset_table` a key `topic@group` leads to queue id -> offset.
 class ConsumerOffsetTable(msgspec.Struct, kw_only=True, rename="camel"):
     """The file `consumerOffset.json` and the answer to 43. `group_topic_map` is derived by 5.x
     brokers and absent in 4.x: written if given, ignored when read. `pending_resets` is ours, in the
@@ -92,7 +77,7 @@ class ConsumerOffsetTable(msgspec.Struct, kw_only=True, rename="camel"):
 
     data_version: DataVersion = DataVersion()
     group_topic_map: dict[str, tuple[str, ...]] | None = None
-    offset_table: dict[str, dict[int, Int64]] = msgspec.field(default_factory=dict)
+    offset_table: dict[str, dict[int, Int64]] = {}
     pending_resets: dict[str, list[int]] | None = None
 
 
@@ -101,27 +86,27 @@ class DelayOffsetTable(msgspec.Struct, kw_only=True, rename="camel"):
     to look at."""
 
     data_version: DataVersion = DataVersion()
-    offset_table: dict[int, Int64] = msgspec.field(default_factory=dict)
+    offset_table: dict[int, Int64] = {}
 
 
 class OffsetSerializeWrapper(msgspec.Struct, kw_only=True, rename="camel"):
     """A broadcasting client's own file `offsets.json`."""
 
-    offset_table: dict[MessageQueue, Int64] = msgspec.field(default_factory=dict)
+    offset_table: dict[MessageQueue, Int64] = {}
 
 
 class GetConsumerStatusBody(msgspec.Struct, kw_only=True, rename="camel"):
     """The answers to 221 (one client: `message_queue_table`) and 223 (all of them:
     `consumer_table`)."""
 
-    message_queue_table: dict[MessageQueue, Int64] = msgspec.field(default_factory=dict)
-    consumer_table: dict[str, dict[MessageQueue, Int64]] = msgspec.field(default_factory=dict)
+    message_queue_table: dict[MessageQueue, Int64] = {}
+    consumer_table: dict[str, dict[MessageQueue, Int64]] = {}
 
 
 class ResetOffsetBody(msgspec.Struct, kw_only=True, rename="camel"):
     """New offsets that a broker pushes to its clients (220) or answers to 222 with."""
 
-    offset_table: dict[MessageQueue, Int64] = msgspec.field(default_factory=dict)
+    offset_table: dict[MessageQueue, Int64] = {}
 
 
 class QueueOffset(msgspec.Struct, kw_only=True, rename="camel"):
@@ -136,24 +121,20 @@ class QueueOffset(msgspec.Struct, kw_only=True, rename="camel"):
 class ResetOffsetBodyForC(msgspec.Struct, kw_only=True, rename="camel"):
     """The same for C++ clients, whose JSON reader knows no object keys."""
 
-    offset_table: list[QueueOffset] = msgspec.field(default_factory=list)
+    offset_table: list[QueueOffset] = []
 
 
-# --- Offsets from outside: 222 INVOKE_BROKER_TO_RESET_OFFSET, 220 RESET_CONSUMER_CLIENT_OFFSET, 223
-# INVOKE_BROKER_TO_GET_CONSUMER_STATUS, 221 GET_CONSUMER_STATUS_FROM_CLIENT, 314 CLONE_GROUP_OFFSET,
-# 308 QUERY_CORRECTION_OFFSET. Bodies are in ``bodies.offsets`` and ``bodies.stats``.
-
-
+# Offsets from outside: 222 INVOKE_BROKER_TO_RESET_OFFSET, 220 RESET_CONSUMER_CLIENT_OFFSET,
+# 223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS, 221 GET_CONSUMER_STATUS_FROM_CLIENT, 314
+# CLONE_GROUP_OFFSET, 308 QUERY_CORRECTION_OFFSET.
 class ResetOffset(Request[None], kw_only=True):
     """Set a group's place in a topic: all queues, or ``queue_id``; to ``offset``, or where
     ``timestamp`` (ms; negative: the end) is.
 
-    Without ``force`` a place is only moved back. The body of the answer is
-    ``bodies.offsets.ResetOffsetBody``.
+    Without ``force`` a place is only moved back. Answered with a ``ResetOffsetBody``.
     """
 
-    code: ClassVar[int] = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-
+    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
     group: str
     topic: str
     timestamp: Int64
@@ -164,10 +145,9 @@ class ResetOffset(Request[None], kw_only=True):
 
 class ResetConsumerOffset(Request[None], kw_only=True):
     """From a broker to a consumer, oneway: go on at the offsets in the body, a
-    ``bodies.offsets.ResetOffsetBody``."""
+    ``ResetOffsetBody``."""
 
-    code: ClassVar[int] = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
-
+    code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
     group: str
     topic: str
     timestamp: Int64
@@ -178,10 +158,9 @@ class ResetConsumerOffset(Request[None], kw_only=True):
 
 class GetConsumerStatus(Request[None], kw_only=True):
     """How far each client of a group is by its own account, or the one with the id ``client_addr``;
-    the body of the answer is ``bodies.offsets.GetConsumerStatusBody``."""
+    answered with a ``GetConsumerStatusBody``."""
 
-    code: ClassVar[int] = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-
+    code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     topic: str
     group: str
     client_addr: str | None = None
@@ -190,8 +169,7 @@ class GetConsumerStatus(Request[None], kw_only=True):
 class GetConsumerStatusFromClient(Request[None], kw_only=True):
     """From a broker to a consumer: how far are you? The body of the answer as above."""
 
-    code: ClassVar[int] = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-
+    code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     topic: str
     group: str
     client_addr: str | None = None
@@ -201,8 +179,7 @@ class CloneGroupOffset(Request[None], kw_only=True):
     """Give ``dest_group`` the places of ``src_group`` in one topic, or in all. Not ``offline``:
     only in topics that a running ``src_group`` subscribes."""
 
-    code: ClassVar[int] = RequestCode.CLONE_GROUP_OFFSET
-
+    code = RequestCode.CLONE_GROUP_OFFSET
     src_group: str
     dest_group: str
     topic: str | None = None
@@ -211,11 +188,10 @@ class CloneGroupOffset(Request[None], kw_only=True):
 
 class QueryCorrectionOffset(Request[None], kw_only=True):
     """The lowest offsets of a topic's groups but ``filter_groups`` (separated by commas); the
-    largest number there is where ``compare_group`` is behind them. The body of the answer is
-    ``bodies.stats.QueryCorrectionOffsetBody``."""
+    largest number there is where ``compare_group`` is behind them. Answered with a
+    ``QueryCorrectionOffsetBody``."""
 
-    code: ClassVar[int] = RequestCode.QUERY_CORRECTION_OFFSET
-
+    code = RequestCode.QUERY_CORRECTION_OFFSET
     topic: str
     compare_group: str
     filter_groups: str | None = None

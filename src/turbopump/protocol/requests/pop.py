@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import ClassVar
 
 import msgspec
 
@@ -46,9 +45,7 @@ class PopMessage(Request[PopMessageReply], kw_only=True):
     """Take up to ``max_msg_nums`` messages of one queue, or with ``queue_id`` −1 of any, for
     ``invisible_time``; held up to ``poll_time`` after ``born_time`` if there are none."""
 
-    code: ClassVar[int] = RequestCode.POP_MESSAGE
-    reply: ClassVar[type[PopMessageReply]] = PopMessageReply
-
+    code = RequestCode.POP_MESSAGE
     consumer_group: str
     topic: str
     queue_id: Int32
@@ -66,8 +63,7 @@ class PopMessage(Request[PopMessageReply], kw_only=True):
 class AckMessage(Request[None], kw_only=True):
     """One popped message is done; ``offset`` is its queue offset."""
 
-    code: ClassVar[int] = RequestCode.ACK_MESSAGE
-
+    code = RequestCode.ACK_MESSAGE
     consumer_group: str
     topic: str
     queue_id: Int32
@@ -78,7 +74,7 @@ class AckMessage(Request[None], kw_only=True):
 class BatchAckMessage(Request[None], kw_only=True):
     """Many popped messages are done; they stand in the body."""
 
-    code: ClassVar[int] = RequestCode.BATCH_ACK_MESSAGE
+    code = RequestCode.BATCH_ACK_MESSAGE
 
 
 class ChangeInvisibleTimeReply(Reply, kw_only=True):
@@ -93,9 +89,7 @@ class ChangeInvisibleTimeReply(Reply, kw_only=True):
 class ChangeInvisibleTime(Request[ChangeInvisibleTimeReply], kw_only=True):
     """A popped message is to come back ``invisible_time`` from now."""
 
-    code: ClassVar[int] = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-    reply: ClassVar[type[ChangeInvisibleTimeReply]] = ChangeInvisibleTimeReply
-
+    code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
     consumer_group: str
     topic: str
     queue_id: Int32
@@ -107,9 +101,7 @@ class ChangeInvisibleTime(Request[ChangeInvisibleTimeReply], kw_only=True):
 class PeekMessage(Request[PopMessageReply], kw_only=True):
     """Look at the messages that a pop would find, without taking them."""
 
-    code: ClassVar[int] = RequestCode.PEEK_MESSAGE
-    reply: ClassVar[type[PopMessageReply]] = PopMessageReply
-
+    code = RequestCode.PEEK_MESSAGE
     topic: str
     queue_id: Int32
     max_msg_nums: Int32
@@ -126,9 +118,7 @@ class NotificationReply(Reply, kw_only=True):
 class Notification(Request[NotificationReply], kw_only=True):
     """Wait until a pop would find something, at most ``poll_time`` after ``born_time``."""
 
-    code: ClassVar[int] = RequestCode.NOTIFICATION
-    reply: ClassVar[type[NotificationReply]] = NotificationReply
-
+    code = RequestCode.NOTIFICATION
     consumer_group: str
     topic: str
     queue_id: Int32
@@ -148,21 +138,14 @@ class PollingInfo(Request[PollingInfoReply], kw_only=True):
     """How many pops of a group wait for a queue, or with ``queue_id`` −1 for any queue of the
     topic."""
 
-    code: ClassVar[int] = RequestCode.POLLING_INFO
-    reply: ClassVar[type[PollingInfoReply]] = PollingInfoReply
-
+    code = RequestCode.POLLING_INFO
     consumer_group: str
     topic: str
     queue_id: Int32
 
 
-# --- Many acknowledgements at once (200151).
-#
-# One rule: names are Apache's, which are one or two letters. It must not know what a checkpoint is.
-# Source: apache/rocketmq ``BatchAck``, ``BatchAckMessageRequestBody``,
-# ``BitSetSerializerDeserializer``.
-
-
+# Many acknowledgements at once (200151). Source: apache/rocketmq ``BatchAck``,
+# ``BatchAckMessageRequestBody``, ``BitSetSerializerDeserializer``.
 class BatchAck(msgspec.Struct, kw_only=True):
     """Messages that one pop found in one queue. ``topic`` is the topic that was asked for,
     ``retry`` the handle's kind as text, and bit n of ``bits`` (bytes, the lowest first; base64 in

@@ -7,7 +7,7 @@ Source: apache/rocketmq ``PullMessageRequestHeader``, ``PullMessageResponseHeade
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 import msgspec
 
@@ -43,9 +43,7 @@ class PullMessage(Request[PullMessageReply], kw_only=True):
     """Read messages of one queue from ``queue_offset`` on; held up to ``suspend_timeout_millis`` if
     there are none."""
 
-    code: ClassVar[int] = RequestCode.PULL_MESSAGE
-    reply: ClassVar[type[PullMessageReply]] = PullMessageReply
-
+    code = RequestCode.PULL_MESSAGE
     consumer_group: str
     topic: str
     queue_id: Int32
@@ -66,17 +64,13 @@ class PullMessage(Request[PullMessageReply], kw_only=True):
 class LitePullMessage(PullMessage, kw_only=True):
     """The same from a lite pull consumer."""
 
-    code: ClassVar[int] = RequestCode.LITE_PULL_MESSAGE
+    code = RequestCode.LITE_PULL_MESSAGE
 
 
-# --- Single messages: by key or unique id (12), by place in the log (33), and the age of a queue's
-# first message (32).
-#
-# The body of an answer is stored messages back to back, oldest first. Source: apache/rocketmq
-# ``QueryMessageRequestHeader``, ``QueryMessageResponseHeader``, ``ViewMessageRequestHeader``,
-# ``MQClientAPIImpl.queryMessage``.
-
-
+# Single messages: by key or unique id (12), by place in the log (33), and the age of a
+# queue's first message (32). The body of an answer is stored messages back to back, oldest first.
+# Source: apache/rocketmq ``QueryMessageRequestHeader``, ``QueryMessageResponseHeader``,
+# ``ViewMessageRequestHeader``, ``MQClientAPIImpl.queryMessage``.
 class QueryMessageReply(Reply, kw_only=True):
     """How far the index goes: store time and commit-log offset of the newest message in it."""
 
@@ -88,9 +82,7 @@ class QueryMessage(Request[QueryMessageReply], kw_only=True):
     """The newest ``max_num`` messages of ``topic`` with this key, stored between the times (ms); 22
     QUERY_NOT_FOUND if there are none."""
 
-    code: ClassVar[int] = RequestCode.QUERY_MESSAGE
-    reply: ClassVar[type[QueryMessageReply]] = QueryMessageReply
-
+    code = RequestCode.QUERY_MESSAGE
     topic: str
     key: str
     max_num: Int32
@@ -105,8 +97,7 @@ class ViewMessageById(Request[None], kw_only=True):
     """The message at ``offset`` of the commit log (an offset message id holds it); 1 SYSTEM_ERROR
     if there is none."""
 
-    code: ClassVar[int] = RequestCode.VIEW_MESSAGE_BY_ID
-
+    code = RequestCode.VIEW_MESSAGE_BY_ID
     topic: str | None = None
     offset: Int64
 
@@ -120,8 +111,6 @@ class EarliestStoreTimeReply(Reply, kw_only=True):
 class GetEarliestMsgStoreTime(Request[EarliestStoreTimeReply], kw_only=True):
     """When the first message that a queue still has was stored."""
 
-    code: ClassVar[int] = RequestCode.GET_EARLIEST_MSG_STORETIME
-    reply: ClassVar[type[EarliestStoreTimeReply]] = EarliestStoreTimeReply
-
+    code = RequestCode.GET_EARLIEST_MSG_STORETIME
     topic: str
     queue_id: Int32

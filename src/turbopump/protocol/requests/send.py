@@ -8,7 +8,6 @@ Source: apache/rocketmq ``SendMessageRequestHeader``, ``SendMessageRequestHeader
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import ClassVar
 
 from turbopump.message.java import Int32, Int64
 from turbopump.protocol.codes import RequestCode
@@ -31,9 +30,7 @@ class SendMessage(Request[SendMessageReply], kw_only=True):
     """Store one message, or a batch. Timestamps in ms; ``properties`` as in
     ``message/properties.py``."""
 
-    code: ClassVar[int] = RequestCode.SEND_MESSAGE
-    reply: ClassVar[type[SendMessageReply]] = SendMessageReply
-
+    code = RequestCode.SEND_MESSAGE
     producer_group: str | None = None
     topic: str
     default_topic: str = "TBW102"
@@ -45,34 +42,18 @@ class SendMessage(Request[SendMessageReply], kw_only=True):
     properties: str | None = None
     reconsume_times: Int32 | None = None
     unit_mode: bool | None = None
-    batch: bool | None = None
     max_reconsume_times: Int32 | None = None
+    batch: bool | None = None
 
 
-_ONE_LETTER = {
-    "producer_group": "a",
-    "topic": "b",
-    "default_topic": "c",
-    "default_topic_queue_nums": "d",
-    "queue_id": "e",
-    "sys_flag": "f",
-    "born_timestamp": "g",
-    "flag": "h",
-    "properties": "i",
-    "reconsume_times": "j",
-    "unit_mode": "k",
-    "max_reconsume_times": "l",
-    "batch": "m",
-    "broker_name": "n",
-}
-
-
-class SendMessageV2(Request[SendMessageReply], kw_only=True, rename=_ONE_LETTER):
+class SendMessageV2(
+    Request[SendMessageReply],
+    kw_only=True,
+    rename=dict(zip((*SendMessage.__annotations__, "broker_name"), "abcdefghijklmn", strict=True)),
+):
     """``SendMessage`` with one-letter names: what 5.x and most 4.x clients send."""
 
-    code: ClassVar[int] = RequestCode.SEND_MESSAGE_V2
-    reply: ClassVar[type[SendMessageReply]] = SendMessageReply
-
+    code = RequestCode.SEND_MESSAGE_V2
     producer_group: str | None = None
     topic: str
     default_topic: str = "TBW102"
@@ -93,25 +74,22 @@ class SendBatchMessage(SendMessageV2, kw_only=True):
     """The code for batches; what makes a batch is the header's ``batch`` flag, under any of the
     three codes."""
 
-    code: ClassVar[int] = RequestCode.SEND_BATCH_MESSAGE
+    code = RequestCode.SEND_BATCH_MESSAGE
 
 
 SendRequest = SendMessage | SendMessageV2
 """Either form; the attributes are the same."""
 
 
-# --- 36 CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later.
+# 36 CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later.
 # Source: apache/rocketmq ``ConsumerSendMsgBackRequestHeader``.
-
-
 class ConsumerSendMsgBack(Request[None], kw_only=True):
     """``offset`` is the message's in the log of the broker that is asked. ``delay_level`` 0: the
     broker chooses; below 0: to the dead letters. ``max_reconsume_times``: so many retries, then to
     the dead letters; absent (clients before 3.4.9): as the group is set. ``failure``: why, in one
     line. Our own field; Apache's brokers pass over it."""
 
-    code: ClassVar[int] = RequestCode.CONSUMER_SEND_MSG_BACK
-
+    code = RequestCode.CONSUMER_SEND_MSG_BACK
     offset: Int64
     group: str
     delay_level: Int32
@@ -122,11 +100,8 @@ class ConsumerSendMsgBack(Request[None], kw_only=True):
     failure: str | None = None
 
 
-# --- Calling a timer message back before it is delivered (370).
-#
-# Source: apache/rocketmq ``RecallMessageRequestHeader``, ``RecallMessageResponseHeader``.
-
-
+# Calling a timer message back before it is delivered (370). Source: apache/rocketmq
+# ``RecallMessageRequestHeader``, ``RecallMessageResponseHeader``.
 class RecallMessageReply(Reply, kw_only=True):
     """The unique id of the message that will not be delivered."""
 
@@ -137,33 +112,28 @@ class RecallMessage(Request[RecallMessageReply], kw_only=True):
     """Recall the message that ``recall_handle`` (``message/handles.py``) names;
     ILLEGAL_OPERATION if it is too late for that."""
 
-    code: ClassVar[int] = RequestCode.RECALL_MESSAGE
-    reply: ClassVar[type[RecallMessageReply]] = RecallMessageReply
-
+    code = RequestCode.RECALL_MESSAGE
     producer_group: str | None = None
     topic: str
     recall_handle: str | None = None
 
 
-# --- Replies to requests: 324 SEND_REPLY_MESSAGE and 325 SEND_REPLY_MESSAGE_V2 bring one to a broker,
-# 326 PUSH_REPLY_MESSAGE_TO_CLIENT takes it on to the producer that waits for it.
-#
-# The body is the reply's, compressed if the sysFlag says so. Who waits stands in the property
+# Replies to requests: 324 SEND_REPLY_MESSAGE and 325 SEND_REPLY_MESSAGE_V2 bring one to a
+# broker, 326 PUSH_REPLY_MESSAGE_TO_CLIENT takes it on to the producer that waits for it. The body
+# is the reply's, compressed if the sysFlag says so. Who waits stands in the property
 # REPLY_TO_CLIENT, for what in CORRELATION_ID. Source: apache/rocketmq ``ReplyMessageProcessor``,
 # ``ReplyMessageRequestHeader``.
-
-
 class SendReplyMessage(SendMessage, kw_only=True):
     """A reply on its way to who asked; the fields of a send, the topic
     ``<cluster>_REPLY_TOPIC``."""
 
-    code: ClassVar[int] = RequestCode.SEND_REPLY_MESSAGE
+    code = RequestCode.SEND_REPLY_MESSAGE
 
 
 class SendReplyMessageV2(SendMessageV2, kw_only=True):
     """``SendReplyMessage`` with one-letter names."""
 
-    code: ClassVar[int] = RequestCode.SEND_REPLY_MESSAGE_V2
+    code = RequestCode.SEND_REPLY_MESSAGE_V2
 
 
 SendReplyRequest = SendReplyMessage | SendReplyMessageV2
@@ -174,8 +144,7 @@ class PushReplyMessageToClient(Request[None], kw_only=True):
     """From a broker to the producer that asked: a reply. Times in ms; hosts are ``ip:port`` (no
     brackets round an IPv6 address)."""
 
-    code: ClassVar[int] = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-
+    code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
     producer_group: str
     topic: str
     default_topic: str
@@ -192,13 +161,10 @@ class PushReplyMessageToClient(Request[None], kw_only=True):
     store_timestamp: Int64
 
 
-# --- Ending transactions: 37 END_TRANSACTION, 39 CHECK_TRANSACTION_STATE (from a broker to a
-# producer), 323 RESUME_CHECK_HALF_MESSAGE.
-#
-# Source: apache/rocketmq ``EndTransactionRequestHeader``, ``CheckTransactionStateRequestHeader``,
+# Ending transactions: 37 END_TRANSACTION, 39 CHECK_TRANSACTION_STATE (from a broker to a
+# producer), 323 RESUME_CHECK_HALF_MESSAGE. Source: apache/rocketmq
+# ``EndTransactionRequestHeader``, ``CheckTransactionStateRequestHeader``,
 # ``ResumeCheckHalfMessageRequestHeader``.
-
-
 class Outcome(IntEnum):
     """Values of ``commitOrRollback``: the transaction bits of a ``sysFlag``."""
 
@@ -211,8 +177,7 @@ class EndTransaction(Request[None], kw_only=True):
     """A producer says what has become of its transaction. ``tran_state_table_offset`` is the half
     message's offset in the queue of half messages, ``commit_log_offset`` that in the log."""
 
-    code: ClassVar[int] = RequestCode.END_TRANSACTION
-
+    code = RequestCode.END_TRANSACTION
     topic: str | None = None
     producer_group: str
     tran_state_table_offset: Int64
@@ -228,8 +193,7 @@ class CheckTransactionState(Request[None], kw_only=True):
     the half message as an entry, with the topic and the queue that it is meant for; ``topic`` is
     that of half messages. The answer is an ``EndTransaction``."""
 
-    code: ClassVar[int] = RequestCode.CHECK_TRANSACTION_STATE
-
+    code = RequestCode.CHECK_TRANSACTION_STATE
     topic: str | None = None
     tran_state_table_offset: Int64
     commit_log_offset: Int64
@@ -242,7 +206,6 @@ class ResumeCheckHalfMessage(Request[None], kw_only=True):
     """Begin to check a transaction again that was given up; ``msg_id`` is the offset message id of
     where it lies now."""
 
-    code: ClassVar[int] = RequestCode.RESUME_CHECK_HALF_MESSAGE
-
+    code = RequestCode.RESUME_CHECK_HALF_MESSAGE
     topic: str | None = None
     msg_id: str | None = None

@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
-from turbopump.message.java import Int32, Int64
+from turbopump.message.java import Int64
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.clients import SubscriptionData
 
 
 class GetBrokerRuntimeInfo(Request[None], kw_only=True):
-    """What a broker tells of itself; the body of the answer is ``bodies.register.KVTable``."""
+    """What a broker tells of itself; answered with a ``KVTable``."""
 
-    code: ClassVar[int] = RequestCode.GET_BROKER_RUNTIME_INFO
+    code = RequestCode.GET_BROKER_RUNTIME_INFO
 
 
 class ViewBrokerStatsData(Request[None], kw_only=True):
     """One statistic: ``stats_name`` is such as ``TOPIC_PUT_NUMS``, ``stats_key`` a topic,
-    ``topic@group`` or the cluster; the body of the answer is ``bodies.stats.BrokerStatsData``."""
+    ``topic@group`` or the cluster; answered with a ``BrokerStatsData``."""
 
-    code: ClassVar[int] = RequestCode.VIEW_BROKER_STATS_DATA
-
+    code = RequestCode.VIEW_BROKER_STATS_DATA
     stats_name: str
     stats_key: str
 
 
-# --- Figures about topics and groups, as a broker tells an administrator (202, 208, 303, 308, 315,
-# 317, 321).
-#
-# One rule: offsets are indexes, times are epoch milliseconds, rates are per second. It must not know
-# where the figures come from.
-
-
+# Figures about topics and groups, as a broker tells an administrator (202, 208, 303, 308,
+# 315, 317, 321). Offsets are indexes, times are epoch milliseconds, rates are per second.
 class TopicOffset(msgspec.Struct, kw_only=True, rename="camel"):
     """Where a queue begins and ends, and when it last got a message."""
 
@@ -48,7 +39,7 @@ class TopicStatsTable(msgspec.Struct, kw_only=True, rename="camel"):
     """A topic's queues (202)."""
 
     topic_put_tps: float = 0.0
-    offset_table: dict[MessageQueue, TopicOffset] = msgspec.field(default_factory=dict)
+    offset_table: dict[MessageQueue, TopicOffset] = {}
 
 
 class OffsetWrapper(msgspec.Struct, kw_only=True, rename="camel"):
@@ -64,7 +55,7 @@ class OffsetWrapper(msgspec.Struct, kw_only=True, rename="camel"):
 class ConsumeStats(msgspec.Struct, kw_only=True, rename="camel"):
     """How far a group is in all its queues (208)."""
 
-    offset_table: dict[MessageQueue, OffsetWrapper] = msgspec.field(default_factory=dict)
+    offset_table: dict[MessageQueue, OffsetWrapper] = {}
     consume_tps: float = 0.0
 
     @property
@@ -76,7 +67,7 @@ class ConsumeStats(msgspec.Struct, kw_only=True, rename="camel"):
 class ConsumeStatsList(msgspec.Struct, kw_only=True, rename="camel"):
     """The same for every group of a broker (317)."""
 
-    consume_stats_list: list[dict[str, list[ConsumeStats]]] = msgspec.field(default_factory=list)
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
     broker_addr: str | None = None
     total_diff: Int64 = 0
     total_inflight_diff: Int64 = 0
@@ -100,13 +91,13 @@ class QueueTimeSpan(msgspec.Struct, kw_only=True, rename="camel"):
 class QueryConsumeTimeSpanBody(msgspec.Struct, kw_only=True, rename="camel"):
     """Those of all queues of a topic (303)."""
 
-    consume_time_span_set: list[QueueTimeSpan] = msgspec.field(default_factory=list)
+    consume_time_span_set: list[QueueTimeSpan] = []
 
 
 class QueryCorrectionOffsetBody(msgspec.Struct, kw_only=True, rename="camel"):
     """Queue id -> the smallest offset among groups (308)."""
 
-    correction_offsets: dict[int, Int64] = msgspec.field(default_factory=dict)
+    correction_offsets: dict[int, Int64] = {}
 
 
 class BrokerStatsItem(msgspec.Struct, kw_only=True, rename="camel"):
@@ -125,62 +116,33 @@ class BrokerStatsData(msgspec.Struct, kw_only=True, rename="camel"):
     stats_day: BrokerStatsItem | None = None
 
 
-class ConsumeQueueData(msgspec.Struct, kw_only=True, rename="camel"):
-    """One ConsumeQueue unit and what a filter makes of it."""
-
-    physic_offset: Int64 = 0
-    physic_size: Int32 = 0
-    tags_code: Int64 = 0
-    extend_data_json: str | None = None
-    bit_map: str | None = None
-    eval: bool = False
-    msg: str | None = None
-
-
-class QueryConsumeQueueResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """A stretch of a ConsumeQueue (321)."""
-
-    subscription_data: SubscriptionData | None = None
-    filter_data: str | None = None
-    queue_data: list[ConsumeQueueData] | None = None
-    max_queue_index: Int64 = 0
-    min_queue_index: Int64 = 0
-
-
-# --- Slowing down readers of a backlog: 2001 UPDATE_COLD_DATA_FLOW_CTR_CONFIG, 2002
+# Slowing down readers of a backlog: 2001 UPDATE_COLD_DATA_FLOW_CTR_CONFIG, 2002
 # REMOVE_COLD_DATA_FLOW_CTR_CONFIG, 2003 GET_COLD_DATA_FLOW_CTR_INFO; and how far the system reads
 # ahead for them: 2004 SET_COMMITLOG_READ_MODE. Source: apache/rocketmq ``AdminBrokerProcessor``.
-
-
 class UpdateColdFlow(Request[None], kw_only=True):
     """Thresholds of groups; the body is properties text: ``group=bytes in five seconds``."""
 
-    code: ClassVar[int] = RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG
+    code = RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG
 
 
 class RemoveColdFlow(Request[None], kw_only=True):
     """A group has the usual threshold again; the body is its name."""
 
-    code: ClassVar[int] = RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG
+    code = RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG
 
 
 class GetColdFlow(Request[None], kw_only=True):
-    """Who reads how much; the body of the answer is ``bodies.cold_flow.ColdFlowInfo``."""
+    """Who reads how much; answered with a ``ColdFlowInfo``."""
 
-    code: ClassVar[int] = RequestCode.GET_COLD_DATA_FLOW_CTR_INFO
+    code = RequestCode.GET_COLD_DATA_FLOW_CTR_INFO
 
 
 class SetCommitLogReadMode(Request[None], kw_only=True):
     """ "0": the system may read more of the log's files than what is asked for; "1": it should not.
     (``MADV_NORMAL``, ``MADV_RANDOM``.)"""
 
-    code: ClassVar[int] = RequestCode.SET_COMMITLOG_READ_MODE
-
+    code = RequestCode.SET_COMMITLOG_READ_MODE
     mode: str | None = msgspec.field(default=None, name="READ_AHEAD_MODE")
-
-
-# --- How much groups read of what may not be in memory (2003). One rule: the field names are Apache's.
-# It must not know what cold is.
 
 
 class ColdReading(msgspec.Struct, kw_only=True, rename="camel"):
@@ -194,8 +156,8 @@ class ColdReading(msgspec.Struct, kw_only=True, rename="camel"):
 class ColdFlowInfo(msgspec.Struct, kw_only=True, rename="camel"):
     """All of it; `config_table` has the thresholds of single groups."""
 
-    runtime_table: dict[str, ColdReading] = msgspec.field(default_factory=dict)
-    config_table: dict[str, Int64] = msgspec.field(default_factory=dict)
+    runtime_table: dict[str, ColdReading] = {}
+    config_table: dict[str, Int64] = {}
     cg_cold_read_threshold: Int64 = 0
     global_cold_read_threshold: Int64 = 0
     global_acc: Int64 = 0

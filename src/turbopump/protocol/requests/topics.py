@@ -1,11 +1,9 @@
 """Topics on a broker: 17 UPDATE_AND_CREATE_TOPIC, 18 UPDATE_AND_CREATE_TOPIC_LIST, 215
-DELETE_TOPIC_IN_BROKER, 351 GET_TOPIC_CONFIG, 21 GET_ALL_TOPIC_CONFIG, 202 GET_TOPIC_STATS_INFO.
-Bodies are in ``bodies.topics`` and ``bodies.stats``."""
+DELETE_TOPIC_IN_BROKER, 351 GET_TOPIC_CONFIG, 21 GET_ALL_TOPIC_CONFIG, 202 GET_TOPIC_STATS_INFO."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar
 
 import msgspec
 
@@ -21,8 +19,7 @@ class CreateTopic(Request[None], kw_only=True):
     ``attributes`` is text of the form ``+key=value,-key``.
     """
 
-    code: ClassVar[int] = RequestCode.UPDATE_AND_CREATE_TOPIC
-
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC
     topic: str
     default_topic: str = "TBW102"
     read_queue_nums: Int32 = 8
@@ -36,35 +33,30 @@ class CreateTopic(Request[None], kw_only=True):
 
 
 class CreateTopicList(Request[None], kw_only=True):
-    """Create or change several; the body is ``bodies.topics.CreateTopicListRequestBody``,
-    attributes in it as ``{"+name": "value"}``."""
+    """Create or change several; the body is ``CreateTopicListRequestBody``, attributes in it as
+    ``{"+name": "value"}``."""
 
-    code: ClassVar[int] = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
 
 
 class DeleteTopic(Request[None], kw_only=True):
     """Forget a topic on one broker: its settings, queues, and how far groups are in it."""
 
-    code: ClassVar[int] = RequestCode.DELETE_TOPIC_IN_BROKER
-
+    code = RequestCode.DELETE_TOPIC_IN_BROKER
     topic: str
 
 
 class GetTopicConfig(Request[None], kw_only=True):
-    """One topic of a broker; the body of the answer is
-    ``bodies.topics.TopicConfigAndQueueMapping``."""
+    """One topic of a broker; answered with a ``TopicConfigAndQueueMapping``."""
 
-    code: ClassVar[int] = RequestCode.GET_TOPIC_CONFIG
-
+    code = RequestCode.GET_TOPIC_CONFIG
     topic: str
 
 
 class GetTopicStatsInfo(Request[None], kw_only=True):
-    """Where a topic's queues begin and end on a broker; the body of the answer is
-    ``bodies.stats.TopicStatsTable``."""
+    """Where a topic's queues begin and end on a broker; answered with a ``TopicStatsTable``."""
 
-    code: ClassVar[int] = RequestCode.GET_TOPIC_STATS_INFO
-
+    code = RequestCode.GET_TOPIC_STATS_INFO
     topic: str
 
 
@@ -75,23 +67,17 @@ class GetAllTopicConfigReply(Reply, kw_only=True):
 
 
 class GetAllTopicConfig(Request[GetAllTopicConfigReply], kw_only=True):
-    """Every topic of a broker; the body of the answer is
-    ``bodies.topics.TopicConfigSerializeWrapper``."""
+    """Every topic of a broker; answered with a ``TopicConfigSerializeWrapper``."""
 
-    code: ClassVar[int] = RequestCode.GET_ALL_TOPIC_CONFIG
-    reply: ClassVar[type[GetAllTopicConfigReply]] = GetAllTopicConfigReply
-
+    code = RequestCode.GET_ALL_TOPIC_CONFIG
     topic_seq: Int32 | None = None
     max_topic_num: Int32 | None = None
     data_version: str | None = None
 
 
-# --- Topics as brokers keep and announce them: one topic's settings, the versioned table, and lists of
-# names.
-#
-# One rule: a table travels with its `DataVersion`, and whoever changes the table takes the next
-# version. It must not know where a table is stored or sent.
-
+# Topics as brokers keep and announce them: one topic's settings, the versioned table, and
+# lists of names. One rule: a table travels with its `DataVersion`, and whoever changes the table
+# takes the next version.
 PERM_PRIORITY = 8
 PERM_READ = 4
 PERM_WRITE = 2
@@ -128,7 +114,7 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
     topic_filter_type: TopicFilterType = TopicFilterType.SINGLE_TAG
     topic_sys_flag: Int32 = 0
     order: bool = False
-    attributes: dict[str, str] = msgspec.field(default_factory=dict)
+    attributes: dict[str, str] = {}
 
     @property
     def readable(self) -> bool:
@@ -179,7 +165,7 @@ class TopicConfigSerializeWrapper(msgspec.Struct, kw_only=True, rename="camel"):
     """All topics of a broker: the file `topics.json` and the answer to 21."""
 
     data_version: DataVersion = DataVersion()
-    topic_config_table: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
+    topic_config_table: dict[str, TopicConfig] = {}
 
 
 class TopicConfigAndMappingSerializeWrapper(
@@ -188,12 +174,8 @@ class TopicConfigAndMappingSerializeWrapper(
     """The same with static topics, as a 5.x broker registers it."""
 
     mapping_data_version: DataVersion = DataVersion()
-    topic_queue_mapping_detail_map: dict[str, TopicQueueMappingDetail] = msgspec.field(
-        default_factory=dict
-    )
-    topic_queue_mapping_info_map: dict[str, TopicQueueMappingInfo] = msgspec.field(
-        default_factory=dict
-    )
+    topic_queue_mapping_detail_map: dict[str, TopicQueueMappingDetail] = {}
+    topic_queue_mapping_info_map: dict[str, TopicQueueMappingInfo] = {}
 
 
 class TopicList(msgspec.Struct, kw_only=True, rename="camel"):
@@ -212,15 +194,11 @@ class TopicConfigAndQueueMapping(TopicConfig, kw_only=True, rename="camel"):
 class CreateTopicListRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
     """Topics to create or change at once (18)."""
 
-    topic_config_list: list[TopicConfig] = msgspec.field(default_factory=list)
+    topic_config_list: list[TopicConfig] = []
 
 
-# --- How a static topic's logical queues map to brokers' physical ones: part of routes and
+# How a static topic's logical queues map to brokers' physical ones: part of routes and
 # registrations.
-#
-# One rule: field names are the wire's own short ones. It must not know how a mapping is computed.
-
-
 class TopicQueueMappingInfo(msgspec.Struct, kw_only=True, rename="camel"):
     """One broker's part of a static topic: `curr_id_map` is logical queue id -> physical queue
     id."""
@@ -231,7 +209,7 @@ class TopicQueueMappingInfo(msgspec.Struct, kw_only=True, rename="camel"):
     bname: str | None = None
     epoch: Int64 = 0
     dirty: bool = False
-    curr_id_map: dict[int, int] | None = msgspec.field(default_factory=dict)
+    curr_id_map: dict[int, int] | None = {}
 
 
 class LogicQueueMappingItem(msgspec.Struct, kw_only=True, rename="camel"):
@@ -251,6 +229,4 @@ class LogicQueueMappingItem(msgspec.Struct, kw_only=True, rename="camel"):
 class TopicQueueMappingDetail(TopicQueueMappingInfo, kw_only=True, rename="camel"):
     """The same with the whole history of the queues that this broker hosts."""
 
-    hosted_queues: dict[int, list[LogicQueueMappingItem]] | None = msgspec.field(
-        default_factory=dict
-    )
+    hosted_queues: dict[int, list[LogicQueueMappingItem]] | None = {}
