@@ -115,7 +115,7 @@ class Meeting:
         if number % 5 == 0:
             found.store.flusher.flush_queues()
         found.loop.run()
-        while self._waiting and self._waiting[0][0] <= found.store.flushed.value:
+        while self._waiting and self._waiting[0][0] <= found.store.durable.value:
             _, queue, offset, flushed = self._waiting.pop(0)
             self.acknowledged[queue, offset] = flushed
 

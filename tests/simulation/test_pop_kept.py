@@ -56,7 +56,7 @@ async def test_a_returned_message_is_noted_when_its_copy_is_on_the_disk_and_not_
     await popper.pop(invisible_ms=5000)
     (again,) = await popper.until(1, 20, invisible_ms=60_000)
     store = world.broker.store
-    assert store.flushed.value <= again.message.commit_log_offset, (
+    assert store.durable.value <= again.message.commit_log_offset, (
         "the disk has not got the copy yet"
     )
 
@@ -68,7 +68,7 @@ async def test_a_returned_message_is_noted_when_its_copy_is_on_the_disk_and_not_
         data = b"".join(store.get(topic, queue_id, 0, 32).data for topic, queue_id in places)
         return any(record.tags == ACK_TAG for record in decode_entries(data))
 
-    while store.flushed.value <= again.message.commit_log_offset:
+    while store.durable.value <= again.message.commit_log_offset:
         assert not written_down()
         await asyncio.sleep(0.01)
     async with asyncio.timeout(5):

@@ -139,7 +139,7 @@ class StoreStory:
         for send, queue, offset, log_end in self.waiting:
             if store is None:
                 send.maybe(now)
-            elif store.flushed.value >= log_end:
+            elif store.durable.value >= log_end:
                 send.acknowledged(queue, offset, now)
             else:
                 rest.append((send, queue, offset, log_end))

@@ -71,7 +71,7 @@ def test_what_was_recovered_after_a_kill_is_on_the_disk_before_it_counts_as_flus
             machine.put(b"%d" % number)
         machine.disk.kill()
         store = machine.open()
-        assert store.flushed.value == store.log.end
+        assert store.durable.value == store.log.end
         found = machine.bodies()
         machine.disk.power_cut()
         machine.open()

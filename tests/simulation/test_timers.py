@@ -99,7 +99,7 @@ class Day:
                 )
                 log_end = placed.log_end
             flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            broker.store.flushed.when(log_end, lambda flushed=flushed: flushed.set_result(None))  # type: ignore[misc]
+            broker.store.durable.when(log_end, lambda flushed=flushed: flushed.set_result(None))  # type: ignore[misc]
             broker.store.flusher.flush_log()
             await flushed
             self.due.update(due)

@@ -439,7 +439,7 @@ async def test_a_disk_that_fails_the_timers_files_stops_no_delivery(
     await asyncio.sleep(3)
     world.simulation.disk(HOST).fail(operation, errno.EIO, nth=3, times=1)
     for body in (b"a", b"b", b"c"):
-        if world.broker.store.flushed.error is None:
+        if world.broker.store.durable.error is None:
             await asyncio.sleep(1)
             try:
                 await asyncio.wait_for(send(world, body, 8), 5)
@@ -447,7 +447,7 @@ async def test_a_disk_that_fails_the_timers_files_stops_no_delivery(
             except (AssertionError, TimeoutError):
                 pass
     await asyncio.sleep(15)
-    if world.broker.store.flushed.error is None:
+    if world.broker.store.durable.error is None:
         assert set(sent) <= set(await world.delivered())
     world.kill()
     world.simulation.disk(HOST).clear_faults()

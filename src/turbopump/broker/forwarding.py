@@ -98,10 +98,10 @@ class Forwarding:
             as_stored=False,
         )
 
-    async def flushed(self, placed: Placed) -> None:
-        """Wait until what was placed is on the disk, at once under ASYNC_FLUSH: whoever writes down
-        that a message has gone on does so only then. Raises StoreError if the disk has failed."""
-        await self._flush.flushed(placed.log_end)
+    async def confirmed(self, placed: Placed) -> None:
+        """Wait until what was placed is confirmed: whoever writes down that a message has gone on
+        does so only then. Raises StoreError if the disk has failed."""
+        await self._flush.confirmed(placed.log_end)
 
     def room_made(self) -> None:
         """The log has a new file: those who wait try again, in the order in which they came."""
@@ -166,9 +166,7 @@ class Forwarding:
 
 
 # --- Waiting for the disk under SYNC_FLUSH: one sync for all that a turn of the loop stores, and an
-# awaitable face for ``flushed``.
-#
-# Under ASYNC_FLUSH nobody waits, and the timetable syncs.
+# awaitable ``Confirmed``. Under ASYNC_FLUSH nobody waits, and the timetable syncs.
 
 
 class FlushWait:
@@ -185,23 +183,24 @@ class FlushWait:
             self._due = True
             asyncio.get_running_loop().call_soon(self._begin)
 
-    async def flushed(self, log_end: int) -> None:
-        """Wait until the flush has passed ``log_end``. Raises StoreError if the disk has failed."""
-        flushed = self._flusher.flushed
-        if self.sync and flushed.error is None and flushed.value < log_end:
+    async def confirmed(self, log_end: int) -> None:
+        """Wait until the log is confirmed up to ``log_end``. Raises StoreError if the disk has
+        failed."""
+        confirmed = self._flusher.confirmed
+        if confirmed.error is None and confirmed.value < log_end:
             reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
             def wake() -> None:
                 if not reached.done():
                     reached.set_result(None)
 
-            waiter = flushed.when(log_end, wake)
+            waiter = confirmed.when(log_end, wake)
             try:
                 await reached
             finally:
                 waiter.cancel()
-        if flushed.error is not None:
-            raise flushed.error
+        if confirmed.error is not None:
+            raise confirmed.error
 
     def _begin(self) -> None:
         self._due = False

@@ -169,7 +169,7 @@ class Scrubbing:
             disk,
             store.log,
             store.queues,
-            lambda: store.flushed.value,
+            lambda: store.durable.value,
             bytes_per_second,
             lambda text: log.error("store: %s", text),
             store.unit_repair,

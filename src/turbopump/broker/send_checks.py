@@ -224,9 +224,8 @@ def _wrong_type(topic: str, expected: str, actual: str) -> str | None:
 def body_refusal(size: int, size_max: int, store: MessageStore) -> Response:
     """The answer to a body that cannot be; to any, while the store takes no writes: that comes
     first."""
-    closed = store.flushed.error or store.space.refusal
-    if closed is not None:
-        return store_refusal(StoreClosedError(str(closed)))
+    if store.refusal is not None:
+        return store_refusal(StoreClosedError(store.refusal))
     if not size:  # RocketMQ: a NullPointerException, before every check
         return Response(
             code=ResponseCode.SYSTEM_ERROR,
@@ -250,12 +249,9 @@ def batch_refusal(request: SendRequest, store: MessageStore) -> Response | None:
             f"sysFlag {request.sys_flag} says that it is part of a transaction, and a batch "
             "cannot be; leave 4 and 8 out"
         )
-    closed = store.flushed.error or store.space.refusal
-    return (
-        refused
-        if refused is None or closed is None
-        else store_refusal(StoreClosedError(str(closed)))
-    )
+    if refused is not None and store.refusal is not None:
+        return store_refusal(StoreClosedError(store.refusal))
+    return refused
 
 
 def store_refusal(error: Exception) -> Response:

@@ -446,7 +446,7 @@ class RuntimeInfo:
             "commitLogMaxOffset": str(log.end),
             # an entry is dispatched in the turn in which it is appended
             "dispatchBehindBytes": "0",
-            "remainHowManyDataToFlush": _size_text(max(log.end - store.flushed.value, 0)),
+            "remainHowManyDataToFlush": _size_text(max(log.end - store.durable.value, 0)),
         }
         figures = store.space.figures
         roots = [(path, figures[path]) for path in self._paths.commit_logs if path in figures]

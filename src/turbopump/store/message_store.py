@@ -25,6 +25,7 @@ from turbopump.message.codec import (
 )
 from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
+from turbopump.store.confirmed import Confirmed
 from turbopump.store.disk import Disk
 from turbopump.store.disk_space import SpaceLimits, SpaceWatch, with_free_bytes
 from turbopump.store.files import StorePaths
@@ -50,7 +51,6 @@ from turbopump.store.recovery.recovery import Recovery, RecoveryReport
 from turbopump.store.repair.unit_repair import UnitRepair
 from turbopump.store.retention import Retention, RetentionRules
 from turbopump.store.roots import LogRoots, StoreLock, make_directories
-from turbopump.store.watermark import Watermark
 
 
 class MessageStore:
@@ -92,20 +92,16 @@ class MessageStore:
             self.index = KeyIndex(
                 disk, clock, config.paths.index, config.index_slots, config.index_entries
             )
-        self.flushed = Watermark()
+        self.confirmed = Confirmed(self.log, flushed_only=config.flushed_only)
+        self.durable = self.confirmed.durable
         self.cold_reads = ColdReads(disk)
         self.latency = AppendLatency(lambda: self.queues.units)
-        self.dispatcher = Dispatcher(
-            self.index, self.flushed if config.flushed_only else None, config.delay_levels
-        )
+        self.dispatcher = Dispatcher(self.index, self.confirmed, config.delay_levels)
         self.unit_repair = UnitRepair(self.log, self.dispatcher.unit_tags, on_failure)
         self.reader = QueueReader(
             self.log, self.queues, config.limits, self.cold_reads, self.unit_repair, clock.monotonic
         )
-        visible_end = (
-            (lambda: self.flushed.value) if config.flushed_only else (lambda: self.log.end)
-        )
-        self.lookup = Lookup(self.log, self.queues, self.index, visible_end, self.unit_repair)
+        self.lookup = Lookup(self.log, self.queues, self.index, self.confirmed, self.unit_repair)
         self.provenance = Provenance(disk, config.paths.provenance)
         self.log.requires_crc = self.provenance.requires_crc
         self.queue_ends = QueueEnds(disk, paths.queue_ends, self.queues, on_failure)
@@ -119,7 +115,7 @@ class MessageStore:
             self.index,
             self.dispatcher,
             self.checkpoint,
-            self.flushed,
+            self.confirmed,
             on_failure,
         )
         others, forcibly = (paths.consume_queues, paths.index), config.retention.forcibly
@@ -132,7 +128,7 @@ class MessageStore:
             self.index, self.provenance, disk, self.space, paths.index, index_size, on_failure
         )
         synced, note = (
-            lambda: min(self.flusher.queues_synced, self.flushed.value),
+            lambda: min(self.flusher.queues_synced, self.durable.value),
             self.index_notes.note,
         )
         self.retention = Retention(
@@ -208,8 +204,8 @@ class MessageStore:
         2.
         """
         short_of_room = self.space.refusal is not None
-        if self._closed or self.flushed.error is not None or (short_of_room and not own):
-            self._refuse()
+        if self._closed or self.durable.error is not None or (short_of_room and not own):
+            raise StoreClosedError(self.refusal)
         began = self._monotonic()
         queue = self.queues.find_or_make(topic, queue_id)
         name = topic.encode()
@@ -223,7 +219,7 @@ class MessageStore:
             properties, with_crc = self._storable(properties, as_stored=as_stored)
             if with_crc != self.with_crc:
                 overhead -= CRC_SUFFIX_SIZE
-                self.provenance.note_without_crc(self.flushed.value)
+                self.provenance.note_without_crc(self.durable.value)
         size = overhead + len(born_host) + len(store_host) + len(body) + len(name) + len(properties)
         if len(name) > TOPIC_SIZE_MAX_V1:
             size += 1
@@ -231,7 +227,7 @@ class MessageStore:
         if short_of_room and not self.space.has_room_beside_reserve(
             log.new_file_for(size), queue.new_file_for(1)
         ):
-            self._refuse()
+            raise StoreClosedError(self.refusal)
         try:
             queue.make_room(1)  # what may fail comes before the first byte is written
             offset = log.place(size)
@@ -289,8 +285,8 @@ class MessageStore:
         Raises what ``put`` does. Cost: about 0.9 µs a message of 1 KiB in a batch of 32, with CRC
         and key index.
         """
-        if self._closed or self.flushed.error is not None or self.space.refusal is not None:
-            self._refuse()
+        if self._closed or self.durable.error is not None or self.space.refusal is not None:
+            raise StoreClosedError(self.refusal)
         began = self._monotonic()
         queue = self.queues.find_or_make(topic, queue_id)
         name = topic.encode()
@@ -376,6 +372,13 @@ class MessageStore:
         unit = queue.unit(index) if queue is not None else None
         return unit is None or self.log.end - unit[0] <= self._config.limits.hot_size
 
+    @property
+    def refusal(self) -> str | None:
+        """Why clients' messages are not taken; None while they are."""
+        if self.durable.error is not None:
+            return str(self.durable.error)
+        return "the store is closed" if self._closed else self.space.refusal
+
     def finish_background(self) -> None:
         """Wait for what runs beside this thread (syncs, saves of tables) and start no more: the
         first step of closing."""
@@ -400,7 +403,7 @@ class MessageStore:
             self.checkpoint.close()
             if self.index is not None:
                 self.index.close()
-            if self.flushed.error is None and not self.flusher.queues_failed:
+            if self.durable.error is None and not self.flusher.queues_failed:
                 self.queue_ends.end(self.log.end, all_read=self.log.is_young)
                 self.provenance.end(self.log.end)
                 self._disk.remove(self._config.paths.abort)
@@ -439,13 +442,6 @@ class MessageStore:
         return self.space.no_room(
             error, self._config.paths.consume_queues, self._config.queue_file_size
         )
-
-    def _refuse(self) -> None:
-        if self.flushed.error is not None:
-            raise StoreClosedError(str(self.flushed.error))
-        if self.space.refusal is not None and not self._closed:
-            raise StoreClosedError(self.space.refusal)
-        raise StoreClosedError("the store is closed")
 
 
 # --- Opening a store's directory: who had it last and how that ended, then recovery, then what says
@@ -509,9 +505,8 @@ def opened(
             store.flusher.flush_all_now()
         elif not store.recovery.entries:
             store.flusher.queues_synced = store.log.end  # nothing was written since the clean stop
-        store.flushed.advance(store.log.end)
+        store.confirmed.flushed(store.log.end)
         store.latency.begin()
-        store.dispatcher.show_flushed()
         store.reader.open_at(store.log.end, after_crash=not last.clean)
         for queue in store.queues:
             queue.opened_at = queue.max_index

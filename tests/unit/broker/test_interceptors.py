@@ -85,8 +85,8 @@ async def test_a_forwarded_message_keeps_body_birth_keys_and_tags() -> None:
         again = await forwarding.forward(
             half, "Orders", 3, reconsume_times=2, prepared_transaction_offset=first.offset
         )
-        await forwarding.flushed(again)
-        assert store.flushed.value >= again.log_end
+        await forwarding.confirmed(again)
+        assert store.durable.value >= again.log_end
         message = store.lookup.message_in_queue("Orders", 3, 0)
         assert message is not None
         assert (message.body, message.tags, message.keys) == (b"body", "paid", ["k1", "k2"])

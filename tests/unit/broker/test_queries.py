@@ -226,7 +226,7 @@ async def test_an_unflushed_message_is_not_found_where_only_flushed_ones_are_see
     disk.sync_seconds = usual  # reads are quick, the sync is under way
     assert not sending.done()
     assert await bodies(talk.client, by_key("k")) == [b"1"]
-    end = talk.broker.store.flushed.value
+    end = talk.broker.store.durable.value
     assert (await talk.client.code(ViewMessageById(topic="T", offset=end)))[0] == 1
     await sending
     assert await bodies(talk.client, by_key("k")) == [b"1", b"2"]

@@ -240,7 +240,7 @@ async def test_under_sync_flush_a_message_is_taken_back_when_the_copy_is_on_the_
     await client.create()
     message = await sent(client)
     assert await client.code(back(message)) == (0, "")
-    assert store.flushed.value == store.log.end
+    assert store.durable.value == store.log.end
     store.flusher._log_busy = True  # as if a sync took for ever
     code, remark = await client.code(back(message))
     assert code == ResponseCode.SYSTEM_ERROR

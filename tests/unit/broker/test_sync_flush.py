@@ -50,11 +50,11 @@ async def test_sends_and_batches_are_answered_once_they_are_on_the_disk(
     replies = await asyncio.gather(*(talk.client.ask(SEND, b"%d" % number) for number in range(10)))
     assert {reply.code for reply in replies} == {0}
     assert 0.1 < disk.loop.time() - begun < 0.5, "one or two syncs for all of them"
-    assert talk.broker.store.flushed.value == talk.broker.store.log.end
+    assert talk.broker.store.durable.value == talk.broker.store.log.end
     batch = encode_batch([Message("T", b"a"), Message("T", b"b")])
     answer = await talk.client.ask(SendMessageV2(topic="T", queue_id=0, batch=True), batch)
     assert answer.header(SendMessageReply).queue_offset == 10
-    assert talk.broker.store.flushed.value == talk.broker.store.log.end
+    assert talk.broker.store.durable.value == talk.broker.store.log.end
     assert len(await talk.client.all_bodies()) == 12
 
 

@@ -182,9 +182,9 @@ def test_a_place_is_kept_once_what_it_builds_on_is_on_the_disk() -> None:
     pending.end(1)
     place.moved()
     assert offsets.kept == {}
-    store.flushed.advance(500)
+    store.durable.advance(500)
     assert offsets.kept == {HALF: 1}
-    store.flushed.advance(900)
+    store.durable.advance(900)
     assert offsets.kept == {HALF: 2}
 
 
@@ -194,7 +194,7 @@ def test_no_place_is_kept_after_the_disk_has_failed() -> None:
     store.log.end = 500
     pending.end(0)
     place.moved()
-    store.flushed.fail(OSError("gone"))
+    store.durable.fail(OSError("gone"))
     pending.end(1)
     place.moved()
     place.save_now()

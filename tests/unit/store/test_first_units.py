@@ -48,7 +48,7 @@ def test_one_that_nothing_gainsays_is_found_by_the_scrub(filled: Opened, topic: 
         store._disk,
         store.log,
         store.queues,
-        lambda: store.flushed.value,
+        lambda: store.durable.value,
         1 << 20,
         told.append,
         store.unit_repair,

@@ -68,12 +68,12 @@ async def test_flushed_moves_to_what_the_log_had_when_the_sync_began(world: Worl
     first = world.put(b"first")
     world.store.flusher.flush_log()
     second = world.put(b"second")
-    assert world.store.flushed.value == 0
+    assert world.store.durable.value == 0
     await asyncio.sleep(0.1)
-    assert world.store.flushed.value == first.log_end
+    assert world.store.durable.value == first.log_end
     world.store.flusher.flush_log()
     await asyncio.sleep(0.1)
-    assert world.store.flushed.value == second.log_end
+    assert world.store.durable.value == second.log_end
     assert len(world.power_cut().get("T", 0, 0, 32).data) == second.log_end
 
 
@@ -86,7 +86,7 @@ async def test_what_is_asked_for_during_a_sync_is_done_by_one_more(world: World,
         placed = world.put(b"%d" % number)
         world.store.flusher.flush_log()
     await asyncio.sleep(0.2)
-    assert world.store.flushed.value == placed.log_end
+    assert world.store.durable.value == placed.log_end
     assert world.disk.operations - before == 2, "two syncs, not six"
     at_rest = world.disk.operations
     world.store.flusher.flush_log()
@@ -119,14 +119,14 @@ async def test_a_failed_sync_of_the_log_is_final(world: World, /) -> None:
     await asyncio.sleep(0.1)
     lost = world.put(b"lost")
     woken: list[Exception | None] = []
-    store.flushed.when(lost.log_end, lambda: woken.append(store.flushed.error))
+    store.durable.when(lost.log_end, lambda: woken.append(store.durable.error))
     world.disk.fail("sync", errno.EIO)
     store.flusher.flush_log()
     await asyncio.sleep(0.1)
-    assert store.flushed.value == safe.log_end
-    assert woken == [store.flushed.error]
-    assert "the store is read-only until a restart" in str(store.flushed.error)
-    assert world.failures == [str(store.flushed.error)]
+    assert store.durable.value == safe.log_end
+    assert woken == [store.durable.error]
+    assert "the store is read-only until a restart" in str(store.durable.error)
+    assert world.failures == [str(store.durable.error)]
     with pytest.raises(StoreClosedError, match="fdatasync of the commit log failed"):
         world.put(b"refused")
     assert store.max_offset("T", 0) == 1, "what did not reach the disk is not shown"
@@ -141,7 +141,7 @@ async def test_a_failed_sync_of_the_log_is_final(world: World, /) -> None:
     assert not world.clean, "the next start must look at everything"
     found = world.power_cut()
     assert found.max_offset("T", 0) in (1, 2)
-    assert found.flushed.error is None
+    assert found.durable.error is None
 
 
 @in_loop(tell)

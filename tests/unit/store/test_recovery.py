@@ -59,7 +59,7 @@ def test_a_directory_copied_while_open_has_every_message(tmp_path: Path) -> None
     assert not found.recovery.clean
     assert bodies(found) == BODIES
     assert put(found, b"next").queue_offset == len(BODIES)
-    assert found.flushed.value == found.recovery.log_end
+    assert found.durable.value == found.recovery.log_end
     found.close()
     assert bodies(twin.open())[-1] == b"next"
 

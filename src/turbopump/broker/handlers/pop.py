@@ -140,7 +140,7 @@ class PopHandler:
         try:
             await pop.reader.take(wish, queues, taken)
             if taken.placed is not None:
-                await self._forwarding.flushed(taken.placed)
+                await self._forwarding.confirmed(taken.placed)
         except StoreError as error:
             pop.held.look(line)
             return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=str(error))

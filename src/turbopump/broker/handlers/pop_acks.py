@@ -148,7 +148,7 @@ class PopAcksHandler:
         try:
             placed = await self._pop.revive_log.checkpoint(handle.revive_queue_id, checkpoint)
             # else a power cut may take it and leave the acknowledgement behind it
-            await self._forwarding.flushed(placed)
+            await self._forwarding.confirmed(placed)
         except (StoreError, OSError) as error:
             return _changed(
                 ResponseCode.SYSTEM_ERROR, f"the message comes back at its time: {error}"
@@ -193,7 +193,7 @@ class PopAcksHandler:
             placed = await self._pop.revive_log.acknowledge(
                 handle.revive_queue_id, key, offsets, handle.visible_at_ms
             )
-            await self._forwarding.flushed(placed)
+            await self._forwarding.confirmed(placed)
         except (StoreError, OSError) as error:
             return Response(
                 code=ResponseCode.SYSTEM_ERROR,

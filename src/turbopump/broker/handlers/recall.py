@@ -177,7 +177,7 @@ class RecallHandler:
             except RoomInMakingError:
                 await asyncio.sleep(ROOM_PAUSE_S)
         self._flush.begin_soon()
-        await self._flush.flushed(placed.log_end)
+        await self._flush.confirmed(placed.log_end)
         return None
 
     def _put(

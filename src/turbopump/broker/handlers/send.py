@@ -65,10 +65,10 @@ from turbopump.remoting.router import (
     Router,
     encode_response,
 )
+from turbopump.store.confirmed import Confirmed
 from turbopump.store.log.packed_batch import pack_batch
 from turbopump.store.message_store import MessageStore, NewMessage
 from turbopump.store.queues.consume_queue import UNIT_SIZE
-from turbopump.store.watermark import Watermark
 
 ANNOUNCE_WAIT_S: Final = 1.0
 """How long the answer to a first send waits for name servers that do not take the new topic."""
@@ -118,7 +118,7 @@ class SendHandler:
         self._interceptors = interceptors
         self._flush = flush
         self._sync = flush.sync
-        self._held = HeldAnswers(store.flushed, config.sync_flush_timeout / 1000)
+        self._held = HeldAnswers(store.confirmed, config.sync_flush_timeout / 1000)
         self._added_text = added_properties(config)
         self._added = self._added_text.encode()
         self._reply_head, self._reply_tail = reply_ends(config.region_id, config.trace_on)
@@ -503,10 +503,10 @@ A plain tuple: one a message."""
 
 
 class HeldAnswers:
-    """The answers that wait for ``flushed``, each at most ``seconds``."""
+    """The answers that wait for ``confirmed``, each at most ``seconds``."""
 
-    def __init__(self, flushed: Watermark, seconds: float) -> None:
-        self._flushed = flushed
+    def __init__(self, confirmed: Confirmed, seconds: float) -> None:
+        self._confirmed = confirmed
         self._seconds = seconds
         self._line: deque[_Held] = deque()
         self._watching = False
@@ -518,7 +518,7 @@ class HeldAnswers:
     def hold(
         self, log_end: int, context: RequestContext, frame: bytes, late: Callable[[], Response]
     ) -> None:
-        """Answer with ``frame`` once the flush has passed ``log_end``, which is never less than
+        """Answer with ``frame`` once ``log_end`` is confirmed, which is never less than
         that of the answer before; with what ``late`` makes if it does not in time, with the error
         if it fails."""
         loop = asyncio.get_running_loop()
@@ -533,34 +533,34 @@ class HeldAnswers:
         self, log_end: int, saved: Awaitable[bool], frame: bytes, late: Callable[[], Response]
     ) -> Response | bytes:
         """The same for an answer that must wait for something else to be ``saved``, too."""
-        flushed = self._flushed
+        confirmed = self._confirmed
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
             if not reached.done():
                 reached.set_result(None)
 
-        waiter = flushed.when(log_end, wake)
+        waiter = confirmed.when(log_end, wake)
         try:
             async with asyncio.timeout(self._seconds):
                 there = await saved
-                if flushed.value < log_end and flushed.error is None:
+                if confirmed.value < log_end and confirmed.error is None:
                     await reached
         except TimeoutError:
             there = False
         finally:
             waiter.cancel()
-        if flushed.error is not None:
-            return Response(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(flushed.error))
+        if confirmed.error is not None:
+            return Response(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(confirmed.error))
         return frame if there else late()
 
     def _watch(self) -> None:
         self._watching = True
-        self._flushed.when(self._line[0][0], self._reached)
+        self._confirmed.when(self._line[0][0], self._reached)
 
     def _reached(self) -> None:
         self._watching = False
-        line, error, value = self._line, self._flushed.error, self._flushed.value
+        line, error, value = self._line, self._confirmed.error, self._confirmed.value
         while line and (error is not None or line[0][0] <= value):
             _, _, context, frame, _ = line.popleft()
             if error is None:

@@ -127,7 +127,7 @@ class SendBackHandler:
             self._statistics.add(SNDBCK_PUT_NUMS, key, 1)
             async with asyncio.timeout(self._config.sync_flush_timeout / 1000):
                 await self._topics.saved()
-                await self._forwarding.flushed(placed)
+                await self._forwarding.confirmed(placed)
         except TimeoutError:  # an OSError too
             return Response(
                 code=ResponseCode.SYSTEM_ERROR,

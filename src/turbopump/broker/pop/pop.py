@@ -44,7 +44,7 @@ class Pop:
         topics, offsets = tables.topics, tables.offsets
         recover_places(store, offsets, revive_topic(config.broker_cluster_name))
         self._mark = TimersMark(store, offsets)
-        self.offsets = PopOffsets(offsets, store.flushed)
+        self.offsets = PopOffsets(offsets, store.durable)
         self.order = OrderInfo(tables.order_info)
         self.order.load()
         tables.save_too(self.order)
@@ -121,7 +121,7 @@ class Pop:
             await each.stop()
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         flushed, flushed_offsets, end = (
-            self._store.flushed,
+            self._store.durable,
             self.offsets.flushed_offsets,
             self._store.log.end,
         )

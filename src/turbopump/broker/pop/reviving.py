@@ -275,7 +275,7 @@ class Reviving:
     async def write_down(self) -> None:
         """Write down what is back and on the disk: whoever reads its checkpoint again after a kill
         knows that it is there. Raises StoreError, OSError."""
-        while self._back and self._back[0].log_end <= self._store.flushed.value:
+        while self._back and self._back[0].log_end <= self._store.durable.value:
             _, key, offsets, visible_at_ms = self._back[0]
             await self._revive_log.acknowledge(self._place.queue_id, key, offsets, visible_at_ms)
             self._back.popleft()
@@ -297,7 +297,7 @@ class Reviving:
 
         wanted = [(self._queue.end, self._open.read + 1)]
         if self._back:
-            wanted.append((self._store.flushed, self._back[0].log_end))
+            wanted.append((self._store.durable, self._back[0].log_end))
         waiters = [watermark.when(threshold, wake) for watermark, threshold in wanted]
         timer = loop.call_later(seconds, wake)
         if any(watermark.value >= threshold for watermark, threshold in wanted):

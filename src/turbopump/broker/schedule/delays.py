@@ -223,7 +223,7 @@ class DelayLevel:
 
     def safe_position(self) -> int:
         """Up to where everything was delivered and is on the disk."""
-        flushed = self._store.flushed.value
+        flushed = self._store.durable.value
         while self.unflushed and self.unflushed[0][0] <= flushed:
             self._safe = self.unflushed.popleft()[1]
         return self._safe

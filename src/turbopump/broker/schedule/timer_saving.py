@@ -99,7 +99,7 @@ class TimerSaving:
             pending.write_checkpoint(pending.checkpoint(self._clock.now_ms()))
         elif pending.moved and self._exists and not self._failed and not pending.rebuilding:
             self._store.flusher.flush_all_now()
-            if self._store.flushed.error is None:
+            if self._store.durable.error is None:
                 for segment in pending.dirty_segments():
                     segment.sync()
                 pending.write_checkpoint(pending.checkpoint(self._clock.now_ms()))
@@ -178,7 +178,7 @@ class TimerSaving:
         self._under_way, self._changed = True, False
         self._pending.log.prepare()
         checkpoint, log_end = self._pending.checkpoint(self._clock.now_ms()), self._store.log.end
-        flushed = self._store.flushed
+        flushed = self._store.durable
 
         def logged() -> None:
             self._waiter = None

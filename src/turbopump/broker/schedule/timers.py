@@ -302,7 +302,7 @@ class Timers:
                 return max((time + precision - self._clock.now_ms()) / 1000, 0.001)
             return min((time + precision - now) / 1000 - AHEAD_S, SLEEP_MAX_S)
         if not complete:  # what is not on the disk yet (SYNC_FLUSH) may be a recall
-            return GATHER_S if self._store.flushed.error is None else SLEEP_MAX_S
+            return GATHER_S if self._store.durable.error is None else SLEEP_MAX_S
         if time > pending.read_time:
             pending.idle_until(time)
         self._begun = max(self._begun, time)

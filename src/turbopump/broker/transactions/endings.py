@@ -69,7 +69,7 @@ class Endings:
                     sys_flag=half.final_flag,
                     prepared_transaction_offset=half.message.commit_log_offset,
                 )
-                await self._forwarding.flushed(placed)
+                await self._forwarding.confirmed(placed)
             self.note_ended(half.offset, half.origin)
         finally:
             del self._under_way[half.origin]
@@ -100,7 +100,7 @@ class Endings:
                 "that the transaction is rolled back could not be written down yet; "
                 "the broker tries again"
             )
-        await self._forwarding.flushed(mark)
+        await self._forwarding.confirmed(mark)
 
 
 # --- Which half messages still await their end: a table of offsets in their queue. No I/O, loop or
@@ -368,7 +368,7 @@ class SavedPlace:
         place = (self._pending.place, self._pending.op_place)
         if self._waiting or place == self._saved:
             return
-        flushed, end = self._store.flushed, self._store.log.end
+        flushed, end = self._store.durable, self._store.log.end
         if flushed.error is not None:
             return
         if flushed.value >= end:
@@ -388,12 +388,12 @@ class SavedPlace:
 
     def save_now(self) -> None:
         """Keep them at a clean stop, which brings everything to the disk."""
-        if self._store.flushed.error is None:
+        if self._store.durable.error is None:
             self._save(self._pending.place, self._pending.op_place)
 
     def _reached(self, place: int, op_place: int) -> None:
         self._waiting = False
-        if self._store.flushed.error is None:
+        if self._store.durable.error is None:
             self._save(place, op_place)
             self.moved()
 

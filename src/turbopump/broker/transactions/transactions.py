@@ -243,8 +243,8 @@ class Transactions:
     async def message_at(self, offset: int) -> ReceivedMessage | None:
         """The good message at this offset of the log, on the disk if that is promised; None if none
         begins there."""
-        if self._flush.sync and self._store.flushed.value <= offset < self._store.log.end:
-            await self._flush.flushed(offset + 1)  # its producer did not want to wait
+        if self._store.confirmed.value <= offset < self._store.log.end:
+            await self._flush.confirmed(offset + 1)  # its producer did not want to wait
         entry = await ask(self._store.cold_reads, self._store.lookup.entry_at(offset))
         return entry.message if entry is not None and entry.fault is None else None
 
@@ -266,5 +266,5 @@ class Transactions:
         placed = await self._forwarding.forward(message, HALF_TOPIC, QUEUE, properties=properties)
         if origin is not None:
             self._pending.note_copy(origin, placed.queue_offset)
-        await self._forwarding.flushed(placed)
+        await self._forwarding.confirmed(placed)
         return True

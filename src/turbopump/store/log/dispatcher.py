@@ -1,13 +1,11 @@
 """From the log to what is derived from it: one walk for live writes and recovery alike.
 
 Each entry becomes a unit of its queue (unless it is a prepared or rolled back transaction message)
-and is indexed by its keys. A queue's visible end follows: at once, or, if only flushed messages may
-be seen, when the flush has passed the entry.
+and is indexed by its keys. Readers see it at once, or when ``Confirmed`` says so.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels
@@ -21,11 +19,11 @@ from turbopump.message.properties import (
     SysFlag,
     value_after,
 )
+from turbopump.store.confirmed import Confirmed
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.commit_log import NewMessage
 from turbopump.store.log.entry_mark import EntryMark, inner_count
 from turbopump.store.queues.consume_queue import ConsumeQueue
-from turbopump.store.watermark import Watermark
 
 _TAGS: Final = TAGS + NAME_END
 _KEYS: Final = KEYS + NAME_END
@@ -36,20 +34,15 @@ _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 class Dispatcher:
     """``dispatched`` is the physical offset up to which every entry has been handed on.
 
-    ``index`` None: messages are not indexed by key. ``flushed`` not None: queue ends become visible
-    only as it passes their entries.
+    ``index`` None: messages are not indexed by key.
     """
 
     def __init__(
-        self,
-        index: KeyIndex | None = None,
-        flushed: Watermark | None = None,
-        delay_levels: DelayLevels | None = None,
+        self, index: KeyIndex | None, confirmed: Confirmed, delay_levels: DelayLevels
     ) -> None:
         self._index = index
-        self._delay_levels = delay_levels or DelayLevels()
-        self._flushed = flushed
-        self._unseen: deque[tuple[int, ConsumeQueue, int]] = deque()
+        self._delay_levels = delay_levels
+        self._hidden = confirmed.hidden
         self.dispatched = 0
         self.last_store_timestamp = 0
 
@@ -72,10 +65,10 @@ class Dispatcher:
         if not sys_flag & SysFlag.TRANSACTION_PREPARED:  # prepared, or both bits: rolled back
             if not queue.append(index, offset, size, tags, store_timestamp, count):
                 return False
-            if self._flushed is None:
+            if self._hidden is None:
                 queue.end.advance(index + count)
             else:
-                self._unseen.append((end, queue, index + count))
+                self._hidden.append((end, queue, index + count))
         if self._index is not None:
             self._index.add(queue.topic, unique, keys, sys_flag, offset, store_timestamp)
         self.dispatched = end
@@ -97,10 +90,10 @@ class Dispatcher:
         if not sys_flag & _PREPARED:
             appended = queue.append_many(index, units, store_timestamp)
             assert appended
-            if self._flushed is None:
+            if self._hidden is None:
                 queue.end.advance(queue.max_index)
             else:
-                self._unseen.append((end, queue, queue.max_index))
+                self._hidden.append((end, queue, queue.max_index))
         if self._index is not None:
             self._index.add_many(keys, sys_flag)
         self.dispatched = end
@@ -144,12 +137,3 @@ class Dispatcher:
         """The tagsCode of a message that goes into the schedule topic: when it is due."""
         due = self._delay_levels.due_ms(message.properties.decode(errors="replace"), now_ms)
         return message.tags_code if due is None else due
-
-    def show_flushed(self) -> None:
-        """Make visible what the flush has passed."""
-        if self._flushed is None:
-            return
-        flushed, unseen = self._flushed.value, self._unseen
-        while unseen and unseen[0][0] <= flushed:
-            _, queue, end = unseen.popleft()
-            queue.end.advance(end)

@@ -1,9 +1,9 @@
 """Bringing written bytes to the disk: one fdatasync at a time per kind, in a thread, and what it
 proves.
 
-``flushed`` is the physical offset up to which the log is on the disk. A failed sync of the log is
-final: the kernel may have dropped the dirty pages, so a second fdatasync would lie. Then
-``flushed`` has failed, its waiters know, and the store takes no more writes.
+A failed sync of the log is final: the kernel may have dropped the dirty pages, so a second
+fdatasync would lie. Then ``durable`` has failed, its waiters know, and the store takes no more
+writes.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from turbopump.errors import StoreError
+from turbopump.store.confirmed import Confirmed
 from turbopump.store.disk import Disk, Segment
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.dispatcher import Dispatcher
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.recovery.checkpoint import Checkpoint
-from turbopump.store.watermark import Watermark
 
 
 class Flusher:
@@ -32,7 +32,7 @@ class Flusher:
         index: KeyIndex | None,
         dispatcher: Dispatcher,
         checkpoint: Checkpoint,
-        flushed: Watermark,
+        confirmed: Confirmed,
         on_failure: Callable[[str], None],
     ) -> None:
         self._disk = disk
@@ -41,7 +41,8 @@ class Flusher:
         self._index = index
         self._dispatcher = dispatcher
         self._checkpoint = checkpoint
-        self.flushed = flushed
+        self.confirmed = confirmed
+        self._durable = confirmed.durable
         self._on_failure = on_failure
         self._log_busy = False
         self._log_again = False
@@ -56,7 +57,7 @@ class Flusher:
     def flush_log(self) -> None:
         """Begin to sync what the log has; while one sync runs, the next begins when it ends (group
         commit)."""
-        if self.flushed.error is not None or self.flushed.value >= self._log.end:
+        if self._durable.error is not None or self._durable.value >= self._log.end:
             return
         if self._log_busy:
             self._log_again = True
@@ -71,12 +72,11 @@ class Flusher:
                     f"fdatasync of the commit log failed ({error.strerror or error}); the "
                     "store is read-only until a restart"
                 )
-                self.flushed.fail(StoreError(text))
+                self._durable.fail(StoreError(text))
                 self._on_failure(text)
                 return
             self._checkpoint.log_timestamp = max(self._checkpoint.log_timestamp, timestamp)
-            self.flushed.advance(target)
-            self._dispatcher.show_flushed()
+            self.confirmed.flushed(target)
             if self._log_again:
                 self._log_again = False
                 self.flush_log()
@@ -86,7 +86,7 @@ class Flusher:
     def flush_queues(self) -> None:
         """Begin to sync the queues and the checkpoint. An error is reported and final; the next
         start rebuilds from the log."""
-        if self._queues_busy or self.queues_failed or self.flushed.error is not None:
+        if self._queues_busy or self.queues_failed or self._durable.error is not None:
             return
         segments = self._dirty_derived()
         if not segments:
@@ -111,7 +111,7 @@ class Flusher:
                 checkpoint.queues_timestamp, min(timestamp, checkpoint.log_timestamp or timestamp)
             )
             self.queues_synced = offset
-            checkpoint.safe_offset = min(offset, self.flushed.value)
+            checkpoint.safe_offset = min(offset, self._durable.value)
             checkpoint.write()
             self._disk.start_sync([checkpoint.segment], lambda _error: None)
 
@@ -119,19 +119,18 @@ class Flusher:
 
     def flush_all_now(self) -> None:
         """Sync everything in this thread, at a clean stop. Raises OSError."""
-        if self.flushed.error is None:
+        if self._durable.error is None:
             for segment in self._log.files.dirty_segments():
                 segment.sync()
-            self.flushed.advance(self._log.end)
-            self._dispatcher.show_flushed()
+            self.confirmed.flushed(self._log.end)
         newest = self._dispatcher.last_store_timestamp
-        if self.flushed.error is None:
+        if self._durable.error is None:
             self._checkpoint.log_timestamp = max(self._checkpoint.log_timestamp, newest)
-        if self.flushed.error is None and not self.queues_failed:
+        if self._durable.error is None and not self.queues_failed:
             for segment in self._dirty_derived():
                 segment.sync()
             self._checkpoint.queues_timestamp = max(self._checkpoint.queues_timestamp, newest)
-            self._checkpoint.safe_offset = self.queues_synced = self.flushed.value
+            self._checkpoint.safe_offset = self.queues_synced = self._durable.value
         self._checkpoint.log_end, self._checkpoint.queue_units = self._log.end, self._queues.units
         self._checkpoint.write()
         self._checkpoint.segment.sync()

@@ -8,7 +8,6 @@ that the message really has it, for the index knows hashes only.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -16,6 +15,7 @@ from turbopump.errors import StoreError
 from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, decode_entry, entry_fault, head_fault
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, SysFlag
+from turbopump.store.confirmed import Confirmed
 from turbopump.store.disk import Found, Piece
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import Steps, answer, read_piece
@@ -65,7 +65,7 @@ class ByKey(NamedTuple):
 class Lookup:
     """Questions about an open store that are not pulls. ``index`` None: nothing is found by key.
 
-    ``visible_end``: messages at or after this offset of the log are not to be seen yet.
+    ``confirmed``: messages at or after this offset of the log are not to be seen yet.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class Lookup:
         log: CommitLog,
         queues: ConsumeQueueTable,
         index: KeyIndex | None,
-        visible_end: Callable[[], int],
+        confirmed: Confirmed,
         repair: UnitRepair,
     ) -> None:
         self._log = log
         self._queues = queues
         self._index = index
-        self._visible_end = visible_end
+        self._confirmed = confirmed
         self._repair = repair
 
     @property
@@ -148,7 +148,7 @@ class Lookup:
     def entry_at(self, offset: int) -> Steps[StoredEntry | None]:
         """The entry that begins at this offset of the log, good or with its fault; None if none
         begins there."""
-        if not 0 <= offset < self._visible_end():
+        if not 0 <= offset < self._confirmed.value:
             return None
         head = yield from self._read(offset, HEAD_SIZE)
         if isinstance(head, OSError):
