@@ -14,6 +14,7 @@ from turbopump.broker.interceptors import (
     refuse_unknown_kinds,
 )
 from turbopump.clock import SystemClock
+from turbopump.config.broker_config import FlushDiskType
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
@@ -74,12 +75,13 @@ def test_a_batch_holds_plain_messages_only() -> None:
 
 @in_loop
 async def test_a_forwarded_message_keeps_body_birth_keys_and_tags() -> None:
-    async with running_broker() as running:
+    async with running_broker(flush_disk_type=FlushDiskType.SYNC_FLUSH) as running:
         store = running.broker.store
         flush = FlushWait(store.flusher, sync=True)
         forwarding = Forwarding(store, SystemClock(), ("10.1.2.3", 10911), flush)
         text = encode_properties({"UNIQ_KEY": "U1", "KEYS": "k1 k2", "TAGS": "paid"})
         first = await forwarding.append("Half", 0, b"body", text)
+        await forwarding.confirmed(first)
         half = store.lookup.message_at(first.offset)
         assert half is not None
         again = await forwarding.forward(

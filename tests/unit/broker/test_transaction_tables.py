@@ -156,7 +156,7 @@ class Log:
 
 @dataclass
 class Store:
-    flushed: Watermark = field(default_factory=Watermark)
+    durable: Watermark = field(default_factory=Watermark)
     log: Log = field(default_factory=Log)
 
 
