@@ -57,7 +57,7 @@ class MappedFiles:
     """The row in the directories ``roots``, every file ``file_size`` bytes. In ``read_only`` roots
     files are found, and none is made. ``ahead``: a spare next file is kept, beside its root (where
     only whole names are expected), or in it if the root is a file system of its own: then by the
-    name that it will have, as Apache's broker keeps it. ``full`` tells in which roots no file
+    name that it will have, as Apache's broker keeps it. ``full_roots`` tells in which roots no file
     should be made. ``aligned``: the row begins at a multiple of ``file_size``, as Apache's broker
     reckons (one that already does not goes on).
 
@@ -74,14 +74,13 @@ class MappedFiles:
         read_only: Sequence[Path] = (),
         ahead: bool = False,
         aligned: bool = False,
+        full_roots: Callable[[], Collection[Path]] = tuple,
     ) -> None:
         self._disk = disk
         self._read_only = [root for root in read_only if root not in roots]
         self._writable = sorted(root for root in roots if root not in read_only) or sorted(roots)
         self.roots: list[Path] = [*dict.fromkeys((*roots, *self._read_only))]
-        self.full: Callable[[], Collection[Path]] = tuple
-        self.on_first_in_root: Callable[[], None] = lambda: None
-        """Called when a root gets the only file that it has."""
+        self._full_roots = full_roots
         self.file_size = file_size
         self.files: list[MappedFile] = []
         self._ahead = ahead
@@ -178,11 +177,7 @@ class MappedFiles:
         if not self._read_ahead:
             spare.read_ahead(enabled=False)
         file = MappedFile(start, spare)
-        root = spare.path.parent
-        first = self._ahead and all(other.segment.path.parent != root for other in self.files)
         self.files.append(file)
-        if first:
-            self.on_first_in_root()
         return file
 
     @property
@@ -294,7 +289,7 @@ class MappedFiles:
 
     def _root_for(self, start: int) -> Path:
         """Where the file that begins at ``start`` goes."""
-        full = self.full()
+        full = self._full_roots()
         roots = [root for root in self._writable if root not in full] or self._writable
         return roots[start // self.file_size % len(roots)]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -29,7 +30,6 @@ from turbopump.store.confirmed import Confirmed
 from turbopump.store.disk import Disk
 from turbopump.store.disk_space import SpaceLimits, SpaceWatch, with_free_bytes
 from turbopump.store.files import StorePaths
-from turbopump.store.index.index_file import index_file_size
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.log.commit_log import SLOW_S, AppendLatency, CommitLog
@@ -52,6 +52,31 @@ from turbopump.store.repair.unit_repair import UnitRepair
 from turbopump.store.retention import Retention, RetentionRules
 from turbopump.store.roots import LogRoots, StoreLock, make_directories
 
+SEGMENT_SIZE: Final = 1024 * 1024 * 1024
+QUEUE_FILE_SIZE: Final = 6_000_000
+BATCH_QUEUE_FILE_SIZE: Final = 13_800_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Sizes in bytes. ``flushed_only``: readers see a message only once it is on the disk
+    (SYNC_FLUSH). ``index_entries`` 0: messages are not indexed by key. ``with_crc``: entries are
+    written with a CRC over all of them. ``delay_levels``: when messages of the schedule topic are
+    due, which their units hold."""
+
+    paths: StorePaths
+    segment_size: int = SEGMENT_SIZE
+    queue_file_size: int = QUEUE_FILE_SIZE
+    batch_queue_file_size: int = BATCH_QUEUE_FILE_SIZE
+    flushed_only: bool = False
+    with_crc: bool = False
+    index_slots: int = 0
+    index_entries: int = 0
+    delay_levels: DelayLevels = field(default_factory=DelayLevels)
+    limits: ReadLimits = field(default_factory=ReadLimits)
+    space: SpaceLimits = field(default_factory=SpaceLimits)
+    retention: RetentionRules = field(default_factory=RetentionRules)
+
 
 class MessageStore:
     """An open store directory. Make one with ``MessageStore.open``."""
@@ -62,52 +87,63 @@ class MessageStore:
         disk: Disk,
         clock: Clock,
         on_failure: Callable[[str], None],
-        lock: StoreLock,
         is_batch: Callable[[str], bool | None],
     ) -> None:
         self._config = config
         self._disk = disk
         self._clock = clock
         self._monotonic = clock.monotonic
-        self._lock = lock
         self._closed = False
+        self._parts = ExitStack()
+        """What is to be closed, the last first."""
         self.with_crc = config.with_crc
         self._overhead = FIXED_SIZE - 16 + (CRC_SUFFIX_SIZE if config.with_crc else 0)
         self.properties_size_max = PROPERTIES_SIZE_MAX - (CRC_SUFFIX_SIZE if config.with_crc else 0)
         """Bytes of property text that a message may have: its CRC is one more property."""
         self.on_failure = on_failure
         paths = config.paths
+        self.space = SpaceWatch(
+            disk,
+            paths.commit_logs,
+            (paths.consume_queues, paths.index),
+            config.space,
+            on_failure,
+            forcibly=config.retention.forcibly,
+        )
+        self.provenance = Provenance(disk, paths.provenance)
         self.log = CommitLog(
             disk,
             paths.commit_logs,
             config.segment_size,
             paths.read_only_commit_logs,
-            config.flushed_only,
+            synced_often=config.flushed_only,
+            requires_crc=self.provenance.requires_crc,
+            full_roots=lambda: self.space.full_roots,
+            on_segment=self._segment_begun,
         )
+        self.roots = LogRoots(disk, self.log.files, self.provenance)
         self.queues = ConsumeQueueTable(
-            disk, config.paths, config.queue_file_size, config.batch_queue_file_size, is_batch
+            disk, paths, config.queue_file_size, config.batch_queue_file_size, is_batch
         )
-        self.index: KeyIndex | None = None
-        if config.index_entries:
-            self.index = KeyIndex(
-                disk, clock, config.paths.index, config.index_slots, config.index_entries
-            )
-        self.confirmed = Confirmed(self.log, flushed_only=config.flushed_only)
-        self.durable = self.confirmed.durable
-        self.cold_reads = ColdReads(disk)
-        self.latency = AppendLatency(lambda: self.queues.units)
-        self.dispatcher = Dispatcher(self.index, self.confirmed, config.delay_levels)
-        self.unit_repair = UnitRepair(self.log, self.dispatcher.unit_tags, on_failure)
-        self.reader = QueueReader(
-            self.log, self.queues, config.limits, self.cold_reads, self.unit_repair, clock.monotonic
-        )
-        self.lookup = Lookup(self.log, self.queues, self.index, self.confirmed, self.unit_repair)
-        self.provenance = Provenance(disk, config.paths.provenance)
-        self.log.requires_crc = self.provenance.requires_crc
         self.queue_ends = QueueEnds(disk, paths.queue_ends, self.queues, on_failure)
         self.queues.deleted_until = self.queue_ends.deleted_until
         self._deletions = QueueDeletions(self.log, self.queues, self.queue_ends)
-        self.checkpoint = Checkpoint(disk, config.paths.checkpoint)
+        self.index: KeyIndex | None = None
+        if config.index_entries:
+            self.index = KeyIndex(
+                disk,
+                clock,
+                paths.index,
+                config.index_slots,
+                config.index_entries,
+                self.provenance,
+                self.space,
+                on_failure,
+            )
+        self.confirmed = Confirmed(self.log, flushed_only=config.flushed_only)
+        self.durable = self.confirmed.durable
+        self.dispatcher = Dispatcher(self.index, self.confirmed, config.delay_levels)
+        self.checkpoint = Checkpoint(disk, paths.checkpoint)
         self.flusher = Flusher(
             disk,
             self.log,
@@ -118,19 +154,6 @@ class MessageStore:
             self.confirmed,
             on_failure,
         )
-        others, forcibly = (paths.consume_queues, paths.index), config.retention.forcibly
-        self.space = SpaceWatch(
-            disk, paths.commit_logs, others, config.space, on_failure, forcibly=forcibly
-        )
-        self.log.files.full = lambda: self.space.full_roots
-        index_size = index_file_size(config.index_slots, config.index_entries)
-        self.index_notes = IndexNotes(
-            self.index, self.provenance, disk, self.space, paths.index, index_size, on_failure
-        )
-        synced, note = (
-            lambda: min(self.flusher.queues_synced, self.durable.value),
-            self.index_notes.note,
-        )
         self.retention = Retention(
             disk,
             clock,
@@ -139,13 +162,18 @@ class MessageStore:
             self.index,
             config.retention,
             self.space,
-            synced,
-            note,
+            self.flusher,
+            self.roots,
+            self.queue_ends,
             on_failure,
         )
-        self.roots = LogRoots(disk, self.log.files, self.provenance)
-        self.retention.before_deleting = self.roots.before_deleting
-        self.retention.before_trimming = self.queue_ends.save_firsts
+        self.cold_reads = ColdReads(disk)
+        self.unit_repair = UnitRepair(self.log, self.dispatcher.unit_tags, on_failure)
+        self.reader = QueueReader(
+            self.log, self.queues, config.limits, self.cold_reads, self.unit_repair, clock.monotonic
+        )
+        self.lookup = Lookup(self.log, self.queues, self.index, self.confirmed, self.unit_repair)
+        self.latency = AppendLatency(lambda: self.queues.units)
         self.recovery: RecoveryReport | None = None
 
     @classmethod
@@ -166,13 +194,135 @@ class MessageStore:
         missing or cannot belong together, StoreError for a directory that cannot be used, OSError.
         """
         lock = StoreLock(disk, config.paths)
-        return opened(
-            lambda: cls(config, disk, clock, on_failure, lock, is_batch),
-            config.paths,
-            disk,
-            lock,
-            on_progress,
+        with ExitStack() as parts:
+            parts.callback(lock.release)
+            try:
+                make_directories(disk, config.paths)
+                lock.lock_directories(config.paths)
+                store = cls(config, disk, clock, on_failure, is_batch)
+                store._open(lock, parts, on_progress)
+            except OSError as error:
+                raise with_free_bytes(error, disk) from None
+            store._parts = parts.pop_all()
+        return store
+
+    def _open(
+        self, lock: StoreLock, parts: ExitStack, on_progress: Callable[[int, int], None]
+    ) -> None:
+        """Open and recover every part; ``parts`` gets what is to be closed, the first last.
+
+        Nothing is changed before it is certain that the log can be opened. What tells the next
+        start of this one is written last: if another broker has had the store, what we had noted is
+        true again only when recovery is over.
+        """
+        disk, abort, log = self._disk, self._config.paths.abort, self.log
+        last = LastRun.of(lock.found, disk.read_file(abort), self.provenance)
+        self.provenance.load(crashed_here=last.crashed_here, clean=last.clean)
+        log.load()
+        self.roots.check()
+        known = self.queue_ends.load(trusted=not last.apache)
+        known_end = KnownEnd.of(self.checkpoint, known, clean=last.clean, ours=last.ours)
+        known_end.refuse_missing(log)
+        disk.write_file(abort, str(os.getpid()).encode() + ABORT_MARK)
+        self.queues.load()
+        report = self.recovery = self._recover(last, known, known_end, on_progress)
+        lock.mark(LOCK_MARK)
+        if not last.clean or log.end < known_end.synced:
+            self.flusher.flush_all_now()
+        elif not report.entries:
+            self.flusher.queues_synced = log.end  # nothing was written since the clean stop
+        self.confirmed.flushed(log.end)
+        self.latency.begin()
+        self.reader.open_at(log.end, after_crash=not last.clean)
+        for queue in self.queues:
+            queue.opened_at = queue.max_index
+            queue.deleted_until = self.queue_ends.deleted_until(queue.topic)
+        if self.index is not None:
+            self.index.warm()
+        parts.push(self._note_clean_stop)
+        for part in (self.index, self.checkpoint, self.queues, log):
+            if part is not None:
+                parts.callback(part.close)
+        parts.callback(self._flush_all)
+        parts.callback(self.finish_background)
+
+    def _recover(
+        self,
+        last: LastRun,
+        known: KnownEnds,
+        known_end: KnownEnd,
+        on_progress: Callable[[int, int], None],
+    ) -> RecoveryReport:
+        """Bring all parts to one consistent end, report what was wrong, and begin to note what the
+        next start is to know."""
+        log, index = self.log, self.index
+        recovery = Recovery(
+            log,
+            self.queues,
+            index,
+            self.dispatcher,
+            self.checkpoint,
+            clean=last.clean,
+            derived_complete=index is None or index.load(),
+            index_synced=self.provenance.crashed_here,
+            stopped_here=last.clean and last.ours,
+            on_progress=on_progress,
+            known=known,
         )
+        report = recovery.run()
+        lost = known_end.lost(log, report.log_end, report.torn)
+        if lost is not None:
+            self.on_failure(lost)
+        if report.misfit is not None:
+            part = f"queues are written again from {report.begun_at} on"
+            again = "all queues and indexes are written again" if report.rebuilt else part
+            self.on_failure(f"a consume queue was not as it should be, {again}: {report.misfit}")
+        self.queue_ends.begin(
+            log.start,
+            report.log_end,
+            recovery.known.deleted,
+            agreed=report.misfit is None and not report.rebuilt,
+            all_read=log.is_young,
+        )
+        names = index.names if index is not None else None
+        self.provenance.begin(report.log_end, names, with_crc=self.with_crc)
+        self.roots.note()
+        if index is not None:
+            index.begin_noting()
+        return report
+
+    def finish_background(self) -> None:
+        """Wait for what runs beside this thread (syncs, saves of tables) and start no more: the
+        first step of closing."""
+        self.cold_reads.close()
+        if self.index is not None:
+            self.index.settle()  # may need a new file, and have it noted
+        self._disk.close()
+
+    def close(self) -> None:
+        """Sync everything, mark the stop as clean, release the directory. Raises OSError if
+        something could not be synced."""
+        self._closed = True
+        self._parts.close()
+
+    def _flush_all(self) -> None:
+        if self.index is not None and self.index.give_up():
+            self.provenance.index_names = None  # the next start fills it again
+        self.flusher.flush_all_now()
+
+    def _note_clean_stop(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: object
+    ) -> None:
+        """All parts are closed: note it, unless something went wrong (``kind``)."""
+        if kind is None and self.durable.error is None and not self.flusher.queues_failed:
+            self.queue_ends.end(self.log.end, all_read=self.log.is_young)
+            self.provenance.end(self.log.end)
+            self._disk.remove(self._config.paths.abort)
+
+    def _segment_begun(self, start: int) -> None:
+        self.roots.segment_begun()
+        if start > 0:
+            self.queue_ends.note(start)
 
     def put(
         self,
@@ -379,37 +529,6 @@ class MessageStore:
             return str(self.durable.error)
         return "the store is closed" if self._closed else self.space.refusal
 
-    def finish_background(self) -> None:
-        """Wait for what runs beside this thread (syncs, saves of tables) and start no more: the
-        first step of closing."""
-        self.cold_reads.close()
-        if self.index is not None:
-            self.index.settle()  # may need a new file, and have it noted
-        self._disk.close()
-
-    def close(self) -> None:
-        """Sync everything, mark the stop as clean, release the directory. Raises OSError if
-        something could not be synced."""
-        if self._closed:
-            return
-        self._closed = True
-        self.finish_background()
-        if self.index is not None and self.index.give_up():
-            self.provenance.index_names = None  # the next start fills it again
-        try:
-            self.flusher.flush_all_now()
-            self.log.close()
-            self.queues.close()
-            self.checkpoint.close()
-            if self.index is not None:
-                self.index.close()
-            if self.durable.error is None and not self.flusher.queues_failed:
-                self.queue_ends.end(self.log.end, all_read=self.log.is_young)
-                self.provenance.end(self.log.end)
-                self._disk.remove(self._config.paths.abort)
-        finally:
-            self._lock.release()
-
     def _storable(self, properties: bytes, *, as_stored: bool) -> tuple[bytes, bool]:
         """Property text as an entry may hold it, without a CRC that another entry had, and whether
         one of its own follows: then the text is ended. Raises MessageError if it is too long."""
@@ -444,15 +563,6 @@ class MessageStore:
         )
 
 
-# --- Opening a store's directory: who had it last and how that ended, then recovery, then what says
-# that we have it now.
-#
-# One rule: nothing is changed before it is certain that the log can be opened; what tells the next
-# start of this one is written last. It must not know how the log is read (``recovery.py``).
-
-Progress = Callable[[int, int], None]
-
-
 @dataclass(frozen=True, slots=True)
 class LastRun:
     """Who had the directory last: ``ours``, and nobody since, or ``apache``'s broker; ``clean``: it
@@ -474,190 +584,3 @@ class LastRun:
             clean,
             not clean and (abort is None or (abort.endswith(ABORT_MARK) and ours)),
         )
-
-
-def opened(
-    make: Callable[[], MessageStore],
-    paths: StorePaths,
-    disk: Disk,
-    lock: StoreLock,
-    on_progress: Progress,
-) -> MessageStore:
-    """The store that ``make`` makes, open. ``lock`` is let go if that fails. Raises as
-    ``MessageStore.open``."""
-    try:
-        make_directories(disk, paths)
-        lock.lock_directories(paths)
-        store = make()
-        last = LastRun.of(lock.found, disk.read_file(paths.abort), store.provenance)
-        store.provenance.load(crashed_here=last.crashed_here, clean=last.clean)
-        store.log.load()
-        store.roots.check()
-        known = store.queue_ends.load(trusted=not last.apache)
-        known_end = KnownEnd.of(store.checkpoint, known, clean=last.clean, ours=last.ours)
-        known_end.refuse_missing(store.log)
-        disk.write_file(paths.abort, str(os.getpid()).encode() + ABORT_MARK)
-        store.queues.load()
-        store.recovery = _recovered(store, last, known, known_end, on_progress)
-        # Not before: if another broker has had the store, what we had noted is true again only now.
-        lock.mark(LOCK_MARK)
-        if not last.clean or store.log.end < known_end.synced:
-            store.flusher.flush_all_now()
-        elif not store.recovery.entries:
-            store.flusher.queues_synced = store.log.end  # nothing was written since the clean stop
-        store.confirmed.flushed(store.log.end)
-        store.latency.begin()
-        store.reader.open_at(store.log.end, after_crash=not last.clean)
-        for queue in store.queues:
-            queue.opened_at = queue.max_index
-            queue.deleted_until = store.queue_ends.deleted_until(queue.topic)
-        if store.index is not None:
-            store.index.warm()
-    except OSError as error:
-        lock.release()
-        raise with_free_bytes(error, disk) from None
-    except BaseException:
-        lock.release()
-        raise
-    return store
-
-
-def _recovered(
-    store: MessageStore, last: LastRun, known: KnownEnds, known_end: KnownEnd, on_progress: Progress
-) -> RecoveryReport:
-    """Bring the store to one consistent end, tell what was wrong, and begin to note what the next
-    start is to know."""
-    complete = store.index_notes.load()
-    recovery = Recovery(
-        store.log,
-        store.queues,
-        store.index,
-        store.dispatcher,
-        store.checkpoint,
-        clean=last.clean,
-        derived_complete=complete,
-        index_synced=store.provenance.crashed_here,
-        stopped_here=last.clean and last.ours,
-        on_progress=on_progress,
-        known=known,
-    )
-    report = recovery.run()
-    lost = known_end.lost(store.log, report.log_end, report.torn)
-    if lost is not None:
-        store.on_failure(lost)
-    if report.misfit is not None:
-        part = f"queues are written again from {report.begun_at} on"
-        again = "all queues and indexes are written again" if report.rebuilt else part
-        store.on_failure(f"a consume queue was not as it should be, {again}: {report.misfit}")
-    store.queue_ends.begin(
-        store.log.start,
-        report.log_end,
-        recovery.known.deleted,
-        agreed=report.misfit is None and not report.rebuilt,
-        all_read=store.log.is_young,
-    )
-    store.log.on_segment = lambda start: store.queue_ends.note(start) if start > 0 else None
-    index_names = store.index.names if store.index is not None else None
-    store.provenance.begin(report.log_end, index_names, with_crc=store.with_crc)
-    store.roots.note()
-    store.index_notes.begin()
-    return report
-
-
-# --- What a store is told when it is opened: where its files are, how large, and how it treats
-# them.
-
-SEGMENT_SIZE: Final = 1024 * 1024 * 1024
-QUEUE_FILE_SIZE: Final = 6_000_000
-BATCH_QUEUE_FILE_SIZE: Final = 13_800_000
-
-
-@dataclass(frozen=True, slots=True)
-class StoreConfig:
-    """Sizes in bytes. ``flushed_only``: readers see a message only once it is on the disk
-    (SYNC_FLUSH). ``index_entries`` 0: messages are not indexed by key. ``with_crc``: entries are
-    written with a CRC over all of them. ``delay_levels``: when messages of the schedule topic are
-    due, which their units hold."""
-
-    paths: StorePaths
-    segment_size: int = SEGMENT_SIZE
-    queue_file_size: int = QUEUE_FILE_SIZE
-    batch_queue_file_size: int = BATCH_QUEUE_FILE_SIZE
-    flushed_only: bool = False
-    with_crc: bool = False
-    index_slots: int = 0
-    index_entries: int = 0
-    delay_levels: DelayLevels = field(default_factory=DelayLevels)
-    limits: ReadLimits = field(default_factory=ReadLimits)
-    space: SpaceLimits = field(default_factory=SpaceLimits)
-    retention: RetentionRules = field(default_factory=RetentionRules)
-
-
-# --- What a store does about its index beside filling it: which files there are is written down, and
-# what goes wrong is told.
-#
-# One rule: a file that is written down and missing at a start has the index filled again. It must not
-# know keys or messages.
-
-
-class IndexNotes:
-    """``index`` None: nothing is indexed. ``file_size``: bytes of an index file in
-    ``directory``."""
-
-    def __init__(
-        self,
-        index: KeyIndex | None,
-        provenance: Provenance,
-        disk: Disk,
-        space: SpaceWatch,
-        directory: Path,
-        file_size: int,
-        on_failure: Callable[[str], None],
-    ) -> None:
-        self._index = index
-        self._provenance = provenance
-        self._disk = disk
-        self._space = space
-        self._directory = directory
-        self._file_size = file_size
-        self._on_failure = on_failure
-
-    def load(self) -> bool:
-        """Open the files that are there; False if some are known to be missing."""
-        index, provenance = self._index, self._provenance
-        if index is None:
-            return True
-        index.load()
-        expected = provenance.index_names
-        there = set(expected) <= set(index.names) if expected is not None else bool(index.files)
-        index.on_failure = self._stop
-        index.on_no_room = self._no_room
-        index.on_damage = self._on_failure
-        return there and not provenance.index_incomplete
-
-    def begin(self) -> None:
-        """The store is recovered: from now on each new file is written down."""
-        index = self._index
-        if index is not None:
-            index.on_new_file = lambda: self._disk.start(self.note, lambda _error: None)
-            if index.failed:
-                self._provenance.note_indexes(None)
-
-    def note(self) -> None:
-        """Write down which files there are."""
-        index = self._index
-        self._provenance.note_indexes(
-            index.names if index is not None and not index.failed else None
-        )
-
-    def _stop(self, error: OSError) -> None:
-        """The index cannot grow: it is left behind, and the next start fills it again. Should
-        noting that fail too, the clean stop does."""
-        self._on_failure(
-            f"an index file cannot be made ({error.strerror or error}); messages are not indexed "
-            "until the next start"
-        )
-        self._disk.start(lambda: self._provenance.note_indexes(None), lambda _error: None)
-
-    def _no_room(self, error: OSError) -> None:
-        self._space.no_room(error, self._directory, self._file_size)

@@ -32,9 +32,12 @@ from turbopump.store.disk import Disk
 from turbopump.store.disk_space import Level, SpaceWatch
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.commit_log import CommitLog
+from turbopump.store.log.flusher import Flusher
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
+from turbopump.store.recovery.queue_ends import QueueEnds
+from turbopump.store.roots import LogRoots
 
 MANUAL_ROUNDS: Final = 20
 """Rounds in which expired files go after that was asked for. RocketMQ:
@@ -69,9 +72,8 @@ class RetentionRules:
 
 
 class Retention:
-    """Deletes what is old. ``synced`` tells up to which offset of the log everything derived from
-    it is on the disk; ``note_indexes`` writes down which index files there are, in a thread;
-    ``report`` gets a line for what cannot be deleted, ``on_deleted`` for each segment that was."""
+    """Deletes what is old. ``report`` gets a line for what cannot be deleted, ``on_deleted`` for
+    each segment that was."""
 
     def __init__(
         self,
@@ -82,8 +84,9 @@ class Retention:
         index: KeyIndex | None,
         rules: RetentionRules,
         space: SpaceWatch,
-        synced: Callable[[], int],
-        note_indexes: Callable[[], None],
+        flusher: Flusher,
+        roots: LogRoots,
+        queue_ends: QueueEnds,
         report: Callable[[str], None],
     ) -> None:
         self._disk = disk
@@ -93,21 +96,17 @@ class Retention:
         self._index = index
         self.rules = rules
         self._space = space
-        self._synced = synced
-        self._note_indexes = note_indexes
+        self._flusher = flusher
+        self._roots = roots
+        self._queue_ends = queue_ends
         self._report = report
         self.on_deleted: Callable[[str], None] = lambda _text: None
-        self.before_deleting: Callable[[MappedFile], None] = lambda _file: None
-        """Called in a thread before a segment goes; an OSError keeps it."""
         self.needed_from: list[Callable[[], int | None]] = []
         """Each tells from which offset of the log on messages wait that it has still to deliver
         (delays, timers); None: there are none."""
         self._manual_rounds = 0
         self._deleted = 0
         self._forced = False
-        self.before_trimming: Callable[[Callable[[bool], None]], None] = lambda then: then(True)
-        """Called before queue files go, when the queues begin behind them: it tells whether they
-        may."""
         self._to_trim: Iterator[ConsumeQueue] = iter(())
         self._doomed: list[tuple[ConsumeQueue, MappedFile]] = []
         self._may_go = False
@@ -136,7 +135,7 @@ class Retention:
         if (
             len(files) < 2
             or self._deleted >= self.rules.batch_max
-            or files[0].end > min(self._synced(), self._needed())
+            or files[0].end > min(self._flusher.synced, self._needed())
         ):
             then(Next.NOTHING)
             return
@@ -145,7 +144,7 @@ class Retention:
 
         def look() -> None:
             if self._forced or self._disk.modified_ms(first.segment.path) <= due:
-                self.before_deleting(first)
+                self._roots.before_deleting(first)
                 old.append(True)
 
         def looked(error: OSError | None) -> None:
@@ -195,7 +194,7 @@ class Retention:
         if looked_at:
             then(Next.AT_ONCE)
         elif self._doomed and not self._may_go:
-            self.before_trimming(lambda good: self._noted_firsts(good, then))
+            self._queue_ends.save_firsts(lambda good: self._noted_firsts(good, then))
         elif self._doomed:
             self._remove_queue_files(then)
         else:
@@ -229,7 +228,7 @@ class Retention:
     def _trim_indexes(self, start: int, then: Then) -> None:
         index = self._index
         dropped = index.take_before(start) if index is not None else []
-        if not dropped:
+        if index is None or not dropped:
             then(Next.NOTHING)
             return
 
@@ -248,4 +247,4 @@ class Retention:
                 )
             self._disk.start_remove([file.segment for file in dropped], removed)
 
-        self._disk.start(self._note_indexes, noted)
+        self._disk.start(index.note_names, noted)

@@ -140,7 +140,6 @@ class LogRoots:
         self._disk = disk
         self._files = files
         self._provenance = provenance
-        files.on_first_in_root = lambda: disk.start(self.note, lambda _error: None)
 
     def check(self) -> None:
         """Raise StoreDamagedError if a part of the loaded log is missing."""
@@ -154,6 +153,12 @@ class LogRoots:
                     "is meant to be gone, remove "
                     f"{self._provenance.path}"
                 )
+
+    def segment_begun(self) -> None:
+        """Write down a root that has got the only file that it has, beside the owner's thread."""
+        parents = [file.segment.path.parent for file in self._files]
+        if parents.count(parents[-1]) == 1:
+            self._disk.start(self.note, lambda _error: None)
 
     def note(self, without: MappedFile | None = None) -> None:
         """Write down a segment of each root. Blocks; raises OSError."""

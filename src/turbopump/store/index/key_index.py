@@ -16,12 +16,13 @@ from typing import Final
 from turbopump.clock import Clock
 from turbopump.message.properties import KEYS, NAME_END, TRANSACTION_MASK, UNIQ_KEY, value_after
 from turbopump.store.disk import Disk, Segment
-from turbopump.store.disk_space import NO_ROOM
+from turbopump.store.disk_space import NO_ROOM, SpaceWatch
 from turbopump.store.index.index_file import IndexFile, index_file_size, index_hash, key_hash
 from turbopump.store.log.cold_reads import Steps, read_piece
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.entry_mark import EntryMark
 from turbopump.store.queues.consume_queue import ConsumeQueue
+from turbopump.store.recovery.provenance import Provenance
 
 WAITING_MAX: Final = 64
 """Keys that wait to be written to the files: they are in the log, and a crash brings them back from
@@ -35,22 +36,34 @@ start."""
 
 class KeyIndex:
     """The index files in ``directory``; ``slots`` and ``entries`` as Apache's ``maxHashSlotNum``
-    and ``maxIndexNum``."""
+    and ``maxIndexNum``.
 
-    def __init__(self, disk: Disk, clock: Clock, directory: Path, slots: int, entries: int) -> None:
+    Which files there are is noted in ``provenance``: one that is noted and missing at a start has
+    the index filled again. ``report`` gets a line for what goes wrong. Where a file finds no room,
+    ``space`` sees to it that no message is added until there is.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        directory: Path,
+        slots: int,
+        entries: int,
+        provenance: Provenance,
+        space: SpaceWatch,
+        report: Callable[[str], None],
+    ) -> None:
         self._disk = disk
         self._clock = clock
         self._directory = directory
         self._slots = slots
         self._entries = entries
         self._size = index_file_size(slots, entries)
-        self.on_new_file: Callable[[], None] = lambda: None
-        self.on_failure: Callable[[OSError], None] = lambda _error: None
-        self.on_no_room: Callable[[OSError], None] = lambda _error: None
-        """Called when a file finds no room: whoever can should see to it that nothing more is added
-        until there is."""
-        self.on_damage: Callable[[str], None] = lambda _text: None
-        """Called with a line for each file that is found damaged."""
+        self._provenance = provenance
+        self._space = space
+        self._report = report
+        self._noting = False
         self.failed = False
         """Whether a file could not be made: nothing is indexed from then on, and the next start
         fills the index again."""
@@ -58,9 +71,9 @@ class KeyIndex:
         self._waiting: list[tuple[int, int, int]] = []
         self._unwritten: list[tuple[int, int, int]] = []
 
-    def load(self) -> None:
-        """Open the files that are there. One of another size cannot be read with these settings: it
-        is removed, and filled again."""
+    def load(self) -> bool:
+        """Open the files that are there; False if some are known to be missing. One of another size
+        cannot be read with these settings: it is removed, and filled again."""
         for name in self._disk.list_directory(self._directory):
             path = self._directory / name
             if not (len(name) == 17 and name.isdigit()):
@@ -69,6 +82,19 @@ class KeyIndex:
                 self._disk.remove(path)
                 continue
             self.files.append(IndexFile(self._disk.open_segment(path), self._slots, self._entries))
+        expected = self._provenance.index_names
+        there = set(expected) <= set(self.names) if expected is not None else bool(self.files)
+        return there and not self._provenance.index_incomplete
+
+    def begin_noting(self) -> None:
+        """The store is recovered: from now on each new file is noted."""
+        self._noting = True
+        if self.failed:
+            self._provenance.note_indexes(None)
+
+    def note_names(self) -> None:
+        """Note which files there are. Blocks; raises OSError."""
+        self._provenance.note_indexes(None if self.failed else self.names)
 
     def check_headers(self) -> None:
         """Set files apart whose headers cannot be right: a few bytes of each are read. They are
@@ -81,7 +107,7 @@ class KeyIndex:
     def set_apart(self, file: IndexFile, fault: str) -> None:
         """Ask a file no more; it keeps its place until another takes it (``replace``)."""
         file.set_apart()
-        self.on_damage(
+        self._report(
             f"index file {file.segment.path} is damaged ({fault}): its messages are not found by "
             "key until the scrub has filled it again "
             "from the log (scrubBytesPerSecond); a start without the file does that too"
@@ -183,11 +209,16 @@ class KeyIndex:
         except OSError as error:
             # derived data: no reason to refuse the messages, which are in the log
             if error.errno in NO_ROOM and len(entries) <= UNWRITTEN_MAX:
-                self.on_no_room(error)
+                self._space.no_room(error, self._directory, self._size)
                 return
             self._unwritten = []
             self.failed = True
-            self.on_failure(error)
+            self._report(
+                f"an index file cannot be made ({error.strerror or error}); messages are not "
+                "indexed until the next start"
+            )
+            # should that fail too, the clean stop notes it
+            self._disk.start(lambda: self._provenance.note_indexes(None), lambda _error: None)
 
     @property
     def end_timestamp(self) -> int:
@@ -285,7 +316,8 @@ class KeyIndex:
         if before:
             fresh.inherit(before[-1].end_offset, before[-1].end_timestamp)
         self.files.append(fresh)
-        self.on_new_file()
+        if self._noting:
+            self._disk.start(self.note_names, lambda _error: None)
         return fresh
 
     def _drop(self, file: IndexFile) -> None:

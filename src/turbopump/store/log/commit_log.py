@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,7 +53,9 @@ class CommitLog:
     ``written``: one copy into the map.
 
     ``synced_often``: a few messages at a time (SYNC_FLUSH); fresh pages then come in small numbers
-    and sizes.
+    and sizes. ``requires_crc``: whether the entry at an offset was written with a whole-entry CRC,
+    so that its absence is damage. ``full_roots``: where no segment should be made. ``on_segment``
+    is called with its start when a segment begins, before its first entry is written.
     """
 
     def __init__(
@@ -63,10 +65,19 @@ class CommitLog:
         segment_size: int,
         read_only: Sequence[Path] = (),
         synced_often: bool = False,
+        requires_crc: Callable[[int], bool] = lambda _offset: False,
+        full_roots: Callable[[], Collection[Path]] = tuple,
+        on_segment: Callable[[int], None] = lambda _start: None,
     ) -> None:
         self._disk = disk
-        self._files = MappedFiles(
-            disk, roots, segment_size, read_only=read_only, ahead=True, aligned=True
+        self.files = MappedFiles(
+            disk,
+            roots,
+            segment_size,
+            read_only=read_only,
+            ahead=True,
+            aligned=True,
+            full_roots=full_roots,
         )
         self.segment_size = segment_size
         self.end = 0
@@ -76,35 +87,28 @@ class CommitLog:
         self._populating = False
         self._synced_often = synced_often
         self._step = SMALL_STEP if synced_often else POPULATE_STEP
-        self.requires_crc: Callable[[int], bool] = lambda _offset: False
-        """Whether the entry at an offset was written with a whole-entry CRC, so that its absence is
-        damage."""
-        self.on_segment: Callable[[int], None] = lambda _start: None
-        """Called when a segment begins, before its first entry is written."""
+        self.requires_crc = requires_crc
+        self._on_segment = on_segment
 
     def load(self) -> None:
         """Map what is there; ``end`` is unknown until recovery calls ``open_at``."""
-        self._files.load()
+        self.files.load()
 
     @property
     def start(self) -> int:
         """Physical offset of the first byte that is still there."""
-        return self._files.start
+        return self.files.start
 
     @property
     def is_young(self) -> bool:
         """Whether it has one segment, the very first: recovery then reads all of it."""
-        return self.start == 0 and len(self._files.files) <= 1
-
-    @property
-    def files(self) -> MappedFiles:
-        return self._files
+        return self.start == 0 and len(self.files.files) <= 1
 
     def open_at(self, end: int) -> None:
         """Append from ``end`` on; everything after it is cut off."""
-        self._files.truncate(end)
+        self.files.truncate(end)
         self.end = end
-        self._current = self._files.at(end)
+        self._current = self.files.at(end)
         self._populated = end
 
     def place(self, size: int) -> int:
@@ -131,7 +135,7 @@ class CommitLog:
         none."""
         current = self._current
         fits = current is not None and current.end - self.end >= size + BLANK_SIZE_MIN
-        return 0 if fits or self._files.has_spare else self.segment_size
+        return 0 if fits or self.files.has_spare else self.segment_size
 
     @property
     def room(self) -> tuple[Any, int]:
@@ -151,7 +155,7 @@ class CommitLog:
 
     def read(self, offset: int, size: int) -> bytes | None:
         """``size`` bytes at ``offset`` of one segment; None if they are not there."""
-        file = self._files.at(offset)
+        file = self.files.at(offset)
         if file is None or offset + size > file.end:
             return None
         return file.segment.read(offset - file.start, size)
@@ -159,7 +163,7 @@ class CommitLog:
     def segment_end(self, offset: int) -> int:
         """Where the segment ends that ``offset`` lies in: what is before that can be read in one
         piece."""
-        start = self._files.start
+        start = self.files.start
         return offset + self.segment_size - (offset - start) % self.segment_size
 
     def walk(self, start: int, end: int | None = None) -> Iterator[EntryMark]:
@@ -175,7 +179,7 @@ class CommitLog:
         topics: dict[bytes, str] = {}
         limit = end if end is not None else 1 << 62
         while self.walked_to < limit:
-            file = self._files.at(self.walked_to)
+            file = self.files.at(self.walked_to)
             if file is None:
                 return
             at, left = self.walked_to - file.start, file.end - self.walked_to
@@ -209,7 +213,7 @@ class CommitLog:
     def entry_at(self, offset: int) -> EntryMark | None:
         """The good entry at this offset; None if there is none. For single looks at a start:
         ``walk`` reads ahead. Raises OSError."""
-        file = self._files.at(offset)
+        file = self.files.at(offset)
         if file is None or file.end - offset < FIXED_SIZE + BLANK_SIZE_MIN:
             return None
         at = offset - file.start
@@ -238,7 +242,7 @@ class CommitLog:
     def next_good(self, offset: int) -> int | None:
         """The offset of the first good entry after ``offset``, wherever it lies; None: what is
         there is a torn tail."""
-        for file in self._files.files:
+        for file in self.files.files:
             if file.end <= offset:
                 continue
             read_to = -1
@@ -267,16 +271,16 @@ class CommitLog:
         return None
 
     def close(self) -> None:
-        self._files.close()
+        self.files.close()
         self._current = None
 
     def _roll(self) -> int:
         """Fill the current segment with a blank and open the next; the new end."""
         current = self._current
         start = current.end if current is not None else self.end
-        if self._files.wait_for_spare:
+        if self.files.wait_for_spare:
             raise RoomInMakingError("the next file of the commit log is being made")
-        fresh = self._files.append_file(start)
+        fresh = self.files.append_file(start)
         if current is not None:
             at = self.end - current.start
             _BLANK.pack_into(current.buffer, at, current.end - self.end, MAGIC_BLANK)
@@ -285,7 +289,7 @@ class CommitLog:
         self.end = start
         self._populated = start
         self._populate_ahead()
-        self.on_segment(start)
+        self._on_segment(start)
         return start
 
     def _populate_ahead(self) -> None:
@@ -303,7 +307,7 @@ class CommitLog:
 
         self._populated = start + size
         if self._populated >= current.end - _SPARE_AT:
-            self._files.prepare_next()
+            self.files.prepare_next()
         small = self._synced_often
         self._disk.start(
             lambda: current.segment.populate(start - current.start, size, small=small), done

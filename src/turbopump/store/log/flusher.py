@@ -54,6 +54,11 @@ class Flusher:
         """Whether a sync of a queue has failed: what the queues have on the disk is unknown from
         then on, until they are rebuilt."""
 
+    @property
+    def synced(self) -> int:
+        """Up to which offset the log and everything derived from it are on the disk."""
+        return min(self.queues_synced, self._durable.value)
+
     def flush_log(self) -> None:
         """Begin to sync what the log has; while one sync runs, the next begins when it ends (group
         commit)."""
