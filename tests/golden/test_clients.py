@@ -95,15 +95,19 @@ def test_names_are_wrapped_and_unwrapped_as_apache_does(recorded: Recorded) -> N
 @pytest.mark.parametrize("recorded", of_kind("trace"))
 def test_a_trace_record_is_apaches(recorded: Recorded) -> None:
     held, kind = recorded["in"], MessageKind(recorded["in"]["kind"])
-    message = Traced("Topic", "7F000001", held["tags"], held["keys"])
-    time_ms, region, group, host = 1700000000123, "DefaultRegion", "group", "127.0.0.1:10911"
+    message = Traced(
+        "Topic",
+        "7F000001",
+        held["tags"],
+        held["keys"],
+        time_ms=1700000000123,
+        region="DefaultRegion",
+        group="group",
+    )
     if recorded["type"] == "Pub":
         text = pub_record(
             message,
-            time_ms=time_ms,
-            region=region,
-            group=group,
-            store_host=host,
+            store_host="127.0.0.1:10911",
             body_size=1024,
             cost_ms=12,
             kind=kind,
@@ -111,18 +115,9 @@ def test_a_trace_record_is_apaches(recorded: Recorded) -> None:
             success=held["flag"],
         )
     elif recorded["type"] == "Recall":
-        text = recall_record(
-            message, time_ms=time_ms, region=region, group=group, success=held["flag"]
-        )
+        text = recall_record(message, success=held["flag"])
     elif recorded["type"] == "SubBefore":
-        text = sub_before_record(
-            message,
-            time_ms=time_ms,
-            region=region,
-            group=group,
-            request_id="7F000002",
-            retry_times=held["retryTimes"],
-        )
+        text = sub_before_record(message, request_id="7F000002", retry_times=held["retryTimes"])
     elif recorded["type"] == "SubAfter":
         text = sub_after_record(
             message,
@@ -130,16 +125,12 @@ def test_a_trace_record_is_apaches(recorded: Recorded) -> None:
             cost_ms=12,
             code=ContextCode(held["contextCode"]),
             success=held["flag"],
-            time_ms=time_ms,
-            group=group,
+            time_ms=1700000000123,
         )
     else:
         text = end_transaction_record(
             message,
-            time_ms=time_ms,
-            region=region,
-            group=group,
-            store_host=host,
+            store_host="127.0.0.1:10911",
             kind=kind,
             transaction_id="7F000001",
             state=held["state"],

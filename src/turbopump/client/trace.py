@@ -44,25 +44,31 @@ class ContextCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The message that a record speaks of."""
+    """What a record speaks of: a message, and when (ms since 1970 UTC), in which region and by
+    which group something was done with it."""
 
     topic: str
     msg_id: str
     tags: str | None = None
     keys: str | None = None
+    time_ms: int = 0
+    region: str = ""
+    group: str = ""
 
     @property
     def trace_keys(self) -> list[str]:
         """By which its trace is found."""
         return f"{self.msg_id} {self.keys or ''}".split()
 
+    @property
+    def head(self) -> tuple[int, str, str, str, str]:
+        """The fields that a producer's records begin with."""
+        return self.time_ms, self.region, self.group, self.topic, self.msg_id
+
 
 def pub_record(
-    message: Traced,
+    sent: Traced,
     *,
-    time_ms: int,
-    region: str,
-    group: str,
     store_host: str,
     body_size: int,
     cost_ms: int,
@@ -71,30 +77,13 @@ def pub_record(
     success: bool,
 ) -> str:
     """A message was sent."""
-    return _record(
-        "Pub",
-        time_ms,
-        region,
-        group,
-        message.topic,
-        message.msg_id,
-        message.tags,
-        message.keys,
-        store_host,
-        body_size,
-        cost_ms,
-        int(kind),
-        offset_msg_id,
-        success,
-    )
+    rest = (store_host, body_size, cost_ms, int(kind), offset_msg_id, success)
+    return _record("Pub", *sent.head, sent.tags, sent.keys, *rest)
 
 
 def end_transaction_record(
-    message: Traced,
+    ended: Traced,
     *,
-    time_ms: int,
-    region: str,
-    group: str,
     store_host: str,
     kind: MessageKind,
     transaction_id: str,
@@ -102,61 +91,35 @@ def end_transaction_record(
     from_check: bool,
 ) -> str:
     """A transaction was ended; ``state`` is COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW."""
-    return _record(
-        "EndTransaction",
-        time_ms,
-        region,
-        group,
-        message.topic,
-        message.msg_id,
-        message.tags,
-        message.keys,
-        store_host,
-        int(kind),
-        transaction_id,
-        state,
-        from_check,
-    )
+    rest = (store_host, int(kind), transaction_id, state, from_check)
+    return _record("EndTransaction", *ended.head, ended.tags, ended.keys, *rest)
 
 
-def recall_record(message: Traced, *, time_ms: int, region: str, group: str, success: bool) -> str:
+def recall_record(recalled: Traced, *, success: bool) -> str:
     """A timer message was recalled."""
-    return _record("Recall", time_ms, region, group, message.topic, message.msg_id, success)
+    return _record("Recall", *recalled.head, success)
 
 
-def sub_before_record(
-    message: Traced, *, time_ms: int, region: str, group: str, request_id: str, retry_times: int
-) -> str:
+def sub_before_record(begun: Traced, *, request_id: str, retry_times: int) -> str:
     """A message is about to be handled; ``request_id`` is that of the record after it."""
-    return _record(
-        "SubBefore", time_ms, region, group, request_id, message.msg_id, retry_times, message.keys
-    )
+    origin = (begun.time_ms, begun.region, begun.group, request_id)
+    return _record("SubBefore", *origin, begun.msg_id, retry_times, begun.keys)
 
 
 def sub_after_record(
-    message: Traced,
+    handled: Traced,
     *,
     request_id: str,
     cost_ms: int,
     code: ContextCode,
     success: bool,
     time_ms: int,
-    group: str,
     error: str | None = None,
 ) -> str:
-    """A message was handled; ``error``, one line: why that failed."""
-    fields = [
-        "SubAfter",
-        request_id,
-        message.msg_id,
-        cost_ms,
-        success,
-        message.keys,
-        int(code),
-        time_ms,
-        group,
-    ]
-    return _record(*fields, *(() if error is None else (ERROR + error,)))
+    """A message was handled, by ``time_ms``; ``error``, one line: why that failed."""
+    outcome = (cost_ms, success, handled.keys, int(code), time_ms, handled.group)
+    more = () if error is None else (ERROR + error,)
+    return _record("SubAfter", request_id, handled.msg_id, *outcome, *more)
 
 
 def _record(*fields: object) -> str:

@@ -1,8 +1,10 @@
 """What a producer or consumer that traces has beside it: the dispatcher that collects its records,
-and the producer that sends them.
+and the producer that sends them, some at a time, under a group of its own.
 
-One rule: traces go out under a group of their own, on the connections that are there. It must not
-know what a record says.
+One rule: nothing that happens to a trace fails or delays a send; what cannot be kept is dropped and
+counted. Source: apache/rocketmq ``AsyncTraceDispatcher``, ``SendMessageTraceHookImpl``. RocketMQ
+leaves one record of a batch, under ids joined with commas, by which its readers find no message;
+here each message of a batch has a record of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
@@ -46,6 +49,8 @@ from turbopump.message.properties import (
 )
 from turbopump.message.rules import GROUP_SIZE_MAX
 from turbopump.protocol.codes import ResponseCode
+
+log = logging.getLogger(__name__)
 
 SEND_TIMEOUT_S = 5.0
 
@@ -155,21 +160,6 @@ def consumer_tracing(
     )
 
 
-# TODO-PROSE from trace_dispatcher.py:
-# Collects trace records of sends and sends them on: some at a time, every few seconds, never in a
-# sender's way.
-#
-# One rule: nothing that happens to a trace fails or delays a send; what cannot be kept is dropped and
-# counted. It must not know how sending works. Source: apache/rocketmq ``AsyncTraceDispatcher``,
-# ``SendMessageTraceHookImpl``.
-#
-# RocketMQ leaves one record of a batch, whose msgId and trace key are the ids with commas: its
-# readers compare ids, and find no message of the batch. Here each of its messages has a record of its
-# own.
-
-
-log = logging.getLogger(__name__)
-
 BATCH: Final = 10
 """Records that make a message (``traceMsgBatchNum``)."""
 FLUSH_INTERVAL_S: Final = 5.0
@@ -214,20 +204,17 @@ class TraceDispatcher(SendHook):
         if result is None or not result.trace_on:
             return
         cost_ms = max(self._now_ms() - context.started_ms, 0)
+        time_ms, region, group = context.started_ms, result.region_id, context.group
         sent = _sent(context, result)
         if len(sent) > 1:
             room = (HELD_MAX - len(self._held)) // 2
             self.dropped += max(len(sent) - room, 0)
             sent = sent[:room]
         for one in sent:
-            message = Traced(
-                context.topic, one.msg_id, one.properties.get(TAGS), one.properties.get(KEYS)
-            )
+            tags, keys = one.properties.get(TAGS), one.properties.get(KEYS)
+            message = Traced(context.topic, one.msg_id, tags, keys, time_ms, region, group)
             record = pub_record(
                 message,
-                time_ms=context.started_ms,
-                region=result.region_id,
-                group=context.group,
                 store_host=context.address,
                 body_size=one.body_size,
                 cost_ms=cost_ms,
@@ -239,13 +226,12 @@ class TraceDispatcher(SendHook):
 
     def end_transaction(self, context: EndTransactionContext) -> None:
         """A record of how a transaction ended."""
-        properties = context.properties
-        message = Traced(context.topic, context.msg_id, properties.get(TAGS), properties.get(KEYS))
+        tags, keys = context.properties.get(TAGS), context.properties.get(KEYS)
+        region = context.properties.get(MSG_REGION, DEFAULT_REGION)
+        when = self._now_ms()
+        message = Traced(context.topic, context.msg_id, tags, keys, when, region, context.group)
         record = end_transaction_record(
             message,
-            time_ms=self._now_ms(),
-            region=properties.get(MSG_REGION, DEFAULT_REGION),
-            group=context.group,
             store_host=context.address,
             kind=MessageKind.TRANSACTION_COMMIT,
             transaction_id=context.transaction_id or context.msg_id,
@@ -256,14 +242,9 @@ class TraceDispatcher(SendHook):
 
     def recalled(self, topic: str, msg_id: str, *, group: str, time_ms: int, success: bool) -> None:
         """A record of a recall."""
-        message = Traced(unwrap(self._namespace, topic), msg_id)
-        name = unwrap(self._namespace, group)
-        self.append(
-            message,
-            recall_record(
-                message, time_ms=time_ms, region=DEFAULT_REGION, group=name, success=success
-            ),
-        )
+        topic, group = unwrap(self._namespace, topic), unwrap(self._namespace, group)
+        message = Traced(topic, msg_id, None, None, time_ms, DEFAULT_REGION, group)
+        self.append(message, recall_record(message, success=success))
 
     def append(self, message: Traced, record: str) -> None:
         """Keep a record for the next message of the trace topic."""
@@ -403,13 +384,8 @@ def _fitting(keys: list[str]) -> dict[str, int]:
     return fitting
 
 
-# TODO-PROSE from consume_traces.py:
-# Trace records of a consumer: one before a message is handled, one after.
-#
-# One rule: a message whose producer's broker wants no traces leaves none. It must not know how
-# messages are handled, nor how traces are sent. Source: apache/rocketmq
+# Records of a consumer, one before a message is handled and one after. Source: apache/rocketmq
 # ``ConsumeMessageTraceHookImpl``, ``DefaultLitePullConsumerImpl.poll``.
-
 
 CONSUME_TIMEOUT_MS: Final = 15 * 60 * 1000
 """Handling that took longer is traced as TIME_OUT (``consumeTimeout``)."""
@@ -418,19 +394,16 @@ CONSUME_TIMEOUT_MS: Final = 15 * 60 * 1000
 class _Begun(NamedTuple):
     traced: Traced
     request_id: str
-    time_ms: int
-    shared_by: int = 1
+    shared_by: int
 
 
+@dataclass(slots=True)
 class Together:
-    """Messages that one call of a handler is about: ``count`` of them, since ``time_ms``."""
+    """``count`` messages that one call of a handler is about, since ``time_ms``."""
 
-    __slots__ = ("count", "request_id", "time_ms")
-
-    def __init__(self, count: int, time_ms: int) -> None:
-        self.count = count
-        self.time_ms = time_ms
-        self.request_id = ""
+    count: int
+    time_ms: int
+    request_id: str = ""
 
 
 class ConsumeTraces:
@@ -454,25 +427,19 @@ class ConsumeTraces:
 
     def began(self, message: Delivery) -> None:
         """It is about to be handled."""
-        message.trace = (
-            self._before(message, self._next_id(), self.now_ms()) if _wanted(message) else None
-        )
+        message.trace = self.now_ms()
+        self.began_at(message)
 
     def began_at(self, message: Delivery) -> None:
         """It was about to be handled when ``message.trace`` became the time, in ms, or what it
-        shares with others; a second word is ignored."""
+        shares with others; a second call is ignored."""
         began = message.trace
+        if not isinstance(began, int | Together):
+            return
         if isinstance(began, int):
-            message.trace = (
-                self._before(message, self._next_id(), began) if _wanted(message) else None
-            )
-        elif isinstance(began, Together):
-            began.request_id = began.request_id or self._next_id()
-            message.trace = (
-                self._before(message, began.request_id, began.time_ms, began.count)
-                if _wanted(message)
-                else None
-            )
+            began = Together(1, began)
+        began.request_id = began.request_id or self._next_id()
+        message.trace = self._before(message, began)
 
     def together(self, count: int) -> Together:
         """What messages share that are about to be handled together: a record each, all with one
@@ -490,42 +457,41 @@ class ConsumeTraces:
         begun = message.trace
         if isinstance(begun, _Begun):
             message.trace = None
-            self._after(
-                begun, round(seconds * 1000), _code_of(message, ok=ok), ok=ok, error=message.failure
-            )
+            code = ContextCode.SUCCESS
+            if not ok:
+                raised = isinstance(message.cause, BaseException)
+                code = ContextCode.EXCEPTION if raised else ContextCode.FAILED
+            self._after(begun, round(seconds * 1000), code, error=message.failure)
 
     def polled(self, messages: Iterable[ReceivedMessage]) -> None:
         """A user has polled these: what he makes of them nobody can tell."""
-        request_id, now_ms = self._next_id(), self.now_ms()
-        for begun in [
-            self._before(message, request_id, now_ms) for message in messages if _wanted(message)
-        ]:
-            self._after(begun, 0, ContextCode.SUCCESS, ok=True, error=None)
+        poll = Together(1, self.now_ms(), self._next_id())
+        for begun in [self._before(message, poll) for message in messages]:
+            if begun is not None:
+                self._after(begun, 0, ContextCode.SUCCESS, error=None)
 
-    def _before(
-        self, message: ReceivedMessage, request_id: str, now_ms: int, count: int = 1
-    ) -> _Begun:
+    def _before(self, message: ReceivedMessage, began: Together) -> _Begun | None:
+        """None: the producer's broker wants no traces."""
         properties = message.properties
+        if properties.get(TRACE_SWITCH) == "false":
+            return None
         traced = Traced(
             unwrap(self._namespace, message.topic),
             message.msg_id,
             properties.get(TAGS),
             properties.get(KEYS),
+            began.time_ms,
+            properties.get(MSG_REGION, DEFAULT_REGION),
+            self._group,
         )
         record = sub_before_record(
-            traced,
-            time_ms=now_ms,
-            region=properties.get(MSG_REGION, DEFAULT_REGION),
-            group=self._group,
-            request_id=request_id,
-            retry_times=message.reconsume_times,
+            traced, request_id=began.request_id, retry_times=message.reconsume_times
         )
         self._append(traced, record)
-        return _Begun(traced, request_id, now_ms, count)
+        return _Begun(traced, began.request_id, began.count)
 
-    def _after(
-        self, begun: _Begun, cost_ms: int, code: ContextCode, *, ok: bool, error: str | None
-    ) -> None:
+    def _after(self, begun: _Begun, cost_ms: int, code: ContextCode, *, error: str | None) -> None:
+        ok = code is ContextCode.SUCCESS
         if cost_ms >= CONSUME_TIMEOUT_MS and code is not ContextCode.EXCEPTION:
             code = ContextCode.TIME_OUT
         record = sub_after_record(
@@ -535,17 +501,6 @@ class ConsumeTraces:
             code=code,
             success=ok,
             time_ms=self.now_ms(),
-            group=self._group,
             error=error,
         )
         self._append(begun.traced, record)
-
-
-def _wanted(message: ReceivedMessage) -> bool:
-    return message.properties.get(TRACE_SWITCH) != "false"
-
-
-def _code_of(message: Delivery, *, ok: bool) -> ContextCode:
-    if ok:
-        return ContextCode.SUCCESS
-    return ContextCode.EXCEPTION if isinstance(message.cause, BaseException) else ContextCode.FAILED

@@ -204,12 +204,9 @@ def messages_of(records: list[TraceRecord]) -> list[Message]:
 
 def test_a_trace_message_holds_one_topic_and_is_not_too_long() -> None:
     def record(topic: str, i: int, size: int = 20) -> tuple[Traced, str]:
-        traced = Traced(topic, f"{topic}{i}", keys="k" * size)
+        traced = Traced(topic, f"{topic}{i}", None, "k" * size, 1, "r", "g")
         text = pub_record(
             traced,
-            time_ms=1,
-            region="r",
-            group="g",
             store_host="h",
             body_size=1,
             cost_ms=1,
