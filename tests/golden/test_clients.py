@@ -10,7 +10,7 @@ from turbopump.client.hooks import MessageKind
 from turbopump.client.identity import Credentials, RequestSigner
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.selectors import HashRing, by_hash
-from turbopump.client.sending.outgoing import SendFrames
+from turbopump.client.sending.outgoing import Outgoing, SendFrames
 from turbopump.client.trace import (
     ContextCode,
     Traced,
@@ -53,15 +53,11 @@ def test_any_request_is_signed_as_apaches_hook_signs_it(recorded: Recorded) -> N
 def test_a_send_written_from_prepared_parts_has_the_same_signature(recorded: Recorded) -> None:
     ext = recorded["ext"]
     frames = SendFrames(ext["a"], signer_of(recorded, ext.get("ns")))
-    frame = frames.encode(
-        MessageQueue(ext["b"], ext["n"], int(ext["e"])),
-        opaque=1,
-        sys_flag=int(ext["f"]),
-        born_timestamp=int(ext["g"]),
-        flag=int(ext["h"]),
-        properties=ext["i"],
-        body=bytes.fromhex(recorded["body"]),
-    )
+    properties, sys_flag, flag = ext["i"], int(ext["f"]), int(ext["h"])
+    body = bytes.fromhex(recorded["body"])
+    outgoing = Outgoing(ext["b"], body, properties, sys_flag, flag, msg_id="")
+    queue = MessageQueue(ext["b"], ext["n"], int(ext["e"]))
+    frame = frames.encode(outgoing, queue, 1, int(ext["g"]))
     ((cut),) = FrameReader().feed(frame)
     assert decode_command(cut).ext == ext
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from turbopump.client.setting_rules import INSTANCE_RULES, check, is_name
+from turbopump.client.setting_rules import INSTANCE_RULES, check_fields, is_name
 from turbopump.errors import ConfigError
 
 ACCESS_KEY: Final = "AccessKey"
@@ -64,14 +64,7 @@ class InstanceSettings:
     namespace_v2: str | None = None
 
     def __post_init__(self) -> None:
-        check(
-            INSTANCE_RULES,
-            {
-                "instance_name": self.instance_name,
-                "unit_name": self.unit_name,
-                "namespace_v2": self.namespace_v2,
-            },
-        )
+        check_fields(INSTANCE_RULES, self)
         if self.credentials is not None and not isinstance(self.credentials, Credentials):
             # their value is not shown
             raise ConfigError("credentials must be made as Credentials(access_key, secret_key)")

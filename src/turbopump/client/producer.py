@@ -18,7 +18,7 @@ from turbopump.client.hooks import SendHook, SendHooks
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
-from turbopump.client.namespace import wrap
+from turbopump.client.namespace import unwrapped, wrap
 from turbopump.client.recall import recall_message
 from turbopump.client.request_reply import Replier, Requester
 from turbopump.client.selectors import Selector
@@ -123,7 +123,7 @@ class Producer(InContext):
         self._faults = FaultStrategy(latency_faults)
         self._hooks = tuple(hooks)
         self._trace_topic = trace_topic(trace)
-        self._limiter = InFlightLimiter(back_pressure, self._chooser, send_timeout)
+        self._limiter = InFlightLimiter(back_pressure, namespace, send_timeout)
         self._plain = back_pressure is None and namespace is None
         self.statistics = SendStatistics()
         """How the sends of this producer went, by broker (docs/reference/statistics.md)."""
@@ -195,9 +195,9 @@ class Producer(InContext):
             RoundRobin(environment.random, self._faults),
             self._faults,
             SendHooks(hooks, self._namespace),
-            group=self._member.group,
-            namespace=self._namespace,
-            statistics=self.statistics,
+            self._member.group,
+            self._namespace,
+            self.statistics,
         )
         if self._faults.settings is not None and self._faults.settings.detector:
             self._sender.tasks.append(
@@ -498,7 +498,7 @@ class Producer(InContext):
         if fault is not None:
             raise ConfigError(fault)
         route = await self._ready().route(topic, self._rules.timeout)
-        return tuple(self._chooser.outside(queue) for queue in route.publish_queues)
+        return tuple(unwrapped(self._namespace, queue) for queue in route.publish_queues)
 
     def _inside(self, topic: str) -> str:
         check({"topic": TOPIC}, {"topic": topic})

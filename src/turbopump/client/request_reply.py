@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, Final
 
 from turbopump.client.heartbeat import Member
@@ -200,8 +201,8 @@ class Replier:
             RoundRobin(random, faults),
             faults,
             hooks or SendHooks(()),
-            group=group,
-            under_way=under_way,
+            group,
+            under_way=under_way or UnderWay(),
         )
         token = random.getrandbits(32)
         self._pack = Packer(
@@ -234,7 +235,8 @@ class Replier:
         """As ``PushConsumer.reply``."""
         check_timeout(timeout)
         outgoing = self._pack.pack(reply_to(request, body, properties))
-        sender = self._sender.choosing(NearFirst(request.broker_name, self._sender.selection))
+        sender = copy(self._sender)
+        sender.selection = NearFirst(request.broker_name, sender.selection)
         try:
             return await sender.deliver(outgoing, None, timeout)
         except (SendError, RouteNotFoundError) as error:

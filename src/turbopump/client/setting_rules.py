@@ -40,6 +40,11 @@ def check(rules: Mapping[str, Rule], values: Mapping[str, object]) -> None:
             raise ConfigError(f"{name}={values[name]!r:.80} {rule.wants}")
 
 
+def check_fields(rules: Mapping[str, Rule], settings: object) -> None:
+    """``check`` of the attributes of an object, which the rules are named after."""
+    check(rules, {name: getattr(settings, name) for name in rules})
+
+
 def is_whole(value: object) -> bool:
     """A whole number; True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -17,7 +17,7 @@ from turbopump.client.consumer.rebalance import decide
 from turbopump.client.consumer.subscription import tag_subscription
 from turbopump.client.environment import Environment, name_server_addresses
 from turbopump.client.routes import inherited_route, topic_route
-from turbopump.client.sending.outgoing import SendFrames
+from turbopump.client.sending.outgoing import Outgoing, SendFrames
 from turbopump.client.sending.queue_chooser import FaultStrategy, LatencyFaults, RoundRobin
 from turbopump.message.codec import decode_entry, encode_entry, encode_host
 from turbopump.message.message import MessageQueue
@@ -241,17 +241,10 @@ def test_a_prepared_send_frame_means_what_the_generic_one_means(
     queue = MessageQueue("orders", "broker-a", 3)
     batch = type_ is SendBatchMessage
     frames = SendFrames("sellers", code=SendMessageV2.code if batch else type_.code)
+    ids = ("id",) if batch else ()
+    outgoing = Outgoing("orders", b"body", properties, 1, 9, "id", ids)
     for _ in range(2):  # the second one comes from the kept part
-        frame = frames.encode(
-            queue,
-            opaque=77,
-            sys_flag=1,
-            born_timestamp=1234567890123,
-            flag=9,
-            properties=properties,
-            body=b"body",
-            batch=batch,
-        )
+        frame = frames.encode(outgoing, queue, 77, 1234567890123)
     request = type_(
         producer_group="sellers",
         topic="orders",

@@ -14,11 +14,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from turbopump.client.sending.outgoing import DELAYING, NotedFrames, Piece
 from turbopump.client.sending.send_result import SendResult, SendStatistics, no_queue, no_time
-from turbopump.client.setting_rules import Rule, check, is_seconds, is_whole
+from turbopump.client.setting_rules import Rule, check_fields, is_seconds, is_whole
 from turbopump.errors import SendError
 from turbopump.message.message import Message, MessageQueue
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
@@ -61,20 +61,25 @@ class AutoBatch:
     total_size: int = 32 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        check(_RULES, {"hold": self.hold, "size": self.size, "total_size": self.total_size})
+        check_fields(_RULES, self)
 
 
 BatchKey = tuple[str, MessageQueue | None, str | None, object]
 
 
+class _Waiting(NamedTuple):
+    """One message of a batch, packed: the ``Message`` is its owner's, who may change it and send it
+    again."""
+
+    piece: Piece
+    future: asyncio.Future[SendResult]
+    deadline: float
+    timeout: float
+
+
 @dataclass(slots=True, eq=False)
 class _Batch:
-    pieces: list[Piece] = field(default_factory=list)
-    """What was handed in, packed: the ``Message`` is its owner's, who may change it and send it
-    again."""
-    waiting: list[asyncio.Future[SendResult]] = field(default_factory=list)
-    deadlines: list[float] = field(default_factory=list)
-    timeouts: list[float] = field(default_factory=list)
+    waiting: list[_Waiting] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     """The brokers it was sent to so far."""
     size: int = 0
@@ -113,14 +118,11 @@ class Accumulator:
     def takes(self, message: Message) -> bool:
         """Whether it may go in a batch, and there is room to hold it."""
         try:
-            if (
-                self._held >= self._settings.total_size
-                or not 0 < len(message.body) <= self._settings.size
-            ):
+            settings, properties = self._settings, message.properties
+            if self._held >= settings.total_size or not 0 < len(message.body) <= settings.size:
                 return False
             if message.topic.startswith(RETRY_PREFIX):
                 return False
-            properties = message.properties
             return not properties or (
                 "TRAN_MSG" not in properties and not any(name in properties for name in DELAYING)
             )
@@ -157,11 +159,8 @@ class Accumulator:
             else:
                 batch.timer = loop.call_soon(self._send, key)  # with whatever else this turn brings
         future: asyncio.Future[SendResult] = loop.create_future()
-        batch.pieces.append(piece)
-        batch.waiting.append(future)
         deadline = loop.time() + timeout
-        batch.deadlines.append(deadline)
-        batch.timeouts.append(timeout)
+        batch.waiting.append(_Waiting(piece, future, deadline, timeout))
         batch.size += size
         if timeout <= self._settings.hold and deadline < batch.expiry_at:
             self._look_again(batch, key, deadline)  # it may run out of time while it is held
@@ -192,13 +191,13 @@ class Accumulator:
             batch.timer.cancel()
         self._under_way[key] = self._under_way.get(key, 0) + 1
         self._since_turn = TURN_AFTER
-        batch.deadline = until = shared_deadline(batch.deadlines, asyncio.get_running_loop().time())
-        earliest = min(batch.deadlines)
+        loop = asyncio.get_running_loop()
+        deadlines = [one.deadline for one in batch.waiting]
+        batch.deadline = until = shared_deadline(deadlines, loop.time())
+        earliest = min(deadlines)
         if earliest < until and earliest < batch.expiry_at:
             self._look_again(batch, key, earliest)
-        task = asyncio.get_running_loop().create_task(
-            self._deliver(batch, key), name="turbopump batch"
-        )
+        task = loop.create_task(self._deliver(batch, key), name="turbopump batch")
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
@@ -206,16 +205,17 @@ class Accumulator:
         NotedFrames.notes.set(batch.asked)
         try:
             timeout = max(batch.deadline - asyncio.get_running_loop().time(), 0.001)
-            whole = await self._send_batch(batch.pieces, key[1], key[2] != "false", timeout)
-            results = each_result(whole, len(batch.pieces))
+            pieces = [one.piece for one in batch.waiting]
+            whole = await self._send_batch(pieces, key[1], key[2] != "false", timeout)
+            results = each_result(whole, len(pieces))
         except Exception as error:
-            for future in batch.waiting:
-                if not future.done():
-                    future.set_exception(error)
+            for one in batch.waiting:
+                if not one.future.done():
+                    one.future.set_exception(error)
         else:
-            for future, result in zip(batch.waiting, results, strict=True):
-                if not future.done():
-                    future.set_result(result)
+            for one, result in zip(batch.waiting, results, strict=True):
+                if not one.future.done():
+                    one.future.set_result(result)
         finally:
             if batch.expiry is not None:
                 batch.expiry.cancel()
@@ -232,31 +232,25 @@ class Accumulator:
         """Fail those whose time is up, and only them. What is still held is not sent then."""
         now = asyncio.get_running_loop().time()
         held = batch.deadline == inf
-        kept: list[int] = []
+        kept: list[_Waiting] = []
         following = inf
-        for at, (piece, future, deadline) in enumerate(
-            zip(batch.pieces, batch.waiting, batch.deadlines, strict=True)
-        ):
-            if deadline > now or deadline >= batch.deadline:
-                kept.append(at)
-                if not future.done() and deadline < min(following, batch.deadline):
-                    following = deadline
+        for one in batch.waiting:
+            if one.deadline > now or one.deadline >= batch.deadline:
+                kept.append(one)
+                if not one.future.done() and one.deadline < min(following, batch.deadline):
+                    following = one.deadline
                 continue
             if held:
-                batch.size -= len(piece.entry)
-                self._held -= len(piece.entry)
-            if not future.done():
-                spent_ms = (now - deadline + batch.timeouts[at]) * 1000
-                future.set_exception(
-                    overdue(key[0], piece.msg_id, batch.asked, spent_ms, held=held)
-                )
+                batch.size -= len(one.piece.entry)
+                self._held -= len(one.piece.entry)
+            if not one.future.done():
+                spent_ms = (now - one.deadline + one.timeout) * 1000
+                error = overdue(key[0], one.piece.msg_id, batch.asked, spent_ms, held=held)
+                one.future.set_exception(error)
                 self._statistics.given_up += 1
         batch.expiry, batch.expiry_at = None, inf
         if held:
-            batch.pieces = [batch.pieces[at] for at in kept]
-            batch.waiting = [batch.waiting[at] for at in kept]
-            batch.deadlines = [batch.deadlines[at] for at in kept]
-            batch.timeouts = [batch.timeouts[at] for at in kept]
+            batch.waiting = kept
             if not kept:
                 del self._batches[key]
                 if batch.timer is not None:
@@ -284,12 +278,8 @@ def batch_key(message: Message, piece: Piece, queue: MessageQueue | None) -> Bat
     if not properties:
         return message.topic, queue, None, None
     if len(piece.entry) - len(message.body) > PROPERTIES_SIZE_MAX // 2:
-        return (
-            message.topic,
-            queue,
-            None,
-            object(),
-        )  # alone: brokers add to it, and one with too much would fail its whole batch
+        # alone: brokers add to it, and one with too much would fail its whole batch
+        return message.topic, queue, None, object()
     return message.topic, queue, properties.get("WAIT"), properties.get("TAGS")
 
 
@@ -298,30 +288,26 @@ def shared_deadline(deadlines: Sequence[float], now: float) -> float:
     about as much time end together."""
     earliest, latest = min(deadlines), max(deadlines)
     alike = latest - max(latest - now, 0.0) * ALIKE
-    return (
-        earliest
-        if earliest >= alike
-        else min(deadline for deadline in deadlines if deadline >= alike)
-    )
+    if earliest >= alike:
+        return earliest
+    return min(deadline for deadline in deadlines if deadline >= alike)
 
 
 def overdue(
     topic: str, msg_id: str, asked: Sequence[str], spent_ms: float, *, held: bool
 ) -> SendError:
     """The error of one whose time was up before its neighbours'."""
-    head = f"message {msg_id[:80]} to topic {topic!r} was not"
+    text = f"message {msg_id[:80]} to topic {topic!r} was not "
     if held:
-        text = (
-            f"{head} sent: its time was up while it was held for a batch. Nothing was stored; "
-            "give it more seconds, or hold batches "
-            "for less"
+        text += (
+            "sent: its time was up while it was held for a batch. Nothing was stored; give it "
+            "more seconds, or hold batches for less"
         )
     else:
-        text = (
-            f"{head} acknowledged: no answer within its time, {spent_ms:.0f} ms (asked: "
-            f"{', '.join(asked) or 'nobody yet'}). The batch "
-            "it went with goes on, and it may be stored all the same. Check the broker's load "
-            "and disk, or give a longer send_timeout"
+        text += (
+            f"acknowledged: no answer within its time, {spent_ms:.0f} ms (asked: "
+            f"{', '.join(asked) or 'nobody yet'}). The batch it went with goes on, and it may be "
+            "stored all the same. Check the broker's load and disk, or give a longer send_timeout"
         )
     return SendError(text, topic=topic, brokers=tuple(asked), spent_ms=spent_ms)
 

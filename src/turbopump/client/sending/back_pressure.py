@@ -15,14 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.client.namespace import unwrap
+from turbopump.client.namespace import unwrap, unwrapped, wrapped
 from turbopump.client.sending.accumulator import Accumulator, batch_key
 from turbopump.client.sending.outgoing import Outgoing, Piece
-from turbopump.client.sending.queue_chooser import QueueChooser
 from turbopump.client.sending.send_attempts import Target
 from turbopump.client.sending.send_result import SendResult, no_room, no_time
 from turbopump.client.sending.sender import Sender
-from turbopump.client.setting_rules import Rule, check, is_whole
+from turbopump.client.setting_rules import Rule, check_fields, is_whole
 from turbopump.message.message import Message, MessageQueue
 
 _BOUND: Final = Rule(
@@ -41,7 +40,7 @@ class BackPressure:
     size: int = 100 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        check(_RULES, {"messages": self.messages, "size": self.size})
+        check_fields(_RULES, self)
 
 
 class NoRoomError(Exception):
@@ -85,17 +84,15 @@ class InFlightBound:
             if isinstance(error, TimeoutError):
                 raise NoRoomError(
                     f"within {timeout:.3g} s there was no room among the {messages} messages "
-                    f"({total} bytes) in flight; at most "
-                    f"{self._bound.messages} ({self._bound.size} bytes) are allowed. "
-                    "The brokers are slower than you send: send less at once, wait longer, or "
-                    "raise back_pressure"
+                    f"({total} bytes) in flight; at most {self._bound.messages} "
+                    f"({self._bound.size} bytes) are allowed. The brokers are slower than you "
+                    "send: send less at once, wait longer, or raise back_pressure"
                 ) from None
             raise
         if not let_in:
             raise NoRoomError(
                 f"the producer was closed while it waited for room among the {messages} messages "
-                f"({total} bytes) in flight. "
-                "Nothing was stored"
+                f"({total} bytes) in flight. Nothing was stored"
             )
 
     async def wait_idle(self) -> None:
@@ -112,13 +109,6 @@ class InFlightBound:
             if not turn.done():
                 turn.set_result(False)
         self._line.clear()
-
-    async def enter_within(self, size: int, timeout: float) -> float:
-        """``enter``; the seconds that are left then."""
-        now = asyncio.get_running_loop().time
-        began = now()
-        await self.enter(size, timeout)
-        return max(timeout - (now() - began), 0.001)
 
     def leave(self, size: int) -> None:
         """What was in flight has arrived or failed."""
@@ -148,42 +138,33 @@ class InFlightBound:
         self.size += size
 
 
-# TODO-PROSE from admission.py:
-# From a user's call to the sender and back: a message waits for room among what is in flight, and
-# its queue changes names on the way.
-#
-# One rule: a message has its room from before it is sent until its own result is there. It must not
-# know how a message is made or sent.
-
-
 class InFlightLimiter:
-    """``back_pressure`` None: there is always room. ``timeout``: seconds for a call that names
-    none."""
+    """From a user's call to the sender and back: a message has room among what is in flight from
+    before it is sent until its result is there, and its queue changes names on the way.
+    ``back_pressure`` None: there is always room. ``timeout``: seconds for a call that names none.
+    """
 
     def __init__(
-        self, back_pressure: BackPressure | None, chooser: QueueChooser, timeout: float
+        self, back_pressure: BackPressure | None, namespace: str | None, timeout: float
     ) -> None:
         self._bound = None if back_pressure is None else InFlightBound(back_pressure)
         self.bounded = back_pressure is not None
         """Whether anybody may have to wait."""
-        self._chooser = chooser
+        self._namespace = namespace
         self._timeout = timeout
 
     async def deliver(
         self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
     ) -> SendResult:
         """Wait for room, then send it. Raises as ``Producer.send``."""
-        if self._bound is not None:
-            timeout = await self.enter(outgoing, timeout)
+        timeout = await self.enter(outgoing, timeout)
         return await self.deliver_entered(sender, outgoing, target, timeout)
 
     async def enter(self, outgoing: Outgoing, timeout: float | None) -> float | None:
         """Wait for room; the seconds that are left. Raises SendError if there is none in time."""
         if self._bound is None:
             return timeout
-        return await self._enter(
-            self._bound, outgoing, len(outgoing.body), self._timeout if timeout is None else timeout
-        )
+        return await self._enter(self._bound, outgoing, len(outgoing.body), timeout)
 
     async def deliver_entered(
         self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
@@ -200,10 +181,13 @@ class InFlightLimiter:
     ) -> SendResult:
         """Send it without asking for room: of a batch that came together by itself, each message
         has its own."""
-        if self._chooser.namespace is None:
+        namespace = self._namespace
+        if namespace is None:
             return await sender.deliver(outgoing, target, timeout)
-        result = await sender.deliver(outgoing, self._chooser.inside(target), timeout)
-        return result.moved_to(self._chooser.outside(result.queue))
+        if isinstance(target, MessageQueue):
+            target = wrapped(namespace, target)
+        result = await sender.deliver(outgoing, target, timeout)
+        return result.moved_to(unwrapped(namespace, result.queue))
 
     async def batch(
         self,
@@ -215,10 +199,9 @@ class InFlightLimiter:
     ) -> asyncio.Future[SendResult]:
         """Wait for the message's own room, which it has until its own future is done, and have it
         batched."""
-        if timeout is None:
-            timeout = self._timeout
         bound = self._bound
         if bound is None:
+            timeout = self._timeout if timeout is None else timeout
             return accumulator.add(message, piece, queue, timeout)
         # now: it may be changed while it waits
         size, key = len(message.body), batch_key(message, piece, queue)
@@ -242,15 +225,16 @@ class InFlightLimiter:
             self._bound.close()
 
     async def _enter(
-        self, bound: InFlightBound, of: Outgoing | Piece, size: int, timeout: float
+        self, bound: InFlightBound, of: Outgoing | Piece, size: int, timeout: float | None
     ) -> float:
-        """Wait for room for ``size`` bytes; the seconds that are left."""
+        timeout = self._timeout if timeout is None else timeout
+        topic = unwrap(self._namespace, of.topic)
         if timeout <= 0:
-            raise no_time(of.msg_id, unwrap(self._chooser.namespace, of.topic), timeout)
+            raise no_time(of.msg_id, topic, timeout)
         now = asyncio.get_running_loop().time
         began = now()
         try:
-            return await bound.enter_within(size, timeout)
+            await bound.enter(size, timeout)
         except NoRoomError as error:
-            topic = unwrap(self._chooser.namespace, of.topic)
             raise no_room(of.msg_id, topic, str(error), (now() - began) * 1000) from None
+        return max(timeout - (now() - began), 0.001)

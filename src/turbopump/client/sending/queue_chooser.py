@@ -12,15 +12,16 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from turbopump.client.instance import ClientInstance
-from turbopump.client.namespace import unwrap, wrap
+from turbopump.client.namespace import unwrapped, wrapped
 from turbopump.client.routes import TopicRoute
 from turbopump.client.selectors import Selector, by_hash
 from turbopump.client.sending.outgoing import refuse_odd
 from turbopump.client.sending.send_attempts import Target
-from turbopump.client.setting_rules import SECONDS, SWITCH, Rule, check, is_whole
+from turbopump.client.setting_rules import SECONDS, SWITCH, Rule, check_fields, is_whole
 from turbopump.errors import ConfigError, RemotingError
 from turbopump.message.message import Message, MessageQueue
 from turbopump.message.properties import SHARDING_KEY
@@ -64,41 +65,30 @@ class QueueChooser:
                 f"selector={selector!r:.80} is no function of (queues, message); see "
                 "turbopump.client.selectors"
             )
-        chosen_by = selector
-        return message, lambda queues: self._chosen(chosen_by, queues, message)
+        return message, partial(self._chosen, selector, message)
 
     def inside(self, target: Target) -> Target:
         """What the way of a message calls it."""
-        return self._wrapped(target) if isinstance(target, MessageQueue) else target
-
-    def outside(self, queue: MessageQueue) -> MessageQueue:
-        """What the user calls it."""
-        return MessageQueue(unwrap(self.namespace, queue.topic), queue.broker_name, queue.queue_id)
+        return wrapped(self.namespace, target) if isinstance(target, MessageQueue) else target
 
     def _chosen(
-        self, selector: Selector, queues: Sequence[MessageQueue], message: Message
+        self, selector: Selector, message: Message, queues: Sequence[MessageQueue]
     ) -> MessageQueue:
-        outside = queues if self.namespace is None else [self.outside(queue) for queue in queues]
+        namespace = self.namespace
+        outside = queues if namespace is None else [unwrapped(namespace, each) for each in queues]
         chosen = selector(outside, message)
         if chosen not in outside:
             raise ConfigError(
                 f"the selector chose {chosen!r}, which is none of the "
                 f"{len(outside)} queues of {message.topic!r}"
             )
-        return self._wrapped(chosen)
-
-    def _wrapped(self, queue: MessageQueue) -> MessageQueue:
-        return MessageQueue(wrap(self.namespace, queue.topic), queue.broker_name, queue.queue_id)
+        return wrapped(namespace, chosen)
 
 
-# TODO-PROSE from selection.py:
-# Which queue the next message goes to: round robin from a random start, past brokers that failed
-# or are left alone.
-#
-# One rule: the decision is a pure function of the route, the counter, what failed before and what
-# time it is. It must not know how sending works. Source: apache/rocketmq
-# ``MQFaultStrategy.selectOneMessageQueue``, ``TopicPublishInfo``, which avoid the broker that failed
-# last; here those not tried yet come first, then the one whose failure is longest ago.
+# Which queue the next message goes to: a pure function of the route, the counter, what failed
+# before, and the time. Source: apache/rocketmq ``MQFaultStrategy.selectOneMessageQueue``,
+# ``TopicPublishInfo``, which avoid the broker that failed last; here those not tried yet come
+# first, then the one whose failure is longest ago.
 
 
 class Selection(Protocol):
@@ -183,24 +173,19 @@ def _any(_broker_name: str) -> bool:
     return True
 
 
-# --- Which brokers to leave alone for a while: those that were slow, if asked to look at that, and
-# those that refused or reset a connection.
-#
-# One rule: time comes in as a value, and a broker is only avoided while there is another. It must not
-# know how sending works. Source: apache/rocketmq ``MQFaultStrategy``, ``LatencyFaultToleranceImpl``.
+# Which brokers to leave alone for a while: those that were slow, if asked to look at that, and
+# those that refused or reset a connection. Source: apache/rocketmq ``MQFaultStrategy``,
+# ``LatencyFaultToleranceImpl``.
 
 ISOLATION_MS: Final = 10_000
 """A failed attempt counts as one that took this long."""
 
 
-def _are_durations(values: object) -> bool:
-    return isinstance(values, list | tuple) and all(
-        is_whole(value) and value >= 0 for value in values
-    )
-
-
 _DURATIONS: Final = Rule(
-    _are_durations, "must be whole numbers of ms, 0 or more, as in (50, 100, 550)"
+    lambda values: (
+        isinstance(values, list | tuple) and all(is_whole(value) and value >= 0 for value in values)
+    ),
+    "must be whole numbers of ms, 0 or more, as in (50, 100, 550)",
 )
 _RULES: Final[Mapping[str, Rule]] = {
     "latency_max_ms": _DURATIONS,
@@ -225,24 +210,10 @@ class LatencyFaults:
     detect_timeout: float = 0.2
 
     def __post_init__(self) -> None:
-        check(
-            _RULES,
-            {
-                "latency_max_ms": self.latency_max_ms,
-                "not_available_ms": self.not_available_ms,
-                "detector": self.detector,
-                "detect_interval": self.detect_interval,
-                "detect_timeout": self.detect_timeout,
-            },
-        )
-        rising = all(
-            a < b for a, b in zip(self.latency_max_ms, self.latency_max_ms[1:], strict=False)
-        )
-        if (
-            not rising
-            or not self.latency_max_ms
-            or len(self.latency_max_ms) != len(self.not_available_ms)
-        ):
+        check_fields(_RULES, self)
+        latencies = list(self.latency_max_ms)
+        rising = bool(latencies) and latencies == sorted(set(latencies))
+        if not rising or len(latencies) != len(self.not_available_ms):
             raise ConfigError(
                 f"latency_max_ms={self.latency_max_ms} must rise and have as many values as "
                 f"not_available_ms={self.not_available_ms}"
@@ -264,7 +235,7 @@ class FaultStrategy:
         self._until: dict[str, float] = {}
         self._unreachable: set[str] = set()
         self.empty = True
-        """Nothing is held against any broker: the common case, in which nobody need ask further."""
+        """Nothing is known against any broker: the common case, in which nobody need ask further."""
 
     @property
     def unreachable(self) -> list[str]:
@@ -324,16 +295,9 @@ class FaultStrategy:
             )
 
 
-# TODO-PROSE from fault_detector.py:
-# Asks brokers that could not be reached whether they answer again, so that they are used as soon
-# as they do.
-#
-# One rule: any answer at all means reachable. It must not know who sends.
-# Source: apache/rocketmq ``LatencyFaultToleranceImpl.detectByOneRound``.
-
-
 class FaultDetector:
-    """Runs for as long as its task does."""
+    """Asks brokers that could not be reached whether they answer again; any answer at all means
+    that they do. Source: apache/rocketmq ``LatencyFaultToleranceImpl.detectByOneRound``."""
 
     def __init__(self, instance: ClientInstance, faults: FaultStrategy) -> None:
         self._instance = instance
@@ -354,10 +318,9 @@ class FaultDetector:
         if address is None:
             self._faults.forget(broker_name)
             return
+        question = GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0)
         try:
-            await self._instance.remoting.exchange(
-                address, GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0), timeout=timeout
-            )
+            await self._instance.remoting.exchange(address, question, timeout=timeout)
         except RemotingError:
             return
         self._faults.reached(broker_name)

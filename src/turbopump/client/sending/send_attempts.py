@@ -134,9 +134,8 @@ class Attempts:
                     raise self._failure() from error
                 route = correction[0]
         context = self._before(queue, address, oneway=True)
-        connection.send_frame(
-            sender.frame(self._outgoing, queue, connection.next_opaque, oneway=True)
-        )
+        opaque = connection.next_opaque
+        connection.send_frame(sender.encode(self._outgoing, queue, opaque, sender.now_ms(), True))
         if sender.creation.unsaid:
             sender.creation.landed(queue)
         self._after(context, self._loop.time(), None)
@@ -157,7 +156,6 @@ class Attempts:
             )
 
     # --- one attempt
-    # ----------------------------------------------------------------------------------------------
 
     async def _attempt(
         self, route: TopicRoute, queue: MessageQueue | None, *, may_retry: bool
@@ -172,24 +170,20 @@ class Attempts:
         try:
             address = master_of(route, queue)
             if sender.introduces:
-                await self._introduce(
-                    address, self._patience(route, queue, connected=False, may_retry=may_retry)
-                )
+                patience = self._patience(route, queue, connected=False, may_retry=may_retry)
+                await self._introduce(address, patience)
             connection = sender.connection(address)
-            patience = self._patience(
-                route, queue, connected=connection is not None, may_retry=may_retry
-            )
+            connected = connection is not None
+            patience = self._patience(route, queue, connected=connected, may_retry=may_retry)
             if connection is None:
                 connection = await sender.instance.remoting.connect(address, timeout=patience)
             sender.under_way.refuse_if_closed(NOT_WRITTEN)
-            answer = await sender.ask(
-                connection, self._outgoing, queue, max(min(patience, self._left()), 0.001)
-            )
+            time_left = max(min(patience, self._left()), 0.001)
+            answer = await sender.ask(connection, self._outgoing, queue, time_left)
             result = result_of(answer, self._outgoing, queue, address)
         except asyncio.CancelledError:
-            self._after(
-                context, began, SendError("the sender was cancelled before the broker answered")
-            )
+            error = SendError("the sender was cancelled before the broker answered")
+            self._after(context, began, error)
             raise
         except RemotingError as error:
             self._after(context, began, error)
@@ -216,12 +210,11 @@ class Attempts:
             raise ConnectError(f"{address} answered no heartbeat within {patience:.1f} s") from None
 
     def _choose(self, route: TopicRoute) -> MessageQueue:
-        if self._target is None:
+        target = self._target
+        if target is None:
             failed = dict.fromkeys(attempt.broker_name for attempt in reversed(self._tried))
             return self._sender.selection.choose(route, tuple(reversed(failed)), self._loop.time())
-        if isinstance(self._target, MessageQueue):
-            return self._target
-        return self._target(route.publish_queues)
+        return target if isinstance(target, MessageQueue) else target(route.publish_queues)
 
     def _patience(
         self, route: TopicRoute, queue: MessageQueue, *, connected: bool, may_retry: bool
@@ -265,14 +258,13 @@ class Attempts:
         if context is None:
             return
         context.cost_ms = (self._loop.time() - began) * 1000
-        if isinstance(outcome, SendResult):
-            context.result = outcome
-        else:
+        if isinstance(outcome, Exception):
             context.error = outcome
+        else:
+            context.result = outcome
         self._sender.hooks.after(context)
 
     # --- between attempts
-    # ----------------------------------------------------------------------------------------------
 
     async def _failed(self, attempt: Attempt, began: float) -> None:
         self._tried.append(attempt)
@@ -306,11 +298,10 @@ class Attempts:
         spent_ms = (self._loop.time() - self._began) * 1000
         topic, closed = sender.shown(outgoing.topic), sender.under_way.closed
         route = sender.instance.routes.known.get(outgoing.topic)
-        queues = (
-            None
-            if route is None
-            else sum(queue.broker_name == tried[-1].broker_name for queue in route.publish_queues)
-        )
+        queues = None
+        if route is not None:
+            last = tried[-1].broker_name
+            queues = sum(queue.broker_name == last for queue in route.publish_queues)
         return failure(outgoing.msg_id, topic, tried, spent_ms, closed=closed, queues=queues)
 
     async def _pause(self, route: TopicRoute, attempt: Attempt) -> bool:
@@ -391,17 +382,10 @@ def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:
             )
             properties[UNIQ_KEY] = outgoing.msg_id
         text = encode_properties(properties)
-        size = len(text.encode())
+        if (size := len(text.encode())) > PROPERTIES_SIZE_MAX:
+            raise MessageError(f"{size} bytes, at most {PROPERTIES_SIZE_MAX} are allowed")
     except (MessageError, UnicodeEncodeError) as error:
         log.warning("send hook's properties left out msg_id=%s cause=%s", outgoing.msg_id, error)
-        return outgoing
-    if size > PROPERTIES_SIZE_MAX:
-        log.warning(
-            "send hook's properties left out msg_id=%s size=%d allowed=%d",
-            outgoing.msg_id,
-            size,
-            PROPERTIES_SIZE_MAX,
-        )
         return outgoing
     return msgspec.structs.replace(outgoing, properties=text)
 
@@ -423,6 +407,5 @@ def kind_of(properties: dict[str, str]) -> MessageKind:
     """What kind of message it is, by its properties (apache/rocketmq ``sendKernelImpl``)."""
     if any(name in properties for name in DELAYING):
         return MessageKind.DELAY
-    return (
-        MessageKind.TRANSACTION_HALF if properties.get("TRAN_MSG") == "true" else MessageKind.NORMAL
-    )
+    half = properties.get("TRAN_MSG") == "true"
+    return MessageKind.TRANSACTION_HALF if half else MessageKind.NORMAL

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -116,17 +115,15 @@ def result_of(
     """What an answer says. Raises ResponseError if the message is not stored, AnswerUnreadError if
     nobody can tell where it is."""
     status = STATUS_BY_CODE.get(answer.code)
+    if status is None:
+        raise ResponseError(answer.code, answer.remark, request="SendMessage", address=address)
     if isinstance(answer, Command):
-        if status is None:
-            raise ResponseError(answer.code, answer.remark, request="SendMessage", address=address)
         try:
             reply = header_from_ext(SendAnswer, answer.ext or {})
         except HeaderError as error:
             raise AnswerUnreadError(
                 f"answered that it is stored, in a header that cannot be read: {error}"
             ) from None
-    elif status is None:
-        raise ResponseError(answer.code, answer.remark, request="SendMessage", address=address)
     else:
         reply = answer.ext
     if reply.queue_id != queue.queue_id:
@@ -146,9 +143,7 @@ def result_of(
     )
 
 
-# TODO-PROSE from send_failure.py:
-# What a person reads when no broker took a message: every attempt, and what to do. Values in, an
-# error out.
+# What a person reads when no broker took a message: every attempt, and what to do.
 
 
 class NotWrittenError(CallTimeoutError):
@@ -162,27 +157,23 @@ class ProducerClosedError(RemotingError):
 def no_time(msg_id: str, topic: str, timeout: float) -> SendError:
     """The error of a message whose deadline had passed before anything was done for it: somebody's
     own, most likely."""
-    head = (
-        f"message {msg_id[:80]} to topic {topic!r} was not sent: {timeout=} leaves no time for it"
+    return SendError(
+        f"message {msg_id[:80]} to topic {topic!r} was not sent: {timeout=} leaves no time for it. "
+        "Nothing was stored; give it more seconds",
+        topic=topic,
     )
-    return SendError(f"{head}. Nothing was stored; give it more seconds", topic=topic)
 
 
 def no_room(msg_id: str, topic: str, why: str, spent_ms: float) -> SendError:
     """The error of a message that waited in vain among too many."""
-    return SendError(
-        f"message {msg_id[:80]} to topic {topic!r} was not sent: {why}",
-        topic=topic,
-        spent_ms=spent_ms,
-    )
+    text = f"message {msg_id[:80]} to topic {topic!r} was not sent: {why}"
+    return SendError(text, topic=topic, spent_ms=spent_ms)
 
 
 def no_queue(queue: object) -> TypeError:
     """The error of what was given as a queue and is none."""
-    return TypeError(
-        f"queue={queue!r:.80} is no MessageQueue; take one of `await "
-        "producer.publish_queues(topic)`"
-    )
+    take = "take one of `await producer.publish_queues(topic)`"
+    return TypeError(f"queue={queue!r:.80} is no MessageQueue; {take}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +196,10 @@ def is_queue_gone(error: RemotingError | None) -> bool:
     """Whether the broker has no queue of this id, and therefore stored nothing. Source:
     apache/rocketmq ``AbstractSendMessageProcessor.msgCheck``: code 29, in 4.x 1, which mean other
     things as well."""
-    if not isinstance(error, ResponseError) or error.code not in (
-        ResponseCode.INVALID_PARAMETER,
-        ResponseCode.SYSTEM_ERROR,
-    ):
+    codes = (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR)
+    if not isinstance(error, ResponseError) or error.code not in codes:
         return False
-    return _QUEUE_GONE.match(error.remark) is not None
-
-
-_QUEUE_GONE: Final = re.compile(r"request queueId\[\d+\] is illegal")
+    return re.match(r"request queueId\[\d+\] is illegal", error.remark) is not None
 
 
 def failure(
@@ -228,15 +214,12 @@ def failure(
     """The error of a send that nobody took. ``closed``: nobody else was tried, for the producer has
     been closed. ``queues``: how many the topic has at the last broker, by the newest route."""
     attempts = "1 attempt" if len(tried) == 1 else f"{len(tried)} attempts"
-    each = "; ".join(_told(tried))
     last = tried[-1].error
     remedy = _fewer_queues(tried[-1].queue, topic, queues) if is_queue_gone(last) else _remedy(last)
-    head = (
-        f"message {msg_id[:80]} to topic {topic!r} was not acknowledged: {attempts} in "
-        f"{spent_ms:.0f} ms: {each}"
-    )
     return SendError(
-        f"{head}. {'The producer was closed meanwhile. ' if closed else ''}{remedy}",
+        f"message {msg_id[:80]} to topic {topic!r} was not acknowledged: {attempts} in "
+        f"{spent_ms:.0f} ms: {'; '.join(_said(tried))}. "
+        f"{'The producer was closed meanwhile. ' if closed else ''}{remedy}",
         topic=topic,
         brokers=tuple(attempt.broker_name for attempt in tried),
         spent_ms=spent_ms,
@@ -244,27 +227,23 @@ def failure(
     )
 
 
-def _told(tried: list[Attempt]) -> list[str]:
-    """What each broker said, in its last words: one that refuses three times for the same reason
-    says so once."""
+def _said(tried: list[Attempt]) -> list[str]:
+    """What each broker said last; the same refusal, however often it came, is one line."""
     alike: dict[object, list[Attempt]] = {}
     for attempt in tried:
         what = attempt.error.code if isinstance(attempt.error, ResponseError) else attempt.outcome
         alike.setdefault((attempt.broker_name, attempt.address, what), []).append(attempt)
     return [
-        f"{last.broker_name} ({last.address}) {last.outcome}"
+        f"{each[-1].broker_name} ({each[-1].address}) {each[-1].outcome}"
         + (f" ({len(each)} times)" if len(each) > 1 else "")
         for each in alike.values()
-        for last in each[-1:]
     ]
 
 
 def _fewer_queues(queue: MessageQueue, topic: str, queues: int | None) -> str:
     if queues is None or queues > queue.queue_id:
-        return (
-            "The broker has fewer queues of the topic than the name servers say: try again in "
-            "a moment"
-        )
+        what = "The broker has fewer queues of the topic than the name servers say"
+        return f"{what}: try again in a moment"
     count = "1 queue" if queues == 1 else f"{queues} queues"
     return (
         f"The topic has only {count} on {queue.broker_name} now: take one of `await "
@@ -273,69 +252,57 @@ def _fewer_queues(queue: MessageQueue, topic: str, queues: int | None) -> str:
 
 
 def _remedy(last: RemotingError | None) -> str:
-    if isinstance(last, ConnectError):
-        return (
-            "Check that the broker runs and that the address it advertises (brokerIP1, "
-            "--advertise) can be reached from here"
-        )
-    if isinstance(last, NotWrittenError):
-        return "Nothing was stored. Check the broker's load and disk, or give a longer send_timeout"
-    if isinstance(last, ProducerClosedError):
-        return "Wait for what was started before you close it, or give a longer send_timeout"
-    if isinstance(last, CallTimeoutError):
-        return (
-            "The message may be stored all the same. Check the broker's load and disk, or "
-            "give a longer send_timeout"
-        )
     if isinstance(last, ResponseError):
-        return _REMEDIES.get(last.code, "The broker's log has the details")
-    if isinstance(last, AnswerUnreadError):
-        return (
-            "The message is most likely stored: sent again, it would be there twice. Check "
-            "what it is that answers at this address"
-        )
-    return "The message may be stored all the same. Check the network and the broker's log"
+        return _CODE_REMEDIES.get(last.code, "The broker's log has the details")
+    fitting = (text for kind, text in _REMEDIES.items() if isinstance(last, kind))
+    default = "The message may be stored all the same. Check the network and the broker's log"
+    return next(fitting, default)
 
 
-_REMEDIES: Final[dict[int, str]] = {
-    ResponseCode.TOPIC_NOT_EXIST: "Create the topic (turbopump topic create), or let the broker "
-    "do it (autoCreateTopicEnable=true)",
+_REMEDIES: Final[dict[type[RemotingError], str]] = {
+    ConnectError: "Check that the broker runs and that the address it advertises (brokerIP1, "
+    "--advertise) can be reached from here",
+    NotWrittenError: "Nothing was stored. Check the broker's load and disk, or give a longer "
+    "send_timeout",
+    ProducerClosedError: "Wait for what was started before you close it, or give a longer "
+    "send_timeout",
+    CallTimeoutError: "The message may be stored all the same. Check the broker's load and disk, "
+    "or give a longer send_timeout",
+    AnswerUnreadError: "The message is most likely stored: sent again, it would be there twice. "
+    "Check what it is that answers at this address",
+}
+"""The first that fits."""
+_CODE_REMEDIES: Final[dict[int, str]] = {
+    ResponseCode.TOPIC_NOT_EXIST: "Create the topic (turbopump topic create), or let the broker do "
+    "it (autoCreateTopicEnable=true)",
     ResponseCode.NO_PERMISSION: "Check the permission of the topic and of the broker "
-    "(brokerPermission), and with access control the "
-    "credentials and what they may do",
+    "(brokerPermission), and with access control the credentials and what they may do",
     ResponseCode.SYSTEM_ERROR: "The broker's log has the details; with access control check the "
     "credentials",
     ResponseCode.SYSTEM_BUSY: "The broker is overloaded: send less at once, or check its disk",
-    ResponseCode.SERVICE_NOT_AVAILABLE: "The broker takes no writes: check its disk space and "
-    "its log",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "The broker takes no writes: check its disk space and its "
+    "log",
     ResponseCode.MESSAGE_ILLEGAL: "Check the message's size, properties and topic",
     ResponseCode.GO_AWAY: "The broker is being stopped: wait for it, or send to another",
 }
 
 
-# TODO-PROSE from send_statistics.py:
-# How a producer's sends went, by broker: counts and times that only grow, for whoever watches
-# them.
-#
-# One rule: it costs a send well under a microsecond, so there are sums and no distribution; a rate is
-# the difference of two looks. It must not know how sending works. Source of what is counted:
-# apache/rocketmq has it in its broker only; its producer logs nothing.
+# How a producer's sends went, by broker: sums that only grow, no distribution, for a count costs a
+# send well under a microsecond. A rate is the difference of two readings.
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class BrokerSends:
     """The attempts at one broker. An attempt is one request: a batch is one, and so is each retry;
     a oneway send is none."""
 
-    __slots__ = ("failed", "longest_s", "stored", "stored_s")
-
-    def __init__(self) -> None:
-        self.stored = 0
-        """Attempts after which the message was stored."""
-        self.failed = 0
-        """Attempts that were refused, timed out or found no connection."""
-        self.stored_s = 0.0
-        """Seconds that those which were stored took, all together: from the call to the answer."""
-        self.longest_s = 0.0
+    stored: int = 0
+    """Attempts after which the message was stored."""
+    failed: int = 0
+    """Attempts that were refused, timed out or found no connection."""
+    stored_s: float = 0.0
+    """Seconds that those which were stored took, all together: from the call to the answer."""
+    longest_s: float = 0.0
 
     @property
     def mean_ms(self) -> float:
@@ -349,36 +316,30 @@ class BrokerSends:
         )
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class SendStatistics:
     """The sends of one producer. ``brokers``: broker name to its attempts."""
 
-    __slots__ = ("_brokers", "given_up")
-
-    def __init__(self) -> None:
-        self._brokers: Final[dict[str, BrokerSends]] = {}
-        self.given_up = 0
-        """Sends that ended in an error, after all their attempts: a batch is one, and so is each
-        message whose time ended before that of its automatic batch."""
-
-    @property
-    def brokers(self) -> Mapping[str, BrokerSends]:
-        return self._brokers
+    brokers: dict[str, BrokerSends] = field(default_factory=dict)
+    given_up: int = 0
+    """Sends that ended in an error, after all their attempts: a batch is one, and so is each
+    message whose time ended before that of its automatic batch."""
 
     @property
     def stored(self) -> int:
         """Attempts after which the message was stored, at all brokers."""
-        return sum(broker.stored for broker in self._brokers.values())
+        return sum(broker.stored for broker in self.brokers.values())
 
     @property
     def failed(self) -> int:
         """Attempts that failed, at all brokers."""
-        return sum(broker.failed for broker in self._brokers.values())
+        return sum(broker.failed for broker in self.brokers.values())
 
     def count_stored(self, broker_name: str, seconds: float) -> None:
         """An attempt went well. About 0.15 µs."""
-        broker = self._brokers.get(broker_name)
+        broker = self.brokers.get(broker_name)
         if broker is None:
-            broker = self._brokers[broker_name] = BrokerSends()
+            broker = self.brokers[broker_name] = BrokerSends()
         broker.stored += 1
         broker.stored_s += seconds
         if seconds > broker.longest_s:
@@ -386,10 +347,10 @@ class SendStatistics:
 
     def count_failed(self, broker_name: str) -> None:
         """An attempt did not."""
-        self._brokers.setdefault(broker_name, BrokerSends()).failed += 1
+        self.brokers.setdefault(broker_name, BrokerSends()).failed += 1
 
     def __repr__(self) -> str:
         return (
             f"SendStatistics(stored={self.stored}, failed={self.failed}, "
-            f"given_up={self.given_up}, brokers={self._brokers})"
+            f"given_up={self.given_up}, brokers={self.brokers})"
         )

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from turbopump.client.hooks import SendHooks
@@ -48,6 +48,8 @@ from turbopump.protocol.command import Command, TypedJsonHeader
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.connection import Connection
 
+log = logging.getLogger(__name__)
+
 LITTLE_S: Final = 0.1
 """Whoever gives a name server less than this has himself to blame, most likely."""
 SILENCE_PAUSE_S: Final = 0.1
@@ -74,67 +76,43 @@ class SendRules:
     retry_unless_ok: bool = False
 
     def __post_init__(self) -> None:
-        check(
-            _RULES,
-            {
-                "send_timeout": self.timeout,
-                "attempt_timeout": self.attempt_timeout,
-                "retries": self.retries,
-            },
-        )
+        times = {"send_timeout": self.timeout, "attempt_timeout": self.attempt_timeout}
+        check(_RULES, {**times, "retries": self.retries})
 
 
+@dataclass(eq=False)
 class Sender:
     """Sends what is packed, for one producer."""
 
-    def __init__(
-        self,
-        instance: ClientInstance,
-        rules: SendRules,
-        frames: SendFrames,
-        selection: Selection,
-        faults: FaultStrategy,
-        hooks: SendHooks,
-        *,
-        group: str,
-        namespace: str | None = None,
-        statistics: SendStatistics | None = None,
-        under_way: UnderWay | None = None,
-    ) -> None:
-        self.instance = instance
-        self.statistics = statistics or SendStatistics()
-        self.rules = rules
-        self._encode = frames.encode
-        self.selection = selection
-        self.faults = faults
-        self.hooks = hooks
-        self.group = group
-        self._namespace = namespace
-        self.creation = TopicCreation(instance)
-        self.now_ms = instance.environment.clock.now_ms
-        self.under_way = under_way or UnderWay()
-        self.tasks: list[asyncio.Task[None]] = []
-        """What runs beside sending until the producer is closed."""
+    instance: ClientInstance
+    rules: SendRules
+    frames: SendFrames
+    selection: Selection
+    faults: FaultStrategy
+    hooks: SendHooks
+    group: str
+    namespace: str | None = None
+    statistics: SendStatistics = field(default_factory=SendStatistics)
+    under_way: UnderWay = field(default_factory=lambda: UnderWay())
+    introduces: bool = False
+    """Whether a broker must know this client before it gets a message."""
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    """What runs beside sending until the producer is closed."""
+
+    def __post_init__(self) -> None:
+        self.creation = TopicCreation(self.instance)
+        self.encode = self.frames.encode
+        self.now_ms = self.instance.environment.clock.now_ms
         self._time = asyncio.get_running_loop().time
-        self._known = instance.routes.known
-        self.connection = instance.remoting.connection
-        self._short = not hooks and rules.attempt_timeout is None
-        self.introduces = False
-        """Whether a broker must know this client before it gets a message."""
+        self._known = self.instance.routes.known
+        self.connection = self.instance.remoting.connection
+        self._short = not self.hooks and self.rules.attempt_timeout is None
 
     def introducing(self) -> Sender:
         """Another that sends in the same way, but each message only to a broker that knows this
         client: it will call back."""
         other = copy(self)
         other.introduces, other._short = True, False
-        other.tasks = []
-        return other
-
-    def choosing(self, selection: Selection) -> Sender:
-        """Another that sends in the same way, but chooses queues in its own."""
-        other = copy(self)
-        other.selection = selection
-        other.tasks = []
         return other
 
     async def deliver(
@@ -185,7 +163,7 @@ class Sender:
 
     def shown(self, topic: str) -> str:
         """The topic as the user knows it, for what he reads."""
-        return unwrap(self._namespace, topic)
+        return unwrap(self.namespace, topic)
 
     async def send_oneway(self, outgoing: Outgoing, target: Target) -> None:
         """One attempt, and no answer."""
@@ -203,25 +181,8 @@ class Sender:
     ) -> asyncio.Future[TypedJsonHeader[SendAnswer] | Command]:
         """Send it; the future gets the answer."""
         opaque = connection.next_opaque
-        return connection.start_typed_call(
-            opaque, self.frame(outgoing, queue, opaque), timeout, SEND_ANSWER
-        )
-
-    def frame(
-        self, outgoing: Outgoing, queue: MessageQueue, opaque: int, *, oneway: bool = False
-    ) -> bytes:
-        """Its bytes."""
-        return self._encode(
-            queue,
-            opaque,
-            outgoing.sys_flag,
-            self.now_ms(),
-            outgoing.flag,
-            outgoing.properties,
-            outgoing.body,
-            bool(outgoing.batch_ids),
-            oneway,
-        )
+        frame = self.encode(outgoing, queue, opaque, self.now_ms())
+        return connection.start_typed_call(opaque, frame, timeout, SEND_ANSWER)
 
     async def route(self, topic: str, timeout: float, *, writable: bool = True) -> TopicRoute:
         """A route with queues to send to, or any if it need not be ``writable``; the topic is made
@@ -239,11 +200,8 @@ class Sender:
             asked = ", ".join(self.instance.routes.name_servers)
             waited, remedy = f"{timeout:.1f}", "Check the name server address, and that it runs"
             if timeout < LITTLE_S:
-                waited, remedy = (
-                    f"{timeout:.1g}",
-                    "That is little time for a question over the network: give the send more "
-                    "seconds",
-                )
+                waited = f"{timeout:.1g}"
+                remedy = "That is little time for a question over the network: give the send more seconds"
             raise RouteNotFoundError(
                 f"no route to topic {self.shown(topic)!r}: no name server answered in {waited} s "
                 f"(asked: {asked}). {remedy}"
@@ -255,8 +213,8 @@ class Sender:
         if writable and not route.publish_queues:
             raise RouteNotFoundError(
                 f"no route to topic {self.shown(topic)!r}: it has no writable queue. Check its "
-                "permission (perm 6 allows reading and "
-                "writing) and that the master of its broker is up"
+                "permission (perm 6 allows reading and writing) and that the master of its broker "
+                "is up"
             )
         return route
 
@@ -267,19 +225,16 @@ class Sender:
         while True:
             try:
                 route = await routes.get(topic, inherit=True)
-                return (
-                    route
-                    if route.publish_queues or not writable
-                    else await routes.refresh(topic, inherit=True)
-                )
+                if writable and not route.publish_queues:
+                    route = await routes.refresh(topic, inherit=True)
+                return route
             except NameServersSilentError:
                 await asyncio.sleep(SILENCE_PAUSE_S)
             except RouteNotFoundError as error:
-                if self._namespace is None:
+                if self.namespace is None:
                     raise
-                raise RouteNotFoundError(
-                    str(error).replace(repr(topic), repr(self.shown(topic)), 1)
-                ) from None
+                text = str(error).replace(repr(topic), repr(self.shown(topic)), 1)
+                raise RouteNotFoundError(text) from None
 
 
 def is_usual(route: TopicRoute) -> bool:
@@ -287,22 +242,16 @@ def is_usual(route: TopicRoute) -> bool:
     return not route.inherited and bool(route.publish_queues)
 
 
-# TODO-PROSE from under_way.py:
-# What a producer has under way, counted: a close waits for it. It must not know what that is.
-
-
+@dataclass(slots=True, eq=False)
 class UnderWay:
-    """One for all senders of a producer: ``with under_way`` around what a close is to wait for. The
-    hot path does it by hand: who begins adds 1 to ``count``; who ends takes it off, and sets
-    ``idle`` if there is one and he was the last."""
+    """What a producer has under way, counted, for a close to wait for; one for all its senders:
+    ``with under_way``. The hot path does it by hand: who begins adds 1 to ``count``; who ends takes
+    it off, and sets ``idle`` if there is one and he was the last."""
 
-    __slots__ = ("closed", "count", "idle")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.closed = False
-        """Nothing is sent from now on, and what fails is not tried again."""
-        self.idle: asyncio.Event | None = None
+    count: int = 0
+    closed: bool = False
+    """Nothing is sent from now on, and what fails is not tried again."""
+    idle: asyncio.Event | None = None
 
     def __enter__(self) -> None:
         self.count += 1
@@ -329,20 +278,13 @@ class UnderWay:
             await self.idle.wait()
 
 
-# TODO-PROSE from topic_creation.py:
-# A new topic before its first message: made on every master that lets new topics inherit, for else
-# it would live on the one broker that happened to get the first message.
-#
-# One rule: nothing here can fail a send; where a broker denies it or nobody knows, the send goes on,
-# and the log says once where the topic is. It must not know what is sent. RocketMQ: the topic comes
-# into being at the first send, on one broker (``createTopicInSendMessageMethod``).
-
-
-log = logging.getLogger(__name__)
-
-
 class TopicCreation:
-    """Makes each topic once."""
+    """Makes each new topic once, before its first message, on every master that lets new topics
+    inherit; nothing here can fail a send, and the log says where a topic is that could not be made.
+
+    RocketMQ: the topic comes into being at the first send, on the one broker that happens to get it
+    (``createTopicInSendMessageMethod``).
+    """
 
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
@@ -361,9 +303,8 @@ class TopicCreation:
         after ``timeout`` seconds."""
         task = self._making.get(route.topic)
         if task is None:
-            task = self._instance.spawn(
-                self._make(route, timeout), name=f"creation of {route.topic}"
-            )
+            work = self._make(route, timeout)
+            task = self._instance.spawn(work, name=f"creation of {route.topic}")
             self._making[route.topic] = task
         await asyncio.wait({task}, timeout=timeout)
 
@@ -372,9 +313,9 @@ class TopicCreation:
         why = self.unsaid.pop(queue.topic, None)
         if why is not None:
             log.warning(
-                "topic was not there and could not be created topic=%s cause=%s: for now it is "
-                "on broker %s alone, which "
-                "got its first message; create it with `turbopump topic create %s`",
+                "topic was not there and could not be created topic=%s cause=%s: for now it is on "
+                "broker %s alone, which got its first message; create it with `turbopump topic "
+                "create %s`",
                 queue.topic,
                 why,
                 queue.broker_name,
@@ -396,10 +337,9 @@ class TopicCreation:
                 self.unsaid[route.topic] = "; ".join(refused) or "no broker lets new topics inherit"
             else:
                 if refused:
+                    cause = "; ".join(refused)
                     log.warning(
-                        "new topic is not on every broker topic=%s cause=%s",
-                        route.topic,
-                        "; ".join(refused),
+                        "new topic is not on every broker topic=%s cause=%s", route.topic, cause
                     )
                 await self._instance.routes.refresh(route.topic, inherit=True)
         except RouteNotFoundError as error:
