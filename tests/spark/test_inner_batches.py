@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.unit.client.test_inner_batches import BODIES, make_batches
+from tests.unit.client.stored_batches import BODIES, make_batches
 
 from turbopump.message.message import MessageQueue
 from turbopump.spark.cluster import Cluster

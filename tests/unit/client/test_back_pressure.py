@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster
-from tests.unit.client.test_producer import producer_of
 
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure, InFlightBound

@@ -4,12 +4,11 @@ file as Apache's clients have it."""
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 from tests.loops import in_loop, simulated
-from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
-from tests.unit.client.test_push_consumer import consumer_of, fill
+from tests.unit.client.push_consumers import DIRECTORY, broadcasting, fill
+from tests.unit.client.scripted_cluster import scripted_cluster, until
 
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
@@ -22,16 +21,7 @@ from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.protocol.requests.send import ConsumerSendMsgBack
 from turbopump.testing.simulation import Simulation
 
-DIRECTORY = Path("/home/.rocketmq_offsets")
 FILE = DIRECTORY / "127.0.0.1@DEFAULT" / "readers" / "offsets.json"
-
-
-def broadcasting(
-    cluster: ScriptedCluster, simulation: Simulation, **settings: object
-) -> PushConsumer:
-    disk = simulation.disk("client")
-    mount = disk.mounted or disk.mount()
-    return consumer_of(cluster, broadcast=True, offsets_directory=DIRECTORY, disk=mount, **settings)
 
 
 async def read(consumer: PushConsumer, count: int) -> list[bytes]:

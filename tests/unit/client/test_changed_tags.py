@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.popping_consumers import Handled, popping
+from tests.unit.client.popping_consumers import consumer_of as popping_consumer_of
+from tests.unit.client.push_consumers import committed, consumer_of
 from tests.unit.client.scripted_cluster import scripted_cluster, until
-from tests.unit.client.test_push_consumer import committed, consumer_of
-from tests.unit.client.test_push_over_pop import Handled, popping
-from tests.unit.client.test_push_over_pop import consumer_of as popping_consumer_of
 
 from turbopump.protocol.requests.pop import PopMessage
 from turbopump.protocol.requests.pull import PullMessage

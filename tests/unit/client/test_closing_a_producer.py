@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.producers import a_request, producer_of
 from tests.unit.client.scripted_cluster import deaf_to_sends, scripted_cluster, until
-from tests.unit.client.test_producer import producer_of
-from tests.unit.client.test_request_reply import a_request
 
 from turbopump.client.instance import FAREWELL_TIMEOUT_S
 from turbopump.client.sending.accumulator import AutoBatch

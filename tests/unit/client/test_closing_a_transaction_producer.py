@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.client.test_transaction_producer import (
+from tests.unit.client.transacting import (
     BROKER,
     COMMIT,
     NAMESRV,

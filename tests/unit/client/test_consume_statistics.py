@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 
 from tests.loops import in_loop, simulated
+from tests.unit.client.push_consumers import consumer_of, fill
 from tests.unit.client.scripted_cluster import scripted_cluster, until
-from tests.unit.client.test_push_consumer import consumer_of, fill
 
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.statistics import TopicStatistics

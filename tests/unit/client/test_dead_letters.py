@@ -5,13 +5,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.unit.client.dead_lettering import (
+    DLQ,
+    GROUP,
+    SETTLE_S,
+    dead,
+    has_route,
+    once,
+    stored,
+    with_broker,
+)
 
 from turbopump.client.consumer.delivery import Retry
 from turbopump.client.dead_letters import (
@@ -26,75 +34,12 @@ from turbopump.client.dead_letters.dead_letter import latest_reason
 from turbopump.client.dead_letters.journal import Journal, JournalFile, read_journal
 from turbopump.client.dead_letters.resending import Outcome, send_once
 from turbopump.client.producer import Producer
-from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
-from turbopump.errors import (
-    CallTimeoutError,
-    MessageNotFoundError,
-    ResendError,
-    ResponseError,
-    RouteNotFoundError,
-)
-from turbopump.message.message import Message, MessageQueue, ReceivedMessage
+from turbopump.errors import CallTimeoutError, MessageNotFoundError, ResendError, ResponseError
+from turbopump.message.message import Message, MessageQueue
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.remoting.client import RemotingClient
 from turbopump.testing import RunningBroker, running_broker
-
-GROUP = "billing"
-DLQ = f"%DLQ%{GROUP}"
-SETTLE_S = 0.05
-
-
-async def dead(
-    broker: RunningBroker,
-    count: int,
-    origin: str | None = "orders",
-    more: Mapping[str, str] = MappingProxyType({}),
-) -> None:
-    """So many dead letters of the group; ``more``: properties that they have."""
-    await broker.create_topic(DLQ)
-    properties = {**more, "RETRY_TOPIC": origin} if origin else dict(more)
-    async with Producer(broker.namesrv) as producer:
-        for number in range(count):
-            message = Message(DLQ, b"%d" % number)
-            message.properties.update(properties, n=str(number))
-            await producer.send(message)
-
-
-async def stored(broker: RunningBroker, topic: str = "orders") -> list[ReceivedMessage]:
-    async with PullConsumer(broker.namesrv, group="looker") as consumer:
-        found: list[ReceivedMessage] = []
-        for queue in await consumer.queues(topic):
-            offset, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
-            while offset < end:
-                result = await consumer.pull(queue, offset)
-                found += result.messages
-                offset = result.next_offset
-        return found
-
-
-def with_broker(story: Callable[[RunningBroker, DeadLetters], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with running_broker() as broker, DeadLetters(broker.namesrv) as dead_letters:
-            await broker.create_topic("orders", 2)
-            await story(broker, dead_letters)
-
-    asyncio.run(run())
-
-
-async def has_route(dead_letters: DeadLetters, topic: str) -> bool:
-    try:
-        await dead_letters.instance.routes.refresh(topic)
-    except RouteNotFoundError:
-        return False
-    return True
-
-
-def once(messages: list[ReceivedMessage], count: int) -> bool:
-    return Counter(message.body for message in messages) == {
-        b"%d" % number: 1 for number in range(count)
-    }
-
 
 # --- what goes out
 # -----------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
-from tests.unit.client.test_producer import producer_of
 
 from turbopump.client.hooks import SendContext, SendHook
 from turbopump.client.producer import Producer

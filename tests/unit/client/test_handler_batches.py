@@ -11,50 +11,23 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.handled_lists import Lists, bodies, fails
+from tests.unit.client.popping_consumers import consumer_of as popping_consumer_of
+from tests.unit.client.popping_consumers import popping
+from tests.unit.client.push_consumers import broadcasting, committed, consumer_of, fill
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
-from tests.unit.client.test_broadcasting import broadcasting
-from tests.unit.client.test_push_consumer import committed, consumer_of, fill
-from tests.unit.client.test_push_over_pop import consumer_of as popping_consumer_of
-from tests.unit.client.test_push_over_pop import popping
-from tests.unit.client.test_trace import TRACE_TOPIC, by_message, store
+from tests.unit.client.trace_records import by_message, store
 
 from turbopump import IdempotentConsumer, MemoryStore, blocking
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.operated_consumers import consume_directly
 from turbopump.client.push_consumer import PushConsumer
+from turbopump.client.trace import TRACE_TOPIC
 from turbopump.errors import ConfigError
 from turbopump.protocol.requests.consumers import ConsumeResult
 from turbopump.protocol.requests.pop import ChangeInvisibleTime
 from turbopump.protocol.requests.send import ConsumerSendMsgBack
 from turbopump.testing.simulation import Simulation
-
-
-class Lists:
-    """A handler that notes the lists it gets; ``fate`` says what it does with one, ``seconds`` how
-    long it takes."""
-
-    def __init__(
-        self, fate: Callable[[list[Delivery]], object] = lambda _: None, *, seconds: float = 0.0
-    ) -> None:
-        self.got: list[list[bytes]] = []
-        self.queues: list[set[int]] = []
-        self._fate = fate
-        self._seconds = seconds
-
-    async def __call__(self, messages: list[Delivery]) -> object:
-        self.got.append([message.body for message in messages])
-        self.queues.append({message.queue_id for message in messages})
-        if self._seconds:
-            await asyncio.sleep(self._seconds)
-        return self._fate(messages)
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return [body for bodies in self.got for body in bodies]
-
-
-def bodies(first: int, end: int) -> list[bytes]:
-    return [b"m%d" % i for i in range(first, end)]
 
 
 def sent_back(cluster: ScriptedCluster) -> list[tuple[int, int]]:
@@ -137,10 +110,6 @@ async def test_the_retry_topic_does_not_bring_messages_of_different_topics_in_on
 
 # --- what its end means
 # -----------------------------------------------------------------------------------------------
-
-
-def fails(messages: list[Delivery]) -> object:
-    raise ZeroDivisionError
 
 
 def some_then_fails(messages: list[Delivery]) -> object:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.client.test_handler_threads import PATIENCE_S, Queue, messages_of, until
+from tests.unit.client.handler_threads import PATIENCE_S, Queue, messages_of, until
 
 from turbopump import Retry, blocking
 from turbopump.client.consumer.delivery import Delivery, called_with_lists

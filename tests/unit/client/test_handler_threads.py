@@ -7,12 +7,19 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.unit.client.handler_threads import (
+    PATIENCE_S,
+    Queue,
+    message_of,
+    messages_of,
+    threads,
+    until,
+)
 
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.handling import HandlerThreads
@@ -22,89 +29,6 @@ from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.message.message import Message
 from turbopump.testing import running_broker
-
-PATIENCE_S = 20
-
-
-class Queue:
-    """Owns messages. ``drop_after``: it is dropped once it was asked so often whether it is."""
-
-    def __init__(self, drop_after: int | None = None) -> None:
-        self.said: dict[int, str] = {}
-        self.left: list[int] = []
-        self._drop_after = drop_after
-
-    @property
-    def dropped(self) -> bool:
-        if self._drop_after is None:
-            return False
-        self._drop_after -= 1
-        return self._drop_after < 0
-
-    def drop(self) -> None:
-        self._drop_after = 0
-
-    def delivery_done(self, message: Delivery) -> None:
-        self.said[message.queue_offset] = "done"
-
-    def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None:
-        self.said[message.queue_offset] = (
-            f"failed delay={delay} level={level} cause={message.cause!r}"
-        )
-
-    def delivery_left(self, message: Delivery) -> None:
-        self.left.append(message.queue_offset)
-
-
-def messages_of(queue: Queue, count: int) -> list[Delivery]:
-    return [message_of(queue, offset) for offset in range(count)]
-
-
-def message_of(queue: Queue, offset: int) -> Delivery:
-    host = ("127.0.0.1", 1)
-    message = Delivery(
-        topic="t",
-        stored_body=b"",
-        properties_text="",
-        queue_id=0,
-        queue_offset=offset,
-        commit_log_offset=offset,
-        flag=0,
-        sys_flag=0,
-        born_timestamp=0,
-        born_host=host,
-        store_timestamp=0,
-        store_host=host,
-        reconsume_times=0,
-        prepared_transaction_offset=0,
-        body_crc=0,
-        store_size=1,
-    )
-    message.deliver(queue, 1)
-    return message
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():
-            await asyncio.sleep(0.001)
-
-
-@asynccontextmanager
-async def threads(
-    handle: Callable[[Delivery], object],
-    *,
-    concurrency: int,
-    on_take: Callable[[Delivery], None] | None = None,
-) -> AsyncIterator[tuple[HandlerThreads, ReadyMessages]]:
-    ready = ReadyMessages(on_take)
-    pool = HandlerThreads(handle, ready, concurrency=concurrency)
-    pool.start()
-    try:
-        yield pool, ready
-    finally:
-        ready.close()
-        await pool.stop(PATIENCE_S)
 
 
 @in_loop

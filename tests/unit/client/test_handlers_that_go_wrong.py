@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.handler_threads import Queue, message_of, messages_of, threads
+from tests.unit.client.handler_threads import until as until_really
+from tests.unit.client.push_consumers import committed, consumer_of, fill
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
-from tests.unit.client.test_handler_threads import Queue, message_of, messages_of, threads
-from tests.unit.client.test_handler_threads import until as until_really
-from tests.unit.client.test_push_consumer import committed, consumer_of, fill
 
 from turbopump import IdempotentConsumer, PushConsumer, Retry, TransactionProducer
 from turbopump.client.consumer import handling

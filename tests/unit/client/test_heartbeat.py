@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.push_consumers import consumer_of
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster, until
-from tests.unit.client.test_push_consumer import consumer_of
 
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.testing.simulation import Simulation

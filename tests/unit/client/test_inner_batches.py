@@ -5,44 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from tests.loops import in_loop
+from tests.unit.client.stored_batches import BODIES, make_batches
 
 from turbopump import ConsumeFrom, LitePullConsumer, PullConsumer, PushConsumer
 from turbopump.client.consumer.delivery import Delivery
-from turbopump.message.batch import encode_batch
-from turbopump.message.message import Message
 from turbopump.message.properties import SysFlag
-from turbopump.protocol.requests.send import SendBatchMessage
-from turbopump.protocol.requests.topics import CreateTopic
-from turbopump.remoting.client import RemotingClient
 from turbopump.testing.broker_in_loop import running_broker
-
-BODIES = [b"%d" % number for number in range(12)]
-
-
-async def make_batches(address: str) -> None:
-    """Three batches of four messages, tags a and b in turns, as a Java 5 client sends them."""
-    remoting = RemotingClient()
-    try:
-        topic = CreateTopic(
-            topic="B", read_queue_nums=1, write_queue_nums=1, attributes="+queue.type=BatchCQ"
-        )
-        assert (await remoting.exchange(address, topic, timeout=10)).code == 0
-        for first in range(0, len(BODIES), 4):
-            batch = encode_batch(
-                Message(
-                    "B",
-                    BODIES[number],
-                    tags="ab"[number % 2],
-                    properties={"UNIQ_KEY": f"ID{number}"},
-                )
-                for number in range(first, first + 4)
-            )
-            request = SendBatchMessage(
-                topic="B", queue_id=0, batch=True, properties=f"UNIQ_KEY\x01BATCH{first}\x02"
-            )
-            assert (await remoting.exchange(address, request, batch, timeout=10)).code == 0
-    finally:
-        await remoting.close()
 
 
 @in_loop

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.producers import a_request, producer_of
 from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, scripted_cluster
-from tests.unit.client.test_producer import producer_of
-from tests.unit.client.test_request_reply import a_request
 
 from turbopump import Message, Producer, PushConsumer, ReceivedMessage
 from turbopump.client.sending.accumulator import AutoBatch

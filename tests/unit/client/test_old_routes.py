@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import (
     ScriptedBroker,
     ScriptedCluster,
@@ -20,7 +21,6 @@ from tests.unit.client.scripted_cluster import (
     scripted_cluster,
     until,
 )
-from tests.unit.client.test_producer import producer_of
 
 from turbopump.client.producer import Producer
 from turbopump.client.selectors import by_hash

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -15,11 +14,9 @@ pytest.importorskip(
 )
 
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from tests.loops import in_loop, simulated
+from tests.unit.client.spans import Spans, context_of, with_producer
 
 from turbopump import blocking
 from turbopump.client.consumer.offsets import ConsumeFrom
@@ -34,47 +31,7 @@ from turbopump.message.properties import decode_properties
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.testing import BrokerThread
-from turbopump.testing.simulation import Simulation, simulate
-
-
-class Spans:
-    """A provider of one test's own, and what it has recorded."""
-
-    def __init__(self) -> None:
-        self._exporter = InMemorySpanExporter()
-        self.provider = TracerProvider(shutdown_on_exit=False)
-        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.telemetry = OpenTelemetry(self.provider)
-        self.tracer = self.provider.get_tracer("test")
-
-    @property
-    def ended(self) -> list[ReadableSpan]:
-        return list(self._exporter.get_finished_spans())
-
-
-@pytest.fixture
-def spans() -> Iterator[Spans]:
-    made = Spans()
-    yield made
-    made.provider.shutdown()
-
-
-def with_producer(
-    scenario: Callable[[ScriptedCluster, Producer], Coroutine[Any, Any, None]],
-    spans: Spans,
-    *,
-    brokers: int = 1,
-    **settings: Any,
-) -> None:
-    async def main(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=brokers) as cluster:
-            settings.setdefault("hooks", [spans.telemetry])
-            async with Producer(
-                cluster.name_server.address, **cluster.settings, **settings
-            ) as producer:
-                await scenario(cluster, producer)
-
-    simulate(1, main)
+from turbopump.testing.simulation import Simulation
 
 
 def stored(cluster: ScriptedCluster) -> list[ReceivedMessage]:
@@ -84,12 +41,6 @@ def stored(cluster: ScriptedCluster) -> list[ReceivedMessage]:
         for queue in broker.entries.values()
         for entry in queue
     ]
-
-
-def context_of(span: ReadableSpan) -> str:
-    context = span.get_span_context()
-    assert context is not None
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
 @in_loop(with_producer)

@@ -15,7 +15,7 @@ pytest.importorskip(
 
 from opentelemetry import trace
 from tests.loops import in_loop
-from tests.unit.client.test_open_telemetry import Spans, context_of, spans, with_producer
+from tests.unit.client.spans import Spans, context_of, with_producer
 
 from turbopump import Retry
 from turbopump.client.consumer.offsets import ConsumeFrom
@@ -26,8 +26,6 @@ from turbopump.client.transaction_producer import TransactionProducer, Transacti
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.protocol.requests.send import SendBatchMessage
 from turbopump.testing import running_broker
-
-__all__ = ["spans"]
 
 
 @in_loop

@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.push_consumers import committed, consumer_of, fill, locked
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
-from tests.unit.client.test_push_consumer import committed, consumer_of, fill
 
 from turbopump.client.allocation import allocate_by_configuration
 from turbopump.client.consumer.delivery import Delivery, Retry
@@ -17,29 +17,14 @@ from turbopump.client.push_consumer import PushConsumer
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue
 from turbopump.message.properties import decode_properties
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import RequestCode
-from turbopump.protocol.requests.assignment import LockBatchMq, LockBatchRequestBody, UnlockBatchMq
+from turbopump.protocol.requests.assignment import UnlockBatchMq
 from turbopump.protocol.requests.send import ConsumerSendMsgBack, SendMessageV2
 from turbopump.testing.simulation import Simulation
 
 
 def ordered(cluster: ScriptedCluster, **settings: object) -> PushConsumer:
     return consumer_of(cluster, ordered=True, **settings)
-
-
-def locked(cluster: ScriptedCluster, type_: type = LockBatchMq) -> list[list[int]]:
-    """The queues of the topic that each request named."""
-    bodies = [
-        fastjson.decode(body, LockBatchRequestBody)
-        for request, body in cluster.broker.received
-        if type(request) is type_
-    ]
-    return [
-        queues
-        for body in bodies
-        if (queues := [queue.queue_id for queue in body.mq_set if queue.topic == "orders"])
-    ]
 
 
 class Hands:

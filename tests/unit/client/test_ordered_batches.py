@@ -13,14 +13,13 @@ from typing import Any, Literal
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.handled_lists import Lists, bodies, fails
+from tests.unit.client.popping_consumers import consumer_of as popping_consumer_of
+from tests.unit.client.popping_consumers import popping
+from tests.unit.client.push_consumers import committed, fill, locked
+from tests.unit.client.push_consumers import consumer_of as pulling_consumer_of
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 from tests.unit.client.scripted_pops import ScriptedPops
-from tests.unit.client.test_handler_batches import Lists, bodies, fails
-from tests.unit.client.test_ordered import locked
-from tests.unit.client.test_push_consumer import committed, fill
-from tests.unit.client.test_push_consumer import consumer_of as pulling_consumer_of
-from tests.unit.client.test_push_over_pop import consumer_of as popping_consumer_of
-from tests.unit.client.test_push_over_pop import popping
 
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.push_consumer import PushConsumer

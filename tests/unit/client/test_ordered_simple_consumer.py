@@ -10,7 +10,7 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.test_pop_clients import NAMESRV, TOPIC, World
 from tests.unit.client.scripted_cluster import until
-from tests.unit.client.test_simple_consumer import bodies, consumer_of, popping
+from tests.unit.client.simple_consumers import bodies, consumer_of, popping
 
 from turbopump import ConsumeFrom, MessageQueue, Producer, SimpleConsumer
 from turbopump.errors import ConfigError

@@ -7,13 +7,13 @@ import asyncio
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.popping_consumers import Handled
+from tests.unit.client.popping_consumers import consumer_of as push_consumer_of
+from tests.unit.client.popping_consumers import popping as popping_for_push
 from tests.unit.client.scripted_cluster import until
 from tests.unit.client.scripted_pops import ScriptedPops
-from tests.unit.client.test_inner_batches import BODIES, make_batches
-from tests.unit.client.test_push_over_pop import Handled
-from tests.unit.client.test_push_over_pop import consumer_of as push_consumer_of
-from tests.unit.client.test_push_over_pop import popping as popping_for_push
-from tests.unit.client.test_simple_consumer import bodies, consumer_of, popping
+from tests.unit.client.simple_consumers import bodies, consumer_of, popping
+from tests.unit.client.stored_batches import BODIES, make_batches
 
 from turbopump import ConsumeFrom, Retry, SimpleConsumer
 from turbopump.message.batch import encode_batch

@@ -9,8 +9,8 @@ import re
 import pytest
 from tests.forks import in_a_fork
 from tests.loops import in_loop, simulated
+from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import (
-    ScriptedCluster,
     ScriptedNameServer,
     deaf_to_sends,
     refusal,
@@ -35,10 +35,6 @@ from turbopump.message.properties import SysFlag, decode_properties
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
 from turbopump.testing.simulation import Simulation, simulate
-
-
-def producer_of(cluster: ScriptedCluster, **settings: object) -> Producer:
-    return Producer(cluster.name_server.address, **{**cluster.settings, **settings})  # type: ignore[arg-type]
 
 
 @in_loop(simulated)

@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import pytest
 from tests.loops import in_loop, simulated
-from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
+from tests.unit.client.push_consumers import committed, consumer_of, fill
+from tests.unit.client.scripted_cluster import refusal, scripted_cluster, until
 
 from turbopump.client.allocation import allocate_by_configuration
 from turbopump.client.consumer.assignment import Assignment
@@ -23,22 +24,6 @@ from turbopump.protocol.requests.clients import GetConsumerListByGroup
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.testing.simulation import START_MS, Simulation
-
-FIRST = ConsumeFrom.FIRST
-
-
-def consumer_of(cluster: ScriptedCluster, **settings: object) -> PushConsumer:
-    defaults = {"group": "readers", "topic": "orders", "consume_from": FIRST}
-    return PushConsumer(cluster.name_server.address, **{**defaults, **cluster.settings, **settings})  # type: ignore[arg-type]
-
-
-def fill(cluster: ScriptedCluster, count: int, *, queue_id: int = 0, topic: str = "orders") -> None:
-    for i in range(count):
-        cluster.broker.store(topic, queue_id, f"m{i}".encode())
-
-
-def committed(cluster: ScriptedCluster, queue_id: int = 0) -> int | None:
-    return cluster.broker.committed.get(("readers", "orders", queue_id))
 
 
 async def fail_at(consumer: PushConsumer, body: bytes) -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 
 from tests.loops import in_loop, simulated
+from tests.unit.client.popping_consumers import PULL, Handled, consumer_of, popping
 from tests.unit.client.scripted_cluster import until
-from tests.unit.client.test_push_over_pop import PULL, Handled, consumer_of, popping
 
 from turbopump import Retry
 from turbopump.client.consumer.delivery import Delivery

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import ScriptedBroker, scripted_cluster
-from tests.unit.client.test_producer import producer_of
 
 from turbopump.blocking import Producer as BlockingProducer
 from turbopump.client.producer import Producer

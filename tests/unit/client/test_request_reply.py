@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.producers import REQUEST, a_request
 from tests.unit.client.scripted_cluster import (
     ScriptedBroker,
     ScriptedCluster,
@@ -31,7 +32,6 @@ from turbopump.errors import (
     RequestTimeoutError,
     SendError,
 )
-from turbopump.message.codec import decode_entry
 from turbopump.message.compression import compress
 from turbopump.message.message import Message, MessageQueue, ReceivedMessage
 from turbopump.message.properties import LZ4, ZLIB, ZSTD, SysFlag, decode_properties
@@ -41,10 +41,6 @@ from turbopump.protocol.requests.send import SendMessageV2, SendReplyMessageV2
 from turbopump.testing.simulation import Simulation, simulate
 
 Scenario = Callable[[ScriptedCluster, Producer], Coroutine[Any, Any, None]]
-REQUEST = (
-    "CORRELATION_ID\x01c-1\x02REPLY_TO_CLIENT\x01somebody\x02TTL\x013000\x02"
-    "CLUSTER\x01c\x02UNIQ_KEY\x01REQUEST-1\x02"
-)
 
 
 def producer_of(cluster: ScriptedCluster, **settings: Any) -> Producer:
@@ -85,15 +81,6 @@ async def answer(
     taken = await broker.push_reply(properties["REPLY_TO_CLIENT"], text, body, sys_flag, **more)
     assert taken is not None
     assert taken.code == ResponseCode.SUCCESS
-
-
-def a_request(broker_name: str = "broker-a", properties: str = REQUEST) -> ReceivedMessage:
-    """As a consumer has it."""
-    scripted = ScriptedBroker()
-    scripted.store("orders", 0, b"what?", properties)
-    message = decode_entry(scripted.entries["orders", 0][0])
-    message.broker_name = broker_name
-    return message
 
 
 # --- asking

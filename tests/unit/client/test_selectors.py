@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster
-from tests.unit.client.test_producer import producer_of
 
 from turbopump.client.selectors import HashRing, at_random, by_hash, in_rooms
 from turbopump.errors import ConfigError, SendError

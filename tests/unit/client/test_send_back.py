@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.push_consumers import committed, consumer_of, fill
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
-from tests.unit.client.test_push_consumer import committed, consumer_of, fill
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.push_consumer import Retry

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster
-from tests.unit.client.test_producer import producer_of
 
 from turbopump.client.sending.send_result import SendStatistics
 from turbopump.errors import RouteNotFoundError, SendError

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.push_consumers import broadcasting
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
-from tests.unit.client.test_broadcasting import broadcasting
 
 from turbopump import blocking
 from turbopump.client.environment import environment_of

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
-from tests.unit.client.scripted_cluster import (
-    ScriptedBroker,
-    ScriptedCluster,
-    scripted_cluster,
-    until,
-)
-from tests.unit.client.scripted_pops import ScriptedPops
+from tests.unit.client.scripted_cluster import until
+from tests.unit.client.simple_consumers import bodies, consumer_of, popping
 
-from turbopump import ConsumeFrom, PoppedMessage, SimpleConsumer, Sql
+from turbopump import PoppedMessage, SimpleConsumer, Sql
 from turbopump.errors import (
     ConfigError,
     ConnectError,
@@ -40,30 +33,6 @@ from turbopump.protocol.requests.pop import (
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.remoting.router import Response
 from turbopump.testing.simulation import Simulation
-
-
-def consumer_of(cluster: ScriptedCluster, **settings: Any) -> SimpleConsumer:
-    defaults = {"group": "readers", "topic": "orders", "consume_from": ConsumeFrom.FIRST}
-    return SimpleConsumer(
-        cluster.name_server.address, **{**defaults, **cluster.settings, **settings}
-    )
-
-
-@asynccontextmanager
-async def popping(
-    simulation: Simulation, **settings: Any
-) -> AsyncIterator[tuple[ScriptedCluster, list[ScriptedPops]]]:
-    pops: list[ScriptedPops] = []
-
-    def prepare(broker: ScriptedBroker) -> None:
-        pops.append(ScriptedPops(broker))
-
-    async with scripted_cluster(simulation, prepare=prepare, **settings) as cluster:
-        yield cluster, pops
-
-
-def bodies(messages: list[PoppedMessage]) -> list[bytes]:
-    return [message.body for message in messages]
 
 
 @in_loop(simulated)

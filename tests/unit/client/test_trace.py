@@ -7,9 +7,10 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from tests.loops import in_loop, simulated
-from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
-from tests.unit.client.test_producer import producer_of
-from tests.unit.client.test_push_consumer import consumer_of, fill
+from tests.unit.client.producers import producer_of
+from tests.unit.client.push_consumers import consumer_of, fill
+from tests.unit.client.scripted_cluster import refusal, scripted_cluster, until
+from tests.unit.client.trace_records import by_message, records, store, traces
 
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.offsets import ConsumeFrom
@@ -27,25 +28,9 @@ from turbopump.client.tracing import (
     trace_parts,
 )
 from turbopump.errors import SendError
-from turbopump.message.codec import decode_entry
-from turbopump.message.message import Message, ReceivedMessage
-from turbopump.message.properties import encode_properties
+from turbopump.message.message import Message
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.testing.simulation import Simulation
-
-
-def traces(cluster: ScriptedCluster, topic: str = TRACE_TOPIC) -> list[ReceivedMessage]:
-    found = [
-        decode_entry(entry)
-        for key, entries in cluster.broker.entries.items()
-        if key[0] == topic
-        for entry in entries
-    ]
-    return sorted(found, key=lambda message: message.body)
-
-
-def records(message: ReceivedMessage) -> list[list[str]]:
-    return [record.split("\x01") for record in message.body.decode().split("\x02") if record]
 
 
 @in_loop(simulated)
@@ -334,23 +319,6 @@ async def test_a_record_that_is_refused_takes_no_others_with_it(
 
 # --- consumers
 # -----------------------------------------------------------------------------------------------
-
-
-def by_message(cluster: ScriptedCluster, msg_id: str) -> list[list[str]]:
-    """The records of one message, in the order in which they were made."""
-    found = [record for message in traces(cluster) for record in records(message)]
-    mine = [record for record in found if msg_id in record]
-    return sorted(
-        mine,
-        key=lambda record: (
-            int(record[1] if record[0] == "SubBefore" else record[7]),
-            record[0] == "SubAfter",
-        ),
-    )
-
-
-def store(cluster: ScriptedCluster, body: bytes, msg_id: str, **properties: str) -> None:
-    cluster.broker.store("orders", 0, body, encode_properties({"UNIQ_KEY": msg_id, **properties}))
 
 
 @in_loop(simulated)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.popping_consumers import POP, Handled
+from tests.unit.client.push_consumers import committed, consumer_of, locked
 from tests.unit.client.scripted_cluster import (
     ScriptedBroker,
     ScriptedCluster,
@@ -19,9 +21,6 @@ from tests.unit.client.scripted_cluster import (
     until,
 )
 from tests.unit.client.scripted_pops import ScriptedPops
-from tests.unit.client.test_ordered import locked
-from tests.unit.client.test_push_consumer import committed, consumer_of
-from tests.unit.client.test_push_over_pop import POP, Handled
 
 from turbopump import blocking
 from turbopump.client.consumer.delivery import Delivery

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.client.test_handler_threads import PATIENCE_S, Queue, message_of, messages_of, until
+from tests.unit.client.handler_threads import PATIENCE_S, Queue, message_of, messages_of, until
 
 from turbopump import Message, TransactionState
 from turbopump.blocking import Producer, TransactionProducer
