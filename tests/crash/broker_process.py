@@ -183,3 +183,11 @@ def free_port() -> int:
             one.bind(("127.0.0.1", port))
             other.bind(("127.0.0.1", port - 2))
             return port
+
+
+SETTINGS: dict[str, object] = {
+    "flushDiskType": "SYNC_FLUSH",
+    "mappedFileSizeCommitLog": 16 * 1024 * 1024,
+    "mappedFileSizeConsumeQueue": 30_000 * 20,
+    "maxMessageSize": 1024 * 1024,
+}

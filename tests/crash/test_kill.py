@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from tests.crash import fill_store
-from tests.crash.broker_process import NAME, BrokerProcess
+from tests.crash.broker_process import NAME, SETTINGS, BrokerProcess
 from tests.crash.load import TOPIC, Load
 
 import turbopump
@@ -23,12 +23,6 @@ from turbopump.message.message import MessageQueue
 SERVING_SECONDS_MAX = 60.0
 """It is one second where nothing else runs; a machine that is loaded or frozen may take its
 time."""
-SETTINGS: dict[str, object] = {
-    "flushDiskType": "SYNC_FLUSH",
-    "mappedFileSizeCommitLog": 16 * 1024 * 1024,
-    "mappedFileSizeConsumeQueue": 30_000 * 20,
-    "maxMessageSize": 1024 * 1024,
-}
 QUEUES = 8
 
 

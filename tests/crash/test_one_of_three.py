@@ -8,8 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from tests.crash.broker_process import BrokerProcess
-from tests.crash.test_kill import SETTINGS
+from tests.crash.broker_process import SETTINGS, BrokerProcess
 
 from turbopump.client.hooks import SendContext, SendHook
 from turbopump.client.producer import Producer

@@ -3,15 +3,12 @@ scenario's seconds."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 pytest.register_assert_rewrite("tests.interop.our_clients", "tests.interop.store_ledger")
 
-from tests.interop.apache import ToolMissingError  # noqa: E402
 from tests.interop.our_clients import CALL_SECONDS  # noqa: E402
 
 from turbopump.client import routes  # noqa: E402
@@ -46,14 +43,3 @@ def patient_look_ups() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(routes, "TIMEOUT_S", CALL_SECONDS)
         yield
-
-
-@contextmanager
-def skipping_without_tools() -> Iterator[None]:
-    """A missing toolchain skips with its reason; in CI, where all are promised, it fails."""
-    try:
-        yield
-    except ToolMissingError as error:
-        if os.environ.get("CI", "") not in {"", "false"}:
-            pytest.fail(f"{error}, and CI is set")
-        pytest.skip(str(error))

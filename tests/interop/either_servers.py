@@ -12,8 +12,18 @@ from typing import NamedTuple
 
 import pytest
 from tests.interop.apache import NEWEST, NEWEST_4
+from tests.interop.our_clients import CALL_SECONDS, make_groups
 from tests.interop.our_servers import patient_turbopump
 from tests.interop.patient_apache import patient_apache
+
+from turbopump.protocol import fastjson
+from turbopump.protocol.requests.assignment import (
+    MessageRequestMode,
+    SetMessageRequestMode,
+    SetMessageRequestModeRequestBody,
+)
+from turbopump.protocol.requests.groups import SubscriptionGroupConfig
+from turbopump.remoting.client import RemotingClient
 
 OURS = "turbopump"
 
@@ -35,3 +45,15 @@ def servers(
         return
     with patient_apache(request.param, directory, enablePropertyFilter=True) as cluster:
         yield Servers(f"apache-{request.param}", cluster.namesrv, cluster.broker)
+
+
+async def set_mode(servers: Servers, topic: str, group: str, mode: MessageRequestMode) -> None:
+    await make_groups(servers.broker, SubscriptionGroupConfig(group_name=group))
+    client = RemotingClient()
+    body = fastjson.encode(
+        SetMessageRequestModeRequestBody(topic=topic, consumer_group=group, mode=mode)
+    )
+    try:
+        await client.call(servers.broker, SetMessageRequestMode(), body, timeout=CALL_SECONDS)
+    finally:
+        await client.close()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.interop.apache import ApacheCluster
-from tests.interop.conftest import skipping_without_tools
+from tests.interop.tools import skipping_without_tools
 
 # On a busy machine Apache's broker refuses what waited 200 ms, and everything for a while after an
 # append that took a second.

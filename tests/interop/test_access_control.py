@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.java_consumer import check_read, read_by_java
 from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS, letters, read_all
+from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
 
 from turbopump import (

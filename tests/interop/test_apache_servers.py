@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.our_clients import (
     CALL_SECONDS,
     PATIENCE_SECONDS,
@@ -31,6 +30,7 @@ from tests.interop.our_clients import (
     settled,
 )
 from tests.interop.patient_apache import PATIENT
+from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
 
 from turbopump import PullConsumer, PushConsumer, ReceivedMessage

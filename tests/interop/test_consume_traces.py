@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster, fetch_jars
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.foreign import ForeignClient, java_client, run
+from tests.interop.mqadmin import traces_by_mqadmin
 from tests.interop.our_clients import PATIENCE_SECONDS, patient_producer
 from tests.interop.our_servers import patient_turbopump
 from tests.interop.patient_apache import patient_apache
-from tests.interop.test_our_kinds_of_sends import traces_by_mqadmin
+from tests.interop.tools import skipping_without_tools
 
 from turbopump import ConsumeFrom, PushConsumer, SendResult
 from turbopump.client.consumer.delivery import Delivery, Retry

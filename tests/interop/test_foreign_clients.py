@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.foreign import CLIENT_TABLE, ClientRun, ForeignClient, run
 from tests.interop.our_servers import OurServers, patient_turbopump
+from tests.interop.tools import skipping_without_tools
 
 CASES = [(client, scenario) for client in CLIENT_TABLE for scenario in client.scenarios]
 

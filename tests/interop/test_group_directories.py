@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from tests.interop.apache import NEWEST, NEWEST_4
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.members import BESIDE, Deliveries, foreign_member, our_member
 from tests.interop.our_clients import (
     CALL_SECONDS,
@@ -30,6 +29,7 @@ from tests.interop.our_clients import (
 from tests.interop.patient_apache import PATIENT
 from tests.interop.shared_directory import SMALL_FILES, SharedDirectory
 from tests.interop.store_ledger import offset_of
+from tests.interop.tools import skipping_without_tools
 
 from turbopump import Producer, PullConsumer, SendResult
 from turbopump.errors import ResponseError

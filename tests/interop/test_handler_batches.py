@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
-from tests.interop.either_servers import Servers
+from tests.interop.either_servers import Servers, set_mode
 from tests.interop.our_clients import (
     committed,
     eventually,
@@ -23,7 +23,6 @@ from tests.interop.our_clients import (
     send_all,
 )
 from tests.interop.patient_apache import patient_apache
-from tests.interop.test_pop import set_mode
 from tests.loops import in_loop
 
 from turbopump import ConsumeFrom, PullConsumer, PushConsumer

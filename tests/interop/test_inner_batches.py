@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 from tests.interop.apache import NEWEST
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.either_servers import OURS, Servers
 from tests.interop.either_servers import servers as servers
 from tests.interop.foreign import MESSAGES, ForeignClient, java_client, run
@@ -24,6 +23,7 @@ from tests.interop.java_consumer import check_read, read_by_java
 from tests.interop.our_clients import check, check_queues, letters
 from tests.interop.our_servers import OurServers, patient_turbopump
 from tests.interop.shared_directory import SharedDirectory, Who
+from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
 
 from turbopump import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.foreign import ForeignClient, java_client, run
 from tests.interop.our_servers import patient_turbopump
+from tests.interop.tools import skipping_without_tools
 
 FIVE = ForeignClient("java-5.3.3", ("push_pops",), lambda: java_client("5.3.3", program="Popping"))
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 import pytest
 from tests.interop.apache import free_ports, properties_text
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.foreign import CLIENTS as PROGRAMS
 from tests.interop.foreign import (
     MESSAGES,
@@ -39,6 +38,7 @@ from tests.interop.our_clients import (
     once,
 )
 from tests.interop.our_servers import PATIENT_BROKER, OurServers, turbopump_broker
+from tests.interop.tools import skipping_without_tools
 
 from turbopump import ConsumeFrom, Message, MessageQueue, PushConsumer, ReceivedMessage
 from turbopump.client.consumer.delivery import Delivery

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from tests.interop.apache import NEWEST_4
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.either_servers import OURS, Servers
 from tests.interop.either_servers import servers as servers
 from tests.interop.foreign import MESSAGES, ForeignClient, go_client, java_client, run
@@ -23,6 +22,7 @@ from tests.interop.our_clients import (
     numbers,
     patient_producer,
 )
+from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
 
 from turbopump import ConsumeFrom, LitePullConsumer, ReceivedMessage

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from tests.interop.apache import NEWEST
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.either_servers import OURS, Servers
 from tests.interop.either_servers import servers as servers
 from tests.interop.foreign import java_client
 from tests.interop.members import foreign_member
 from tests.interop.our_clients import PATIENCE_SECONDS, make_topics
+from tests.interop.tools import skipping_without_tools
 
 from turbopump import PushConsumer
 from turbopump.cli.consumer import consumer_status

@@ -7,10 +7,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.foreign import MESSAGES, ForeignClient, java_client, run
 from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS, make_topics
 from tests.interop.our_servers import patient_turbopump
+from tests.interop.tools import skipping_without_tools
 
 from turbopump import ConsumeFrom, Producer, PushConsumer
 from turbopump.client.consumer.delivery import Delivery, Retry

@@ -7,8 +7,8 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.foreign import java_client
+from tests.interop.tools import skipping_without_tools
 
 from turbopump.blocking import ConsumeFrom, Producer, PullConsumer, PushConsumer
 from turbopump.testing.broker_in_loop import BrokerThread

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 from tests.interop.apache import free_ports, properties_text
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.members import BESIDE, Deliveries, foreign_member, our_member
 from tests.interop.our_clients import (
     PATIENCE_SECONDS,
@@ -29,6 +28,7 @@ from tests.interop.our_clients import (
     read_all,
 )
 from tests.interop.our_servers import PATIENT_BROKER, turbopump_broker
+from tests.interop.tools import skipping_without_tools
 
 from turbopump import Message, Producer, PullConsumer
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.foreign import CLIENTS, cpp_client, go_client, java_client
 from tests.interop.members import foreign_member, node_program
 from tests.interop.our_clients import eventually, make_topics, patient_producer
 from tests.interop.our_servers import OurServers, patient_turbopump
 from tests.interop.patient_apache import patient_apache
+from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
 
 from turbopump import ConsumeFrom, MessageQueue, PushConsumer

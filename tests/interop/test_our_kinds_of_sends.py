@@ -6,10 +6,8 @@ of its own; then one Java program reads them all.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import re
-import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
@@ -21,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.apache import NEWEST, NEWEST_4, QUICK_START, ApacheCluster, fetch_jars, java
-from tests.interop.conftest import skipping_without_tools
+from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster, fetch_jars
 from tests.interop.java_consumer import Arrived, check_read, read_by_java
+from tests.interop.mqadmin import traces_by_mqadmin
 from tests.interop.our_clients import (
     CALL_SECONDS,
     PATIENCE_SECONDS,
@@ -34,6 +32,7 @@ from tests.interop.our_clients import (
 )
 from tests.interop.our_servers import patient_turbopump
 from tests.interop.patient_apache import PATIENT
+from tests.interop.tools import skipping_without_tools
 
 from turbopump import (
     AutoBatch,
@@ -453,29 +452,6 @@ def test_javas_consumer_reads_every_kind_of_our_sends_right(
 
 # --- traces: ours, read by Apache's tools
 # ----------------------------------------------------------------------------------------
-
-
-def traces_by_mqadmin(namesrv: str, msg_id: str, directory: Path) -> str:
-    command = [java(), *QUICK_START, f"-Duser.home={directory}", "-cp", f"{fetch_jars(NEWEST)}/*"]
-    command += [
-        "org.apache.rocketmq.tools.command.MQAdminStartup",
-        "queryMsgTraceById",
-        "-n",
-        namesrv,
-        "-i",
-        msg_id,
-    ]
-    environment = {**os.environ, "ROCKETMQ_HOME": str(directory)}
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-        cwd=directory,
-        env=environment,
-    )
-    return done.stdout + done.stderr
 
 
 def check_traces(namesrv: str, sent: Sent, group: str, directory: Path) -> None:

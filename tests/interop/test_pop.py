@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.interop.apache import NEWEST, NEWEST_4
-from tests.interop.either_servers import OURS, Servers
+from tests.interop.either_servers import OURS, Servers, set_mode
 from tests.interop.either_servers import servers as servers
 from tests.interop.our_clients import (
     CALL_SECONDS,
@@ -24,7 +24,6 @@ from tests.interop.our_clients import (
     check_queues,
     eventually,
     letters,
-    make_groups,
     make_topics,
     numbers,
     patient_producer,
@@ -43,14 +42,7 @@ from turbopump import (
 )
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.errors import RemotingError
-from turbopump.protocol import fastjson
-from turbopump.protocol.requests.assignment import (
-    MessageRequestMode,
-    SetMessageRequestMode,
-    SetMessageRequestModeRequestBody,
-)
-from turbopump.protocol.requests.groups import SubscriptionGroupConfig
-from turbopump.remoting.client import RemotingClient
+from turbopump.protocol.requests.assignment import MessageRequestMode
 
 with_pop = pytest.mark.parametrize("servers", [OURS, NEWEST], indirect=True)
 without_pop = pytest.mark.parametrize("servers", [NEWEST_4], indirect=True)
@@ -59,18 +51,6 @@ QUEUES = 4  # as make_topics makes them
 LETTERS = 60
 # nothing comes again by itself while a test runs, however slow the machine
 INVISIBLE_SECONDS = 120.0
-
-
-async def set_mode(servers: Servers, topic: str, group: str, mode: MessageRequestMode) -> None:
-    await make_groups(servers.broker, SubscriptionGroupConfig(group_name=group))
-    client = RemotingClient()
-    body = fastjson.encode(
-        SetMessageRequestModeRequestBody(topic=topic, consumer_group=group, mode=mode)
-    )
-    try:
-        await client.call(servers.broker, SetMessageRequestMode(), body, timeout=CALL_SECONDS)
-    finally:
-        await client.close()
 
 
 async def receive(

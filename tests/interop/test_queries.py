@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 from tests.interop.apache import NEWEST, NEWEST_4, QUICK_START, ApacheCluster, fetch_jars, java
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.our_clients import (
     PATIENCE_SECONDS,
     check,
@@ -30,6 +29,7 @@ from tests.interop.our_clients import (
 )
 from tests.interop.our_servers import patient_turbopump
 from tests.interop.patient_apache import PATIENT
+from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
 
 from turbopump import Message, MessageFinder, PullConsumer, ReceivedMessage, SendResult

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.either_servers import Servers
 from tests.interop.either_servers import servers as servers
 from tests.interop.foreign import MESSAGES, REQUEST_TABLE, ForeignClient, run
@@ -20,6 +19,7 @@ from tests.interop.our_clients import (
     make_topics,
     patient_producer,
 )
+from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
 
 from turbopump import ConsumeFrom, Message, Producer, PushConsumer, ReceivedMessage

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.interop.conftest import skipping_without_tools
+from tests.interop.directories_handed_over import KINDS, Hands, Kind
 from tests.interop.store_ledger import SEGMENT
-from tests.interop.test_store_directories import KINDS, Hands, Kind
+from tests.interop.tools import skipping_without_tools
 
 from turbopump.store.files import segment_offset
 

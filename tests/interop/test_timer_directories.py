@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 from tests.interop.apache import NEWEST
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS
 from tests.interop.patient_apache import PATIENT
 from tests.interop.shared_directory import SharedDirectory
+from tests.interop.tools import skipping_without_tools
 
 from turbopump import Message, MessageQueue, Producer, PullConsumer, ReceivedMessage
 from turbopump.errors import RemotingError, RouteNotFoundError

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import pytest
 from tests.interop.apache import NEWEST, NEWEST_4, free_ports, properties_text
-from tests.interop.conftest import skipping_without_tools
 from tests.interop.foreign import MESSAGES, ForeignClient, go_client, java_client, run
 from tests.interop.our_clients import (
     CALL_SECONDS,
@@ -31,6 +30,7 @@ from tests.interop.our_clients import (
 from tests.interop.our_servers import PATIENT_BROKER, turbopump_broker
 from tests.interop.patient_apache import PATIENT, patient_apache
 from tests.interop.shared_directory import SMALL_FILES, SharedDirectory, Who, the_other
+from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
 
 from turbopump import Message, PullConsumer, ReceivedMessage, TransactionProducer, TransactionState

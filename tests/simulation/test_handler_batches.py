@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.simulation.figures import Figures
-from tests.simulation.test_ordered import FAILURES, QUEUES, TOPIC, WHOLE, World, war
-from tests.simulation.test_ordered_pop import PoppingWorld
+from tests.simulation.ordered_group import FAILURES, QUEUES, TOPIC, WHOLE, PoppingWorld, World, war
 
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.testing.simulated_process import SimulatedProcess

@@ -15,7 +15,7 @@ import pytest
 from tests.loops import in_loop
 from tests.simulation.figures import Figures
 from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
-from tests.simulation.test_store import HOST_BYTES, StoreStory
+from tests.simulation.store_story import HOST_BYTES, StoreStory
 from tests.unit.broker.talking import Client
 from tests.unit.store.batches import put_inner
 

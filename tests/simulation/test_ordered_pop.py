@@ -5,24 +5,10 @@ no worse than by a clean stop, it is one handler of a queue at a time, too.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-from tests.simulation.test_ordered import BROKER, FAILURES, QUEUES, World, war
-
-from turbopump.config.broker_config import DefaultRequestMode
+from tests.simulation.ordered_group import BROKER, FAILURES, QUEUES, PoppingWorld, war
 
 WHOLE_SEEDS = 2
 """So many seeds have all the failures of `make sim`, the others the sample."""
-
-
-class PoppingWorld(World):
-    broker_settings: ClassVar[dict[str, Any]] = {
-        "default_message_request_mode": DefaultRequestMode.POP
-    }
-    consumer_settings: ClassVar[dict[str, Any]] = {
-        "client_rebalance": False,
-        "pop_invisible_time": 20,
-    }
 
 
 class GentlerWorld(PoppingWorld):

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.simulation.kept_timers import SMALL, arrivals, damage_timer_log, files, now_ms
 from tests.simulation.one_broker import HOST, OneBroker, full_after, with_one_broker
-from tests.simulation.test_timers import arrivals
-from tests.simulation.test_timers_kept import SMALL, damage_timer_log, files, now_ms
 from tests.unit.broker.popping import Popper
 
 from turbopump.message.properties import encode_properties

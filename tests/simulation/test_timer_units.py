@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.simulation.kept_timers import SMALL, files, send
 from tests.simulation.one_broker import OneBroker, with_one_broker
-from tests.simulation.test_timers_kept import SMALL, files, send
 
 from turbopump.protocol.requests.send import RecallMessage
 from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL

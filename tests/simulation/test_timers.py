@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 import pytest
 from tests.simulation.figures import Figures
+from tests.simulation.kept_timers import arrivals
 from tests.simulation.one_broker import EIGHTEEN_LEVELS, HOST, OneBroker, with_one_broker
 
 from turbopump.broker.interceptors import Destination
 from turbopump.config.delay_levels import parse_delay_levels
 from turbopump.errors import RemotingError
-from turbopump.message.codec import decode_entries
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import (
@@ -118,20 +118,6 @@ class Day:
         await self.world.up()
         # what was delivered after the last flush is lost with the power, and delivered again
         self.down.append((began - 12_000, self.now() + int(SETTLED_S * 1000)))
-
-
-async def arrivals(world: OneBroker) -> list[tuple[int, int]]:
-    """(number, store time in ms) of every message that consumers see."""
-    found: list[tuple[int, int]] = []
-    offset, store = 0, world.broker.store
-    while True:
-        result = store.get("T", 0, offset, 32)
-        found += [
-            (int(message.body), message.store_timestamp) for message in decode_entries(result.data)
-        ]
-        if result.next_offset <= offset:
-            return found
-        offset = result.next_offset
 
 
 def test_a_day_of_timers_and_delays_with_memory_drops_loses_none_and_is_never_early(

@@ -9,37 +9,19 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.simulation.kept_timers import SMALL, damage_timer_log, files, now_ms, send
 from tests.simulation.one_broker import HOST, OneBroker, full_after, with_one_broker
 
 from turbopump.message.codec import decode_entries
-from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import RecallMessage
 from turbopump.store.retention import Next
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 from turbopump.store.timers.timer_wheel import SLOT_SIZE
 from turbopump.testing.simulated_mount import SimulatedMount
-
-SMALL: dict[str, Any] = {
-    "mapped_file_size_timer_log": 52 * 100 + 16,
-    "flush_disk_type": "SYNC_FLUSH",
-    "scrub_bytes_per_second": 0,
-}
-
-
-def now_ms(world: OneBroker) -> int:
-    return world.simulation.clock(HOST).now_ms()
-
-
-async def send(world: OneBroker, body: bytes, ahead_s: float, **more: str) -> str | None:
-    """Send a message for so many seconds from now; its recall handle."""
-    deliver = now_ms(world) + round(ahead_s * 1000)
-    text = encode_properties({"UNIQ_KEY": body.hex(), "TIMER_DELIVER_MS": str(deliver), **more})
-    return (await world.client.send(body, properties=text)).recall_handle
 
 
 async def send_many(world: OneBroker, count: int, ahead_s: float) -> list[bytes]:
@@ -49,23 +31,9 @@ async def send_many(world: OneBroker, count: int, ahead_s: float) -> list[bytes]
     return bodies
 
 
-def files(world: OneBroker, change: Callable[[SimulatedMount], None]) -> None:
-    """Change files of the store while the broker is down."""
-    mount = world.simulation.disk(HOST).mount()
-    change(mount)
-    mount.close()
-    world.simulation.disk(HOST).kill()
-
-
 def remove_timer_log(mount: SimulatedMount) -> None:
     for name in mount.list_directory(Path("/store/timerlog")):
         mount.remove(Path("/store/timerlog") / name)
-
-
-def damage_timer_log(mount: SimulatedMount) -> None:
-    segment = mount.open_segment(Path("/store/timerlog") / ("0" * 20))
-    segment.buffer[52 * 10 : 52 * 20] = b"\x33" * 520
-    segment.close()
 
 
 def remove_wheel(mount: SimulatedMount) -> None:

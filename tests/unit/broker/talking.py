@@ -9,8 +9,9 @@ from typing import Any
 
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig
+from turbopump.message.batch import encode_batch
 from turbopump.message.codec import decode_entries
-from turbopump.message.message import ReceivedMessage
+from turbopump.message.message import Message, ReceivedMessage
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
@@ -22,7 +23,7 @@ from turbopump.protocol.requests.clients import (
     NotifyConsumerIdsChanged,
 )
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
-from turbopump.protocol.requests.send import SendMessageReply, SendMessageV2
+from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import Router
@@ -285,3 +286,31 @@ def two_free_ports() -> int:
                 continue
             return port
     raise AssertionError("no two free ports")
+
+
+HEADER = "UNIQ_KEY\x01BATCH\x02WAIT\x01true\x02"
+
+
+def batch_of(*bodies: bytes, tags: str = "ab") -> bytes:
+    return encode_batch(
+        [
+            Message(
+                "B",
+                body,
+                tags=tags[number % len(tags)],
+                properties={"UNIQ_KEY": f"ID-{body.decode()}"},
+                flag=number,
+            )
+            for number, body in enumerate(bodies)
+        ]
+    )
+
+
+async def send_inner(
+    talk: Talk, *bodies: bytes, properties: str = HEADER, **fields: Any
+) -> dict[str, str]:
+    request = SendBatchMessage(topic="B", queue_id=0, batch=True, properties=properties, **fields)
+    answer = await talk.client.ask(request, batch_of(*bodies))
+    assert answer.code == 0, answer
+    assert answer.ext is not None
+    return dict(answer.ext)

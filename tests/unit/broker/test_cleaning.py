@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.unit.broker.small_disk import ROOT, SEGMENT
 from tests.unit.broker.talking import Talk, in_virtual_time, pull
 
 from turbopump.protocol.codes import ResponseCode
@@ -20,11 +21,9 @@ from turbopump.testing.simulated_loop import SimulatedLoop
 from turbopump.testing.simulated_mount import SimulatedFile
 from turbopump.testing.simulation import SimulatedClock, Simulation
 
-SEGMENT = 64 * 1024
 EVERY_HOUR = ";".join(map(str, range(24)))
 SEND = SendMessageV2(topic="T", queue_id=0)
 KIB = b"x" * 1024
-ROOT = Path("/store")
 
 
 def on_disk(

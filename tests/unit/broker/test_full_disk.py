@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.unit.broker.small_disk import ROOT, SEGMENT
 from tests.unit.broker.talking import Client
-from tests.unit.broker.test_cleaning import ROOT, SEGMENT
 from tests.unit.broker.transacting import BROKER, GIVEN_UP, HALF, OP, World, in_a_world
 
 from turbopump.message.message import ReceivedMessage

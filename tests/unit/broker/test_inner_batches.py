@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.talking import Talk, converse, pull
+from tests.unit.broker.talking import HEADER, Talk, batch_of, converse, pull, send_inner
 
 from turbopump.client.consumer.pull import pulled_messages
 from turbopump.message.batch import decode_batch, encode_batch, unwrapped
@@ -22,36 +22,10 @@ from turbopump.protocol.requests.send import (
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 
 QUEUE = MessageQueue("B", "broker-a", 0)
-HEADER = "UNIQ_KEY\x01BATCH\x02WAIT\x01true\x02"
-
-
-def batch_of(*bodies: bytes, tags: str = "ab") -> bytes:
-    return encode_batch(
-        [
-            Message(
-                "B",
-                body,
-                tags=tags[number % len(tags)],
-                properties={"UNIQ_KEY": f"ID-{body.decode()}"},
-                flag=number,
-            )
-            for number, body in enumerate(bodies)
-        ]
-    )
 
 
 async def make_topic(talk: Talk) -> None:
     await talk.client.create("B", attributes="+queue.type=BatchCQ")
-
-
-async def send_inner(
-    talk: Talk, *bodies: bytes, properties: str = HEADER, **fields: Any
-) -> dict[str, str]:
-    request = SendBatchMessage(topic="B", queue_id=0, batch=True, properties=properties, **fields)
-    answer = await talk.client.ask(request, batch_of(*bodies))
-    assert answer.code == 0, answer
-    assert answer.ext is not None
-    return dict(answer.ext)
 
 
 async def pulled(talk: Talk, offset: int, **fields: Any) -> list[ReceivedMessage]:

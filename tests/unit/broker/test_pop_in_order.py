@@ -8,8 +8,7 @@ from tests.loops import in_loop
 from tests.simulation.one_broker import HOST as ONE_HOST
 from tests.simulation.one_broker import OneBroker, with_one_broker
 from tests.unit.broker.popping import Popper
-from tests.unit.broker.talking import Talk, in_virtual_time
-from tests.unit.broker.test_inner_batches import send_inner
+from tests.unit.broker.talking import Talk, in_virtual_time, send_inner
 
 from turbopump.broker.pop.reader import PopView
 from turbopump.message.handles import QueueKind, decode_numbers, message_key, queue_key

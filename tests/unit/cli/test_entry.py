@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
-from tests.unit.cli.conftest import command_environment
+from tests.unit.cli.commands import command_environment
 
 import turbopump
 from turbopump.cli import main

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from tests.unit.cli.conftest import DEADLINE_S, command_environment
+from tests.unit.cli.commands import DEADLINE_S, command_environment
 
 
 def in_shell(line: str, namesrv: str = "") -> subprocess.CompletedProcess[str]:

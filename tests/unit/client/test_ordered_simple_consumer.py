@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
-from tests.simulation.test_pop_clients import NAMESRV, TOPIC, World
+from tests.simulation.pop_clients import NAMESRV, TOPIC, World
 from tests.unit.client.scripted_cluster import until
 from tests.unit.client.simple_consumers import bodies, consumer_of, popping
 

@@ -1,15 +1,16 @@
 """Stores in memory whose queues got messages early, late and all the time; their files lost or
 damaged; and what is there afterwards."""
 
+import random
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import msgspec
-from tests.crash.in_memory import ROOT, Image, Opened, StillClock, config, make_disk
+from tests.crash.in_memory import HOST, ROOT, Image, Opened, StillClock, config, make_disk
 
-from turbopump.store.message_store import MessageStore
+from turbopump.store.message_store import MessageStore, NewMessage
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 from turbopump.store.recovery.queue_ends import KnownEnds
 from turbopump.store.retention import Next, RetentionRules
@@ -176,3 +177,50 @@ def check(image: Image, expected: State, *, next_too: bool = True) -> Opened:
 def encode(known: KnownEnds) -> bytes:
     data = msgspec.json.encode(known)
     return b'{"crc":%d,"ends":%s}' % (crc32(data), data)
+
+
+TOPICS = ("a", "b", "c", "packed", "boxed")
+PREPARED = 4
+
+
+def live(found: Opened, source: random.Random, *, deleting: bool = True) -> None:
+    for _ in range(source.randrange(5, 120)):
+        chance = source.random()
+        if chance < 0.8:
+            put(
+                found,
+                source.choice(TOPICS if source.random() < 0.6 else TOPICS[:1]),
+                source.randrange(400),
+            )
+        elif chance < 0.84:
+            message = NewMessage(b"prepared", b"", 0)
+            found.store.put(
+                "a",
+                0,
+                message,
+                sys_flag=PREPARED,
+                born_timestamp=1,
+                born_host=HOST,
+                store_host=HOST,
+            )
+        elif chance < 0.92:
+            found.flush()
+        elif chance < 0.95 and found.loop._due:
+            found.loop._due.pop(0).run()
+        elif chance < 0.965 and deleting:
+            found.store.delete_queues(source.choice(TOPICS), lambda _count: None)
+            found.loop.run()
+        elif chance < 0.985:
+            clean(found)
+        else:
+            found.clock.ms += 5000
+
+
+def stopped(filled: Opened, ending: str) -> Image:
+    if ending == "kill":
+        return filled.image()
+    before = open_store(filled.image(), at_ms=1_000_000)
+    before.store.close()
+    image = before.image()
+    before.disk.kill()
+    return image

@@ -2,71 +2,23 @@
 over and told of, the rest comes."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.unit.store.checked_entries import COUNT, Bad, Reopened, offsets
 from tests.unit.store.directory import HOST, Directory, bodies, put
 
-from turbopump.message.codec import CRC_SUFFIX_SIZE, decode_entries
+from turbopump.message.codec import CRC_SUFFIX_SIZE
 from turbopump.message.java import tags_code
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import MappedSegment
-from turbopump.store.message_store import Placed
-from turbopump.store.queues.checked_entries import GetResult, GetStatus, ReadLimits
+from turbopump.store.queues.checked_entries import GetStatus, ReadLimits
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 from turbopump.store.queues.queue_reader import read_queue
-
-COUNT = 20
-
-
-class Reopened:
-    """A store of some messages, in two queues, stopped cleanly and opened again: all of it is
-    cold."""
-
-    def __init__(self, root: Path, **config: Any) -> None:
-        self.directory = Directory(
-            root,
-            **{"segment_size": 1 << 20, "queue_file_size": 20 * 500, "with_crc": True, **config},
-        )
-        store = self.directory.open()
-        self.placed: list[Placed] = []
-        for number in range(COUNT):
-            self.placed.append(put(store, b"%02d" % number * 30, tag="ab"[number % 2]))
-            put(store, b"other", queue_id=1)
-        store.close()
-        self.store = self.directory.open()
-
-    def change(self, offset: int, data: bytes) -> None:
-        """In the file, as a disk does."""
-        for file in self.store.log.files:
-            if file.start <= offset < file.end:
-                with open(file.segment.path, "r+b") as raw:
-                    raw.seek(offset - file.start)
-                    raw.write(data)
-
-    def flip(self, offset: int) -> None:
-        data = self.store.log.read(offset, 1)
-        assert data is not None
-        self.change(offset, bytes([data[0] ^ 8]))
-
-    def unit(self, index: int, data: bytes, at: int = 0) -> None:
-        queue = self.store.queue("T", 0)
-        assert queue is not None
-        piece = queue.piece(index, 1)
-        assert piece is not None
-        piece.segment.buffer[piece.at + at : piece.at + at + len(data)] = data
-
-    def get(self, offset: int = 0, count: int = 32, **more: Any) -> GetResult:
-        return self.store.get("T", 0, offset, count, **more)
 
 
 @pytest.fixture
 def reopened(tmp_path: Path) -> Reopened:
     return Reopened(tmp_path)
-
-
-def offsets(result: GetResult) -> list[int]:
-    return [message.queue_offset for message in decode_entries(result.data)]
 
 
 def without(*missing: int) -> list[int]:
@@ -369,23 +321,6 @@ def test_what_was_written_long_ago_is_cold_as_well(tmp_path: Path) -> None:
         "the units, and neighbours in one piece"
     )
     store.close()
-
-
-class Bad:
-    """Bytes of the log that the device cannot read."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *ranges: tuple[int, int]) -> None:
-        self.ranges = ranges
-        plain = MappedSegment.read_cold
-
-        def read(segment: MappedSegment, at: int, size: int) -> bytes:
-            if segment.path.parent.name == "commitlog" and any(
-                at < end and start < at + size for start, end in self.ranges
-            ):
-                raise OSError(5, "Input/output error")
-            return plain(segment, at, size)
-
-        monkeypatch.setattr(MappedSegment, "read_cold", read)
 
 
 def test_a_bad_sector_costs_its_own_message_alone_and_only_when_others_can_be_read(

@@ -3,8 +3,7 @@ message is there all the same."""
 
 import pytest
 from tests.crash.in_memory import Image, Opened
-from tests.unit.store.ended_queues import PER_FILE, files_of, fill, open_store, state
-from tests.unit.store.test_zeros_at_the_front import stopped
+from tests.unit.store.ended_queues import PER_FILE, files_of, fill, open_store, state, stopped
 
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
 from turbopump.store.repair.scrub import Scrub

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.store.directory import Directory
-from tests.unit.store.test_index import ALWAYS, ENTRIES, SLOTS, answers, fill, indexed, put
+from tests.unit.store.indexed import ALWAYS, ENTRIES, SLOTS, answers, fill, indexed, put
 
 from turbopump.store.disk import MappedSegment, SystemDisk
 from turbopump.store.index.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE

@@ -8,9 +8,17 @@ from pathlib import Path
 
 import pytest
 from tests.crash.in_memory import ROOT, START_MS, Image
-from tests.unit.store.ended_queues import BACKUP, RECORD, files_of, open_store, state, without
+from tests.unit.store.ended_queues import (
+    BACKUP,
+    RECORD,
+    TOPICS,
+    files_of,
+    live,
+    open_store,
+    state,
+    without,
+)
 from tests.unit.store.inspected import verified
-from tests.unit.store.test_queue_ends_by_chance import TOPICS, live
 
 
 def written(image: Image, root: Path, topics: set[str]) -> Path:

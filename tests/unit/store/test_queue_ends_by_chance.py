@@ -5,56 +5,17 @@ queue is lost then, every queue comes back as it was."""
 import random
 
 import pytest
-from tests.crash.in_memory import HOST, ROOT, START_MS, Opened
+from tests.crash.in_memory import ROOT, START_MS
 from tests.unit.store.ended_queues import (
     BACKUP,
     RECORD,
     State,
-    clean,
     files_of,
+    live,
     open_store,
-    put,
     state,
     without,
 )
-
-from turbopump.store.message_store import NewMessage
-
-TOPICS = ("a", "b", "c", "packed", "boxed")
-PREPARED = 4
-
-
-def live(found: Opened, source: random.Random, *, deleting: bool = True) -> None:
-    for _ in range(source.randrange(5, 120)):
-        chance = source.random()
-        if chance < 0.8:
-            put(
-                found,
-                source.choice(TOPICS if source.random() < 0.6 else TOPICS[:1]),
-                source.randrange(400),
-            )
-        elif chance < 0.84:
-            message = NewMessage(b"prepared", b"", 0)
-            found.store.put(
-                "a",
-                0,
-                message,
-                sys_flag=PREPARED,
-                born_timestamp=1,
-                born_host=HOST,
-                store_host=HOST,
-            )
-        elif chance < 0.92:
-            found.flush()
-        elif chance < 0.95 and found.loop._due:
-            found.loop._due.pop(0).run()
-        elif chance < 0.965 and deleting:
-            found.store.delete_queues(source.choice(TOPICS), lambda _count: None)
-            found.loop.run()
-        elif chance < 0.985:
-            clean(found)
-        else:
-            found.clock.ms += 5000
 
 
 def comparable(one: State, other: State) -> dict[str, object]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from tests.unit.store.directory import Directory, put
-from tests.unit.store.test_index import ALWAYS
-from tests.unit.store.test_index import put as put_keyed
+from tests.unit.store.indexed import ALWAYS
+from tests.unit.store.indexed import put as put_keyed
 
 from turbopump.store.disk import Found, MappedSegment, Piece, SystemDisk
 from turbopump.store.message_store import MessageStore

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.store.directory import Directory, bodies, put
-from tests.unit.store.test_retention import (
+from tests.unit.store.retained import (
     ALWAYS,
     BODIES,
     INDEXED,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.unit.store.directory import HOST, Directory, bodies, put
-from tests.unit.store.test_retention import ALWAYS, clean, flush
+from tests.unit.store.retained import ALWAYS, clean, flush
 
 from turbopump.errors import StoreClosedError, StoreDamagedError, StoreError
 from turbopump.store.disk import SystemDisk

@@ -11,6 +11,7 @@ from tests.unit.store.ended_queues import (
     open_store,
     put,
     state,
+    stopped,
     with_zeros,
 )
 
@@ -26,16 +27,6 @@ def filled() -> Opened:
 
 def zeroed(image: Image, topic: str, *, units: int = PER_FILE) -> Image:
     return with_zeros(image, files_of(image, topic)[0], 0, units * UNIT_SIZE)
-
-
-def stopped(filled: Opened, ending: str) -> Image:
-    if ending == "kill":
-        return filled.image()
-    before = open_store(filled.image(), at_ms=1_000_000)
-    before.store.close()
-    image = before.image()
-    before.disk.kill()
-    return image
 
 
 @pytest.mark.parametrize("ending", ["kill", "clean stop"])
