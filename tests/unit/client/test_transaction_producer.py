@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
