@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections import deque
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
+from turbopump.broker.background import RetryingTask, wait_for
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.interceptors import Destination, Interceptor
-from turbopump.broker.reading import ask, read_queue
+from turbopump.broker.pop.offsets import GroupQueue
+from turbopump.broker.reading import read_pieces, read_queue
 from turbopump.clock import Clock
 from turbopump.errors import MessageError, StoredMessageError, StoreError
 from turbopump.message.codec import decode_entries
@@ -38,24 +39,23 @@ from turbopump.protocol.requests.offsets import DelayOffsetTable
 from turbopump.protocol.requests.send import SendRequest
 from turbopump.protocol.requests.topics import DataVersion
 from turbopump.remoting.router import Response
-from turbopump.store.disk import Found
 from turbopump.store.json_table import JsonTable
-from turbopump.store.log.cold_reads import Steps
+from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult
-from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue
-
-T = TypeVar("T")
+from turbopump.store.queues.consume_queue import (
+    NO_MESSAGE_SIZE,
+    UNIT_SIZE,
+    ConsumeQueue,
+    unpack_unit,
+)
 
 SLICE: Final = 32
 """Messages that are delivered in one turn at most: about 1 ms."""
-REFUSED_PAUSE_S: Final = 1.0
-"""After how long a delivery that the store refused, or a read that failed, is tried again."""
 SLEEP_MAX_S: Final = 60.0
 """A task looks at the wall clock so often at least: it may be set, and stands for no time while a
 machine is suspended."""
 _HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-_UNIT: Final = struct.Struct(">qiq")
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,6 @@ class Delays:
         self._clock = clock
         self._version = DataVersion()
         self._saved: dict[int, int] = {}
-        self._tasks: list[asyncio.Task[None]] = []
         turn = asyncio.Lock()
         numbers = set(range(1, levels.highest + 1))
         # of a table that was longer
@@ -125,17 +124,12 @@ class Delays:
     def start(self) -> None:
         """Deliver from now on."""
         self._store.retention.needed_from.append(self.pending_from)
-        self._tasks = [
-            asyncio.create_task(level.run(), name=f"delay level {level.number}")
-            for level in self.levels
-        ]
+        for level in self.levels:
+            level.task.start()
 
     async def stop(self) -> None:
         """Deliver no more. May be called twice."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(level.task.stop() for level in self.levels))
 
     @property
     def pending(self) -> int:
@@ -193,7 +187,7 @@ class Delays:
 
 class DelayLevel:
     """One level, and the queue in which its messages wait. ``position`` is the queue offset of the
-    next one to deliver."""
+    next one to deliver. Of all levels one delivers at a time, the holder of ``turn``."""
 
     def __init__(
         self,
@@ -209,6 +203,13 @@ class DelayLevel:
         self.position = 0
         self.unflushed: deque[tuple[int, int]] = deque()
         """(end of the log, position) of slices whose messages may not be on the disk yet."""
+        self.task = RetryingTask(
+            f"delay level {number}",
+            self._step,
+            log,
+            failing=f"delayed messages wait, trying again level={number}",
+            again=f"delayed messages are delivered again level={number}",
+        )
         self._safe = 0
         self._delay_ms = delay_ms
         self._store = store
@@ -216,7 +217,6 @@ class DelayLevel:
         self._clock = clock
         self._turn = turn
         self._odd_end = self._odd_due = 0
-        self._refused = False
 
     def begin_at(self, position: int) -> None:
         self.position = self._safe = position
@@ -234,58 +234,39 @@ class DelayLevel:
         unit = self.queue.unit(self.safe_position())
         return unit[0] if unit is not None else None
 
-    async def run(self) -> None:
-        """Deliver what comes due, for ever."""
-        while True:
-            try:
-                if self.position >= self.queue.end.value:
-                    await self._grown()
-                    continue
-                wait_ms = await self._deliver_due()
-            except Exception as error:  # most likely the disk is full: nothing is skipped
-                self._say_refused(error)
-                wait_ms = int(REFUSED_PAUSE_S * 1000)
-            if wait_ms > 0:
-                await asyncio.sleep(min(wait_ms / 1000, SLEEP_MAX_S))
-
-    async def _grown(self) -> None:
-        grown: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def wake() -> None:
-            if not grown.done():
-                grown.set_result(None)
-
-        waiter = self.queue.end.when(self.position + 1, wake)
-        try:
-            await grown
-        finally:
-            waiter.cancel()
+    async def _step(self) -> None:
+        if self.position >= self.queue.end.value:
+            await wait_for((self.queue.end, self.position + 1))
+            return
+        wait_ms = await self._deliver_due()
+        if wait_ms > 0:
+            await asyncio.sleep(min(wait_ms / 1000, SLEEP_MAX_S))
 
     async def _deliver_due(self) -> int:
-        """Deliver a slice of what is due, or tell in how many ms the first message will be."""
+        """Deliver a slice of what is due (0), or tell in how many ms the first message will be."""
         queue = self.queue
         begin = self.position = max(self.position, queue.min_index)
-        count = min(SLICE, queue.end.value - begin)
-        units = await ask(self._store.cold_reads, _units(queue, begin, count))
-        if isinstance(units, OSError):
-            raise units
+        units = await read_units(
+            self._store.cold_reads, queue, begin, min(SLICE, queue.end.value - begin)
+        )
         now, due_count = self._clock.now_ms(), 0
-        for number, (_, size, due_ms) in enumerate(_UNIT.iter_unpack(units)):
-            wait_ms = self._due_ms(begin + number, due_ms, now) - now
+        for at in range(0, len(units), UNIT_SIZE):
+            _, size, due_ms = unpack_unit(units, at)
+            wait_ms = self._due_ms(begin + due_count, due_ms, now) - now
             if wait_ms > 0 and size != NO_MESSAGE_SIZE:
-                if not number:
+                if not due_count:
                     return wait_ms
                 break
             due_count += 1
-        found = await read_queue(self._store, SCHEDULE_TOPIC, queue.queue_id, begin, due_count)
+        found = await read_queue(
+            self._store, GroupQueue("", SCHEDULE_TOPIC, queue.queue_id), begin, due_count
+        )
         async with self._turn:
             await self._deliver(found)
             await asyncio.sleep(0)  # the others' turn
         if self.position == begin:
-            raise StoreError(
-                f"queue offset {begin} of {SCHEDULE_TOPIC} queue {queue.queue_id} cannot be "
-                f"read: {found.status.name}"
-            )
+            where = f"queue offset {begin} of {SCHEDULE_TOPIC} queue {queue.queue_id}"
+            raise StoreError(f"{where} cannot be read: {found.status.name}")
         return 0
 
     def _due_ms(self, index: int, due_ms: int, now: int) -> int:
@@ -323,25 +304,17 @@ class DelayLevel:
 
     async def _forward(self, message: ReceivedMessage) -> int | None:
         """Where the log ends behind the copy; None if there can be none."""
-        topic, queue_id = (
-            message.properties.get(REAL_TOPIC, ""),
-            message.properties.get(REAL_QUEUE_ID, ""),
-        )
-        if (
-            not topic
-            or topic in (_HALF_TOPIC, SCHEDULE_TOPIC)
-            or not (queue_id.isascii() and queue_id.isdigit())
-        ):
-            fault = f"{REAL_TOPIC}={topic!r} {REAL_QUEUE_ID}={queue_id!r} is no place to deliver to"
-        else:
+        topic = message.properties.get(REAL_TOPIC, "")
+        queue_id = message.properties.get(REAL_QUEUE_ID, "")
+        fault = f"{REAL_TOPIC}={topic!r} {REAL_QUEUE_ID}={queue_id!r} is no place to deliver to"
+        legal = topic and topic not in (_HALF_TOPIC, SCHEDULE_TOPIC)
+        if legal and queue_id.isascii() and queue_id.isdigit():
             try:
                 placed = await self._forwarding.forward(message, topic, int(queue_id))
             except MessageError as error:
                 fault = str(error)
             else:
-                if self._refused:
-                    self._refused = False
-                    log.info("delayed messages are delivered again level=%d", self.number)
+                self.task.works()
                 return placed.log_end
         self._pass_over(message.queue_offset, fault)
         return None
@@ -349,38 +322,23 @@ class DelayLevel:
     def _pass_over(self, queue_offset: int, cause: str) -> None:
         log.error(
             "delayed message not delivered level=%d queue_offset=%d cause=%s",
-            self.number,
-            queue_offset,
-            cause,
+            *(self.number, queue_offset, cause),
         )
 
-    def _say_refused(self, error: Exception) -> None:
-        if not self._refused:
-            self._refused = True
-            unexpected = not isinstance(error, StoreError | OSError)
-            log.warning(
-                "delayed messages wait, trying again level=%d cause=%s",
-                self.number,
-                error,
-                exc_info=unexpected,
-            )
 
-
-def _units(queue: ConsumeQueue, index: int, count: int) -> Steps[Found]:
-    """Raw units; out of the map only if this process wrote them."""
-    if index >= queue.opened_at:
-        return queue.units(index, count)
+async def read_units(reads: ColdReads, queue: ConsumeQueue, index: int, count: int) -> bytes:
+    """Raw units of a queue, at most ``count`` from ``index`` on. Raises OSError, StoreError."""
     piece = queue.piece(index, count)
     if piece is None:
-        return b""
-    (found,) = yield [piece]
-    return found
+        raise StoreError(f"queue offset {index} of {queue.topic} cannot be found")
+    (units,) = await read_pieces(reads, [piece])
+    if isinstance(units, OSError):
+        raise units
+    return units
 
 
-# --- Where a message with a delay level goes: into the schedule topic, with its real place in its
-# properties.
-#
-# Source: apache/rocketmq ``HookUtils.transformDelayLevelMessage``.
+# --- Where a message with a delay level goes: into the schedule topic. Its properties say where it
+# was sent to. Source: apache/rocketmq ``HookUtils.transformDelayLevelMessage``.
 
 _TIMERS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 

@@ -1,0 +1,90 @@
+"""Tasks of a broker that run until it stops: how they wait, fail and end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from turbopump.errors import StoreError
+from turbopump.store.watermark import Watermark
+
+RETRY_PAUSE_S: Final = 1.0
+"""After how long a step that failed is tried again."""
+
+
+async def wait_for(*wanted: tuple[Watermark, int], seconds: float | None = None) -> None:
+    """Return when one of the watermarks has reached its threshold or has failed, and after
+    ``seconds`` at the latest."""
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    waiters = [watermark.when(threshold, wake) for watermark, threshold in wanted]
+    timer = None if seconds is None else loop.call_later(seconds, wake)
+    if any(watermark.value >= threshold for watermark, threshold in wanted):
+        wake()
+    try:
+        await woken
+    finally:
+        for waiter in waiters:
+            waiter.cancel()
+        if timer is not None:
+            timer.cancel()
+
+
+async def stop_task(task: asyncio.Task[None] | None) -> None:
+    """Cancel the task, if there is one, and wait until it has ended."""
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class RetryingTask:
+    """Calls ``step`` for ever. A step that fails (most likely the disk is full) is tried again
+    after a pause. The log gets ``failing`` at the first failure of a series, and ``again`` when the
+    owner calls ``works``."""
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], Awaitable[None]],
+        log: logging.Logger,
+        *,
+        failing: str,
+        again: str,
+    ) -> None:
+        self._name = name
+        self._step = step
+        self._log = log
+        self._texts = (failing, again)
+        self._fails = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=self._name)
+
+    async def stop(self) -> None:
+        """Cancel the step under way. May be called twice."""
+        task, self._task = self._task, None
+        await stop_task(task)
+
+    def works(self) -> None:
+        if self._fails:
+            self._fails = False
+            self._log.info(self._texts[1])
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._step()
+            except Exception as error:
+                if not self._fails:
+                    self._fails = True
+                    unexpected = not isinstance(error, StoreError | OSError)
+                    self._log.warning("%s cause=%s", self._texts[0], error, exc_info=unexpected)
+                await asyncio.sleep(RETRY_PAUSE_S)
