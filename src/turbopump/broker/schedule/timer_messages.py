@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -47,6 +47,16 @@ NEVER_WAITED: Final = (1 << 63) - 1
 """TIMER_ENQUEUE_MS of a message that was due when it was first seen."""
 
 
+class Slot(NamedTuple):
+    """Where a message belongs: the slot ``due`` (ms), or for a recall, which is in every slot in
+    which its message may be, those up to ``until``; and what its unit says of it."""
+
+    due: int
+    until: int
+    topic_hash: int
+    recalls: bool
+
+
 @dataclass(frozen=True, slots=True)
 class TimerMessage:
     """A message of ``rmq_sys_wheel_timer``, as far as timers go. ``out`` is the slot (ms) that it
@@ -69,8 +79,12 @@ class TimerMessage:
         return delete_key(self.topic, self.unique_id), self.unique_id
 
     @property
-    def topic_hash(self) -> int:
-        return _topic_hash(self.topic)
+    def recalls(self) -> bool:
+        return self.recalled is not None
+
+    @property
+    def slot(self) -> Slot:
+        return Slot(self.due, self.until, _topic_hash(self.topic), self.recalls)
 
 
 _topic_hash = lru_cache(maxsize=1024)(java_hash)
@@ -142,10 +156,8 @@ def copied(message: ReceivedMessage, written: int, now: int, *, rolls: bool) -> 
 
 
 # --- The rule for messages that ask for a time (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS):
-# they wait in ``rmq_sys_wheel_timer``.
-#
-# Source: apache/rocketmq ``HookUtils.handleScheduleMessage``,
-# ``SendMessageProcessor.attachRecallHandle``.
+# they wait in ``rmq_sys_wheel_timer``. Source: apache/rocketmq
+# ``HookUtils.handleScheduleMessage``, ``SendMessageProcessor.attachRecallHandle``.
 
 _ASKING: Final = ((TIMER_DELAY_SEC, 1000), (TIMER_DELAY_MS, 1))
 _LONG_MAX: Final = (1 << 63) - 1

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
+from turbopump.broker.background import wait_for
 from turbopump.broker.reading import ask
 from turbopump.clock import Clock
 from turbopump.errors import StoreError
@@ -20,7 +22,6 @@ from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.timers.pending_timers import PendingTimers
 from turbopump.store.timers.timer_log import TimerCheckpoint
-from turbopump.store.watermark import Waiter
 
 OLDEST_EVERY_S: Final = 5.0
 """The oldest message that waits is looked for so often at most, and only when somebody wants to
@@ -47,11 +48,10 @@ class TimerSaving:
         self._disk = disk
         self._clock = clock
         self._interval = flush_interval
-        self._timer: asyncio.TimerHandle | None = None
-        self._waiter: Waiter | None = None
-        self._under_way = self._changed = self._failed = self._stopped = False
-        self._written_out = asyncio.Event()
-        self._written_out.set()
+        self._task: asyncio.Task[None] | None = None
+        self._changed = self._failed = self._stopped = False
+        self._writing = asyncio.Lock()
+        """Held while a checkpoint is on its way to the disk."""
         self._exists = pending.saved.timestamp > 0
         self._oldest = 0
         self._looking: asyncio.Task[None] | None = None
@@ -60,36 +60,23 @@ class TimerSaving:
     async def begin(self) -> None:
         """To be called before a message is taken in: without a checkpoint nobody would know, after
         a crash, what was delivered. Raises OSError."""
-        if self._exists:
-            return
-        checkpoint = self._pending.checkpoint(self._clock.now_ms())
-        written: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
-
-        def done(error: OSError | None) -> None:
-            if not written.done():
-                written.set_result(error)
-
-        self._disk.start(lambda: self._pending.write_checkpoint(checkpoint), done)
-        error = await written
-        if error is not None:
-            raise error
-        self._pending.saved = checkpoint
-        self._exists = True
+        if not self._exists:
+            error = await self._write(self._pending.checkpoint(self._clock.now_ms()))
+            if error is not None:
+                raise error
+            self._exists = True
 
     def touch(self) -> None:
         """Something has changed: it is saved within the interval."""
         self._changed = True
-        if self._timer is None and not self._under_way and not self._stopped:
-            self._timer = asyncio.get_running_loop().call_later(self._interval, self._begin)
+        if self._task is None and not self._stopped and not self._failed:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="timer saving")
 
     def stop(self) -> None:
         self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._waiter is not None:
-            self._waiter.cancel()
-        if self._looking is not None:
-            self._looking.cancel()
+        for task in (self._task, self._looking):
+            if task is not None:
+                task.cancel()
 
     def save_now(self) -> None:
         """Save in this thread. Raises OSError."""
@@ -107,7 +94,8 @@ class TimerSaving:
 
     async def settled(self) -> None:
         """Wait until no checkpoint is on its way to the disk."""
-        await self._written_out.wait()
+        async with self._writing:
+            pass
 
     def save_redo(self) -> None:
         """Note, in this thread, that everything is made anew; should the note fail, the next start
@@ -132,28 +120,18 @@ class TimerSaving:
         else:
             pending.saved = checkpoint
 
-    # --- what the commit log must keep
-    # ---------------------------------------------------------------------------------------
-
     def needed_from(self) -> int | None:
         """The offset of the log from which on messages wait here, or a smaller one while that is
         being looked up; None: none waits."""
-        pending, queue = self._pending, self._queue
-        unit = queue.unit(min(pending.queue_offset, pending.saved.queue_offset))
-        still = (
-            pending.next_time() is None
-            and not pending.rebuilding
-            and not self._changed
-            and not self._under_way
-        )
-        if still and unit is None:
+        pending = self._pending
+        unit = self._queue.unit(min(pending.queue_offset, pending.saved.queue_offset))
+        waiting = pending.next_time() is not None or pending.rebuilding
+        saved = self._task is None and not self._changed and not self._failed
+        if unit is None and saved and not waiting:
             return None
         loop = asyncio.get_running_loop()
-        if (
-            self._looking is None
-            and not self._stopped
-            and loop.time() >= self._looked_at + OLDEST_EVERY_S
-        ):
+        due = loop.time() >= self._looked_at + OLDEST_EVERY_S
+        if self._looking is None and due and not self._stopped:
             self._looking = loop.create_task(self._look(), name="oldest timer")
         return min(self._oldest, unit[0]) if unit is not None else self._oldest
 
@@ -168,70 +146,70 @@ class TimerSaving:
             self._looked_at = asyncio.get_running_loop().time()
             self._looking = None
 
-    # --- the steps
-    # ----------------------------------------------------------------------------------------------
+    async def _run(self) -> None:
+        """Save again and again, until nothing changes any more."""
+        while self._changed and not self._failed:
+            await asyncio.sleep(self._interval)
+            if self._pending.rebuilding or not self._exists:
+                break
+            await self._save()
+        self._task = None
 
-    def _begin(self) -> None:
-        self._timer = None
-        if self._failed or self._stopped or self._pending.rebuilding or not self._exists:
+    async def _save(self) -> None:
+        pending, flushed = self._pending, self._store.flushed
+        self._changed = False
+        pending.log.prepare()
+        checkpoint, log_end = pending.checkpoint(self._clock.now_ms()), self._store.log.end
+        if flushed.error is None and flushed.value < log_end:
+            await wait_for((flushed, log_end))
+        if flushed.error is not None:
+            self._failed = True
             return
-        self._under_way, self._changed = True, False
-        self._pending.log.prepare()
-        checkpoint, log_end = self._pending.checkpoint(self._clock.now_ms()), self._store.log.end
-        flushed = self._store.durable
-
-        def logged() -> None:
-            self._waiter = None
-            if self._stopped or flushed.error is not None:
-                return
-            self._disk.start_sync(
-                self._pending.dirty_segments(), lambda error: self._synced(error, checkpoint)
-            )
-
-        if flushed.value >= log_end or flushed.error is not None:
-            logged()
-        else:
-            self._waiter = flushed.when(log_end, logged)
-
-    def _synced(self, error: OSError | None, checkpoint: TimerCheckpoint) -> None:
+        segments = pending.dirty_segments()
+        error = await self._done(lambda done: self._disk.start_sync(segments, done))
         # the pages may be gone from memory: what is written from now on proves nothing
         if error is not None:
             self._failed = True
-            self._pending.report(
+            pending.report(
                 f"fdatasync of the timer log failed ({error.strerror or error}); after the next "
                 "start messages may be delivered again"
             )
             return
-        if self._stopped or self._pending.rebuilding:
-            self._under_way = False
+        if pending.rebuilding:
             return
-        self._written_out.clear()
-        self._disk.start(
-            lambda: self._pending.write_checkpoint(checkpoint),
-            lambda error: self._written(error, checkpoint),
-        )
-
-    def _written(self, error: OSError | None, checkpoint: TimerCheckpoint) -> None:
-        self._written_out.set()
-        self._under_way = False
+        error = await self._write(checkpoint)
         if error is not None:
-            self._pending.report(
+            self._changed = True
+            pending.report(
                 f"the checkpoint of the timers could not be saved ({error.strerror or error}); "
                 "it is tried again"
             )
-            self._changed = True
-        else:
-            self._pending.saved = checkpoint
         self._trim()
-        if self._changed:
-            self.touch()
+
+    async def _write(self, checkpoint: TimerCheckpoint) -> OSError | None:
+        async with self._writing:
+            error = await self._done(
+                lambda done: self._disk.start(
+                    lambda: self._pending.write_checkpoint(checkpoint), done
+                )
+            )
+            if error is None:
+                self._pending.saved = checkpoint
+        return error
+
+    async def _done(
+        self, start: Callable[[Callable[[OSError | None], None]], None]
+    ) -> OSError | None:
+        outcome: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+        start(lambda error: None if outcome.done() else outcome.set_result(error))
+        return await outcome
 
     def _trim(self) -> None:
         timer_log = self._pending.log
         files = timer_log.files_before(self._pending.saved.log_begin) or timer_log.drop_before(
             self._store.log.start
         )
-        if not files or self._stopped:
+        if not files:
             return
 
         def removed(gone: int, error: OSError | None) -> None:

@@ -17,8 +17,10 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
+from turbopump.broker.background import RetryingTask, wait_for
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.reading import ask, read_pieces
+from turbopump.broker.reading import ask
+from turbopump.broker.schedule.delays import read_units
 from turbopump.broker.schedule.timer_messages import (
     NEVER_WAITED,
     Recalls,
@@ -27,16 +29,7 @@ from turbopump.broker.schedule.timer_messages import (
     is_recalled,
     slot_ms,
 )
-from turbopump.broker.schedule.timer_repair import (
-    SLICE,
-    Ahead,
-    NewSlots,
-    Redo,
-    TimerCheck,
-    TimerReading,
-    first_slice,
-    slice_of,
-)
+from turbopump.broker.schedule.timer_repair import SLICE, TimerRepair, first_slice
 from turbopump.broker.schedule.timer_saving import TimerSaving
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
@@ -44,15 +37,13 @@ from turbopump.errors import MessageError, StoreDamagedError, StoreError
 from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, unpack_unit
 from turbopump.store.timers.pending_timers import TIMER_TOPIC, Due, PendingTimers, TimerConfig
 from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL
 from turbopump.store.timers.timer_recovery import open_timers
 
 GATHER_S: Final = 0.02
 """So long new messages of the queue are gathered, so that a turn of the task is worth its while."""
-REFUSED_PAUSE_S: Final = 1.0
-"""After how long a delivery that the store refused, or a read that failed, is tried again."""
 AHEAD_S: Final = 0.1
 """So long before its time a slot is read: then its messages wait for no disk when it comes."""
 SLEEP_MAX_S: Final = 60.0
@@ -83,6 +74,17 @@ class TimerNumbers:
         return self.taken_in, self.delivered + self.rolled
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A slot that was read before its time, and its first messages; good as long as ``newest``
+    is."""
+
+    time: int
+    newest: int
+    due: Due
+    found: dict[int, TimerMessage | str]
+
+
 class Timers:
     """The timers of a broker. ``start``, then ``stop``, then ``save_now``."""
 
@@ -102,11 +104,14 @@ class Timers:
         self._clock = clock
         self._queue = store.queues.find_or_make(TIMER_TOPIC, 0)
         self._saving = TimerSaving(pending, store, self._queue, disk, clock, flush_interval)
-        self._redo = Redo(pending)
-        self._doubts = TimerCheck(self._queue, pending.config.precision_ms)
-        self._log = TimerReading(store, pending.config.precision_ms)
-        self._new_slots = NewSlots(pending, self._doubts, self._log.read, self._pass_over)
-        self._task: asyncio.Task[None] | None = None
+        self._repair = TimerRepair(pending, store, self._queue, self._pass_over)
+        self._task = RetryingTask(
+            "timers",
+            self._step,
+            log,
+            failing="timer messages wait, trying again",
+            again="timer messages are delivered again",
+        )
         self._found_end = self._queue.max_index
         """One past the last message that the queue had at the start."""
         over = pending.read_time + pending.config.precision_ms <= clock.now_ms()
@@ -115,22 +120,18 @@ class Timers:
         self._begun = -1
         """The newest slot whose delivery has begun."""
         self._ahead: Ahead | None = None
-        self._refused = False
 
     def start(self) -> None:
         """Deliver from now on."""
-        if self._redo.active:
+        if self._repair.active:
             self._saving.save_redo()
         self._store.retention.needed_from.append(self._saving.needed_from)
-        self._task = asyncio.create_task(self._run(), name="timers")
+        self._task.start()
 
     async def stop(self) -> None:
         """Deliver no more. May be called twice."""
-        task, self._task = self._task, None
         self._saving.stop()
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._task.stop()
 
     def save_now(self) -> None:
         """Write down how far things are, for a clean stop. Raises OSError."""
@@ -180,57 +181,45 @@ class Timers:
             slot_ms(deliver_ms, pending.config.precision_ms), self._overdue_in
         )
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                if await self._new_slots.run(self._clock.now_ms()):
-                    self._saving.touch()
-                await self._take_in()
-                wait = await self._deliver_due()
-                if self._refused and wait:
-                    self._refused = False
-                    log.info("timer messages are delivered again")
-            except StoreDamagedError as error:
-                await self._saving.settled()
-                self._begin_anew(error)
-                continue
-            except Exception as error:  # most likely the disk is full: nothing is skipped
-                self._say_refused(error)
-                wait = REFUSED_PAUSE_S
-                await asyncio.sleep(wait)
-                continue
-            if wait:
-                await self._sleep(wait)
+    async def _step(self) -> None:
+        """Take in what has come, deliver what is due, then sleep."""
+        try:
+            if await self._repair.give_new_slots(self._clock.now_ms()):
+                self._saving.touch()
+            await self._take_in()
+            wait = await self._deliver_due()
+        except StoreDamagedError as error:
+            await self._saving.settled()
+            self._ahead = None
+            self._repair.begin_anew(str(error))
+            self._saving.save_redo()
+            return
+        if wait:
+            self._task.works()
+            await self._sleep(wait)
 
     # --- in
-    # ----------------------------------------------------------------------------------------------
 
     async def _take_in(self) -> None:
         """Put every message that the queue shows into its slot."""
-        pending, queue = self.pending, self._queue
+        pending, queue, reads = self.pending, self._queue, self._store.cold_reads
         while pending.queue_offset < queue.end.value:
             await self._saving.begin()
             if pending.queue_offset < queue.min_index:
                 log.error(
                     "timer messages are lost, deleted with the log first=%d end=%d",
-                    pending.queue_offset,
-                    queue.min_index,
+                    *(pending.queue_offset, queue.min_index),
                 )
                 pending.queue_offset = queue.min_index
             first = pending.queue_offset
-            piece = queue.piece(first, min(SLICE, queue.end.value - first))
-            if piece is None:
-                raise StoreError(f"queue offset {first} of {TIMER_TOPIC} cannot be found")
-            (units,) = await read_pieces(self._store.cold_reads, [piece])
-            if isinstance(units, OSError):
-                raise units
-            ends = range(0, len(units), UNIT_SIZE)
-            places = first_slice(
-                (int.from_bytes(units[at : at + 8]), int.from_bytes(units[at + 8 : at + 12]))
-                for at in ends
+            units = await read_units(reads, queue, first, min(SLICE, queue.end.value - first))
+            positions = first_slice(
+                unpack_unit(units, at)[:2] for at in range(0, len(units), UNIT_SIZE)
             )
-            found = await self._log.read([place for place in places if place[1] != NO_MESSAGE_SIZE])
-            for number, (offset, size) in enumerate(places, first):
+            found = await self._repair.read(
+                [position for position in positions if position[1] != NO_MESSAGE_SIZE]
+            )
+            for number, (offset, size) in enumerate(positions, first):
                 message = found.get(offset, "it was damaged in the log")
                 if isinstance(message, str):
                     self._pass_over(number, offset, message)
@@ -239,7 +228,7 @@ class Timers:
                 pending.queue_offset = number + 1
             self._saving.touch()
             await asyncio.sleep(0)
-        if self._redo.active and self._redo.finish(queue.end.value, self._clock.now_ms()):
+        if self._repair.active and self._repair.finish(queue.end.value, self._clock.now_ms()):
             self._saving.touch()
 
     async def _take(self, index: int, offset: int, size: int, message: TimerMessage) -> None:
@@ -248,12 +237,12 @@ class Timers:
             pending.known.discard(offset)
             return
         self.numbers.taken_in += 1
-        if self._redo.active and not self._redo.is_pending(index, offset, size, message):
+        if self._repair.active and not self._repair.is_pending(index, offset, size, message):
             return
         precision = pending.config.precision_ms
         overdue = message.until < pending.read_time and message.until + precision <= now
-        if overdue and index >= self._found_end and not self._redo.active:
-            if message.recalled is None:
+        if overdue and index >= self._found_end and not self._repair.active:
+            if not message.recalls:
                 await self._deliver(message, NEVER_WAITED, rolls=False)
             return
         if (
@@ -261,18 +250,9 @@ class Timers:
             and pending.read_time > now + precision
         ):
             self._rewind(now)
-        due, until = (max(slot, pending.read_time) for slot in (message.due, message.until))
+        due = self._repair.put(offset, size, message.slot, now)
         if overdue:  # its recall may stand behind it, whose slot had passed as well
             self._overdue_in = max(self._overdue_in, due)
-        pending.put(
-            due,
-            offset,
-            size,
-            now,
-            message.topic_hash,
-            recalls=message.recalled is not None,
-            until=until,
-        )
 
     def _rewind(self, now: int) -> None:
         """The clock was set back. Raises StoreError until it is on the disk how far things are."""
@@ -284,14 +264,13 @@ class Timers:
         self._overdue_in = -1
 
     # --- out
-    # ----------------------------------------------------------------------------------------------
 
     async def _deliver_due(self) -> float:
         """Deliver the first slot if it is due (0), or tell in how many seconds the next one will
         be."""
         pending, now = self.pending, self._clock.now_ms()
         time, precision = pending.next_time(), pending.config.precision_ms
-        complete = pending.queue_offset == self._queue.max_index and not self._redo.active
+        complete = pending.queue_offset == self._queue.max_index and not self._repair.active
         if time is None or time + precision > now:
             if complete:
                 pending.idle_until(min(now, time) if time is not None else now)
@@ -306,41 +285,37 @@ class Timers:
         if time > pending.read_time:
             pending.idle_until(time)
         self._begun = max(self._begun, time)
-        await self._look_ahead(time)
-        assert self._ahead is not None
-        due, found = self._ahead.due, self._ahead.found
-        await self._deliver_all(due, await self._recalls(due, found), found)
+        slot = await self._look_ahead(time)
+        await self._deliver_all(slot.due, await self._recalls(slot), slot.found)
         self._ahead = None
         pending.passed(time)
         self._saving.touch()
         return 0.0
 
-    async def _look_ahead(self, time: int) -> None:
+    async def _look_ahead(self, time: int) -> Ahead:
         """Read a slot, unless it was read and has got no more since."""
-        pending, newest = self.pending, self.pending.newest(time)
+        newest = self.pending.newest(time)
         if self._ahead is None or (self._ahead.time, self._ahead.newest) != (time, newest):
             self._ahead = None
-            due = await ask(self._store.cold_reads, pending.due(time))
-            self._ahead = Ahead(
-                time, newest, due, await self._log.read(slice_of(due, pending.delivered))
-            )
+            due = await ask(self._store.cold_reads, self.pending.due(time))
+            found = await self._repair.read(_slice_of(due, self.pending.delivered))
+            self._ahead = Ahead(time, newest, due, found)
+        return self._ahead
 
-    async def _recalls(self, due: Due, known: dict[int, TimerMessage | str]) -> Recalls:
+    async def _recalls(self, slot: Ahead) -> Recalls:
         """What the recalls of a slot name."""
         names: Recalls = {}
-        of_recalls = [
-            n
-            for n, magic in enumerate(due.magics)
-            if magic & MAGIC_DELETE and not magic & MAGIC_ROLL
-        ]
-        for number in of_recalls:
+        due = slot.due
+        for number, magic in enumerate(due.magics):
+            if not magic & MAGIC_DELETE or magic & MAGIC_ROLL:
+                continue
             offset = due.offsets[number]
-            found = (
-                known.get(offset) or (await self._log.read([(offset, due.sizes[number])]))[offset]
-            )
-            self._doubts.check(due, number, [found])
-            if isinstance(found, TimerMessage) and found.recalled is not None:
-                names.setdefault(found.recalled, set()).add((found.due, found.until))
+            message = slot.found.get(offset)
+            if message is None:
+                message = (await self._repair.read([(offset, due.sizes[number])]))[offset]
+            self._repair.check(due, number, [message])
+            if isinstance(message, TimerMessage) and message.recalled is not None:
+                names.setdefault(message.recalled, set()).add((message.due, message.until))
             if number % SLICE == 0:
                 await asyncio.sleep(0)
         return names
@@ -352,11 +327,11 @@ class Timers:
         pending = self.pending
         while pending.delivered < len(due):
             first = pending.delivered
-            places = slice_of(due, first)
-            if not all(offset in found for offset, _ in places):
-                found = await self._log.read(places)
-            self._doubts.check(due, first, [found[offset] for offset, _ in places])
-            for number, (offset, _) in enumerate(places, first):
+            positions = _slice_of(due, first)
+            if not all(offset in found for offset, _ in positions):
+                found = await self._repair.read(positions)
+            self._repair.check(due, first, [found[offset] for offset, _ in positions])
+            for number, (offset, _) in enumerate(positions, first):
                 magic, message = due.magics[number], found[offset]
                 rolls = magic & MAGIC_ROLL != 0
                 if isinstance(message, str):
@@ -392,51 +367,27 @@ class Timers:
         else:
             self.numbers.delivered += 1
 
-    # --- the rest
-    # ----------------------------------------------------------------------------------------------
-
     async def _sleep(self, seconds: float) -> None:
         """Until the time is over or the queue has grown, and new messages of it are gathered."""
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
-
-        def wake() -> None:
-            if not woken.done():
-                woken.set_result(None)
-
-        waiter = self._queue.end.when(self.pending.queue_offset + 1, wake)
-        timer = loop.call_later(seconds, wake)
-        if self._queue.end.value > self.pending.queue_offset:
-            wake()
-        try:
-            await woken
-        finally:
-            waiter.cancel()
-            timer.cancel()
-        if self._queue.end.value > self.pending.queue_offset:
+        end = self._queue.end
+        await wait_for((end, self.pending.queue_offset + 1), seconds=seconds)
+        if end.value > self.pending.queue_offset:
             await asyncio.sleep(min(GATHER_S, seconds))
-
-    def _begin_anew(self, error: Exception) -> None:
-        self._ahead = None
-        self.pending.begin_anew(self._queue.min_index, str(error))
-        self._redo.begin()
-        self._saving.save_redo()
 
     def _pass_over(self, queue_offset: int, offset: int, cause: str) -> None:
         self.numbers.passed_over += 1
         if self.numbers.passed_over <= LOGGED_MAX:
             log.error(
                 "timer message not delivered queue_offset=%d offset=%d cause=%s",
-                queue_offset,
-                offset,
-                cause,
+                *(queue_offset, offset, cause),
             )
 
-    def _say_refused(self, error: Exception) -> None:
-        if not self._refused:
-            self._refused = True
-            unexpected = not isinstance(error, StoreError | OSError)
-            log.warning("timer messages wait, trying again cause=%s", error, exc_info=unexpected)
+
+def _slice_of(due: Due, first: int) -> list[tuple[int, int]]:
+    """The messages of a slot, from number ``first`` on, that are delivered in one turn."""
+    return first_slice(
+        zip(due.offsets[first : first + SLICE], due.sizes[first : first + SLICE], strict=True)
+    )
 
 
 def timers_of(
