@@ -16,7 +16,7 @@ import msgspec
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.interceptors import Destination, Interceptor
 from turbopump.broker.schedule.delays import scheduled
-from turbopump.broker.topics import READ_WRITE, TopicTable
+from turbopump.broker.topics import TopicTable
 from turbopump.message.delivery_time import DelayLevels
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import (
@@ -68,26 +68,13 @@ def retry_topic(
     topics: TopicTable, group: str, queues: int, *, unit_mode: bool = False
 ) -> TopicConfig:
     """The group's topic for retries, made if it is not there."""
-    return _topic(topics, RETRY_PREFIX + group, queues, _UNIT_SUBSCRIPTION if unit_mode else 0)
+    flag = _UNIT_SUBSCRIPTION if unit_mode else 0
+    return topics.find_or_make(RETRY_PREFIX + group, queues, flag)
 
 
 def dead_letter_topic(topics: TopicTable, group: str) -> TopicConfig:
     """The group's topic for dead letters, made if it is not there: one queue."""
-    return _topic(topics, DLQ_PREFIX + group, 1, 0)
-
-
-def _topic(topics: TopicTable, name: str, queues: int, sys_flag: int) -> TopicConfig:
-    config = topics.find(name)
-    if config is None:
-        config = TopicConfig(
-            topic_name=name,
-            read_queue_nums=queues,
-            write_queue_nums=queues,
-            perm=READ_WRITE,
-            topic_sys_flag=sys_flag,
-        )
-        topics.put(config)
-    return config
+    return topics.find_or_make(DLQ_PREFIX + group, 1)
 
 
 def late_retries(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from turbopump.broker.saved_table import SavedTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.rules import RETRY_PREFIX, group_fault
-from turbopump.protocol import fastjson
 from turbopump.protocol.requests.assignment import (
     MessageRequestMode,
     MessageRequestModeTable,
@@ -32,20 +32,18 @@ SYSTEM_GROUPS: Final = (
 )
 
 
-class GroupTable:
+class GroupTable(SavedTable[SubscriptionGroupWrapper]):
     """Group name to settings."""
 
-    def __init__(self, table: JsonTable, clock: Clock, *, auto_create: bool) -> None:
-        self._table = table
+    def __init__(self, file: JsonTable, clock: Clock, *, auto_create: bool) -> None:
+        super().__init__(file, SubscriptionGroupWrapper)
         self._clock = clock
         self._auto_create = auto_create
         self._saved = SubscriptionGroupWrapper()
 
     def load(self) -> None:
         """Read the file and add the system's groups. Raises OSError."""
-        self._saved = self._table.load(
-            lambda data: fastjson.decode(data, SubscriptionGroupWrapper), SubscriptionGroupWrapper
-        )
+        self._saved = self._load()
         groups = self._saved.subscription_group_table
         for name in SYSTEM_GROUPS:
             groups.setdefault(name, SubscriptionGroupConfig(group_name=name))
@@ -69,46 +67,44 @@ class GroupTable:
         """Create or change a group."""
         assert config.group_name is not None
         self._saved.subscription_group_table[config.group_name] = config
-        self._saved.data_version = self._saved.data_version.next(self._clock.now_ms())
-        self._table.save(fastjson.encode_indented(self._saved))
+        self._changed()
 
     def delete(self, group: str) -> bool:
         """Forget a group; False if there is none."""
         if self._saved.subscription_group_table.pop(group, None) is None:
             return False
         self._saved.forbidden_table.pop(group, None)
-        self._saved.data_version = self._saved.data_version.next(self._clock.now_ms())
-        self._table.save(fastjson.encode_indented(self._saved))
+        self._changed()
         return True
 
     def wrapper(self) -> SubscriptionGroupWrapper:
         """The whole table with its version."""
         return self._saved
 
-    def save_now(self) -> None:
-        self._table.save_now(fastjson.encode_indented(self._saved))
+    _content = wrapper
+
+    def _changed(self) -> None:
+        self._saved.data_version = self._saved.data_version.next(self._clock.now_ms())
+        self._dirty = True
+        self.save()
 
 
 # --- Whether a group pulls or pops a topic: ``config/messageRequestMode.json``. Source:
 # apache/rocketmq ``MessageRequestModeManager``.
 
 
-class RequestModes:
+class RequestModes(SavedTable[MessageRequestModeTable]):
     """Topic and group to mode."""
 
     def __init__(self, config: BrokerConfig, file: JsonTable) -> None:
+        super().__init__(file, MessageRequestModeTable)
         self._config = config
-        self._file = file
         self._modes: dict[str, dict[str, SetMessageRequestModeRequestBody]] = {}
 
     def load(self) -> None:
         """Read the file. Raises OSError."""
-        saved = self._file.load(
-            lambda data: fastjson.decode(data, MessageRequestModeTable), MessageRequestModeTable
-        )
-        self._modes = {
-            topic: dict(groups) for topic, groups in saved.message_request_mode_map.items()
-        }
+        saved = self._load().message_request_mode_map
+        self._modes = {topic: dict(groups) for topic, groups in saved.items()}
 
     def find(self, topic: str, group: str) -> SetMessageRequestModeRequestBody:
         """What was said, else the default. Retry topics are pulled."""
@@ -126,13 +122,12 @@ class RequestModes:
     def put(self, topic: str, group: str, mode: SetMessageRequestModeRequestBody) -> None:
         """Say it, and save, beside the loop."""
         self._modes.setdefault(topic, {})[group] = mode
-        self._file.save(self._encode())
+        self._dirty = True
+        self.save()
 
     def save_now(self) -> None:
         if self._modes:
-            self._file.save_now(self._encode())
+            super().save_now()
 
-    def _encode(self) -> bytes:
-        return fastjson.encode_indented(
-            MessageRequestModeTable(message_request_mode_map=self._modes)
-        )
+    def _content(self) -> MessageRequestModeTable:
+        return MessageRequestModeTable(message_request_mode_map=self._modes)

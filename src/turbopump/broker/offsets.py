@@ -1,4 +1,4 @@
-"""Where each group stands in each queue: ``config/consumerOffset.json``, saved every few seconds
+"""The offset of each group in each queue: ``config/consumerOffset.json``, saved every few seconds
 and at the end.
 
 The rule: the broker itself moves an offset back in one case only, at its start, when recovery has
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import NamedTuple
 
+from turbopump.broker.saved_table import SavedTable
 from turbopump.clock import Clock
-from turbopump.protocol import fastjson
 from turbopump.protocol.requests.offsets import ConsumerOffsetTable
 from turbopump.protocol.requests.topics import DataVersion
 from turbopump.store.json_table import JsonTable
@@ -29,15 +29,14 @@ class SetBack(NamedTuple):
     end: int
 
 
-class ConsumerOffsets:
+class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
     """``topic@group`` to queue id to the offset of the next message wanted."""
 
-    def __init__(self, table: JsonTable, clock: Clock) -> None:
-        self._table = table
+    def __init__(self, file: JsonTable, clock: Clock) -> None:
+        super().__init__(file, ConsumerOffsetTable)
         self._clock = clock
         self._offsets: dict[str, dict[int, int]] = {}
         self._version = DataVersion()
-        self._dirty = False
         self._resets: dict[tuple[str, str, int], Hashable] = {}
         """Queues of a group that were reset and whose reader does not know yet; the reader that was
         told last, if there is one. Saved, for what readers say after a restart may be older than
@@ -45,9 +44,7 @@ class ConsumerOffsets:
 
     def load(self) -> None:
         """Read the file. Raises OSError."""
-        saved = self._table.load(
-            lambda data: fastjson.decode(data, ConsumerOffsetTable), ConsumerOffsetTable
-        )
+        saved = self._load()
         self._offsets = {key: dict(queues) for key, queues in saved.offset_table.items()}
         self._version = saved.data_version
         for key, queue_ids in (saved.pending_resets or {}).items():
@@ -95,19 +92,19 @@ class ConsumerOffsets:
         """A ``reader`` pulls at ``offset``: where it must go on instead; None: there.
 
         Who pulls where the reset leads to has heard of it, and who insists, being told, has its
-        way: a program that keeps its own places. RocketMQ tells one pull, and a commit on its way
+        way: a program that keeps its own offsets. RocketMQ tells one pull, and a commit on its way
         then undoes the reset.
         """
         key = (group, topic, queue_id)
         if key not in self._resets:
             return None
-        place = self._offsets.get(f"{topic}@{group}", {}).get(queue_id)
-        if place is None or place == offset or self._resets[key] == reader:
+        target = self.find(group, topic, queue_id)
+        if target is None or target == offset or self._resets[key] == reader:
             del self._resets[key]
             self._dirty = True
             return None
         self._resets[key] = reader
-        return place
+        return target
 
     def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether a reset waits for the next reader of a queue."""
@@ -128,7 +125,7 @@ class ConsumerOffsets:
         return bool(self._resets)
 
     def of_group(self, group: str, topic: str) -> Mapping[int, int]:
-        """Where a group stands in a topic, by queue id."""
+        """The offsets of a group in a topic, by queue id."""
         return self._offsets.get(f"{topic}@{group}", {})
 
     def topics_of(self, group: str) -> list[str]:
@@ -136,14 +133,14 @@ class ConsumerOffsets:
         return [key.partition("@")[0] for key in self._offsets if key.endswith(f"@{group}")]
 
     def clone(self, source: str, target: str, topic: str) -> bool:
-        """Put ``target`` where ``source`` stands; False if that is nowhere."""
-        places = self._offsets.get(f"{topic}@{source}")
-        for queue_id, offset in (places or {}).items():
+        """Reset ``target`` to the offsets of ``source``; False if that has none."""
+        offsets = self.of_group(source, topic)
+        for queue_id, offset in offsets.items():
             self.reset(target, topic, queue_id, offset)
-        return bool(places)
+        return bool(offsets)
 
     def lowest(self, topic: str, without: Collection[str]) -> dict[int, int]:
-        """The lowest place of all groups but these, by queue id."""
+        """The lowest offset of all groups but these, by queue id."""
         found: dict[int, int] = {}
         for group in self.groups_of(topic):
             if group not in without:
@@ -151,53 +148,39 @@ class ConsumerOffsets:
                     found[queue_id] = min(offset, found.get(queue_id, offset))
         return found
 
-    def forget_group(self, group: str) -> None:
-        """The group was deleted."""
-        for topic in self.topics_of(group):
-            del self._offsets[f"{topic}@{group}"]
-            self._dirty = True
-        self._resets = {key: reader for key, reader in self._resets.items() if key[0] != group}
-
     def groups_of(self, topic: str) -> list[str]:
         """The groups that have come anywhere in a topic."""
         return [key.partition("@")[2] for key in self._offsets if key.startswith(f"{topic}@")]
 
+    def forget_group(self, group: str) -> None:
+        """The group was deleted."""
+        self._forget(lambda key: key[0] == group)
+
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted."""
-        for group in self.groups_of(topic):
-            del self._offsets[f"{topic}@{group}"]
-            self._dirty = True
-        self._resets = {key: reader for key, reader in self._resets.items() if key[1] != topic}
+        self._forget(lambda key: key[1] == topic)
 
-    def save(self) -> None:
-        """Write the file, beside the loop, if anything has changed."""
-        if self._dirty:
-            self._dirty = False
-            self._table.save(self._encode())
+    def _forget(self, gone: Callable[[tuple[str, str]], bool]) -> None:
+        """Forget everything of groups and topics that are ``gone``."""
+        for key in list(self._offsets):
+            topic, _, group = key.partition("@")
+            if gone((group, topic)):
+                del self._offsets[key]
+                self._dirty = True
+        self._resets = {key: reader for key, reader in self._resets.items() if not gone(key[:2])}
 
-    def save_now(self) -> None:
-        self._table.save_now(self._encode())
-
-    def _encode(self) -> bytes:
+    def _content(self) -> ConsumerOffsetTable:
         self._version = self._version.next(self._clock.now_ms())
-        return fastjson.encode_indented(
-            ConsumerOffsetTable(
-                data_version=self._version,
-                group_topic_map=self._topics_of_groups(),
-                offset_table=self._offsets,
-                pending_resets=self._pending() or None,
-            )
-        )
-
-    def _pending(self) -> dict[str, list[int]]:
-        pending: dict[str, list[int]] = {}
-        for group, topic, queue_id in self._resets:
-            pending.setdefault(f"{topic}@{group}", []).append(queue_id)
-        return pending
-
-    def _topics_of_groups(self) -> dict[str, tuple[str, ...]]:
         topics: dict[str, list[str]] = {}
         for key in self._offsets:
             topic, _, group = key.partition("@")
             topics.setdefault(group, []).append(topic)
-        return {group: tuple(names) for group, names in topics.items()}
+        resets: dict[str, list[int]] = {}
+        for group, topic, queue_id in self._resets:
+            resets.setdefault(f"{topic}@{group}", []).append(queue_id)
+        return ConsumerOffsetTable(
+            data_version=self._version,
+            group_topic_map={group: tuple(names) for group, names in topics.items()},
+            offset_table=self._offsets,
+            pending_resets=resets or None,
+        )

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from turbopump.broker.saved_table import SavedTable
 from turbopump.clock import Clock
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
@@ -132,24 +133,24 @@ class HeldLocks(msgspec.Struct, kw_only=True, rename="camel"):
     locks: list[HeldLock]
 
 
-class SavedLocks:
+class SavedLocks(SavedTable[HeldLocks]):
     """``locks`` is the table; ``saved`` the number of its last change that is on the disk, ``used``
     whether the store is not new."""
 
-    def __init__(self, table: JsonTable, clock: Clock, *, used: bool) -> None:
-        self._table = table
+    def __init__(self, file: JsonTable, clock: Clock, *, used: bool) -> None:
+        super().__init__(file, HeldLocks)
         self._clock = clock
         self._used = used
         self._number = 0  # of the change that is being saved
         self.locks = QueueLocks(0.0)
         self.saved = Watermark()
-        table.on_settled = self._settled
+        file.on_settled = self._settled
 
     def load(self) -> None:
         """Read the file; the first one is made at once where the store is new. Raises OSError."""
         now = self._clock.monotonic()
-        found = self._table.load(lambda data: fastjson.decode(data, HeldLocks), lambda: None)
-        if found is not None and not self._table.damaged:
+        found = self._file.load(lambda data: fastjson.decode(data, HeldLocks), lambda: None)
+        if found is not None and not self._file.damaged:
             self.locks = QueueLocks(
                 now, {(lock.group, lock.queue): lock.client_id for lock in found.locks}
             )
@@ -162,28 +163,28 @@ class SavedLocks:
             )
         else:
             self.locks = QueueLocks(now)
-            self._table.save(self._encode())
+            self._file.save(self._encode())
 
     def save(self) -> None:
         """Save, beside the loop, what has changed."""
-        if not self._table.saving and self.saved.value < self.locks.changes:
+        if not self._file.saving and self.saved.value < self.locks.changes:
             self._number = self.locks.changes
-            self._table.save(self._encode())
+            self._file.save(self._encode())
 
     def save_now(self) -> None:
         # else the next start, too, must not take it for complete
         if self._clock.monotonic() >= self.locks.closed_until:
-            self._table.save_now(self._encode())
+            super().save_now()
 
     def _settled(self, good: bool) -> None:
         if good:
             self.saved.advance(self._number)
             self.save()
 
-    def _encode(self) -> bytes:
+    def _content(self) -> HeldLocks:
         holders = self.locks.holders(self._clock.monotonic())
         lines = [
             HeldLock(group=group, queue=queue, client_id=client_id)
             for (group, queue), client_id in sorted(holders.items())
         ]
-        return fastjson.encode_indented(HeldLocks(locks=lines))
+        return HeldLocks(locks=lines)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from turbopump.broker.saved_table import SavedTable
 from turbopump.clock import Clock
 from turbopump.errors import TurbopumpError
 from turbopump.message.rules import (
@@ -44,11 +45,11 @@ DELAY_LEVELS: Final = 18
 BENCHMARK_QUEUES: Final = 1024
 
 
-class TopicTable:
+class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
     """Topic name to settings. ``version`` is the data version of the whole table."""
 
-    def __init__(self, table: JsonTable, clock: Clock, *, auto_create: bool) -> None:
-        self._table = table
+    def __init__(self, file: JsonTable, clock: Clock, *, auto_create: bool) -> None:
+        super().__init__(file, TopicConfigSerializeWrapper)
         self._clock = clock
         self._auto_create = auto_create
         self._topics: dict[str, TopicConfig] = {}
@@ -63,14 +64,11 @@ class TopicTable:
         """The topics that ``add_system_topics`` has made or found: those named as the broker and
         its cluster too."""
         self._waiting: list[asyncio.Future[bool]] = []
-        table.on_settled = self._settled
+        file.on_settled = self._settled
 
     def load(self) -> None:
         """Read the file. Raises OSError."""
-        saved = self._table.load(
-            lambda data: fastjson.decode(data, TopicConfigSerializeWrapper),
-            TopicConfigSerializeWrapper,
-        )
+        saved = self._load()
         self._topics = dict(saved.topic_config_table)
         for name, topic in self._topics.items():
             topic.topic_name = name
@@ -126,6 +124,22 @@ class TopicTable:
             data_version=self.version, topic_config_table=self._topics
         )
 
+    _content = wrapper
+
+    def find_or_make(self, name: str, queues: int, sys_flag: int = 0) -> TopicConfig:
+        """The topic; made with so many queues, for reading and writing, if it is not there."""
+        config = self._topics.get(name)
+        if config is None:
+            config = TopicConfig(
+                topic_name=name,
+                read_queue_nums=queues,
+                write_queue_nums=queues,
+                perm=READ_WRITE,
+                topic_sys_flag=sys_flag,
+            )
+            self.put(config)
+        return config
+
     def put(self, config: TopicConfig) -> None:
         """Create or change a topic."""
         assert config.topic_name is not None
@@ -170,18 +184,11 @@ class TopicTable:
 
     def create_retry_topic(self, group: str, queues: int) -> TopicConfig:
         """The topic to which a group's failed messages come back; made at its first heartbeat."""
-        name = RETRY_PREFIX + group
-        config = self._topics.get(name)
-        if config is None:
-            config = TopicConfig(
-                topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=READ_WRITE
-            )
-            self.put(config)
-        return config
+        return self.find_or_make(RETRY_PREFIX + group, queues)
 
     async def saved(self) -> bool:
         """Wait until every topic is on the disk; False if they cannot be saved now."""
-        if not self.unsaved or not self._table.saving:
+        if not self.unsaved or not self._file.saving:
             return not self.unsaved
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
@@ -209,16 +216,11 @@ class TopicTable:
         else:
             self.watched.discard(name)
 
-    def save_now(self) -> None:
-        self._table.save_now(self._encode())
-
     def _changed(self) -> None:
         self.version = self.version.next(self._clock.now_ms())
-        self._table.save(self._encode())
+        self._dirty = True
+        self.save()
         self.on_change()
-
-    def _encode(self) -> bytes:
-        return fastjson.encode_indented(self.wrapper())
 
 
 # --- Attributes of topics: which there are, how ``+name=value,-name`` changes them, and the type of a

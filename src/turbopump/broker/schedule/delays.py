@@ -21,6 +21,7 @@ from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.interceptors import Destination, Interceptor
 from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.broker.reading import read_pieces, read_queue
+from turbopump.broker.saved_table import SavedTable
 from turbopump.clock import Clock
 from turbopump.errors import MessageError, StoredMessageError, StoreError
 from turbopump.message.codec import decode_entries
@@ -33,7 +34,6 @@ from turbopump.message.properties import (
     decode_properties,
     encode_properties,
 )
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import DelayOffsetTable
 from turbopump.protocol.requests.send import SendRequest
@@ -60,18 +60,18 @@ _HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 log = logging.getLogger(__name__)
 
 
-class Delays:
+class Delays(SavedTable[DelayOffsetTable]):
     """The schedule of a broker. ``load`` before ``start``; ``stop`` before ``save_now``."""
 
     def __init__(
         self,
-        table: JsonTable,
+        file: JsonTable,
         store: MessageStore,
         forwarding: Forwarding,
         levels: DelayLevels,
         clock: Clock,
     ) -> None:
-        self._table = table
+        super().__init__(file, DelayOffsetTable)
         self._store = store
         self._clock = clock
         self._version = DataVersion()
@@ -95,9 +95,7 @@ class Delays:
     def load(self) -> None:
         """Read the positions; those outside of the recovered queues are set to their ends, at once
         for good: what comes later takes the offsets that were lost. Raises OSError."""
-        read = self._table.load(
-            lambda data: fastjson.decode(data, DelayOffsetTable), DelayOffsetTable
-        )
+        read = self._load()
         self._version = read.data_version
         self._saved = dict(read.offset_table)
         there = sum(level.queue.max_index - level.queue.min_index for level in self.levels)
@@ -119,7 +117,7 @@ class Delays:
                     *(level.number, wanted, first, end),
                 )
         if self._collect():
-            self._table.save_now(self._encode())
+            super().save_now()
 
     def start(self) -> None:
         """Deliver from now on."""
@@ -152,8 +150,8 @@ class Delays:
 
     def save(self) -> None:
         """Write the file, beside the loop, if anything has moved."""
-        if self._collect():
-            self._table.save(self._encode())
+        self._dirty = self._collect()
+        super().save()
 
     def save_now(self) -> None:
         """Sync what was delivered, and write how far that is: after a clean stop nothing comes
@@ -161,7 +159,7 @@ class Delays:
         if any(level.unflushed for level in self.levels):
             self._store.flusher.flush_all_now()
         if self._collect() or self._saved:
-            self._table.save_now(self._encode())
+            super().save_now()
 
     def _collect(self) -> bool:
         """Whether there is anything to save. A level that never had a message has no position."""
@@ -170,19 +168,13 @@ class Delays:
             for level in self.levels
             if level.queue.max_index or level.number in self._saved
         }
-        moved = {
-            number: position
-            for number, position in now.items()
-            if position != self._saved.get(number)
-        }
-        self._saved.update(moved)
-        return bool(moved)
+        moved = any(self._saved.get(number) != position for number, position in now.items())
+        self._saved.update(now)
+        return moved
 
-    def _encode(self) -> bytes:
+    def _content(self) -> DelayOffsetTable:
         self._version = self._version.next(self._clock.now_ms())
-        return fastjson.encode_indented(
-            DelayOffsetTable(data_version=self._version, offset_table=self._saved)
-        )
+        return DelayOffsetTable(data_version=self._version, offset_table=self._saved)
 
 
 class DelayLevel:

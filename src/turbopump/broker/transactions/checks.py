@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.reading import ask
-from turbopump.broker.topics import READ_WRITE, TopicTable
+from turbopump.broker.topics import TopicTable
 from turbopump.broker.transactions.endings import Endings, PendingHalves, SavedPlace
 from turbopump.broker.transactions.half_messages import (
     GIVEN_UP_TOPIC,
@@ -32,7 +32,6 @@ from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreError
 from turbopump.protocol.command import encode_command, request_command
-from turbopump.protocol.requests.topics import TopicConfig
 from turbopump.remoting.connection import Connection
 from turbopump.store.disk_space import Level
 from turbopump.store.log.commit_log import Placed
@@ -327,15 +326,7 @@ class TransactionChecks:
         return placed
 
     async def _give_up(self, half: Half) -> None:
-        if self._topics.find(GIVEN_UP_TOPIC) is None:
-            self._topics.put(
-                TopicConfig(
-                    topic_name=GIVEN_UP_TOPIC,
-                    read_queue_nums=1,
-                    write_queue_nums=1,
-                    perm=READ_WRITE,
-                )
-            )
+        self._topics.find_or_make(GIVEN_UP_TOPIC, 1)
         try:
             await self._forwarding.forward(
                 half.message, GIVEN_UP_TOPIC, QUEUE, properties=half.put_off()
