@@ -48,9 +48,9 @@ def test_what_is_left_is_what_nobody_acknowledged() -> None:
     assert opened.ripe(1499) == []
     (entry,) = opened.ripe(1500)
     assert entry.left == [5, 7]
-    assert opened.place == 10
+    assert opened.position == 10
     opened.close(entry)
-    assert (opened.place, opened.next_time_ms) == (12, None)
+    assert (opened.position, opened.next_time_ms) == (12, None)
 
 
 def test_a_checkpoint_that_is_wholly_acknowledged_is_closed_at_once() -> None:
@@ -64,7 +64,7 @@ def test_an_acknowledgement_may_come_before_its_checkpoint_and_holds_the_place()
     opened = OpenCheckpoints("b", 0)
     opened.acknowledge(Acknowledgement.of(KEY, [5]), 1500, 3)
     opened.read = 4
-    assert opened.place == 3
+    assert opened.position == 3
     opened.checkpoint(checkpoint(), 4)
     (entry,) = opened.ripe(1500)
     assert (entry.left, entry.first) == ([6, 7], 3)

@@ -10,7 +10,7 @@ from tests.simulation.one_broker import OneBroker, with_one_broker
 from tests.unit.broker.popping import Popper
 from tests.unit.broker.talking import Talk, in_virtual_time, send_inner
 
-from turbopump.broker.pop.reader import PopView
+from turbopump.broker.pop.held_pops import PopView
 from turbopump.message.handles import QueueKind, decode_numbers, message_key, queue_key
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pop import Notification, NotificationReply, PopMessageReply

@@ -1,18 +1,27 @@
-"""Pops, and notifications, that found nothing and wait (long polling).
+"""What pops can find, and those, and notifications, that found nothing and wait (long polling).
 
 They stand in one line for each topic and group, and one at a time is woken when a queue has
 something for it; when its pop is over, the next. So a message wakes one consumer of a group and not
-all. Nothing is polled: a line watches the ends of its queues. Who looks at what is there is not
-told; ``Sight`` is. Source of the limits: apache/rocketmq ``PopLongPollingService``.
+all. Nothing is polled: a line watches the ends of its queues. Source of the limits: apache/rocketmq
+``PopLongPollingService``.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
 
-from turbopump.broker.pop.offsets import GroupQueue
+from turbopump.broker.pop.offsets import GroupQueue, InFlight, OrderInfo, PopOffsets
+from turbopump.broker.topics import TopicTable
+from turbopump.clock import Clock
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.message.handles import pop_retry_topic
+from turbopump.message.rules import RETRY_PREFIX
+from turbopump.protocol.requests.pop import InitMode
+from turbopump.store.message_store import MessageStore
 from turbopump.store.watermark import Waiter
 
 ANY_QUEUE: Final = -1
@@ -26,62 +35,120 @@ class Line(NamedTuple):
     group: str
 
 
-class Sight(Protocol):
-    """What a line can see."""
+@dataclass(slots=True, eq=False)
+class PopView:
+    """What pops could find: which queues are a group's for a topic, where it would begin in one,
+    and whether that is before its end.
+
+    A topic's messages that were not acknowledged come again in the group's retry topic for it; both
+    are one for whoever pops. Source: apache/rocketmq ``PopMessageProcessor.getPopOffset``,
+    ``getInitOffset``.
+    """
+
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicTable
+    offsets: PopOffsets
+    order: OrderInfo
+    in_flight: InFlight
+    clock: Clock
+
+    def topic_queues(self, line: Line, queue_id: int, start: int = 0) -> list[GroupQueue]:
+        """The queues of the topic itself, from the queue ``start`` on and round."""
+        topic = self.topics.find(line.topic)
+        if topic is None:
+            return []
+        count = topic.read_queue_nums
+        any_queue = [(start + n) % count for n in range(count)]
+        wanted = any_queue if queue_id == ANY_QUEUE else [queue_id]
+        return [GroupQueue(line.group, line.topic, number) for number in wanted]
+
+    def retry_queues(self, line: Line) -> list[GroupQueue]:
+        """Those of the group's retry topics for it, as far as there are any."""
+        config = self.config
+        versions = [config.enable_retry_topic_v2]
+        if config.enable_retry_topic_v2 and config.retrieve_message_from_pop_retry_topic_v1:
+            versions.append(False)
+        names = [pop_retry_topic(line.topic, line.group, v2=v2) for v2 in versions]
+        return [
+            GroupQueue(line.group, name, number)
+            for name in names
+            if (topic := self.topics.find(name)) is not None
+            for number in range(topic.read_queue_nums)
+        ]
 
     def queues(self, line: Line, queue_id: int, *, ordered: bool) -> list[GroupQueue]:
-        """The queues in which somebody who asks for ``queue_id``, in order or not, may find
-        something."""
+        """The queues in which somebody who asks for ``queue_id`` may find something. In order
+        nothing is taken of retry topics."""
+        return self.topic_queues(line, queue_id) + ([] if ordered else self.retry_queues(line))
 
-    def has_more(self, place: GroupQueue) -> bool:
+    def end(self, queue: GroupQueue) -> int:
+        return self.store.max_offset(queue.topic, queue.queue_id)
+
+    def has_more(self, queue: GroupQueue) -> bool:
         """Whether a pop of the queue would find something, or come further, now."""
+        if self.offsets.is_locked(queue):
+            return False
+        if self.offsets.is_reset(queue):
+            return True
+        blocked = self.order.blocked_until(queue, self.clock.now_ms()) is not None
+        if blocked or self.in_flight.is_full(queue):
+            return False
+        return self.end(queue) > (self.offsets.find(queue) or 0)
 
     def when_more(
-        self, place: GroupQueue, wake: Callable[[], None]
+        self, queue: GroupQueue, wake: Callable[[], None]
     ) -> Waiter | asyncio.TimerHandle | None:
-        """Call ``wake`` when that may have changed, unless it was cancelled; None: nothing that it
-        knows of will change it."""
+        """Call ``wake`` when that may have changed, unless it was cancelled; None: nothing that is
+        known here will change it. Who unlocks a queue, acknowledges in order, or ends what was too
+        much, looks for those who wait."""
+        now = self.clock.now_ms()
+        until = self.order.blocked_until(queue, now)
+        if until is not None:
+            return asyncio.get_running_loop().call_later(max(until - now, 1) / 1000, wake)
+        if self.topics.find(queue.topic) is None:
+            return None
+        end = self.store.queues.find_or_make(queue.topic, queue.queue_id).end
+        return end.when(max(self.offsets.find(queue) or 0, end.value) + 1, wake)
+
+    def first_offset(self, queue: GroupQueue, init_mode: int) -> int:
+        """Where a group begins in a queue in which it has never been. RocketMQ: with MAX, at the
+        last message; where all messages are still in memory, at the first."""
+        topic, queue_id = queue.topic, queue.queue_id
+        low = self.store.min_offset(topic, queue_id)
+        if init_mode == InitMode.MIN or topic.startswith(RETRY_PREFIX):
+            return low
+        whole = self.config.init_pop_offset_by_check_msg_in_mem and low <= 0
+        if whole and self.store.is_hot(topic, queue_id, 0):
+            return 0
+        return max(self.end(queue) - 1, 0)
 
 
+@dataclass(slots=True, eq=False)
 class HeldPop:
-    """One that waits: ``again`` is called once, with True if its time is up. ``takes``: it takes
-    what it is woken for."""
+    """One that waits: ``again`` is called once, with True if its time is up. ``closed``: whether
+    whoever asked has gone. ``takes``: it takes what it is woken for."""
 
-    __slots__ = ("again", "closed", "line", "ordered", "queue_id", "takes", "timer")
-
-    def __init__(
-        self,
-        line: Line,
-        queue_id: int,
-        again: Callable[[bool], None],
-        closed: Callable[[], bool],
-        *,
-        takes: bool,
-        ordered: bool,
-    ) -> None:
-        self.line = line
-        self.queue_id = queue_id
-        self.again = again
-        self.closed = closed
-        self.takes = takes
-        self.ordered = ordered
-        self.timer: asyncio.TimerHandle | None = None
+    line: Line
+    queue_id: int
+    again: Callable[[bool], None]
+    closed: Callable[[], bool]
+    takes: bool
+    ordered: bool
+    timer: asyncio.TimerHandle | None = None
 
 
 class HeldPops:
     """Every waiting pop of a broker; at most ``line_max`` in a line, ``total_max`` in all."""
 
-    def __init__(self, sight: Sight, line_max: int, total_max: int) -> None:
-        self._sight = sight
+    def __init__(self, view: PopView, line_max: int, total_max: int) -> None:
+        self._view = view
         self._line_max = line_max
         self._total_max = total_max
         self._lines: dict[Line, dict[HeldPop, None]] = {}
         self._watches: dict[Line, dict[GroupQueue, Waiter | asyncio.TimerHandle]] = {}
         self._looking: set[Line] = set()
         self._total = 0
-
-    def __len__(self) -> int:
-        return self._total
 
     def count(self, line: Line, queue_id: int) -> int:
         """How many wait for a queue."""
@@ -98,15 +165,12 @@ class HeldPops:
         takes: bool = True,
         ordered: bool = False,
     ) -> bool:
-        """Wait at most so long; False if too many wait. ``closed``: whether whoever asked has
-        gone."""
-        waiting = self._lines.get(line, {})
+        """Wait at most so long (see ``HeldPop``); False if too many wait."""
         if self._total >= self._total_max or self.count(line, queue_id) >= self._line_max:
             return False
-        held = HeldPop(line, queue_id, again, closed, takes=takes, ordered=ordered)
+        held = HeldPop(line, queue_id, again, closed, takes, ordered)
         held.timer = asyncio.get_running_loop().call_later(seconds, self._expired, held)
-        waiting[held] = None
-        self._lines[line] = waiting
+        self._lines.setdefault(line, {})[held] = None
         self._total += 1
         self.look(line)
         return True
@@ -125,16 +189,13 @@ class HeldPops:
 
     def _look(self, line: Line) -> None:
         self._looking.discard(line)
-        waiting = self._lines.get(line)
-        if waiting is None:
-            return
         watched: set[GroupQueue] = set()
-        for held in list(waiting):
+        for held in list(self._lines.get(line, ())):
             if held.closed():
                 self._release(held)
                 continue
-            queues = self._sight.queues(line, held.queue_id, ordered=held.ordered)
-            if not any(self._sight.has_more(place) for place in queues):
+            queues = self._view.queues(line, held.queue_id, ordered=held.ordered)
+            if not any(self._view.has_more(queue) for queue in queues):
                 watched.update(queues)
                 continue
             self._release(held)
@@ -146,13 +207,13 @@ class HeldPops:
 
     def _watch(self, line: Line, queues: set[GroupQueue]) -> None:
         watches = self._watches.setdefault(line, {})
-        for place in sorted(queues - watches.keys()):
-            watch = self._sight.when_more(place, lambda place=place: self._woken(line, place))  # type: ignore[misc]
+        for queue in sorted(queues - watches.keys()):
+            watch = self._view.when_more(queue, partial(self._woken, line, queue))
             if watch is not None:
-                watches[place] = watch
+                watches[queue] = watch
 
-    def _woken(self, line: Line, place: GroupQueue) -> None:
-        self._watches.get(line, {}).pop(place, None)
+    def _woken(self, line: Line, queue: GroupQueue) -> None:
+        self._watches.get(line, {}).pop(queue, None)
         self.look(line)
 
     def _expired(self, held: HeldPop) -> None:

@@ -4,27 +4,41 @@ stopped."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.pop.held_pops import HeldPops
-from turbopump.broker.pop.offsets import InFlight, OrderInfo, PopOffsets, TimersMark, recover_places
-from turbopump.broker.pop.reader import PopReader, PopView
-from turbopump.broker.pop.records import ReviveLog, revive_topic
-from turbopump.broker.pop.reviving import PuttingBack, Reviving
+from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.pop.held_pops import HeldPops, PopView
+from turbopump.broker.pop.offsets import InFlight, OrderInfo, PopOffsets
+from turbopump.broker.pop.reader import PopReader
+from turbopump.broker.pop.records import (
+    CHECKPOINT_TAG,
+    REVIVE_GROUP,
+    Checkpoint,
+    ReviveLog,
+    revive_topic,
+)
+from turbopump.broker.pop.reviving import Redelivery, Reviving
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.statistics import Statistics
 from turbopump.broker.tables import Tables
-from turbopump.broker.topics import READ_WRITE
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import StoreError
-from turbopump.protocol.requests.topics import TopicConfig
+from turbopump.message.codec import decode_entries
+from turbopump.message.properties import REAL_TOPIC
+from turbopump.protocol import fastjson
+from turbopump.protocol.requests.topics import PERM_READ, PERM_WRITE, TopicConfig
 from turbopump.store.message_store import MessageStore
+from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 FLUSH_PATIENCE_S: Final = 5.0
 """Longest that a clean stop waits for the disk, so that what was popped does not come at once
 again."""
+_AT_ONCE: Final = 32
+
+log = logging.getLogger(__name__)
 
 
 class Pop:
@@ -41,10 +55,12 @@ class Pop:
         clock: Clock,
     ) -> None:
         self._store = store
-        topics, offsets = tables.topics, tables.offsets
-        recover_places(store, offsets, revive_topic(config.broker_cluster_name))
-        self._mark = TimersMark(store, offsets)
-        self.offsets = PopOffsets(offsets, store.durable)
+        self._group_offsets = tables.offsets
+        topics = tables.topics
+        recover_offsets(store, tables.offsets, revive_topic(config.broker_cluster_name))
+        self._timers_end = store.max_offset(TIMER_TOPIC, 0)
+        """One past the timers' queue when offsets were saved the last time."""
+        self.offsets = PopOffsets(tables.offsets, store.flushed)
         self.order = OrderInfo(tables.order_info)
         self.order.load()
         tables.save_too(self.order)
@@ -52,25 +68,9 @@ class Pop:
         self.in_flight = InFlight(
             config.pop_inflight_message_threshold if config.enable_pop_message_threshold else None
         )
-        self.view = PopView(
-            config, store, topics, offsets, self.offsets, self.order, self.in_flight, clock
-        )
+        self.view = PopView(config, store, topics, self.offsets, self.order, self.in_flight, clock)
         self.held = HeldPops(self.view, config.pop_polling_size, config.max_pop_polling_size)
-        self.reader = PopReader(
-            *(
-                config.broker_name,
-                store,
-                offsets,
-                self.offsets,
-                self.view,
-                self.order,
-                self.revive_log,
-                self.in_flight,
-            ),
-            *(statistics, clock),
-            actual_retry_topic=config.pop_response_return_actual_retry_topic,
-        )
-        putting_back = PuttingBack(config, topics, tables.groups, forwarding)
+        self.reader = PopReader(self.view, self.revive_log, statistics)
         topic, queues = self.revive_log.topic, config.revive_queue_num
         known = topics.find(topic)
         if known is None or known.read_queue_nums < queues:
@@ -79,29 +79,15 @@ class Pop:
                     topic_name=topic,
                     read_queue_nums=queues,
                     write_queue_nums=queues,
-                    perm=READ_WRITE,
+                    perm=PERM_READ | PERM_WRITE,
                 )
             )
         else:
             queues = known.read_queue_nums
-        name, flushed = config.broker_name, self.offsets.flushed_offsets
+        redelivery = Redelivery(self.view, tables.groups, forwarding, self.held.look)
         self.reviving = [
-            Reviving(
-                *(
-                    n,
-                    name,
-                    store,
-                    offsets,
-                    flushed,
-                    timers,
-                    putting_back,
-                    self.revive_log,
-                    self.in_flight,
-                    clock,
-                ),
-                self.held.look,
-            )
-            for n in range(queues)
+            Reviving(number, store, self.offsets, timers, redelivery, self.revive_log, clock)
+            for number in range(queues)
         ]
 
     def start(self) -> None:
@@ -110,8 +96,14 @@ class Pop:
             each.start()
 
     def save(self) -> None:
-        """Save, beside the loop, what has changed; to be called as often as offsets are saved."""
-        self._mark.note(popped=self.revive_log.used)
+        """Save, beside the loop, what has changed; to be called as often as offsets are saved.
+
+        What was popped when offsets were saved the last time is in them: ``recover_offsets`` is to
+        begin there."""
+        last, self._timers_end = self._timers_end, self._store.max_offset(TIMER_TOPIC, 0)
+        noted = self._group_offsets.find(REVIVE_GROUP, TIMER_TOPIC, 0)
+        if self.revive_log.used and noted != last:
+            self._group_offsets.commit(REVIVE_GROUP, TIMER_TOPIC, 0, last)
         self.order.save()
 
     async def stop(self) -> None:
@@ -120,18 +112,14 @@ class Pop:
         for each in self.reviving:
             await each.stop()
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        flushed, flushed_offsets, end = (
-            self._store.durable,
-            self.offsets.flushed_offsets,
-            self._store.log.end,
-        )
+        flushed, end = self._store.flushed, self._store.log.end
 
         def look() -> None:
-            over = flushed.error is not None or (not len(flushed_offsets) and flushed.value >= end)
-            if over and not settled.done():
+            done = not self.offsets.waiting and flushed.value >= end
+            if (done or flushed.error is not None) and not settled.done():
                 settled.set_result(None)
 
-        flushed_offsets.settled = look
+        self.offsets.settled = look
         waiter = flushed.when(end, look)
         look()
         if not settled.done():
@@ -145,3 +133,43 @@ class Pop:
             pass  # a disk that is late, or fails: it comes again
         finally:
             waiter.cancel()
+
+
+def recover_offsets(store: MessageStore, offsets: ConsumerOffsets, revive_topic: str) -> None:
+    """Move groups on behind what checkpoints say was popped. To be called before anybody is served.
+
+    After a kill the groups' offsets are those of the last save, some seconds old. The log knows
+    better: each checkpoint that came after says how far a pop had come. So messages that were
+    acknowledged in these seconds do not come again. Read is what the timers' queue has from the
+    offset on that is saved for the revive group. Ours: with Apache's broker such messages come
+    again."""
+    at = offsets.find(REVIVE_GROUP, TIMER_TOPIC, 0)
+    if at is None:
+        return
+    reached: dict[tuple[str, str, int], int] = {}
+    while at < store.max_offset(TIMER_TOPIC, 0):
+        result = store.get(TIMER_TOPIC, 0, at, _AT_ONCE)
+        if result.next_offset <= at:
+            break
+        for message in decode_entries(result.data):
+            if message.tags != CHECKPOINT_TAG or message.properties.get(REAL_TOPIC) != revive_topic:
+                continue
+            try:
+                record = fastjson.decode(message.body, Checkpoint)
+            except fastjson.FastjsonError:
+                continue
+            queue = (record.group or "", record.topic or "", record.queue_id)
+            current = reached.get(queue, offsets.find(*queue))
+            # None: the group had never been there. Another offset: it is counted already, or the
+            # group came there in another way.
+            if current is None or current == record.start_offset:
+                following = max(record.offsets(), default=record.start_offset - 1) + 1
+                if following <= store.max_offset(queue[1], queue[2]):
+                    reached[queue] = following
+        at = result.next_offset
+    for (group, topic, queue_id), offset in reached.items():
+        log.info(
+            "pops go on where they were group=%s topic=%s queue=%d offset=%d",
+            *(group, topic, queue_id, offset),
+        )
+        offsets.commit(group, topic, queue_id, offset)

@@ -60,27 +60,15 @@ class PopKey(NamedTuple):
         return f"{self.topic}@{self.queue_id}@{first}@{self.group}@{self.pop_time_ms}@{self.broker_name}@{tag}"
 
 
-class Checkpoint(msgspec.Struct, kw_only=True):
-    """Messages that one pop took of one queue: at ``start_offset`` + each of ``distances``, or if
-    there are none, ``count`` in a row. Bits of ``bit_map`` are messages that were acknowledged
-    before it was written."""
+class Record(msgspec.Struct, kw_only=True):
+    """What checkpoints and acknowledgements have in common: the pop that they are of."""
 
     start_offset: Int64 = msgspec.field(default=0, name="so")
     pop_time: Int64 = msgspec.field(default=0, name="pt")
-    invisible_time: Int64 = msgspec.field(default=0, name="it")
-    bit_map: Int32 = msgspec.field(default=0, name="bm")
-    count: Int32 = msgspec.field(default=0, name="n")
     queue_id: Int32 = msgspec.field(default=0, name="q")
     topic: str | None = msgspec.field(default=None, name="t")
     group: str | None = msgspec.field(default=None, name="c")
-    revive_offset: Int64 = msgspec.field(default=0, name="ro")
-    distances: list[int] | None = msgspec.field(default=None, name="d")
     broker_name: str | None = msgspec.field(default=None, name="bn")
-    put_times: str | None = msgspec.field(default=None, name="rp")
-
-    @property
-    def visible_at_ms(self) -> int:
-        return self.pop_time + self.invisible_time
 
     def key(self, broker_name: str) -> PopKey:
         """``broker_name`` stands in where an old record has none."""
@@ -88,6 +76,23 @@ class Checkpoint(msgspec.Struct, kw_only=True):
             *(self.topic or "", self.group or "", self.queue_id, self.start_offset, self.pop_time),
             self.broker_name or broker_name,
         )
+
+
+class Checkpoint(Record, kw_only=True):
+    """Messages that one pop took of one queue: at ``start_offset`` + each of ``distances``, or if
+    there are none, ``count`` in a row. Bits of ``bit_map`` are messages that were acknowledged
+    before it was written."""
+
+    invisible_time: Int64 = msgspec.field(default=0, name="it")
+    bit_map: Int32 = msgspec.field(default=0, name="bm")
+    count: Int32 = msgspec.field(default=0, name="n")
+    revive_offset: Int64 = msgspec.field(default=0, name="ro")
+    distances: list[int] | None = msgspec.field(default=None, name="d")
+    put_times: str | None = msgspec.field(default=None, name="rp")
+
+    @property
+    def visible_at_ms(self) -> int:
+        return self.pop_time + self.invisible_time
 
     def offsets(self) -> list[int]:
         """Queue offsets of its messages."""
@@ -98,24 +103,11 @@ class Checkpoint(msgspec.Struct, kw_only=True):
         return [offset for bit, offset in enumerate(self.offsets()) if not self.bit_map >> bit & 1]
 
 
-class Acknowledgement(msgspec.Struct, kw_only=True, omit_defaults=False):
+class Acknowledgement(Record, kw_only=True):
     """One message, at ``offset``, or of a batch those at ``offsets``, is done."""
 
     offset: Int64 = msgspec.field(default=0, name="ao")
-    start_offset: Int64 = msgspec.field(default=0, name="so")
-    group: str | None = msgspec.field(default=None, name="c")
-    topic: str | None = msgspec.field(default=None, name="t")
-    queue_id: Int32 = msgspec.field(default=0, name="q")
-    pop_time: Int64 = msgspec.field(default=0, name="pt")
-    broker_name: str | None = msgspec.field(default=None, name="bn")
     offsets: list[int] | None = msgspec.field(default=None, name="aol")
-
-    def key(self, broker_name: str) -> PopKey:
-        """``broker_name`` stands in where an old record has none."""
-        return PopKey(
-            *(self.topic or "", self.group or "", self.queue_id, self.start_offset, self.pop_time),
-            self.broker_name or broker_name,
-        )
 
     @classmethod
     def of(cls, key: PopKey, offsets: list[int]) -> Acknowledgement:
@@ -137,21 +129,17 @@ class Acknowledgement(msgspec.Struct, kw_only=True, omit_defaults=False):
         return ACK_TAG if self.offsets is None else BATCH_ACK_TAG
 
 
-# --- Writing checkpoints and acknowledgements into the log: timer messages for the revive topic.
-#
-# One rule: whoever has a record's ``Placed`` may rely on it as soon as the log is on the disk so far.
-# It must not know what becomes of them (``reviving.py``). Source: apache/rocketmq
-# ``PopMessageProcessor.buildCkMsg``, ``AckMessageProcessor.appendAck``.
-
-
 class ReviveLog:
-    """The revive topic of a broker, as a place to write to."""
+    """Writes records into the revive topic of a broker, as timer messages. Whoever has a record's
+    ``Placed`` may rely on it as soon as the log is on the disk so far. Source: apache/rocketmq
+    ``PopMessageProcessor.buildCkMsg``, ``AckMessageProcessor.appendAck``."""
 
     def __init__(self, config: BrokerConfig, forwarding: Forwarding, clock: Clock) -> None:
         self._config = config
         self._forwarding = forwarding
         self._clock = clock
         self.topic = revive_topic(config.broker_cluster_name)
+        self.broker_name = config.broker_name
         self._popped = 0
 
     def next_queue(self) -> int:
@@ -167,17 +155,11 @@ class ReviveLog:
     async def checkpoint(self, queue_id: int, checkpoint: Checkpoint) -> Placed:
         """Write one down. Raises MessageError if its messages are to come back too late for a
         timer, StoreError, OSError."""
-        unique_id = checkpoint.key(self._config.broker_name).unique_id(
-            checkpoint.start_offset, CHECKPOINT_TAG
-        )
-        deliver = checkpoint.visible_at_ms - AHEAD_MS
+        key = checkpoint.key(self.broker_name)
+        unique_id = key.unique_id(checkpoint.start_offset, CHECKPOINT_TAG)
+        deliver_ms = checkpoint.visible_at_ms - AHEAD_MS
         return await self._append(
-            queue_id,
-            CHECKPOINT_TAG,
-            unique_id,
-            fastjson.encode(checkpoint),
-            deliver,
-            for_client=True,
+            queue_id, CHECKPOINT_TAG, unique_id, checkpoint, deliver_ms, for_client=True
         )
 
     async def acknowledge(
@@ -186,16 +168,15 @@ class ReviveLog:
         """Write down that messages of a checkpoint are done. Raises as ``checkpoint`` does."""
         ack = Acknowledgement.of(key, offsets)
         first = ack.offset if ack.tag == ACK_TAG else f"[{', '.join(map(str, offsets))}]"
-        return await self._append(
-            queue_id, ack.tag, key.unique_id(first, ack.tag), fastjson.encode(ack), visible_at_ms
-        )
+        unique_id = key.unique_id(first, ack.tag)
+        return await self._append(queue_id, ack.tag, unique_id, ack, visible_at_ms)
 
     async def _append(
         self,
         queue_id: int,
         tag: str,
         unique_id: str,
-        body: bytes,
+        record: Record,
         deliver_ms: int,
         *,
         for_client: bool = False,
@@ -209,9 +190,7 @@ class ReviveLog:
         if isinstance(destination, Response):
             raise MessageError(destination.remark or "the timers do not take it")
         return await self._forwarding.append(
-            destination.topic,
-            destination.queue_id,
-            body,
+            *(destination.topic, destination.queue_id, fastjson.encode(record)),
             destination.properties,
             for_client=for_client,
         )

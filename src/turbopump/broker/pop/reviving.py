@@ -1,10 +1,10 @@
 """Messages that were popped and not acknowledged become visible again: one task for each queue of
 the revive topic.
 
-It takes in the records as the timers deliver them (``open_checkpoints.py``). A checkpoint whose
+It takes in the records as the timers deliver them. A checkpoint whose
 time has come is settled when nothing that was acknowledged before can be missing: the timers have
 delivered what was due then, and all of that is taken in. That is at most one timer slot (1 s) after
-the messages' time. The place in the queue is saved behind what is settled and on the disk: a kill
+the messages' time. The position in the queue is saved behind what is settled and on the disk: a kill
 repeats, never skips. That messages are back is written down, too, when their copies are on the disk
 and not before: of what is not, a power cut may take a piece and leave what stands behind it.
 Source: apache/rocketmq ``PopReviveService``, which waits 2 s for acknowledgements, and up to 4 s
@@ -20,12 +20,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from turbopump.broker.background import RetryingTask, wait_for
 from turbopump.broker.dead_letters import dead_letter_topic
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
-from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.pop.held_pops import Line
-from turbopump.broker.pop.offsets import FlushedOffsets, GroupQueue, InFlight
+from turbopump.broker.pop.held_pops import Line, PopView
+from turbopump.broker.pop.offsets import GroupQueue, PopOffsets
 from turbopump.broker.pop.records import (
     ACK_TAG,
     BATCH_ACK_TAG,
@@ -38,9 +38,7 @@ from turbopump.broker.pop.records import (
 )
 from turbopump.broker.reading import ask, read_queue
 from turbopump.broker.schedule.timers import Timers
-from turbopump.broker.topics import READ_WRITE, TopicTable
 from turbopump.clock import Clock
-from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoredMessageError, StoreError
 from turbopump.message.batch import plain_messages
 from turbopump.message.codec import decode_entries
@@ -56,12 +54,8 @@ from turbopump.message.properties import (
 )
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
-from turbopump.protocol.requests.topics import TopicConfig
 from turbopump.store.message_store import MessageStore
 
-TRIED_AGAIN_S: Final = 1.0
-"""After how long a message that the store refuses, or a queue that cannot be read, is tried
-again."""
 SETTLING_S: Final = 0.02
 """So often it looks whether the timers have delivered what was due."""
 SETTLING_LATE_S: Final = 0.5
@@ -82,121 +76,83 @@ class Back(NamedTuple):
 
 
 class Reviving:
-    """Of one revive queue. ``look`` is told where there is something for pops that wait. ``start``,
-    then ``stop``."""
+    """Of one revive queue. ``start``, then ``stop``."""
 
     def __init__(
         self,
         queue_id: int,
-        broker_name: str,
         store: MessageStore,
-        offsets: ConsumerOffsets,
-        flushed_offsets: FlushedOffsets,
+        offsets: PopOffsets,
         timers: Timers,
-        putting_back: PuttingBack,
+        redelivery: Redelivery,
         revive_log: ReviveLog,
-        in_flight: InFlight,
         clock: Clock,
-        look: Callable[[Line], None],
     ) -> None:
-        self._place = GroupQueue(REVIVE_GROUP, revive_log.topic, queue_id)
+        self._group_queue = GroupQueue(REVIVE_GROUP, revive_log.topic, queue_id)
         self._store = store
-        self._flushed_offsets = flushed_offsets
+        self._offsets = offsets
         self._timers = timers
-        self._putting_back = putting_back
+        self._redelivery = redelivery
         self._revive_log = revive_log
-        self._in_flight = in_flight
         self._clock = clock
-        self._look = look
         self._queue = store.queues.find_or_make(revive_log.topic, queue_id)
-        saved = offsets.find(*self._place)  # RocketMQ: of the last record that is settled
-        self._open = OpenCheckpoints(broker_name, saved + 1 if saved is not None else 0)
-        self._saved = self._open.place
-        self._task: asyncio.Task[None] | None = None
-        self._failing = False
+        saved = offsets.find(self._group_queue)  # RocketMQ: of the last record that is settled
+        self._open = OpenCheckpoints(revive_log.broker_name, saved + 1 if saved is not None else 0)
+        self._saved = self._open.position
+        self._task = RetryingTask(
+            f"reviving {queue_id}",
+            self._step,
+            log,
+            failing=f"popped messages are not put back, trying again queue={queue_id}",
+            again=f"popped messages are put back again queue={queue_id}",
+        )
         self._settling_since: float | None = None
         self._back: deque[Back] = deque()
         """To be written down, in the order of the log."""
-        self.put_back = 0
-        """Messages since the start."""
+        self.start = self._task.start
+        self.stop = self._task.stop
 
-    def start(self) -> None:
-        """Settle from now on."""
-        self._task = asyncio.create_task(self._run(), name=f"reviving {self._place.queue_id}")
-
-    async def stop(self) -> None:
-        """Settle no more. May be called twice."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self._take_in()
-                wait = await self._settle()
-                await self.write_down()
-                if self._failing:
-                    self._failing = False
-                    log.info("popped messages are put back again queue=%d", self._place.queue_id)
-            except Exception as error:  # most likely the disk is full: nothing is skipped
-                if not self._failing:
-                    self._failing = True
-                    unexpected = not isinstance(error, StoreError | OSError)
-                    log.warning(
-                        "popped messages are not put back, trying again queue=%d cause=%s",
-                        *(self._place.queue_id, error),
-                        exc_info=unexpected,
-                    )
-                await asyncio.sleep(TRIED_AGAIN_S)
-                continue
-            await self._sleep(wait)
-
-    # --- in
-    # ----------------------------------------------------------------------------------------------
+    async def _step(self) -> None:
+        await self._take_in()
+        seconds = await self._settle()
+        await self.write_down()
+        self._task.works()
+        wanted = [(self._queue.end, self._open.read + 1)]
+        if self._back:
+            wanted.append((self._store.flushed, self._back[0].log_end))
+        await wait_for(*wanted, seconds=seconds)
 
     async def _take_in(self) -> None:
         opened = self._open
         while opened.read < self._queue.end.value:
-            result = await read_queue(
-                self._store, self._place.topic, self._place.queue_id, opened.read, _AT_ONCE
-            )
+            result = await read_queue(self._store, self._group_queue, opened.read, _AT_ONCE)
             for message in decode_entries(result.data):
                 self._take(message)
             if result.next_offset <= opened.read:
                 raise StoreError(
-                    f"queue offset {opened.read} of {self._place.topic} cannot be "
+                    f"queue offset {opened.read} of {self._group_queue.topic} cannot be "
                     f"read: {result.status.value}"
                 )
             opened.read = result.next_offset
             await asyncio.sleep(0)
 
     def _take(self, message: ReceivedMessage) -> None:
+        offset = message.queue_offset
         try:
             if message.tags == CHECKPOINT_TAG:
                 checkpoint = fastjson.decode(message.body, Checkpoint)
                 if checkpoint.topic and checkpoint.group:
-                    self._open.checkpoint(checkpoint, message.queue_offset)
+                    self._open.checkpoint(checkpoint, offset)
             elif message.tags in (ACK_TAG, BATCH_ACK_TAG):
                 deliver = message.properties.get(TIMER_DELIVER_MS, "")
-                time = (
-                    int(deliver)
-                    if deliver.isascii() and deliver.isdigit()
-                    else message.store_timestamp
-                )
-                self._open.acknowledge(
-                    fastjson.decode(message.body, Acknowledgement), time, message.queue_offset
-                )
+                given = deliver.isascii() and deliver.isdigit()
+                time = int(deliver) if given else message.store_timestamp
+                self._open.acknowledge(fastjson.decode(message.body, Acknowledgement), time, offset)
         except fastjson.FastjsonError as error:
             log.error(
                 "record of the revive log cannot be read queue=%d offset=%d cause=%s",
-                *self._place[1:],
-                error,
+                *(self._group_queue.queue_id, offset, error),
             )
-
-    # --- out
-    # ----------------------------------------------------------------------------------------------
 
     async def _settle(self) -> float:
         """Settle what is ripe; after how many seconds to look again."""
@@ -207,20 +163,24 @@ class Reviving:
                 settling = True
                 continue
             if entry.checkpoint is not None:
-                await self._put_back(entry)
+                offsets = await self._redelivery.put_back(entry)
+                if offsets:
+                    self._back.append(
+                        Back(self._store.log.end, entry.key, offsets, entry.visible_at_ms)
+                    )
             self._open.close(entry)
-        self._save_place()
+        if self._open.position > self._saved:
+            self._saved = self._open.position
+            self._offsets.commit(self._group_queue, self._saved - 1, self._store.log.end)
         if settling:
             loop_time = asyncio.get_running_loop().time()
             self._settling_since = self._settling_since or loop_time
             return SETTLING_S if loop_time - self._settling_since < 5 else SETTLING_LATE_S
         self._settling_since = None
         next_time = self._open.next_time_ms
-        return (
-            SLEEP_MAX_S
-            if next_time is None
-            else min(max(next_time - self._clock.now_ms(), 1) / 1000, SLEEP_MAX_S)
-        )
+        if next_time is None:
+            return SLEEP_MAX_S
+        return min(max(next_time - self._clock.now_ms(), 1) / 1000, SLEEP_MAX_S)
 
     def _is_complete(self, entry: OpenCheckpoint) -> bool:
         """Whether all that was acknowledged in time is taken in. Nobody can acknowledge in time any
@@ -233,81 +193,15 @@ class Reviving:
             entry.queue_mark = self._queue.max_index
         return self._open.read >= entry.queue_mark
 
-    async def _put_back(self, entry: OpenCheckpoint) -> None:
-        key = entry.key
-        self._in_flight.ended(GroupQueue(key.group, key.topic, key.queue_id), entry.left)
-        if not self._putting_back.is_wanted(key):
-            log.warning(
-                "popped messages are forgotten, topic or group is gone topic=%s group=%s",
-                key.topic,
-                key.group,
-            )
-            return
-        offsets = list(entry.left)
-        for number, offset in enumerate(offsets):
-            found = await ask(
-                self._store.cold_reads,
-                self._store.lookup.entry_in_queue(key.topic, key.queue_id, offset),
-            )
-            if found is None or found.fault is not None:
-                cause = found.fault if found is not None else "it is not in the log any more"
-                log.error(
-                    "popped message cannot be put back topic=%s group=%s queue=%d offset=%d "
-                    "cause=%s",
-                    *(key.topic, key.group, key.queue_id, offset, cause),
-                )
-            else:
-                try:
-                    await self._putting_back.put(found.message, key)
-                    self.put_back += 1
-                except MessageError as error:
-                    log.error(
-                        "popped message cannot be put back topic=%s group=%s queue=%d offset=%d "
-                        "cause=%s",
-                        *(key.topic, key.group, key.queue_id, offset, error),
-                    )
-            entry.left.remove(offset)
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
-        self._look(Line(original_topic(key.topic, key.group), key.group))
-        self._back.append(Back(self._store.log.end, key, offsets, entry.visible_at_ms))
-
     async def write_down(self) -> None:
         """Write down what is back and on the disk: whoever reads its checkpoint again after a kill
         knows that it is there. Raises StoreError, OSError."""
         while self._back and self._back[0].log_end <= self._store.durable.value:
             _, key, offsets, visible_at_ms = self._back[0]
-            await self._revive_log.acknowledge(self._place.queue_id, key, offsets, visible_at_ms)
+            await self._revive_log.acknowledge(
+                self._group_queue.queue_id, key, offsets, visible_at_ms
+            )
             self._back.popleft()
-
-    def _save_place(self) -> None:
-        place = self._open.place
-        if place > self._saved:
-            self._saved = place
-            self._flushed_offsets.commit(self._place, place - 1, self._store.log.end)
-
-    async def _sleep(self, seconds: float) -> None:
-        """Until the time is over, the queue has grown, or what is back is on the disk."""
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
-
-        def wake() -> None:
-            if not woken.done():
-                woken.set_result(None)
-
-        wanted = [(self._queue.end, self._open.read + 1)]
-        if self._back:
-            wanted.append((self._store.durable, self._back[0].log_end))
-        waiters = [watermark.when(threshold, wake) for watermark, threshold in wanted]
-        timer = loop.call_later(seconds, wake)
-        if any(watermark.value >= threshold for watermark, threshold in wanted):
-            wake()
-        try:
-            await woken
-        finally:
-            for waiter in waiters:
-                waiter.cancel()
-            timer.cancel()
 
 
 # --- A popped message that nobody acknowledged goes to its group's retry topic, or after too many
@@ -323,38 +217,75 @@ _ATTEMPTS_AT_ONCE = 32
 """Messages of a batch in one turn of the loop."""
 
 
-class PuttingBack:
-    """Puts messages back."""
+class Redelivery:
+    """Stores popped messages once more. ``look`` is told where there is something for pops that
+    wait."""
 
     def __init__(
-        self, config: BrokerConfig, topics: TopicTable, groups: GroupTable, forwarding: Forwarding
+        self,
+        view: PopView,
+        groups: GroupTable,
+        forwarding: Forwarding,
+        look: Callable[[Line], None],
     ) -> None:
-        self._config = config
-        self._topics = topics
+        self._config = view.config
+        self._store = view.store
+        self._topics = view.topics
+        self._in_flight = view.in_flight
         self._groups = groups
         self._forwarding = forwarding
+        self._look = look
 
-    def is_wanted(self, key: PopKey) -> bool:
-        """Whether topic and group are still there."""
-        return self._topics.find(
-            original_topic(key.topic, key.group)
-        ) is not None and self._groups.knows(key.group)
-
-    async def put(self, message: ReceivedMessage, key: PopKey) -> str:
-        """Store it once more; the topic where it is now. An inner batch is stored as its messages:
-        a retry topic has no such batches, and its filters look at each message's tags. Raises what
-        ``MessageStore.put`` does."""
-        try:
-            messages = plain_messages(message) or [message]
-        except StoredMessageError:  # what cannot be taken apart goes on as it is
-            messages = [message]
-        for number, one in enumerate(messages, 1):
-            topic = await self._put(one, key)
-            if number % _ATTEMPTS_AT_ONCE == 0:
+    async def put_back(self, entry: OpenCheckpoint) -> list[int]:
+        """Put back what is left of a checkpoint; the offsets, or none if topic or group is gone.
+        Raises StoreError, OSError: the rest stays in ``entry.left``."""
+        key = entry.key
+        self._in_flight.ended(GroupQueue(key.group, key.topic, key.queue_id), entry.left)
+        topic = original_topic(key.topic, key.group)
+        if self._topics.find(topic) is None or not self._groups.knows(key.group):
+            log.warning(
+                "popped messages are forgotten, topic or group is gone topic=%s group=%s",
+                *(key.topic, key.group),
+            )
+            return []
+        offsets = list(entry.left)
+        for number, offset in enumerate(offsets, 1):
+            fault = await self._put_back_one(key, offset)
+            if fault is not None:
+                log.error(
+                    "popped message cannot be put back topic=%s group=%s queue=%d offset=%d "
+                    "cause=%s",
+                    *(key.topic, key.group, key.queue_id, offset, fault),
+                )
+            entry.left.remove(offset)
+            if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-        return topic
+        self._look(Line(topic, key.group))
+        return offsets
 
-    async def _put(self, message: ReceivedMessage, key: PopKey) -> str:
+    async def _put_back_one(self, key: PopKey, offset: int) -> str | None:
+        """Why it cannot be put back; None: it is. An inner batch is stored as its messages: a retry
+        topic has no such batches, and its filters look at each message's tags."""
+        question = self._store.lookup.entry_in_queue(key.topic, key.queue_id, offset)
+        found = await ask(self._store.cold_reads, question)
+        if found is None:
+            return "it is not in the log any more"
+        if found.fault is not None:
+            return found.fault
+        try:
+            messages = plain_messages(found.message) or [found.message]
+        except StoredMessageError:  # what cannot be taken apart goes on as it is
+            messages = [found.message]
+        try:
+            for number, one in enumerate(messages, 1):
+                await self._put(one, key)
+                if number % _ATTEMPTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        except MessageError as error:
+            return str(error)
+        return None
+
+    async def _put(self, message: ReceivedMessage, key: PopKey) -> None:
         group = self._groups.find(key.group)
         attempts_max = group.retry_max_times if group is not None else 0
         kept = {name: value for name, value in message.properties.items() if name != POP_CK}
@@ -367,7 +298,10 @@ class PuttingBack:
             properties[RETRY_TOPIC] = original_topic(key.topic, key.group)
             properties[DELAY_TIME_LEVEL] = "0"
         else:
-            topic = self._retry_topic(key)
+            name = key.topic
+            if not name.startswith(RETRY_PREFIX):
+                name = pop_retry_topic(key.topic, key.group, v2=self._config.enable_retry_topic_v2)
+            topic = self._topics.find_or_make(name, 1)
         assert topic.topic_name is not None
         attempts = message.reconsume_times + 1
         text = encode_properties(properties)
@@ -380,30 +314,16 @@ class PuttingBack:
             await self._forwarding.forward(
                 message, topic.topic_name, 0, properties=as_it_was, reconsume_times=attempts
             )
-        return topic.topic_name
-
-    def _retry_topic(self, key: PopKey) -> TopicConfig:
-        name = key.topic
-        if not name.startswith(RETRY_PREFIX):
-            name = pop_retry_topic(key.topic, key.group, v2=self._config.enable_retry_topic_v2)
-        config = self._topics.find(name)
-        if config is None:
-            config = TopicConfig(
-                topic_name=name, read_queue_nums=1, write_queue_nums=1, perm=READ_WRITE
-            )
-            self._topics.put(config)
-        return config
 
 
 # --- Which messages are popped and not acknowledged: the one state machine of POP, fed with the
-# records of one revive queue in their order.
+# records of one revive queue in their order. No I/O, loop or clock.
 #
 # A checkpoint opens an entry, acknowledgements take messages out of it. When its time has come, and
 # nothing that was acknowledged before can be missing any more, what is left in it goes back to
-# consumers and it is closed. An acknowledgement that comes before its checkpoint waits for it. One
-# rule: ``place`` never passes a record that is still needed, so that whoever starts there again knows
-# the same. Values in, values out; it must not know the log, the clock or the timers. RocketMQ:
-# ``PopReviveService.consumeReviveMessage``, ``mergeAndRevive``.
+# consumers and it is closed. An acknowledgement that comes before its checkpoint waits for it.
+# ``position`` never passes a record that is still needed, so that whoever starts there again knows
+# the same. RocketMQ: ``PopReviveService.consumeReviveMessage``, ``mergeAndRevive``.
 
 
 @dataclass(slots=True, eq=False)
@@ -435,7 +355,7 @@ class OpenCheckpoints:
         return len(self._open)
 
     @property
-    def place(self) -> int:
+    def position(self) -> int:
         """The revive offset before which nothing is needed any more."""
         return min((entry.first for entry in self._open.values()), default=self.read)
 
