@@ -118,7 +118,8 @@ class PopReader:
             return
         while True:
             result = await read_queue(
-                self._store, queue, start, wanted, subscription.codes, subscription.matches
+                *(self._store, queue.topic, queue.queue_id, start, wanted),
+                *(subscription.codes, subscription.matches),
             )
             if result.status not in _ELSEWHERE or result.next_offset == start:
                 break
@@ -247,7 +248,7 @@ async def peek(
         if count >= count_max:
             left += max(store.max_offset(queue.topic, queue.queue_id) - start, 0)
             continue
-        result = await read_queue(store, queue, start, count_max - count)
+        result = await read_queue(store, queue.topic, queue.queue_id, start, count_max - count)
         parts.append(result.data)
         count += result.count
         left += max(result.max_offset - result.next_offset, 0)

@@ -123,15 +123,15 @@ class Reviving:
         await wait_for(*wanted, seconds=seconds)
 
     async def _take_in(self) -> None:
+        _, topic, queue_id = self._group_queue
         opened = self._open
         while opened.read < self._queue.end.value:
-            result = await read_queue(self._store, self._group_queue, opened.read, _AT_ONCE)
+            result = await read_queue(self._store, topic, queue_id, opened.read, _AT_ONCE)
             for message in decode_entries(result.data):
                 self._take(message)
             if result.next_offset <= opened.read:
                 raise StoreError(
-                    f"queue offset {opened.read} of {self._group_queue.topic} cannot be "
-                    f"read: {result.status.value}"
+                    f"queue offset {opened.read} of {topic} cannot be read: {result.status.value}"
                 )
             opened.read = result.next_offset
             await asyncio.sleep(0)

@@ -19,7 +19,6 @@ import msgspec
 from turbopump.broker.background import RetryingTask, wait_for
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.interceptors import Destination, Interceptor
-from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.broker.reading import read_pieces, read_queue
 from turbopump.broker.saved_table import SavedTable
 from turbopump.clock import Clock
@@ -250,9 +249,7 @@ class DelayLevel:
                     return wait_ms
                 break
             due_count += 1
-        found = await read_queue(
-            self._store, GroupQueue("", SCHEDULE_TOPIC, queue.queue_id), begin, due_count
-        )
+        found = await read_queue(self._store, SCHEDULE_TOPIC, queue.queue_id, begin, due_count)
         async with self._turn:
             await self._deliver(found)
             await asyncio.sleep(0)  # the others' turn
