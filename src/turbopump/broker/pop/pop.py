@@ -60,7 +60,7 @@ class Pop:
         recover_offsets(store, tables.offsets, revive_topic(config.broker_cluster_name))
         self._timers_end = store.max_offset(TIMER_TOPIC, 0)
         """One past the timers' queue when offsets were saved the last time."""
-        self.offsets = PopOffsets(tables.offsets, store.flushed)
+        self.offsets = PopOffsets(tables.offsets, store.durable)
         self.order = OrderInfo(tables.order_info)
         self.order.load()
         tables.save_too(self.order)
@@ -112,7 +112,7 @@ class Pop:
         for each in self.reviving:
             await each.stop()
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        flushed, end = self._store.flushed, self._store.log.end
+        flushed, end = self._store.durable, self._store.log.end
 
         def look() -> None:
             done = not self.offsets.waiting and flushed.value >= end

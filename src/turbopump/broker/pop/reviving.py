@@ -119,7 +119,7 @@ class Reviving:
         self._task.works()
         wanted = [(self._queue.end, self._open.read + 1)]
         if self._back:
-            wanted.append((self._store.flushed, self._back[0].log_end))
+            wanted.append((self._store.durable, self._back[0].log_end))
         await wait_for(*wanted, seconds=seconds)
 
     async def _take_in(self) -> None:

@@ -156,7 +156,7 @@ class TimerSaving:
         self._task = None
 
     async def _save(self) -> None:
-        pending, flushed = self._pending, self._store.flushed
+        pending, flushed = self._pending, self._store.durable
         self._changed = False
         pending.log.prepare()
         checkpoint, log_end = pending.checkpoint(self._clock.now_ms()), self._store.log.end
