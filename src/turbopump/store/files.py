@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from turbopump.errors import StoreError
 
@@ -121,3 +122,15 @@ def segment_name(offset: int) -> str:
 def segment_offset(name: str) -> int | None:
     """The offset in a segment's file name; None if the name is not one."""
     return int(name) if len(name) == 20 and name.isascii() and name.isdigit() else None
+
+
+class StoreFile(NamedTuple):
+    """A file of a row: ``start`` is the offset of its first byte in the row."""
+
+    start: int
+    size: int
+    path: Path
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size

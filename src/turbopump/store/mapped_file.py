@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from turbopump.errors import StoreDamagedError
 from turbopump.store.disk import Disk, Segment
@@ -22,6 +22,12 @@ STEP: Final = 1 << 20
 """Bytes looked at in one go."""
 _ZEROS: Final = bytes(STEP)
 _STEPS_AHEAD: Final = 32
+
+
+class HasData(Protocol):
+    """A file that knows its holes, as ``Segment`` does."""
+
+    def data_from(self, at: int) -> int | None: ...
 
 
 class MappedFile:
@@ -365,7 +371,7 @@ def _zero_rest(file: MappedFile, at: int) -> None:
             file.buffer[start : start + piece] = zeros
 
 
-def data_steps(segment: Segment, at: int) -> Iterator[int]:
+def data_steps(segment: HasData, at: int) -> Iterator[int]:
     """Where in a file, from ``at`` on, there are ``STEP`` bytes that may not all be zero.
 
     Asked a good way ahead of what the caller reads: the system reads ahead too, and pages of a hole

@@ -28,6 +28,7 @@ from turbopump.message.message import Message
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.store.log.scanner import MarkWalk
 
 
 @in_loop(watched)
@@ -126,7 +127,7 @@ def test_a_broker_on_ipv6_stores_long_hosts_that_can_be_read_again(tmp_path: Pat
         assert [
             (message.body, message.born_host[0], message.store_host[0]) for message in messages
         ] == [(b"one", "::1", "::1"), (b"two", "::1", "::1")]
-        assert len(list(talk.broker.store.log.walk(0))) == 2
+        assert len(list(MarkWalk(talk.broker.store.log).entries())) == 2
 
     try:
         with socket.socket(socket.AF_INET6) as probe:

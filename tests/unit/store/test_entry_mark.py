@@ -13,9 +13,9 @@ from tests.unit.store.directory import Directory, put
 
 from turbopump.message.codec import encode_entry, encode_host, entry_fault
 from turbopump.message.properties import SysFlag
-from turbopump.store.log import commit_log as commit_log_module
-from turbopump.store.log.commit_log import CommitLog
+from turbopump.store.log import scanner as scanner_module
 from turbopump.store.log.entry_mark import EntryMark, quick_marks, read_mark
+from turbopump.store.log.scanner import MarkWalk
 
 HOST, HOST_V6 = encode_host("127.0.0.1", 10911), encode_host("::1", 10911)
 BASE = 7000
@@ -123,18 +123,18 @@ def test_a_walk_takes_the_quick_way(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     for number in range(200):
         put(store, b"x" * number, topic="TUV"[number % 3])
     judged = 0
-    plain = CommitLog._judge
+    plain = MarkWalk._item
 
     def counting(*args: Any) -> Any:
         nonlocal judged
         judged += 1
         return plain(*args)
 
-    monkeypatch.setattr(CommitLog, "_judge", counting)
-    walked = list(store.log.walk(0))
+    monkeypatch.setattr(MarkWalk, "_item", counting)
+    walked = list(MarkWalk(store.log).entries())
     assert judged <= 3, "one for each name"
-    monkeypatch.setattr(commit_log_module, "quick_marks", lambda *_args: [])
-    assert list(store.log.walk(0)) == walked
+    monkeypatch.setattr(scanner_module, "quick_marks", lambda *_args: [])
+    assert list(MarkWalk(store.log).entries()) == walked
     assert len(walked) == 200
     assert judged >= 200
     store.close()

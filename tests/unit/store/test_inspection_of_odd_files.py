@@ -20,7 +20,7 @@ from tests.unit.store.inspected import (
 
 from turbopump.errors import StoreError
 from turbopump.protocol import fastjson
-from turbopump.store.files import StorePaths
+from turbopump.store.files import StoreFile, StorePaths
 from turbopump.store.inspection import (
     BadRange,
     Findings,
@@ -33,7 +33,6 @@ from turbopump.store.inspection import (
 from turbopump.store.inspection.index_check import read_headers, slots_of
 from turbopump.store.inspection.log_walk import LogWalk
 from turbopump.store.inspection.queue_check import IndexRuns, QueueUnits
-from turbopump.store.inspection.store_files import StoreFile
 from turbopump.store.read_only_disk import LockState, ReadOnlyDisk
 
 DISK = ReadOnlyDisk()

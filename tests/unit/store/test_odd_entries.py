@@ -7,6 +7,8 @@ import pytest
 from tests.unit.store import directory as directories
 from tests.unit.store.directory import OVERHEAD, SEGMENT, Directory, bodies, put
 
+from turbopump.store.log.scanner import MarkWalk
+
 
 def killed_with(root: Path, *, count: int = 12, size: int = 900) -> Directory:
     """Messages of one size in segments of four, as a kill leaves them."""
@@ -31,16 +33,18 @@ def test_a_walk_that_begins_in_the_last_bytes_of_a_segment_says_that_no_blank_fi
 ) -> None:
     store = Directory(tmp_path).open()
     put(store, b"x")
-    assert list(store.log.walk(SEGMENT - 5)) == []
-    assert store.log.fault == "5 bytes at the end of a segment are too few for a blank"
+    walk = MarkWalk(store.log)
+    assert list(walk.entries(SEGMENT - 5)) == []
+    assert walk.fault == "5 bytes at the end of a segment are too few for a blank"
     store.close()
 
 
 def test_a_walk_with_an_end_stops_before_the_first_entry_behind_it(tmp_path: Path) -> None:
     store = Directory(tmp_path).open()
     offsets = [put(store, b"x" * 10).offset for _ in range(5)]
-    assert [mark.offset for mark in store.log.walk(0, offsets[3])] == offsets[:3]
-    assert store.log.fault is None
+    walk = MarkWalk(store.log)
+    assert [mark.offset for mark in walk.entries(0, offsets[3])] == offsets[:3]
+    assert walk.fault is None
     store.close()
 
 

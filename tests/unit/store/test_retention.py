@@ -26,6 +26,7 @@ from turbopump.message.codec import decode_entries
 from turbopump.store.disk import Piece, SystemDisk
 from turbopump.store.disk_space import Level
 from turbopump.store.files import StorePaths
+from turbopump.store.log.scanner import MarkWalk
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
 from turbopump.store.queues.checked_entries import GetStatus
 from turbopump.store.retention import MANUAL_ROUNDS, Next
@@ -336,7 +337,7 @@ class Machine:
                 assert self.store.lookup.find_by_key(topic, f"k{index}", 0, 1 << 60), (
                     "its index entry is there"
                 )
-        marks = list(self.store.log.walk(self.store.log.start))
+        marks = list(MarkWalk(self.store.log).entries(self.store.log.start))
         assert len(marks) == sum(len(bodies(self.store, topic)) for topic in self.kept), (
             "every message of the log is in its queue"
         )

@@ -21,6 +21,7 @@ from turbopump.store.index.index_file import IndexFile, index_file_size, index_h
 from turbopump.store.log.cold_reads import Steps, read_piece
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.entry_mark import EntryMark
+from turbopump.store.log.scanner import entry_at
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.recovery.provenance import Provenance
 
@@ -440,14 +441,14 @@ def begin_for_index(
         if (unit := queue.last_unit) is not None and log.start <= unit[0] < begin
     )
     for offset in nlargest(_LOOKED_AT, ends):
-        mark = log.entry_at(offset)
+        mark = entry_at(log, offset)
         if mark is not None and keys_of(mark):
             if offset <= index.end_offset:
                 return begin
             there = index.end_offset
             if there <= log.start:
                 return max(index.rewind(log.start), log.start)
-            if log.entry_at(there) is None:
+            if entry_at(log, there) is None:
                 there = log.segment_end(there) - log.segment_size
             return max(min(index.rewind(there), begin), log.start)
     return begin

@@ -1,11 +1,12 @@
 """Looking at a store directory without changing it: what there is, whether it is whole, and its
 messages."""
 
-from turbopump.store.inspection.log_walk import BadRange, Selection, read_raw, select_messages
+from turbopump.store.inspection.log_walk import Selection, read_raw, select_messages
 from turbopump.store.inspection.report import KINDS, Finding, Findings, Verification
 from turbopump.store.inspection.store_files import StoreFiles, list_store, read_run_state
 from turbopump.store.inspection.summary import StoreSummary, inspect_store
 from turbopump.store.inspection.verification import verify_store
+from turbopump.store.log.scanner import BadRange
 
 __all__ = [
     "KINDS",

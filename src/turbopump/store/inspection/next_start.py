@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from turbopump.errors import TurbopumpError
-from turbopump.store.files import StorePaths
+from turbopump.store.files import StoreFile, StorePaths
 from turbopump.store.inspection.index_check import IndexHeader, read_headers
 from turbopump.store.inspection.log_walk import LogWalk, entry_facts
 from turbopump.store.inspection.queue_check import UNIT, BatchQueueCheck, QueueCheck, QueueUnits
@@ -24,7 +24,6 @@ from turbopump.store.inspection.report import Finding, Findings
 from turbopump.store.inspection.store_files import (
     ReadTable,
     RunState,
-    StoreFile,
     StoreFiles,
     index_names,
     list_store,

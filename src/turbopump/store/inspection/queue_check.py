@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
-from turbopump.store.inspection.store_files import QueueFiles, StoreFile
+from turbopump.store.files import StoreFile
+from turbopump.store.inspection.store_files import QueueFiles
 from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, BatchUnit, batch_units
 from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, NO_MESSAGE_SIZE, UNIT_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile

@@ -13,29 +13,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from turbopump.errors import StoreError, TurbopumpError
 from turbopump.store.disk import Disk
-from turbopump.store.files import StorePaths, segment_offset
+from turbopump.store.files import StoreFile, StorePaths, segment_offset
 from turbopump.store.inspection.report import Finding, Findings
 from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 from turbopump.store.read_only_disk import LockState, ReadOnlyDisk
 from turbopump.store.recovery.checkpoint import CHECKPOINT_SIZE
 from turbopump.store.recovery.provenance import ABORT_MARK, APACHE_LOCK_MARK, LOCK_MARK, Provenance
-
-
-class StoreFile(NamedTuple):
-    """A file of a row: ``start`` is the offset of its first byte in the row."""
-
-    start: int
-    size: int
-    path: Path
-
-    @property
-    def end(self) -> int:
-        return self.start + self.size
 
 
 @dataclass(slots=True)

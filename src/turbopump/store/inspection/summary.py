@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turbopump.store.files import StorePaths
+from turbopump.store.files import StoreFile, StorePaths
 from turbopump.store.inspection.index_check import IndexHeader, read_headers
-from turbopump.store.inspection.log_walk import BadRange, LogWalk, entry_stored_ms
+from turbopump.store.inspection.log_walk import LogWalk, entry_stored_ms
 from turbopump.store.inspection.queue_check import UNIT, BatchQueueCheck, QueueUnits
 from turbopump.store.inspection.report import Finding, Findings
 from turbopump.store.inspection.store_files import (
     CheckpointFields,
     ReadTable,
     RunState,
-    StoreFile,
     StoreFiles,
     TableFile,
     list_store,
@@ -29,6 +28,7 @@ from turbopump.store.inspection.store_files import (
     read_run_state,
     read_tables,
 )
+from turbopump.store.log.scanner import BadRange
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk
 

@@ -21,7 +21,6 @@ from turbopump.store.inspection.index_check import IndexCheck, check_chains
 from turbopump.store.inspection.log_walk import (
     MULTI_DISPATCH,
     MULTI_QUEUE_OFFSET,
-    BadRange,
     LogWalk,
     entry_facts,
     entry_topic,
@@ -43,6 +42,7 @@ from turbopump.store.inspection.store_files import (
     read_tables,
 )
 from turbopump.store.log.entry_mark import batch_size
+from turbopump.store.log.scanner import BadRange
 from turbopump.store.queues.batch_consume_queue import BatchUnit
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk

@@ -16,17 +16,16 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from turbopump.errors import MessageError, RoomInMakingError
-from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_BLANK, entry_fault, head_fault
+from turbopump.message.codec import MAGIC_BLANK
 from turbopump.store.disk import Disk
-from turbopump.store.log.entry_mark import EntryMark, quick_marks, read_mark
-from turbopump.store.mapped_file import STEP, MappedFile, MappedFiles, data_steps
+from turbopump.store.mapped_file import MappedFile, MappedFiles
 
 BLANK_SIZE_MIN: Final = 8
 POPULATE_STEP: Final = 8 * 1024 * 1024
@@ -37,15 +36,10 @@ them all."""
 _SPARE_AT: Final = 4 * POPULATE_STEP
 """The next file is made when the current one has less left than this."""
 
-NOTHING: Final = "nothing is written there"
-"""The fault where a log plainly ends: zeros."""
-
 _BLANK: Final = struct.Struct(">II")
-_WALK_STEP: Final = 256 * 1024
 ENTRY_SIZE_MAX: Final = 1 << 26
 """No entry is larger (64 MiB; a frame has 16 MiB): a size that says so is wrong, and is not
 read."""
-_MAGIC_START: Final = b"\xda\xa3\x20"
 
 
 class CommitLog:
@@ -166,110 +160,6 @@ class CommitLog:
         start = self.files.start
         return offset + self.segment_size - (offset - start) % self.segment_size
 
-    def walk(self, start: int, end: int | None = None) -> Iterator[EntryMark]:
-        """The good entries from ``start`` on, until ``end`` or the first that is not good (see
-        ``codec.entry_fault``).
-
-        ``walked_to`` says how far it came, ``fault`` why it stopped there (None: there is no more
-        log).
-        """
-        self.walked_to = start
-        self.fault: str | None = None
-        window = _Window()
-        topics: dict[bytes, str] = {}
-        limit = end if end is not None else 1 << 62
-        while self.walked_to < limit:
-            file = self.files.at(self.walked_to)
-            if file is None:
-                return
-            at, left = self.walked_to - file.start, file.end - self.walked_to
-            if left < BLANK_SIZE_MIN:
-                self.fault = f"{left} bytes at the end of a segment are too few for a blank"
-                return
-            piece, begin = window.cover(file, at)
-            room = min(left - BLANK_SIZE_MIN, limit - self.walked_to)
-            for mark in quick_marks(
-                piece, begin, begin + room, self.walked_to, self.requires_crc, topics
-            ):
-                self.walked_to = mark.offset + mark.size
-                yield mark
-            if self.walked_to > file.start + at:
-                continue
-            size, magic = _BLANK.unpack_from(piece, begin)
-            if magic == MAGIC_BLANK and size == left:
-                self.walked_to = file.end
-                continue
-            if size == magic == 0:
-                self.fault = NOTHING
-                return
-            judged = self._judge(file, at, size, window.read)
-            if isinstance(judged, str):
-                self.fault = judged
-                return
-            topics[judged.topic.encode()] = judged.topic
-            self.walked_to += size
-            yield judged
-
-    def entry_at(self, offset: int) -> EntryMark | None:
-        """The good entry at this offset; None if there is none. For single looks at a start:
-        ``walk`` reads ahead. Raises OSError."""
-        file = self.files.at(offset)
-        if file is None or file.end - offset < FIXED_SIZE + BLANK_SIZE_MIN:
-            return None
-        at = offset - file.start
-        mark = self._judge(
-            file, at, int.from_bytes(file.read_at_start(at, 4)), MappedFile.read_at_start
-        )
-        return None if isinstance(mark, str) else mark
-
-    def _judge(
-        self, file: MappedFile, at: int, size: int, read: Callable[[MappedFile, int, int], bytes]
-    ) -> EntryMark | str:
-        """The entry of ``size`` bytes at ``at`` of a file, or what is wrong with it."""
-        left = file.segment.size - at
-        if not FIXED_SIZE <= size <= min(left - BLANK_SIZE_MIN, ENTRY_SIZE_MAX):
-            return f"totalSize {size} cannot be: {left} bytes are left in the segment"
-        position = file.start + at
-        fault = head_fault(read(file, at, HEAD_SIZE), position)
-        if fault is not None:
-            return fault
-        entry = read(file, at, size)
-        fault = entry_fault(entry, position, crc_required=self.requires_crc(position))
-        if fault is not None:
-            return fault
-        return read_mark(entry, position) or "its topic cannot be the name of a directory"
-
-    def next_good(self, offset: int) -> int | None:
-        """The offset of the first good entry after ``offset``, wherever it lies; None: what is
-        there is a torn tail."""
-        for file in self.files.files:
-            if file.end <= offset:
-                continue
-            read_to = -1
-            for step in data_steps(file.segment, max(offset + 1 - file.start, 0)):
-                at = step - 8 if step == read_to else step  # a magic may lie across two pieces
-                read_to = min(step + STEP, file.segment.size)
-                found = self._good_in(file, file.read_at_start(at, read_to - at), at, offset)
-                if found is not None:
-                    return found
-        return None
-
-    def _good_in(self, file: MappedFile, piece: bytes, at: int, after: int) -> int | None:
-        start = 0
-        while (found := piece.find(_MAGIC_START, start)) >= 0:
-            start = found + 1
-            entry_at = at + found - 4
-            if (
-                entry_at < 0
-                or file.start + entry_at <= after
-                or entry_at + FIXED_SIZE > file.segment.size
-            ):
-                continue
-            size = int.from_bytes(file.read_at_start(entry_at, 4))
-            if not isinstance(self._judge(file, entry_at, size, MappedFile.read_at_start), str):
-                return file.start + entry_at
-        return None
-
     def close(self) -> None:
         self.files.close()
         self._current = None
@@ -312,29 +202,6 @@ class CommitLog:
         self._disk.start(
             lambda: current.segment.populate(start - current.start, size, small=small), done
         )
-
-
-class _Window:
-    """Reads files front to back in pieces, not through their maps: a long walk would bring the
-    whole log into this process's memory."""
-
-    def __init__(self) -> None:
-        self._file: MappedFile | None = None
-        self._at = 0
-        self._piece = b""
-
-    def cover(self, file: MappedFile, at: int, size: int = BLANK_SIZE_MIN) -> tuple[bytes, int]:
-        """A piece that has ``size`` bytes from ``at`` on, and more if it can; and where in it they
-        begin."""
-        start = at - self._at
-        if file is not self._file or start < 0 or start + size > len(self._piece):
-            self._piece = file.read_at_start(at, min(max(size, _WALK_STEP), file.segment.size - at))
-            self._file, self._at, start = file, at, 0
-        return self._piece, start
-
-    def read(self, file: MappedFile, at: int, size: int) -> bytes:
-        piece, start = self.cover(file, at, size)
-        return piece[start : start + size]
 
 
 # --- How long appends took, counted in Apache's thirteen classes and told once a minute on a line of

@@ -1,29 +1,301 @@
-"""Reading the log from some place on, past what is damaged.
+"""Finding the entries of the log: what lies at an offset, and where to go on behind what is damaged.
 
-The rule: a bad entry with a good one somewhere behind it is damage, and reading goes on behind it;
-one with nothing good behind it is where the log ends. It must not know what is done with the
-entries.
+The rule: what is good is decided by ``codec.entry_fault``. A bad entry with a good one somewhere
+behind it is damage, and reading goes on behind it; one with nothing good behind it is where the log
+ends. ``LogScanner`` judges bytes that somebody else reads. ``SegmentWalk`` reads segments from front
+to back, here and now: a start, and tools. The scrub reads in steps, and so does ``LogSearch``, which
+looks for the entries of one queue. What is done with the entries is not known here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import struct
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from turbopump.message.codec import entry_fault
+from turbopump.message.codec import (
+    CRC_NAME,
+    CRC_SUFFIX_SIZE,
+    FIXED_SIZE,
+    HEAD_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    entry_fault,
+    head_fault,
+)
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Found, Piece
+from turbopump.store.files import StoreFile
 from turbopump.store.log.cold_reads import IsLost, Steps
-from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
-from turbopump.store.log.entry_mark import EntryMark, entry_place
-from turbopump.store.mapped_file import MappedFile
+from turbopump.store.log.commit_log import BLANK_SIZE_MIN, ENTRY_SIZE_MAX, CommitLog
+from turbopump.store.log.entry_mark import EntryMark, entry_place, quick_marks, read_mark
+from turbopump.store.mapped_file import STEP, MappedFile, data_steps
 from turbopump.store.queues.consume_queue import ConsumeQueue
 
+T = TypeVar("T")
+
+NOTHING: Final = "nothing is written there"
+"""The fault where a log plainly ends: zeros."""
 PROGRESS_STEP: Final = 8 * 1024 * 1024
 """Bytes of log between two calls of ``on_progress``."""
-_LOOK: Final = 4096
+
+_MAGICS: Final = (MAGIC_V1, MAGIC_V2)
+_LOOK: Final = struct.Struct(">II")
+_WALK_STEP: Final = 256 * 1024
+_PAGE: Final = 4096
+_MAGIC_START: Final = b"\xda\xa3\x20"
+
+
+class Look(NamedTuple):
+    """What lies at an offset: a good ``entry``, a ``fault``, or neither: a blank. ``following`` is
+    where to look next."""
+
+    following: int
+    entry: bytes | None = None
+    fault: str | None = None
+
+
+def head_blame(size: int, magic: int, left: int) -> str:
+    """What is wrong with a size and a magic that cannot be an entry's, of which one is."""
+    if size == magic == 0:
+        return NOTHING
+    if FIXED_SIZE <= size <= min(left - BLANK_SIZE_MIN, ENTRY_SIZE_MAX):
+        return f"magic {magic:08X} is not a message's"
+    return f"totalSize {size} cannot be: {left} bytes are left in the segment"
+
+
+class LogScanner:
+    """Judges what lies at offsets of the log, of which it holds some bytes: ``data`` from ``start``
+    on. ``requires_crc``: whether the entry at an offset must have a whole-entry CRC. ``blame`` words
+    what is wrong with a size and a magic."""
+
+    def __init__(
+        self,
+        requires_crc: Callable[[int], bool] | None = None,
+        blame: Callable[[int, int, int], str] = head_blame,
+    ) -> None:
+        self._requires_crc = requires_crc
+        self._blame = blame
+        self.start = 0
+        self.data = b""
+
+    def hold(self, start: int, data: bytes) -> None:
+        """Look at these bytes from now on, which begin at this offset."""
+        self.start, self.data = start, data
+
+    def look(self, offset: int, end: int, room: int = BLANK_SIZE_MIN) -> Look | int:
+        """What lies at an offset of a segment that ends at ``end``; or how many bytes from there on
+        it takes to say, to be held. ``room`` is left behind each entry of the segment."""
+        left, begin = end - offset, offset - self.start
+        if left < BLANK_SIZE_MIN:
+            return Look(end, None, f"{left} bytes at the end of a segment are too few for a blank")
+        held = len(self.data) - begin if begin >= 0 else 0
+        if held < BLANK_SIZE_MIN:
+            return BLANK_SIZE_MIN
+        size, magic = _LOOK.unpack_from(self.data, begin)
+        if magic == MAGIC_BLANK and size == left:
+            return Look(end)
+        if magic not in _MAGICS or not FIXED_SIZE <= size <= min(left - room, ENTRY_SIZE_MAX):
+            return Look(offset + 1, None, self._blame(size, magic, left))
+        if held < size:
+            if held < HEAD_SIZE:
+                return HEAD_SIZE
+            fault = head_fault(self.data[begin : begin + HEAD_SIZE], offset)
+            return size if fault is None else Look(offset + 1, None, fault)
+        entry = self.data[begin : begin + size]
+        fault = entry_fault(entry, offset)
+        if (
+            fault is None
+            and entry[-CRC_SUFFIX_SIZE : -CRC_SUFFIX_SIZE + 9] != CRC_NAME
+            and self._requires_crc is not None
+            and self._requires_crc(offset)
+        ):
+            fault = entry_fault(entry, offset, crc_required=True)
+        return Look(offset + size, entry) if fault is None else Look(offset + 1, None, fault)
+
+
+def entry_starts(data: bytes) -> Iterator[int]:
+    """Where in ``data`` an entry may begin: its magic follows four bytes later."""
+    at = data.find(_MAGIC_START, 4)
+    while at >= 0:
+        yield at - 4
+        at = data.find(_MAGIC_START, at + 1)
+
+
+class BadRange(NamedTuple):
+    """Bytes ``start`` to ``end`` of the log hold no good entry. ``tail``: and none follows.
+    ``unread``: the system could not read them."""
+
+    start: int
+    end: int
+    fault: str
+    segment: StoreFile
+    tail: bool = False
+    unread: bool = False
+
+
+class OpenSegment(Protocol):
+    """A segment that is read in pieces."""
+
+    @property
+    def size(self) -> int: ...
+    def read(self, at: int, size: int) -> bytes:
+        """Fewer bytes only at the end of the file. Raises OSError."""
+
+    def data_from(self, at: int) -> int | None:
+        """The first byte at or after ``at`` that may not be zero; None: the rest is a hole."""
+
+    def close(self) -> None: ...
+
+
+class SegmentWalk(Generic[T]):
+    """A walk over ``segments``, front to back, in pieces of ``piece_size``. ``on_bad`` hears of every
+    bad range before what is behind it comes."""
+
+    def __init__(
+        self,
+        segments: Sequence[StoreFile],
+        *,
+        requires_crc: Callable[[int], bool] | None = None,
+        on_bad: Callable[[BadRange], None] = lambda _bad: None,
+        piece_size: int = 4 << 20,
+        blame: Callable[[int, int, int], str] = head_blame,
+    ) -> None:
+        self._segments = segments
+        self._scanner = LogScanner(requires_crc, blame)
+        self._candidates = LogScanner(requires_crc)
+        self._on_bad = on_bad
+        self._piece_size = piece_size
+        self.end = segments[0].start if segments else 0
+        """The end of the last good entry (or of the blank behind it), so far."""
+        self.fault: str | None = None
+        """What is wrong where the log ends; None: nothing, or the walk is not there yet."""
+        self._items: Callable[[int, int], list[T]] | None = None
+        """Gives many entries of what the scanner holds, from an offset on to another, and moves
+        ``end`` behind them: where that is quicker."""
+
+    def entries(self, start: int = 0, end: int = 1 << 62) -> Iterator[T]:
+        """Every good entry that begins in ``start`` … ``end``. Raises OSError if a segment cannot be
+        opened."""
+        self.end = max(self.end, start)
+        for number, segment in enumerate(self._segments):
+            if segment.end <= start:
+                continue
+            if segment.start >= end:
+                return
+            with closing(self._open(segment)) as file:
+                follows = yield from self._segment_entries(
+                    number, file, max(start, segment.start), end
+                )
+            if follows is None:
+                return
+            start = follows
+
+    @abstractmethod
+    def _open(self, segment: StoreFile) -> OpenSegment: ...
+
+    @abstractmethod
+    def _item(self, offset: int, entry: bytes) -> T | str:
+        """What comes for an entry that ``entry_fault`` calls good, or what is wrong with it."""
+
+    def _read(
+        self, file: OpenSegment, segment: StoreFile, at: int, size: int, *, ahead: bool
+    ) -> bytes:
+        """Bytes of a segment. ``ahead``: in search of the next good entry."""
+        return file.read(at, size)
+
+    def _room(self, segment: StoreFile) -> int:
+        """What must follow every entry of a segment."""
+        return BLANK_SIZE_MIN
+
+    def _segment_entries(
+        self, number: int, file: OpenSegment, offset: int, end: int
+    ) -> Generator[T, None, int | None]:
+        """The entries of one segment from an offset on; returns where to go on, None at the end of
+        the log."""
+        segment, scanner = self._segments[number], self._scanner
+        limit, room = min(segment.end, segment.start + file.size), self._room(segment)
+        while offset < end:
+            if offset >= limit:
+                return segment.end
+            if self._items is not None and (
+                items := self._items(offset, min(limit - BLANK_SIZE_MIN, end))
+            ):
+                offset = self.end
+                yield from items
+                continue
+            found = scanner.look(offset, limit, room)
+            if isinstance(found, int):
+                at = offset - segment.start
+                size = min(max(self._piece_size, found), file.size - at)
+                piece = self._read(file, segment, at, size, ahead=False)
+                scanner.hold(offset, piece.ljust(found, b"\0"))
+                continue
+            fault = found.fault
+            if found.entry is not None:
+                item = self._item(offset, found.entry)
+                if not isinstance(item, str):
+                    self.end = offset = found.following
+                    yield item
+                    continue
+                fault = item
+            elif fault is None:
+                self.end = segment.end
+                return segment.end
+            follows = self._go_on(number, offset, fault)
+            if follows is None or not segment.start <= follows < segment.end:
+                return follows
+            offset = follows
+        return None
+
+    def _go_on(self, number: int, bad: int, fault: str) -> int | None:
+        """Report the bad place and find the next good entry."""
+        segment = self._segments[number]
+        good, last = self._next_good(number, bad)
+        if good is not None:
+            self._on_bad(BadRange(bad, good, fault, segment))
+        else:
+            self.fault = fault
+            if last is not None:
+                self._on_bad(BadRange(bad, last + 1, fault, segment, tail=True))
+        return good
+
+    def _next_good(self, number: int, bad: int) -> tuple[int | None, int | None]:
+        """(The first good entry behind ``bad``, the last byte from there on that is not zero if
+        there is none)."""
+        last = None
+        for segment in self._segments[number:]:
+            with closing(self._open(segment)) as file:
+                read_to = -1
+                for step in data_steps(file, max(bad - segment.start, 0)):
+                    at = step - 8 if step == read_to else step  # a magic may lie across two pieces
+                    read_to = min(step + STEP, segment.size)
+                    data = self._read(file, segment, at, read_to - at, ahead=True)
+                    if data.count(0) == len(data):
+                        continue
+                    last = segment.start + at + len(data.rstrip(b"\0")) - 1
+                    for start in entry_starts(data):
+                        offset = segment.start + at + start
+                        if offset > bad and self._is_good(file, segment, offset):
+                            return offset, None
+        return None, last
+
+    def _is_good(self, file: OpenSegment, segment: StoreFile, offset: int) -> bool:
+        """Whether a good entry begins there, which is read by itself."""
+        scanner, start = self._candidates, segment.start
+        while isinstance(found := scanner.look(offset, segment.end, self._room(segment)), int):
+            data = self._read(file, segment, offset - start, found, ahead=True)
+            scanner.hold(offset, data.ljust(found, b"\0"))
+        entry = found.entry
+        return entry is not None and not isinstance(self._item(offset, entry), str)
+
+
+# --- Reading the log of a store at its start.
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +308,87 @@ class Damage:
     fault: str
 
 
-def good_entries(
-    log: CommitLog,
-    begin: int,
-    on_progress: Callable[[int, int], None],
-    on_damage: Callable[[Damage], None] = lambda _damage: None,
-    end: int | None = None,
-) -> Iterator[EntryMark]:
-    """The good entries from ``begin`` on, until ``end`` or to the end of the log; then
-    ``log.walked_to`` and ``log.fault`` say where that is, and what is wrong there. ``on_damage``
-    hears of a range before the entries behind it come. ``on_progress`` gets (offset reached, about
-    where it ends) when reading begins, every few MiB, and when it has ended."""
-    about = end if end is not None else _about_the_end(log)
-    on_progress(begin, about)
-    position, progress_at = begin, begin + PROGRESS_STEP
-    while True:
-        for mark in log.walk(position, end):
+class _AtStart:
+    """A file of the log as ``OpenSegment``, which stays open."""
+
+    def __init__(self, file: MappedFile) -> None:
+        self.size, self.read, self.data_from = (
+            file.segment.size,
+            file.read_at_start,
+            file.segment.data_from,
+        )
+
+    def close(self) -> None:
+        pass
+
+
+class MarkWalk(SegmentWalk[EntryMark]):
+    """The entries of a ``log`` that is being opened. ``on_damage`` hears of a range before the
+    entries behind it come. ``on_progress`` gets (offset reached, about where it ends) when reading
+    begins, every few MiB, and when it has ended. Files are read, not their maps: a long walk would
+    bring the whole log into this process's memory."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        on_progress: Callable[[int, int], None] = lambda _offset, _end: None,
+        on_damage: Callable[[Damage], None] = lambda _damage: None,
+    ) -> None:
+        super().__init__(
+            [StoreFile(file.start, file.segment.size, file.segment.path) for file in log.files],
+            requires_crc=log.requires_crc,
+            on_bad=lambda bad: None if bad.tail else on_damage(Damage(*bad[:3])),
+            piece_size=_WALK_STEP,
+        )
+        self._log = log
+        self._on_progress = on_progress
+        self._topics: dict[bytes, str] = {}
+        self._items = self._quick_marks
+
+    def entries(self, start: int = 0, end: int = 1 << 62) -> Iterator[EntryMark]:
+        about = end if end < 1 << 62 else _about_the_end(self._log)
+        self._on_progress(start, about)
+        progress_at = start + PROGRESS_STEP
+        for mark in super().entries(start, end):
             yield mark
             if mark.offset >= progress_at:
                 progress_at = mark.offset + PROGRESS_STEP
-                on_progress(mark.offset, max(about, mark.offset))
-        fault = log.fault
-        following = log.next_good(log.walked_to) if fault is not None else None
-        if fault is None or following is None or (end is not None and following >= end):
-            reached = end if end is not None else log.walked_to
-            on_progress(reached, reached)
-            return
-        on_damage(Damage(log.walked_to, following, fault))
-        position = following
+                self._on_progress(mark.offset, max(about, mark.offset))
+        reached = end if end < 1 << 62 else self.end
+        self._on_progress(reached, reached)
+
+    def _open(self, segment: StoreFile) -> OpenSegment:
+        file = self._log.files.at(segment.start)
+        assert file is not None
+        return _AtStart(file)
+
+    def _item(self, offset: int, entry: bytes) -> EntryMark | str:
+        mark = read_mark(entry, offset)
+        if mark is None:
+            return "its topic cannot be the name of a directory"
+        self._topics[mark.topic.encode()] = mark.topic
+        return mark
+
+    def _quick_marks(self, offset: int, end: int) -> list[EntryMark]:
+        data, begin = self._scanner.data, offset - self._scanner.start
+        if not 0 <= begin < len(data):
+            return []
+        stop, requires_crc = begin + end - offset, self._log.requires_crc
+        marks = quick_marks(data, begin, stop, offset, requires_crc, self._topics)
+        if marks:
+            self.end = marks[-1].offset + marks[-1].size
+        return marks
+
+
+def entry_at(log: CommitLog, offset: int) -> EntryMark | None:
+    """The good entry at this offset of a log; None if there is none. For single looks at a start:
+    ``MarkWalk`` reads ahead. Raises OSError."""
+    file, scanner = log.files.at(offset), LogScanner(log.requires_crc)
+    if file is None:
+        return None
+    while isinstance(found := scanner.look(offset, file.end), int):
+        scanner.hold(offset, file.read_at_start(offset - file.start, found))
+    return read_mark(found.entry, offset) if found.entry is not None else None
 
 
 def _about_the_end(log: CommitLog) -> int:
@@ -72,14 +397,14 @@ def _about_the_end(log: CommitLog) -> int:
     if not log.files:
         return 0
     last = log.files.files[-1]
-    low, high = 0, last.segment.size // _LOOK
+    low, high = 0, last.segment.size // _PAGE
     while low < high:
         middle = (low + high) // 2
-        if any(last.read_at_start(middle * _LOOK, _LOOK)):
+        if any(last.read_at_start(middle * _PAGE, _PAGE)):
             low = middle + 1
         else:
             high = middle
-    return last.start + low * _LOOK
+    return last.start + low * _PAGE
 
 
 # --- Searching a range of the log for the entries of one queue, whatever its units say.

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from turbopump.errors import StoreDamagedError
 from turbopump.store.files import segment_name
-from turbopump.store.log.commit_log import NOTHING, CommitLog
+from turbopump.store.log.commit_log import CommitLog
+from turbopump.store.log.scanner import NOTHING
 from turbopump.store.recovery.checkpoint import Checkpoint
 from turbopump.store.recovery.queue_ends import KnownEnds
 

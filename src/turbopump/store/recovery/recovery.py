@@ -11,7 +11,7 @@ with it.
    disk. Every entry from there on is checked and handed to the dispatcher, which writes it to them
    again.
 4. A bad entry with a good one somewhere behind it is damage: the range is set apart, its queues get
-   gaps, and reading goes on behind it (``good_entries.py``). A bad entry with nothing good behind
+   gaps, and reading goes on behind it (``scanner.py``). A bad entry with nothing good behind
    it is a torn tail: the log ends there, and everything is cut to it.
 5. What was recovered after a crash may be in the page cache only (the process was killed, the
    machine was not), and what was cut off is still on the disk: both count as dirty, so that the
@@ -42,10 +42,10 @@ from typing import Final
 from turbopump.message.properties import SysFlag
 from turbopump.message.rules import is_system_topic
 from turbopump.store.index.key_index import KeyIndex, begin_for_index
-from turbopump.store.log.commit_log import NOTHING, CommitLog
+from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.dispatcher import Dispatcher
 from turbopump.store.log.entry_mark import EntryMark
-from turbopump.store.log.scanner import Damage, good_entries
+from turbopump.store.log.scanner import NOTHING, Damage, MarkWalk, entry_at
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
@@ -130,7 +130,6 @@ class Recovery:
                 reading = self._reading(begin, rebuilding=False)
                 entries, torn = self._redispatch(reading)
                 self._settle_ends(reading, {})
-                end = log.walked_to
                 self._compare_queues(reading)
         except QueueHoleError as hole:
             rebuilt, self.misfit = True, str(hole)
@@ -140,7 +139,7 @@ class Recovery:
             reading = self._reading(begin, rebuilding=True)
             entries, torn = self._redispatch(reading)
             self._settle_ends(reading, emptied)
-            end = log.walked_to
+        end = reading.end
         log.open_at(end)
         if not self.clean:
             for file in log.files:
@@ -201,7 +200,7 @@ class Recovery:
         log is right.
         """
         log, clean_end = self.log, self.checkpoint.log_end
-        place = self.known.newest(log.walked_to)
+        place = self.known.newest(reading.end)
         ends = self.known.least_ends(place) if place is not None else {}
         for key, end in emptied.items():
             ends[key] = max(end, ends.get(key, 0))
@@ -228,7 +227,7 @@ class Recovery:
         if (
             self.clean
             and not reading.rebuilding
-            and log.walked_to == clean_end
+            and reading.end == clean_end
             and self.queues.units != self.checkpoint.queue_units
         ):
             text = (
@@ -247,10 +246,8 @@ class Recovery:
         whose deletion is not known either.
         """
         begin = reading.begin
-        told = self.clean and not (
-            self.stopped_here and self.checkpoint.log_end != self.log.walked_to
-        )
-        if told or begin <= self.log.start or self.known.newest(self.log.walked_to) is not None:
+        told = self.clean and not (self.stopped_here and self.checkpoint.log_end != reading.end)
+        if told or begin <= self.log.start or self.known.newest(reading.end) is not None:
             return
         self.compared = begin
         first, last, old = outermost_messages(
@@ -308,14 +305,16 @@ class Recovery:
     def _redispatch(self, reading: EntryPlacement) -> tuple[int, str | None]:
         """Dispatch every good entry: (how many, what is wrong behind the last). Raises
         QueueHoleError."""
-        log, damages, entries = self.log, reading.damages, 0
-        for mark in good_entries(log, reading.begin, self.on_progress, damages.append):
+        damages, entries = reading.damages, 0
+        walk = MarkWalk(self.log, self.on_progress, damages.append)
+        for mark in walk.entries(reading.begin):
             fault = reading.dispatch(mark)
             if fault is None:
                 entries += 1
             else:
                 damages.append(Damage(mark.offset, mark.offset + mark.size, fault))
-        return entries, None if log.fault == NOTHING else log.fault
+        reading.end = walk.end
+        return entries, None if walk.fault == NOTHING else walk.fault
 
     def _forget_derived(self) -> int:
         self.queues.rebuild()
@@ -353,12 +352,12 @@ class Recovery:
         if last is None:
             return self.log.start
         offset, size, _ = last
-        mark = self.log.entry_at(offset)
+        mark = entry_at(self.log, offset)
         if mark is not None and mark.size == size:
             return offset + size
         starts = [file.start for file in self.log.files if file.start <= offset]
         return next(
-            (start for start in reversed(starts) if self.log.entry_at(start) is not None),
+            (start for start in reversed(starts) if entry_at(self.log, start) is not None),
             self.log.start,
         )
 
@@ -366,7 +365,7 @@ class Recovery:
         for file in reversed(self.log.files.files):
             if self.checkpoint.safe_offset and file.start > self.checkpoint.safe_offset:
                 continue
-            mark = self.log.entry_at(file.start)
+            mark = entry_at(self.log, file.start)
             if mark is not None and mark.store_timestamp <= self.checkpoint.safe_timestamp:
                 return file.start
         return self.log.start
@@ -407,6 +406,8 @@ class EntryPlacement:
     fitted: bool
     damages: list[Damage] = field(default_factory=list)
     """What was passed over so far."""
+    end: int = 0
+    """Where the log was found to end."""
     made_anew: dict[tuple[str, int], int] = field(default_factory=dict)
     """Where queues had ended whose offsets were seen to begin anew."""
 
@@ -523,7 +524,7 @@ def is_there(log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size:
     disk)."""
     if offset < log.start:
         return True
-    mark = log.entry_at(offset)
+    mark = entry_at(log, offset)
     return mark is not None and (mark.size, mark.topic, mark.queue_id, mark.queue_offset) == (
         size,
         queue.topic,
@@ -562,7 +563,7 @@ def outermost_messages(
     last: Messages = {}
     old: Messages = {}
     nowhere = 0, 0
-    for mark in good_entries(log, log.start, on_progress, end=end):
+    for mark in MarkWalk(log, on_progress).entries(log.start, end):
         if not mark.sys_flag & _PREPARED and not (
             deleted and mark.offset < deleted.get(mark.topic, 0)
         ):

@@ -21,20 +21,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from turbopump.errors import StoreError
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Disk, Segment
-from turbopump.store.files import StorePaths, segment_offset
-from turbopump.store.inspection.log_walk import LogWalk, entry_facts
-from turbopump.store.inspection.store_files import StoreFile
+from turbopump.store.files import StoreFile, StorePaths, segment_offset
+from turbopump.store.inspection.log_walk import entry_facts
 from turbopump.store.log.entry_mark import batch_size
+from turbopump.store.log.scanner import OpenSegment, SegmentWalk
 from turbopump.store.mapped_file import STEP, data_steps
 from turbopump.store.queues.batch_consume_queue import batch_units
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, unpack_unit
-from turbopump.store.read_only_disk import ReadOnlyDisk
 from turbopump.store.roots import StoreLock
 
 Progress = Callable[[int, int], None]
@@ -268,7 +266,7 @@ def lost_messages(
     """Which messages lay in ``ranges``, queue by queue; where the last good message of the log
     ends; and the files of queues that cannot be read whole. Walks all of the log, 7 to 9 µs a
     message. Raises OSError."""
-    walk = LogWalk(cast(ReadOnlyDisk, _Round(disk, ranges)), segments)
+    walk = _Walk(disk, segments, ranges)
     between = list(_between(walk, segments[0].start, ranges))
     unread: list[Path] = []
     return _joined(chain(between, _by_units(disk, paths, ranges, unread))), walk.end, unread
@@ -285,7 +283,7 @@ def row_files(disk: Disk, directories: Iterable[Path]) -> list[StoreFile]:
     return sorted(found)
 
 
-def _between(walk: LogWalk, log_start: int, ranges: Sequence[Unreadable]) -> Iterator[LostMessages]:
+def _between(walk: _Walk, log_start: int, ranges: Sequence[Unreadable]) -> Iterator[LostMessages]:
     """What the offsets of messages before and behind an unreadable range tell."""
     # queue: its next offset, and where in the log its last message ends
     known: dict[tuple[str, int], tuple[int, int]] = {}
@@ -374,27 +372,32 @@ def _joined(lost: Iterable[LostMessages]) -> list[LostMessages]:
     return found
 
 
-class _Round:
-    """As much of a ReadOnlyDisk as a walk over the log needs; known sectors are zeros, and not
-    asked for again."""
+class _Walk(SegmentWalk[tuple[int, bytes]]):
+    """(offset, entry) of each good entry. Known sectors are zeros, and not asked for again."""
 
-    def __init__(self, disk: Disk, ranges: Sequence[Unreadable]) -> None:
+    def __init__(
+        self, disk: Disk, segments: Sequence[StoreFile], ranges: Sequence[Unreadable]
+    ) -> None:
+        super().__init__(segments)
         self._disk = disk
         self._ranges = ranges
 
-    def open_file(self, path: Path) -> _RoundFile:
-        return _RoundFile(self._disk, path, [one for one in self._ranges if one.path == path])
+    def _open(self, segment: StoreFile) -> OpenSegment:
+        ranges = [one for one in self._ranges if one.path == segment.path]
+        return _RoundFile(self._disk.open_segment(segment.path), segment.start, ranges)
+
+    def _item(self, offset: int, entry: bytes) -> tuple[int, bytes]:
+        return offset, entry
 
 
 class _RoundFile:
-    """One segment, as a ReadOnlyFile."""
+    """One segment, read round what is unreadable of it."""
 
-    def __init__(self, disk: Disk, path: Path, ranges: Sequence[Unreadable]) -> None:
-        self._segment = disk.open_segment(path)
-        self._start = segment_offset(path.name) or 0
+    def __init__(self, segment: Segment, start: int, ranges: Sequence[Unreadable]) -> None:
+        self._segment = segment
+        self._start = start
         self._ranges = ranges
-        self.size = self._segment.size
-        self.data_from = self._segment.data_from
+        self.size, self.data_from, self.close = segment.size, segment.data_from, segment.close
 
     def read(self, at: int, size: int) -> bytes:
         parts, end = [], min(at + size, self.size)
@@ -408,17 +411,6 @@ class _RoundFile:
         if at < end:
             parts.append(self._segment.read_cold(at, end - at))
         return b"".join(parts)
-
-    def __enter__(self) -> _RoundFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._segment.close()
 
 
 # --- What a disk cannot read of a file, sector by sector.

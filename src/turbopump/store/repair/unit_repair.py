@@ -28,7 +28,7 @@ from turbopump.store.disk import Found
 from turbopump.store.log.cold_reads import IsLost, Steps, answer
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.entry_mark import EntryMark, inner_count, read_mark
-from turbopump.store.log.scanner import LogSearch
+from turbopump.store.log.scanner import LogSearch, entry_at
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.batch_consume_queue import (
     COUNT_MAX,
@@ -156,7 +156,7 @@ class UnitRepair:
         """See, at a start, that each batch queue begins with the first of its messages that the log
         has. Waits for the disk; it costs two looks a queue where nothing is damaged."""
         batches = [queue for queue in queues if isinstance(queue, BatchConsumeQueue)]
-        first = self._log.entry_at(self._log.start) if batches else None
+        first = entry_at(self._log, self._log.start) if batches else None
         for queue in batches:
             search = BatchSearch(
                 self._log, queue, -1, self._tags_of, lambda _directory, _offset: True
