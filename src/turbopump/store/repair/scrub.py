@@ -14,13 +14,13 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.message.codec import FIXED_SIZE, MAGIC_BLANK, entry_fault
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Disk, Found, Piece
 from turbopump.store.index.key_index import KeyIndex
-from turbopump.store.log.commit_log import BLANK_SIZE_MIN, ENTRY_SIZE_MAX, CommitLog
+from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.entry_mark import entry_place
+from turbopump.store.log.scanner import LogScanner, Look, entry_starts
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
 from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, UNIT_SIZE
@@ -48,7 +48,6 @@ _UNITS_AT_ONCE: Final = 200
 _QUEUES_MAX: Final = 1000
 _UNIT: Final = struct.Struct(">qiq")
 _TAGS: Final = b"TAGS\x01"
-_MAGIC_START: Final = b"\xda\xa3\x20"
 
 Work = Generator[list[Piece] | None, list[Found]]
 """Yields pieces it wants, or None after a slice."""
@@ -97,7 +96,7 @@ class Scrub:
         self._work: Work | None = None
         self._found: list[Found] | None = []
         self._next_pass: float | None = None
-        self._window: tuple[MappedFile | None, int, bytes] = (None, 0, b"")
+        self._scanner = LogScanner(log.requires_crc)
         self._units: dict[tuple[str, int], tuple[int, bytes]] = {}
         self.numbers = ScrubNumbers()
         self.indexes = (
@@ -125,7 +124,7 @@ class Scrub:
                 wanted = self._work.send(cached)
         except StopIteration:
             self._work = None
-            self._window = (None, 0, b"")
+            self._scanner.hold(0, b"")
             self._units.clear()
             self.numbers.passes += 1
             return self._interval
@@ -158,49 +157,46 @@ class Scrub:
             yield from index.fill()
 
     def _pass(self, end: int) -> Work:
-        log, numbers = self._log, self.numbers
-        position = log.start
-        entries, slice_end = 0, position + SLICE
-        while position < end:
-            file = log.files.at(position)
-            if file is None:
-                assert position < log.start, "what is settled is there, or was"
-                position = log.start  # retention has been here
-                continue
-            numbers.position = position
-            following, entry, fault = yield from self._entry(file, position)
-            if log.files.at(position) is not file:
-                continue
-            if entry is not None:
-                yield from self._check_unit(entry, position)
-                numbers.entries_checked += 1
-            elif fault is not None:
-                following = yield from self._next_good(file, following)
-                if log.files.at(position) is file:
-                    self._tell_of_range(position, min(following, end), fault)
-            numbers.bytes_checked += min(following, end) - position
-            position = following
-            entries += 1
-            if entries >= SLICE_ENTRIES or position >= slice_end:
-                yield None
-                entries, slice_end = 0, position + SLICE
+        numbers, start = self.numbers, self._log.start
+        yield from self._scan(start, end, self._check_unit, numbers, self._report_range)
         numbers.position = end
 
     def _good_entries(
         self, start: int, end: int, take: Callable[[bytes, int], None]
     ) -> Generator[list[Piece] | None, list[Found], int]:
         """Hand on every good entry of a range of the log; where the next one begins."""
-        position, entries, slice_end = start, 0, start + SLICE
+        return (yield from self._scan(start, end, take, ScrubNumbers()))
+
+    def _scan(
+        self,
+        position: int,
+        end: int,
+        take: Callable[[bytes, int], Work | None],
+        numbers: ScrubNumbers,
+        on_bad: Callable[[int, int, str], None] = lambda _start, _end, _fault: None,
+    ) -> Generator[list[Piece] | None, list[Found], int]:
+        """Hand on what a range of the log holds; where what is behind it begins."""
+        log = self._log
+        entries, slice_end = 0, position + SLICE
+        self._scanner.hold(0, b"")
         while position < end:
-            file = self._log.files.at(position)
+            file = log.files.at(position)
             if file is None:
-                position = max(position + 1, self._log.start)
+                position = max(position + 1, log.start)  # retention has been here
                 continue
-            following, entry, fault = yield from self._entry(file, position)
+            numbers.position = position
+            following, entry, fault = yield from self._look(file, position, self._scanner)
+            if log.files.at(position) is not file:
+                continue
             if entry is not None:
-                take(entry, position)
+                if (work := take(entry, position)) is not None:
+                    yield from work
+                numbers.entries_checked += 1
             elif fault is not None:
                 following = yield from self._next_good(file, following)
+                if log.files.at(position) is file:
+                    on_bad(position, min(following, end), fault)
+            numbers.bytes_checked += min(following, end) - position
             position = following
             entries += 1
             if entries >= SLICE_ENTRIES or position >= slice_end:
@@ -208,86 +204,59 @@ class Scrub:
                 entries, slice_end = 0, position + SLICE
         return position
 
-    def _entry(
-        self, file: MappedFile, position: int
-    ) -> Generator[list[Piece] | None, list[Found], tuple[int, bytes | None, str | None]]:
-        """(Where to go on, the good entry at ``position``, what is wrong there); neither entry nor
-        fault: a blank."""
-        at, left = position - file.start, file.end - position
-        if left < BLANK_SIZE_MIN:
-            return file.end, None, f"{left} bytes at the end of a segment are too few for a blank"
-        head = yield from self._bytes(file, at, 8)
-        if isinstance(head, OSError):
-            return (
-                position - position % _SECTOR + _SECTOR,
-                None,
-                (f"it cannot be read ({head.strerror or head})"),
-            )
-        size, magic = int.from_bytes(head[:4]), int.from_bytes(head[4:8])
-        if magic == MAGIC_BLANK and size == left:
-            return file.end, None, None
-        if not FIXED_SIZE <= size <= min(left - BLANK_SIZE_MIN, ENTRY_SIZE_MAX):
-            return (
-                position + 1,
-                None,
-                (f"totalSize {size} cannot be: {left} bytes are left in the segment"),
-            )
-        entry = yield from self._bytes(file, at, size)
-        if isinstance(entry, OSError):
-            return (
-                position - position % _SECTOR + _SECTOR,
-                None,
-                (f"it cannot be read ({entry.strerror or entry})"),
-            )
-        fault = entry_fault(entry, position, crc_required=self._log.requires_crc(position))
-        return (position + size, entry, None) if fault is None else (position + 1, None, fault)
+    def _look(
+        self, file: MappedFile, offset: int, scanner: LogScanner
+    ) -> Generator[list[Piece] | None, list[Found], Look]:
+        """What lies at an offset of a file. Where that cannot be read, it goes on behind the
+        sector."""
+        while isinstance(found := scanner.look(offset, file.end), int):
+            data = yield from self._held(file, offset, found, scanner)
+            if isinstance(data, OSError):
+                fault = f"it cannot be read ({data.strerror or data})"
+                return Look(offset - offset % _SECTOR + _SECTOR, None, fault)
+        return found
 
     def _next_good(
-        self, file: MappedFile, position: int
+        self, file: MappedFile, offset: int
     ) -> Generator[list[Piece] | None, list[Found], int]:
-        """Where the next good entry of the file begins, at ``position`` or later; the file's end if
+        """Where the next good entry of the file begins, at ``offset`` or later; the file's end if
         there is none."""
-        while position < file.end:
-            at = position - file.start
-            size = min(SLICE, file.end - position)
-            data = yield from self._bytes(file, at, size)
+        while offset < file.end:
+            size = min(SLICE, file.end - offset)
+            data = yield from self._held(file, offset, size, self._scanner)
             if isinstance(data, OSError):
-                position = position - position % _SECTOR + _SECTOR
+                offset += _SECTOR - offset % _SECTOR
                 continue
-            found = data.find(_MAGIC_START)
-            while found >= 0:
-                candidate = position + found - 4
-                if found >= 4:
-                    _, entry, _ = yield from self._entry(file, candidate)
-                    if entry is not None:
-                        return candidate
-                found = data.find(_MAGIC_START, found + 1)
+            for start in entry_starts(data):
+                found = yield from self._look(file, offset + start, self._scanner)
+                if found.entry is not None:
+                    return offset + start
             yield None
-            if position + size >= file.end:
+            if offset + size >= file.end:
                 break
-            position += size - 8  # a magic may lie across two pieces
+            offset += size - 8  # a magic may lie across two pieces
         return file.end
 
-    def _bytes(
-        self, file: MappedFile, at: int, size: int
+    def _held(
+        self, file: MappedFile, offset: int, size: int, scanner: LogScanner
     ) -> Generator[list[Piece] | None, list[Found], Found]:
-        """``size`` bytes of a file, read ahead."""
-        window_file, begin, data = self._window
-        start = at - begin
-        if file is not window_file or start < 0 or start + size > len(data):
+        """``size`` bytes of the log, which the scanner then holds, and more if it can."""
+        begin = offset - scanner.start
+        if not 0 <= begin <= len(scanner.data) - size:
+            at, begin = offset - file.start, 0
             found: Found = b""
             for wanted in (
-                max(size, READ_SIZE),
-                max(size, _SECTOR),
-            ):  # where the large piece cannot be read, the small one may be
-                (found,) = yield [Piece(file.segment, at, min(wanted, file.segment.size - at))]
+                READ_SIZE,
+                _SECTOR,
+            ):  # where the large piece fails, the small one may not
+                length = min(max(size, wanted), file.segment.size - at)
+                (found,) = yield [Piece(file.segment, at, length)]
                 if isinstance(found, bytes):
                     break
             if isinstance(found, OSError):
                 return found
-            data, start = found, 0
-            self._window = (file, at, data)
-        return data[start : start + size]
+            scanner.hold(offset, found)
+        return scanner.data[begin : begin + size]
 
     def _check_unit(self, entry: bytes, position: int) -> Work:
         """See that the entry's unit points to it."""
@@ -314,7 +283,7 @@ class Scrub:
             if isinstance(found, OSError) and index < queue.min_index:
                 return  # trimmed meanwhile
             if isinstance(found, OSError):
-                self._tell_of_unit(
+                self._report_unit(
                     topic, queue_id, index, f"cannot be read ({found.strerror or found})", position
                 )
                 return
@@ -390,15 +359,14 @@ class Scrub:
         file = self._log.files.at(offset) if offset >= 0 else None
         if file is None:
             return False
-        window = self._window
-        _, entry, _ = yield from self._entry(file, offset)
-        self._window = window
+        scanner = LogScanner(self._log.requires_crc)
+        _, entry, _ = yield from self._look(file, offset, scanner)
         return entry is not None and entry_place(entry) == place
 
     # --- findings
     # ----------------------------------------------------------------------------------------------
 
-    def _tell_of_range(self, start: int, end: int, fault: str) -> None:
+    def _report_range(self, start: int, end: int, fault: str) -> None:
         if self._is_new("", 0, start):
             self.numbers.damaged_ranges += 1
             self.numbers.damaged_bytes += end - start
@@ -406,9 +374,7 @@ class Scrub:
                 f"the scrub found bytes {start} to {end} of the commit log damaged: {fault}"
             )
 
-    def _tell_of_unit(
-        self, topic: str, queue_id: int, index: int, what: str, position: int
-    ) -> None:
+    def _report_unit(self, topic: str, queue_id: int, index: int, what: str, position: int) -> None:
         if self._is_new(topic, queue_id, index):
             self.numbers.wrong_units += 1
             self._on_finding(
