@@ -8,6 +8,7 @@ so): against what is known of them.
 import copy
 import mmap
 import os
+import random
 import shutil
 import struct
 import subprocess
@@ -45,7 +46,7 @@ NAMES = (
         "property_texts",
         "value_after",
     ),
-    *("good_entries", "entries_fit", "identified_item"),
+    *("good_entries", "entries_fit", "gather", "identified_item"),
 )
 KINDS = ("plain", "compiled") if IS_COMPILED else ("plain",)
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -717,6 +718,50 @@ def test_entries_in_memory_fit_their_units_alike(
         for changed, value in changes:
             data = data[: changed % len(data)] + bytes([value]) + data[changed % len(data) + 1 :]
         agree("entries_fit", data, units, passed, *wanted)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 60), max_size=8),
+    order=st.randoms(use_true_random=False),
+    count_max=st.integers(-1, 9),
+    size_max=st.integers(-1, 1000),
+    changes=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=2),
+    unit_changes=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=2),
+    start=st.sampled_from([0, 4096, 1 << 40]),
+)
+def test_entries_are_gathered_alike(
+    sizes: list[int],
+    order: random.Random,
+    count_max: int,
+    size_max: int,
+    changes: list[tuple[int, int]],
+    unit_changes: list[tuple[int, int]],
+    start: int,
+) -> None:
+    """As producers write them: a queue's messages lie apart, here in any order."""
+    places = list(range(len(sizes)))
+    order.shuffle(places)
+    segment, where = bytearray(b"before"), {}
+    for number in places:
+        head = (3, 0, 7 + number, start + len(segment), 0, 1, bytes(8), 2, bytes(8), 0, 0)
+        entry = encode_entry(*head, bytes(sizes[number]), b"T", b"", True)
+        where[number] = (start + len(segment), len(entry))
+        segment += entry + b"between"
+    units = b"".join(pack_unit(*where[number], 0) for number in range(len(sizes)))
+    wanted = (start, 7, (3).to_bytes(4), topic_field("T"))
+    data = b"".join(segment[at - start : at - start + size] for at, size in sorted_by_number(where))
+    assert TWINS["gather"].plain(units, 100, 1 << 20, bytes(segment), *wanted) == (data, len(sizes))
+    agree("gather", units, count_max, size_max, bytes(segment), *wanted)
+    agree("gather", units, 100, 1 << 20, bytes(segment)[:-20], *wanted)
+    for at, value in unit_changes if units else ():
+        units = units[: at % len(units)] + bytes([value]) + units[at % len(units) + 1 :]
+    for at, value in changes:
+        segment[at % len(segment)] = value
+    agree("gather", units, 100, 1 << 20, bytes(segment), *wanted)
+
+
+def sorted_by_number(where: dict[int, tuple[int, int]]) -> list[tuple[int, int]]:
+    return [where[number] for number in sorted(where)]
 
 
 @each_kind

@@ -71,9 +71,9 @@ cdef object _entries_fit(object data, object units, object passed, int64_t queue
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef const uint8_t *unit = <const uint8_t *>PyBytes_AS_STRING(units)
     cdef const uint8_t *queue_field = <const uint8_t *>PyBytes_AS_STRING(queue_id)
-    cdef const uint8_t *topic_at = <const uint8_t *>PyBytes_AS_STRING(topic)
-    cdef int64_t left = PyBytes_GET_SIZE(data), topic_size = PyBytes_GET_SIZE(topic)
-    cdef int64_t number, size, body
+    cdef _Span topic_span = _span(topic)
+    cdef int64_t left = PyBytes_GET_SIZE(data)
+    cdef int64_t number, size
     cdef Py_ssize_t skips = 0, skips_end = len(skipped)
     for number in range(PyBytes_GET_SIZE(units) // 20):
         if left == 0:
@@ -83,16 +83,70 @@ cdef object _entries_fit(object data, object units, object passed, int64_t queue
             unit += 20
             continue
         size = <int64_t><int32_t>_get32(unit + 8)
-        if (size < 91 or size > left or <int64_t>_get32(at) != size or memcmp(at + 12, queue_field, 4) != 0
-                or <int64_t>_get64(at + 20) != queue_offset + number or _get64(at + 28) != _get64(unit)):
-            return False
-        body = 84 + (12 if at[39] & 0x10 else 0) + (12 if at[39] & 0x20 else 0)
-        if body + 4 > size:
-            return False
-        body += 4 + <int64_t>_get32(at + body)
-        if body + topic_size > size or memcmp(at + body, topic_at, topic_size) != 0:
+        if size < 91 or size > left or not _fits(at, size, unit, queue_field, queue_offset + number, topic_span):
             return False
         at += size
         left -= size
         unit += 20
     return left == 0
+
+
+cdef inline bint _fits(
+    const uint8_t *at, int64_t size, const uint8_t *unit, const uint8_t *queue_field, int64_t queue_offset, _Span topic
+) noexcept:
+    """Whether the 91 bytes or more at ``at`` begin as the message of this unit and queue."""
+    cdef int64_t body = 84 + (12 if at[39] & 0x10 else 0) + (12 if at[39] & 0x20 else 0)
+    if (<int64_t>_get32(at) != size or memcmp(at + 12, queue_field, 4) != 0
+            or <int64_t>_get64(at + 20) != queue_offset or _get64(at + 28) != _get64(unit) or body + 4 > size):
+        return False
+    body += 4 + <int64_t>_get32(at + body)
+    return body + topic.size <= size and memcmp(at + body, topic.at, topic.size) == 0
+
+
+def gather(units, count_max, size_max, segment, start, queue_offset, queue_id, topic):
+    try:
+        return _gather(units, _int64(count_max), _int64(size_max), segment, _int64(start), _int64(queue_offset), queue_id, topic)
+    except Exception:
+        return plain["gather"](units, count_max, size_max, segment, start, queue_offset, queue_id, topic)
+
+
+cdef object _gather(
+    object units, int64_t count_max, int64_t size_max, object segment, int64_t start, int64_t queue_offset,
+    object queue_id, object topic
+):
+    if not (PyBytes_CheckExact(units) and PyBytes_CheckExact(queue_id) and PyBytes_CheckExact(topic)
+            and PyBytes_GET_SIZE(queue_id) == 4 and 0 <= queue_offset < 1 << 62 and 0 <= start < 1 << 62 and count_max >= 0):
+        raise _not_usual
+    cdef const uint8_t *unit = <const uint8_t *>PyBytes_AS_STRING(units)
+    cdef const uint8_t *queue_field = <const uint8_t *>PyBytes_AS_STRING(queue_id)
+    cdef _Span topic_span = _span(topic)
+    cdef int64_t available = PyBytes_GET_SIZE(units) // 20
+    cdef int64_t count = 0, taken = 0, size, offset
+    cdef Py_buffer view
+    cdef const uint8_t *first
+    cdef uint8_t *out
+    cdef object data
+    if count_max < available:
+        available = count_max
+    PyObject_GetBuffer(segment, &view, PyBUF_SIMPLE)
+    try:
+        first = <const uint8_t *>view.buf
+        while count < available:
+            offset = <int64_t>_get64(unit)
+            size = <int64_t><int32_t>_get32(unit + 8)
+            if (count and taken + size > size_max) or size < 91 or offset < start or offset - start > view.len - size:
+                break
+            if not _fits(first + (offset - start), size, unit, queue_field, queue_offset + count, topic_span):
+                break
+            count += 1
+            taken += size
+            unit += 20
+        data = PyBytes_FromStringAndSize(NULL, taken)
+        out = <uint8_t *>PyBytes_AS_STRING(data)
+        unit = <const uint8_t *>PyBytes_AS_STRING(units)
+        for _ in range(count):
+            out = _put(out, first + (<int64_t>_get64(unit) - start), <int32_t>_get32(unit + 8))
+            unit += 20
+    finally:
+        PyBuffer_Release(&view)
+    return data, count

@@ -246,7 +246,7 @@ async def test_an_answer_that_cannot_be_made_is_an_error_and_not_silence(
 ) -> None:
     reads.let_go()
     with monkeypatch.context() as patched:
-        patched.setattr("turbopump.broker.handlers.pull._response", lambda *_facts: 1 // 0)
+        patched.setattr("turbopump.broker.handlers.pull._found", lambda *_facts: 1 // 0)
         code, remark = await talk.client.code(pull(0))
     assert code == ResponseCode.SYSTEM_ERROR
     assert "internal error ZeroDivisionError" in remark

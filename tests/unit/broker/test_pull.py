@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, converse, in_virtual_time, pull, subscription, until
 
+from turbopump.broker.handlers import pull as pulls
 from turbopump.message.batch import encode_batch
 from turbopump.message.codec import decode_entries
 from turbopump.message.message import Message
@@ -21,6 +24,8 @@ from turbopump.protocol.requests.pull import (
     PullSysFlag,
 )
 from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.remoting.router import encode_response
+from turbopump.store.queues.checked_entries import GetResult, GetStatus
 from turbopump.testing.simulation import Simulation
 
 LONG_MS = 60_000
@@ -381,3 +386,16 @@ async def test_a_client_that_is_gone_does_not_hinder_the_others(talk: Talk, /) -
     await talk.client.send(b"x")
     answer, _ = await waiting
     assert answer.code == 0
+
+
+@given(
+    st.integers(0, (1 << 31) - 1),
+    *(st.integers(0, (1 << 63) - 1) for _ in range(3)),
+    st.binary(max_size=50),
+)
+def test_the_short_way_of_an_answer_gives_the_same_frame(
+    opaque: int, begin: int, low: int, high: int, data: bytes
+) -> None:
+    result = GetResult(GetStatus.FOUND, begin, low, high, data, 1)
+    response = pulls._response(result, ResponseCode.SUCCESS)
+    assert pulls._found(opaque, result) == encode_response(opaque, response)

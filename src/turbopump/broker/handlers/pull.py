@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from functools import partial
 from math import inf
 from typing import Final, NamedTuple
@@ -30,7 +31,7 @@ from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.filtering.tag import code_filter
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.frame import JSON, Frame
+from turbopump.protocol.frame import JSON, Frame, frame_head
 from turbopump.protocol.requests.clients import ConsumeType, MessageModel, SubscriptionData
 from turbopump.protocol.requests.pull import (
     LitePullMessage,
@@ -40,7 +41,14 @@ from turbopump.protocol.requests.pull import (
 )
 from turbopump.protocol.requests.topics import PERM_READ
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router, failure
+from turbopump.remoting.router import (
+    Outcome,
+    RequestContext,
+    Response,
+    Router,
+    encode_response,
+    failure,
+)
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
 from turbopump.store.queues.queue_reader import Accept, Wanted
@@ -198,14 +206,14 @@ class PullHandler:
             pull.is_cold = False
             self._cold.read(request.consumer_group, len(result.data))
         if result.count or result.unreadable is not None or pull.context.peer.closed:
-            return self._answer(request, offset, result)
+            return self._answer(pull, offset, result)
         code, now = _code_of(result, offset), pull.context.peer.now()
         if deadline is None:  # its first read
             if code != ResponseCode.PULL_NOT_FOUND or not request.sys_flag & PullSysFlag.SUSPEND:
-                return self._answer(request, offset, result)
+                return self._answer(pull, offset, result)
             pull.deadline = now + self._suspend_seconds(request)
         elif deadline <= now or code not in _NOTHING or result.gaps:
-            return self._answer(request, offset, result)
+            return self._answer(pull, offset, result)
         else:
             pull.offset = result.next_offset
         queue = self._store.queues.find_or_make(request.topic, request.queue_id)
@@ -216,7 +224,7 @@ class PullHandler:
             return None
         if deadline is None or pull.offset > offset:
             return self._read(pull)  # the queue grew since it was read, or none of it matched
-        return self._answer(request, offset, result)
+        return self._answer(pull, offset, result)
 
     def read_held(self, pull: _Pull) -> None:
         """Read once more for a pull that was held."""
@@ -236,8 +244,9 @@ class PullHandler:
             outcome = failure(error, pull.context)
         pull.context.settle(outcome)
 
-    def _answer(self, request: PullMessage, offset: int, result: GetResult) -> Response:
+    def _answer(self, pull: _Pull, offset: int, result: GetResult) -> Outcome:
         """The answer to a pull; what was passed over is logged."""
+        request, context = pull.request, pull.context
         if result.unreadable is not None:
             log.error(
                 "pull cannot be answered group=%s topic=%s queue=%d offset=%d cause=%s",
@@ -279,6 +288,8 @@ class PullHandler:
                     result.gaps,
                 ),
             )
+        if result.status is GetStatus.FOUND:
+            return _found(context.opaque, result)
         return _response(result, _code_of(result, offset))
 
     def _moved(self, request: PullMessage, offset: int) -> Response:
@@ -313,6 +324,30 @@ def _response(result: GetResult, code: int) -> Response:
         group_sys_flag=0,
     )
     return Response(header, code=code, remark=result.status.value, body=result.data)
+
+
+_HEADER: Final = re.split(
+    "[2-5]{10}",
+    encode_response(
+        5_555_555_555,
+        _response(
+            GetResult(GetStatus.FOUND, 2_222_222_222, 3_333_333_333, 4_444_444_444),
+            ResponseCode.SUCCESS,
+        ),
+    )[8:].decode(),
+)
+"""The header of an answer with messages, between its numbers."""
+
+
+def _found(opaque: int, result: GetResult) -> bytes:
+    """The same answer as a whole frame, for messages that were found."""
+    begin, low, high, ident, end = _HEADER
+    header = (
+        f"{begin}{result.next_offset}{low}{result.min_offset}{high}{result.max_offset}"
+        f"{ident}{opaque}{end}"
+    ).encode()
+    data = result.data
+    return b"".join((frame_head(len(header), len(data)), header, data))
 
 
 # --- What is asked of a pull before a queue is read: whether it may be, and which messages it is to be

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from turbopump.compiled import IS_COMPILED, has_twin
 from turbopump.message.codec import (
@@ -347,6 +347,40 @@ def good_entries(
         if not entry_belongs(entry, queue_offset, queue_id, topic):
             return number
     return end
+
+
+@has_twin
+def gather(
+    units: bytes,
+    count_max: int,
+    size_max: int,
+    segment: Any,
+    start: int,
+    queue_offset: int,
+    queue_id: bytes,
+    topic: bytes,
+) -> tuple[bytes, int]:
+    """The entries that packed ``units`` point to, side by side, and how many: at most
+    ``count_max``, and ``size_max`` bytes but for the first. It ends before the first that does not
+    lie in ``segment``, a buffer that begins at offset ``start`` of the log, or that does not begin
+    as the message of its unit does (see ``entries_fit``); the first unit is that of
+    ``queue_offset``. Some 1 µs an entry, compiled 0.1 with 1 KiB of it.
+    """
+    taken: list[bytes] = []
+    size = 0
+    for at in range(0, min(len(units) // _UNIT.size, count_max) * _UNIT.size, _UNIT.size):
+        offset, entry_size = _UNIT.unpack_from(units, at)
+        if taken and size + entry_size > size_max:
+            break
+        if not (FIXED_SIZE <= entry_size and start <= offset <= start + len(segment) - entry_size):
+            break
+        entry = segment[offset - start : offset - start + entry_size]
+        unit = units[at : at + _UNIT.size]
+        if not entries_fit(entry, unit, [], queue_offset + len(taken), queue_id, topic):
+            break
+        taken.append(entry)
+        size += entry_size
+    return b"".join(taken), len(taken)
 
 
 @has_twin

@@ -29,6 +29,7 @@ from turbopump.store.queues.checked_entries import (
     ReadLimits,
     checked_entries,
     entries_fit,
+    gather,
     topic_field,
     unreadable_text,
 )
@@ -240,6 +241,12 @@ def _read_hot(
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, index, queue.min_index, queue.end.value)
     pieces: list[bytes] = []
     count_max, bytes_max = min(count_max, limits.count_hot), limits.bytes_hot
+    if (
+        accept is None
+        and IS_COMPILED
+        and _gather_into(result, queue, log, queue.units(index, scan), count_max, bytes_max)
+    ):
+        return result
     count = taken = run_at = run_size = run_end = run_index = run_count = 0
     is_there = True
     first, units, passed = index, queue.units(index, scan), list[int]()
@@ -284,6 +291,25 @@ def _read_hot(
     elif not is_there:
         result.status = GetStatus.MESSAGE_WAS_REMOVING
     return result
+
+
+def _gather_into(
+    result: GetResult, queue: ConsumeQueue, log: CommitLog, units: bytes, count: int, size: int
+) -> bool:
+    """Nearly every hot read: all that lies in the segment of the first message. False if that is
+    nothing."""
+    segment = log.segment_at(int.from_bytes(units[:8]))
+    if segment is None:
+        return False
+    result.data, result.count = gather(
+        *(units, count, size, segment.buffer, segment.start, result.next_offset),
+        *_fields(queue.queue_id, queue.topic),
+    )
+    if not result.count:
+        return False
+    result.status = GetStatus.FOUND
+    result.next_offset += result.count
+    return True
 
 
 def _add_run(log: CommitLog, at: int, size: int, pieces: list[bytes]) -> bool:
