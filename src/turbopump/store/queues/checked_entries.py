@@ -372,7 +372,7 @@ def gather(
         offset, entry_size = _UNIT.unpack_from(units, at)
         if taken and size + entry_size > size_max:
             break
-        if not (FIXED_SIZE <= entry_size and start <= offset <= start + len(segment) - entry_size):
+        if not (entry_size >= FIXED_SIZE and start <= offset <= start + len(segment) - entry_size):
             break
         entry = segment[offset - start : offset - start + entry_size]
         unit = units[at : at + _UNIT.size]
