@@ -1,5 +1,5 @@
-"""Places where a user's own code takes part in sending: a check that may forbid an attempt, and
-calls before and after it.
+"""Hooks of a user's own code in sending: a check that may forbid an attempt, and calls before and
+after it.
 
 One rule: what a hook raises before or after an attempt is logged and changes nothing; what
 ``forbid`` raises ends the send. Source: apache/rocketmq ``SendMessageHook``,
@@ -103,10 +103,8 @@ class SendHooks:
         """Forbid, then before."""
         namespace = self._namespace
         if namespace is not None:
-            context.group, context.topic = (
-                unwrap(namespace, context.group),
-                unwrap(namespace, context.topic),
-            )
+            context.group = unwrap(namespace, context.group)
+            context.topic = unwrap(namespace, context.topic)
             context.queue = unwrapped(namespace, context.queue)
         for hook in self._hooks:
             hook.forbid(context)
@@ -115,17 +113,13 @@ class SendHooks:
     def after(self, context: SendContext) -> None:
         """After."""
         if self._namespace is not None and context.result is not None:
-            context.result = context.result.moved_to(
-                unwrapped(self._namespace, context.result.queue)
-            )
+            queue = unwrapped(self._namespace, context.result.queue)
+            context.result = context.result.moved_to(queue)
         self._each(lambda hook: hook.after(context))
 
     def end_transaction(self, context: EndTransactionContext) -> None:
         """A transaction's state was told."""
-        group, topic = (
-            unwrap(self._namespace, context.group),
-            unwrap(self._namespace, context.topic),
-        )
+        group, topic = (unwrap(self._namespace, name) for name in (context.group, context.topic))
         context = replace(context, group=group, topic=topic)
         self._each(lambda hook: hook.end_transaction(context))
 

@@ -48,17 +48,10 @@ from turbopump.protocol.requests.send import CheckTransactionState, PushReplyMes
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import RequestContext, Response, Router
 
-# TODO-PROSE from forks.py:
-# How often this process, or one before it, was forked: what was begun under another number belongs
-# to another process.
-#
-# It is asked before every send, so it is a number that Python counts up after a fork, and not the
-# process id, which takes a system call.
-
 
 class Forks:
-    """``count``: forks that lie between this process and the one that first imported this
-    module."""
+    """``count``: forks between this process and the one that first imported this module. It is
+    looked at before every send, where the process id would take a system call."""
 
     count = 0
 
@@ -71,14 +64,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_one)
 
 
-# TODO-PROSE from pending_requests.py:
-# Requests that wait for their reply, by correlation id, and the replies that brokers push (326).
-#
-# One rule: a reply goes to the request whose id it carries, once; any other one is late or nobody's:
-# dropped, counted, and to the broker as good as any, for the one who replied has done nothing wrong.
-# It must not know how requests are sent. Source: apache/rocketmq ``RequestFutureHolder``,
-# ``ClientRemotingProcessor.receiveReplyMessage``.
-
+log = logging.getLogger(__name__)
 
 PENDING_MAX: Final = 10_000
 _MAGICS: Final = (bytes.fromhex("04224d18"), bytes.fromhex("28b52ffd"))
@@ -86,10 +72,15 @@ _MAGICS: Final = (bytes.fromhex("04224d18"), bytes.fromhex("28b52ffd"))
 
 
 class PendingRequests:
-    """Those of one client id; ``limit`` is the most that may wait at a time."""
+    """The requests of one client id that wait for their reply, by correlation id, and the replies
+    that brokers push (326). A reply goes to the request whose id it carries, once; any other is
+    dropped and counted, and the broker gets the usual answer, for who replied did nothing wrong.
 
-    def __init__(self, now_ms: Callable[[], int], limit: int = PENDING_MAX) -> None:
-        self.limit = limit
+    Source: apache/rocketmq ``RequestFutureHolder``, ``ClientRemotingProcessor.receiveReplyMessage``.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.limit = PENDING_MAX
         self.late = 0
         """Replies that came when nobody waited for them (any more)."""
         self._now_ms = now_ms
@@ -104,8 +95,8 @@ class PendingRequests:
         if len(self._waiting) >= self.limit:
             raise RequestError(
                 f"{len(self._waiting)} requests of this client wait for replies, and that is the "
-                "most that may; "
-                "wait for some before you send more, or check that somebody replies to them"
+                "most that may; wait for some before you send more, or check that somebody "
+                "replies to them"
             )
         assert correlation_id not in self._waiting
         future: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
@@ -168,8 +159,6 @@ def _host(text: str) -> tuple[str, int]:
     return ip.strip("[]"), int(port) if port.isascii() and port.isdigit() else 0
 
 
-log = logging.getLogger(__name__)
-
 HEARTBEAT_INTERVAL_S: Final = 30.0
 ROUTE_INTERVAL_S: Final = 30.0
 CALL_TIMEOUT_S: Final = 3.0
@@ -227,7 +216,6 @@ class ClientInstance:
         self._closed = False
 
     # --- life
-    # ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin heartbeats and route polling; nothing is sent before someone needs a route."""
@@ -268,8 +256,8 @@ class ClientInstance:
         if Forks.count != self._forks:
             raise NotStartedError(
                 f"this {what} was started in process {self._pid} and is used in its fork "
-                f"{self.environment.pid()}, "
-                "where its connections must not be touched; start a new one after the fork"
+                f"{self.environment.pid()}, where its connections must not be touched; start a "
+                "new one after the fork"
             )
         if asyncio.get_running_loop() is not self._loop:
             raise NotStartedError(
@@ -295,7 +283,6 @@ class ClientInstance:
             await work()
 
     # --- members
-    # ----------------------------------------------------------------------------------------------
 
     def join(self, member: Member) -> None:
         """From now on heartbeats speak of ``member`` too, if it is announced."""
@@ -339,20 +326,16 @@ class ClientInstance:
         if forget:
             self._introduced.clear()
 
-    def _take_leave(self, address: str, member: Member) -> Coroutine[Any, Any, None]:
+    async def _take_leave(self, address: str, member: Member) -> None:
         request = UnregisterClient(
             client_id=self.client_id,
             producer_group=member.group if member.produces else None,
             consumer_group=member.group if member.consumer is not None else None,
         )
-
-        async def unregister() -> None:
-            try:
-                await self.remoting.call(address, request, timeout=FAREWELL_TIMEOUT_S)
-            except RemotingError as error:
-                log.info("not unregistered broker=%s cause=%s", address, error)
-
-        return unregister()
+        try:
+            await self.remoting.call(address, request, timeout=FAREWELL_TIMEOUT_S)
+        except RemotingError as error:
+            log.info("not unregistered broker=%s cause=%s", address, error)
 
     def _group_changed(self, request: NotifyConsumerIdsChanged, context: RequestContext) -> None:
         for member in self._members:
@@ -363,10 +346,9 @@ class ClientInstance:
         try:
             message = decode_entry(context.body)
         except StoredMessageError as error:
+            peer = context.peer.peer
             log.warning(
-                "question about a transaction cannot be read broker=%s cause=%s",
-                context.peer.peer,
-                error,
+                "question about a transaction cannot be read broker=%s cause=%s", peer, error
             )
             return
         group = message.properties.get(PRODUCER_GROUP)
@@ -390,7 +372,6 @@ class ClientInstance:
             member.on_disconnect(address)
 
     # --- heartbeats
-    # ----------------------------------------------------------------------------------------------
 
     @property
     def _announced(self) -> bool:

@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from turbopump.event_loop import new_event_loop
@@ -91,8 +92,7 @@ class LoopThread:
             )
             return False
         log.error(
-            "the loop of all blocking clients was stopped from outside; they cannot be "
-            "used any more"
+            "the loop of all blocking clients was stopped from outside; they cannot be used any more"
         )
         return True
 
@@ -129,23 +129,21 @@ class LoopThread:
         return outcome.value  # type: ignore[no-any-return]
 
 
+@dataclass(slots=True, eq=False)
 class _Outcome:
     """One call: a bare lock wakes the caller, for a concurrent Future costs three times as much."""
 
-    __slots__ = ("_args", "_context", "_function", "_kwargs", "_task", "error", "ready", "value")
+    _function: Callable[..., Coroutine[Any, Any, Any]]
+    _args: Any
+    _kwargs: Any
+    _context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    """The caller's: a span of his is the parent of ours."""
+    _task: asyncio.Task[Any] | None = None
+    value: Any = None
+    error: BaseException | None = None
+    ready: threading.Lock = field(default_factory=threading.Lock)
 
-    def __init__(
-        self, function: Callable[..., Coroutine[Any, Any, Any]], args: Any, kwargs: Any
-    ) -> None:
-        self._function = function
-        self._args = args
-        self._kwargs = kwargs
-        # the caller's: a span of his is the parent of ours
-        self._context = contextvars.copy_context()
-        self._task: asyncio.Task[Any] | None = None
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.ready = threading.Lock()
+    def __post_init__(self) -> None:
         self.ready.acquire()
 
     def start(self) -> None:

@@ -68,7 +68,6 @@ class OpenTelemetry(SendHook):
         self._tracer = get_tracer("turbopump", tracer_provider=provider)
 
     # --- sending
-    # ----------------------------------------------------------------------------------------------
 
     def before(self, context: SendContext) -> None:
         """An attempt begins: its span is the parent of whatever the message brings about."""
@@ -110,7 +109,6 @@ class OpenTelemetry(SendHook):
         return Message.as_it_is(message.topic, message.body, carrier, message.flag)
 
     # --- handling
-    # ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def processing(

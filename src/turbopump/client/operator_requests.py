@@ -46,7 +46,7 @@ from turbopump.protocol.requests.offsets import (
 from turbopump.remoting.router import RequestContext, Response, Router
 
 STACK_MAX: Final = 256 * 1024
-"""Characters of stacks that are told."""
+"""Characters of stacks in an answer."""
 
 
 def add_operator_requests(router: Router, members: Callable[[], Sequence[Member]]) -> None:
@@ -56,30 +56,25 @@ def add_operator_requests(router: Router, members: Callable[[], Sequence[Member]
         for member in members():
             if member.group == group and member.operated is not None and not member.left:
                 return member.operated
-        return Response(
-            code=ResponseCode.SYSTEM_ERROR,
-            remark=f"The Consumer Group <{group}> not exist in this consumer",
-        )
+        remark = f"The Consumer Group <{group}> not exist in this consumer"
+        return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
     def reset(request: ResetConsumerOffset, context: RequestContext) -> Response:
         consumer = find(request.group)
         if isinstance(consumer, Response):
             return consumer
-        offsets = _body(context).offset_table
-        consumer.reset(
-            {queue: offset for queue, offset in offsets.items() if queue.topic == request.topic}
-        )
+        try:
+            offsets = fastjson.decode(context.body, ResetOffsetBody).offset_table
+        except ProtocolError as error:
+            raise BodyError(f"the offsets to go to cannot be read: {error}") from None
+        consumer.reset(_of_topic(request.topic, offsets))
         return Response()
 
     def status(request: GetConsumerStatusFromClient, _context: RequestContext) -> Response:
         consumer = find(request.group)
         if isinstance(consumer, Response):
             return consumer
-        offsets = {
-            queue: offset
-            for queue, offset in consumer.done_offsets().items()
-            if queue.topic == request.topic
-        }
+        offsets = _of_topic(request.topic, consumer.done_offsets())
         return Response(body=fastjson.encode(GetConsumerStatusBody(message_queue_table=offsets)))
 
     def running(request: GetConsumerRunningInfo, _context: RequestContext) -> Response:
@@ -98,10 +93,8 @@ def add_operator_requests(router: Router, members: Callable[[], Sequence[Member]
         try:
             message = decode_entry(context.body, message_type=Delivery)
         except StoredMessageError as error:
-            return Response(
-                code=ResponseCode.SYSTEM_ERROR,
-                remark=f"the message in the request cannot be read: {error}",
-            )
+            remark = f"the message in the request cannot be read: {error}"
+            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
         assert isinstance(message, Delivery)
         message.broker_name = request.broker_name or ""
         return Response(body=fastjson.encode(await consumer.consume_directly(message)))
@@ -110,6 +103,10 @@ def add_operator_requests(router: Router, members: Callable[[], Sequence[Member]
     router.add(GetConsumerStatusFromClient, status)
     router.add(GetConsumerRunningInfo, running)
     router.add(ConsumeMessageDirectly, directly)
+
+
+def _of_topic(topic: str | None, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    return {queue: offset for queue, offset in offsets.items() if queue.topic == topic}
 
 
 def running_info(
@@ -166,10 +163,3 @@ def stacks() -> str:
             waits = getattr(waits, "cr_await", None)
     text = out.getvalue()
     return text if len(text) <= STACK_MAX else text[:STACK_MAX] + "…"
-
-
-def _body(context: RequestContext) -> ResetOffsetBody:
-    try:
-        return fastjson.decode(context.body, ResetOffsetBody)
-    except ProtocolError as error:
-        raise BodyError(f"the offsets to go to cannot be read: {error}") from None

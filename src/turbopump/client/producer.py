@@ -139,7 +139,6 @@ class Producer(InContext):
         self._replier: Replier | None = None
 
     # --- life
-    # ----------------------------------------------------------------------------------------------
 
     @property
     def client_id(self) -> str:
@@ -250,7 +249,6 @@ class Producer(InContext):
         return sender
 
     # --- sending
-    # ----------------------------------------------------------------------------------------------
 
     @overload
     async def send(

@@ -50,15 +50,15 @@ async def recall_message(
     if fault is not None:
         raise MessageError(fault)
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        shown = sender.shown(topic)
         raise MessageError(
-            f"messages of {sender.shown(topic)} cannot be recalled: it is a retry "
-            "or dead-letter topic"
+            f"messages of {shown} cannot be recalled: it is a retry or dead-letter topic"
         )
     if handle is None:  # of a SendResult, whose type says that it may be
         raise MessageError(
             "there is no recall handle: only a message with a time that is still ahead has one "
-            "(delay= or deliver_at=, not delay_level=), "
-            "from a broker with recallMessageEnable=true"
+            "(delay= or deliver_at=, not delay_level=), from a broker with "
+            "recallMessageEnable=true"
         )
     if not isinstance(handle, str):
         raise MessageError(
@@ -89,8 +89,8 @@ async def _recall(
     if address is None:
         raise RouteNotFoundError(
             f"the broker {decoded.broker_name[:100]} that the recall handle names is not among "
-            f"those of topic {sender.shown(topic)}; "
-            "is it up, and registered with these name servers?"
+            f"those of topic {sender.shown(topic)}; is it up, and registered with these name "
+            "servers?"
         )
     request = RecallMessage(producer_group=sender.group, topic=topic, recall_handle=handle)
     began_ms = sender.instance.environment.clock.now_ms()
@@ -99,14 +99,11 @@ async def _recall(
     lost: ConnectionLostError | None = None
     try:
         while True:
-            sender.under_way.refuse_if_closed(
-                "the producer was closed meanwhile; "
-                f"{_NOT_KNOWN if lost is not None else 'nothing was recalled'}"
-            )
+            known = "nothing was recalled" if lost is None else _NOT_KNOWN
+            sender.under_way.refuse_if_closed(f"the producer was closed meanwhile; {known}")
+            left = max(deadline - loop.time(), 0.001)
             try:
-                reply = await sender.instance.remoting.call(
-                    address, request, timeout=max(deadline - loop.time(), 0.001)
-                )
+                reply = await sender.instance.remoting.call(address, request, timeout=left)
                 good = True
                 return reply.msg_id
             except (ConnectionLostError, ConnectError, ResponseError) as error:
@@ -129,9 +126,8 @@ async def _recall(
         raise CallTimeoutError(f"{error}; {_NOT_KNOWN}") from None
     finally:
         if tracing is not None:
-            tracing.dispatcher.recalled(
-                topic, decoded.unique_id, group=sender.group, time_ms=began_ms, success=good
-            )
+            msg_id, group = decoded.unique_id, sender.group
+            tracing.dispatcher.recalled(topic, msg_id, group=group, time_ms=began_ms, success=good)
 
 
 def _address(sender: Sender, route: TopicRoute, broker_name: str) -> str | None:

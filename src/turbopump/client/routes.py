@@ -100,36 +100,25 @@ def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
         broker.broker_name or "": dict(sorted(broker.broker_addrs.items()))
         for broker in data.broker_datas
     }
-    readable = [q for q in data.queue_datas if q.perm & READABLE]
+    publish: list[MessageQueue] = []
+    subscribe: list[MessageQueue] = []
+    heirs: dict[str, int] = {}
+    for queues in data.queue_datas:
+        name, writable = queues.broker_name or "", queues.write_queue_nums
+        if queues.perm & WRITABLE and MASTER_ID in addresses.get(name, {}):
+            publish += [MessageQueue(topic, name, number) for number in range(writable)]
+        if queues.perm & READABLE:
+            readable = range(queues.read_queue_nums)
+            subscribe += [MessageQueue(topic, name, number) for number in readable]
+        if queues.perm & INHERITABLE:
+            heirs[name] = writable
     if data.order_topic_conf:
         publish = _ordered_queues(topic, data.order_topic_conf)
-    else:
-        writable = [
-            q
-            for q in data.queue_datas
-            if q.perm & WRITABLE and MASTER_ID in addresses.get(q.broker_name or "", {})
-        ]
-        publish = [
-            MessageQueue(topic, q.broker_name or "", i)
-            for q in writable
-            for i in range(q.write_queue_nums)
-        ]
-    subscribe = [
-        MessageQueue(topic, q.broker_name or "", i)
-        for q in readable
-        for i in range(q.read_queue_nums)
-    ]
-    heirs = {
-        q.broker_name or "": q.write_queue_nums for q in data.queue_datas if q.perm & INHERITABLE
-    }
     clusters = frozenset(broker.cluster for broker in data.broker_datas if broker.cluster)
+    publish.sort()
+    subscribe.sort()
     return TopicRoute(
-        topic,
-        tuple(sorted(publish)),
-        tuple(sorted(subscribe)),
-        addresses,
-        heirs=heirs,
-        clusters=clusters,
+        topic, tuple(publish), tuple(subscribe), addresses, heirs=heirs, clusters=clusters
     )
 
 
@@ -172,22 +161,18 @@ class Routes:
         self._remoting = remoting
         self._first = random.randrange(len(name_servers))
         self._on_change = on_change
-        self._known: dict[str, TopicRoute] = {}
+        self.known: dict[str, TopicRoute] = {}
+        """The routes at hand, by topic."""
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
         self._asked_at: dict[str, float] = {}
         """When a question about a topic was begun last, by the loop's time; of topics with a
         route."""
 
-    @property
-    def known(self) -> Mapping[str, TopicRoute]:
-        """The routes at hand, by topic."""
-        return self._known
-
     def addresses(self, *, slaves: bool) -> set[str]:
         """The brokers of every known route."""
         return {
             address
-            for route in self._known.values()
+            for route in self.known.values()
             for address in route.every_address(slaves=slaves)
         }
 
@@ -195,8 +180,8 @@ class Routes:
         self, broker_name: str, broker_id: int = MASTER_ID, *, topic: str | None = None
     ) -> str | None:
         """Where a broker is, by the route of ``topic`` or any other."""
-        routes = [self._known[topic]] if topic in self._known else []
-        for route in [*routes, *self._known.values()]:
+        routes = [self.known[topic]] if topic in self.known else []
+        for route in [*routes, *self.known.values()]:
             address = route.readable_address(broker_name, broker_id)
             if address is not None:
                 return address
@@ -208,7 +193,7 @@ class Routes:
 
         ``inherit``: if there is no such topic, take what the default topic offers to new ones.
         """
-        route = self._known.get(topic)
+        route = self.known.get(topic)
         if route is not None and (inherit or not route.inherited):
             return route
         return await self.refresh(topic, inherit=inherit)
@@ -228,7 +213,7 @@ class Routes:
         ``timeout`` seconds: somebody else may have got it, or the name servers are asked, unless
         they were within ``pause`` seconds. The question goes on for whoever is next."""
         if not self._is_in_doubt(doubtful, pause):
-            return self._known.get(doubtful.topic, doubtful)
+            return self.known.get(doubtful.topic, doubtful)
         try:
             async with asyncio.timeout(timeout):
                 return await self.refresh(doubtful.topic, inherit=True)
@@ -242,7 +227,7 @@ class Routes:
 
     def _is_in_doubt(self, doubtful: TopicRoute, pause: float) -> bool:
         topic = doubtful.topic
-        if self._known.get(topic, doubtful) is not doubtful:
+        if self.known.get(topic, doubtful) is not doubtful:
             return False
         if f"{topic}\nTrue" in self._asking:
             return True  # the question that is under way is shared
@@ -253,7 +238,7 @@ class Routes:
         task = self._asking.get(key)
         if task is None:
             loop = asyncio.get_running_loop()
-            if topic in self._known:
+            if topic in self.known:
                 self._asked_at[topic] = loop.time()
             task = loop.create_task(self._ask(topic, inherit), name=f"route of {topic}")
             self._asking[key] = task
@@ -262,7 +247,7 @@ class Routes:
 
     async def refresh_all(self) -> None:
         """Ask for every route at hand; what cannot be had stays as it is."""
-        for topic, route in list(self._known.items()):
+        for topic, route in list(self.known.items()):
             try:
                 await self.refresh(topic, inherit=route.inherited)
             except RouteNotFoundError as error:
@@ -300,12 +285,12 @@ class Routes:
         raise NameServersSilentError(text)
 
     def _keep(self, route: TopicRoute) -> TopicRoute:
-        before = self._known.get(route.topic)
+        before = self.known.get(route.topic)
         if before == route:
             return before
         if before is not None and not before.inherited and route.inherited:
             return before
-        self._known[route.topic] = route
+        self.known[route.topic] = route
         self._on_change(route)
         return route
 
@@ -316,14 +301,13 @@ class Routes:
         loop = asyncio.get_running_loop()
         count = len(self.name_servers)
         timeout = max(TIMEOUT_S / count, 1.0)  # one that hangs must not use up a send's whole time
+        request = GetRouteInfo(topic=topic)
         for turn in range(count):
             index = (self._first + turn) % count
             address = self.name_servers[index]
             began = loop.time()
             try:
-                command = await self._remoting.exchange(
-                    address, GetRouteInfo(topic=topic), timeout=timeout
-                )
+                command = await self._remoting.exchange(address, request, timeout=timeout)
                 if command.code == ResponseCode.TOPIC_NOT_EXIST:
                     ignorant.append(address)
                     continue
@@ -335,20 +319,15 @@ class Routes:
             except (RemotingError, BodyError) as error:
                 unreachable[address] = str(error)
                 silent |= loop.time() - began >= 0.9 * timeout  # of the call, or of the connecting
-                if isinstance(
-                    error, CallTimeoutError
-                ):  # it may be dead without a word; the next question takes a new connection
+                if isinstance(error, CallTimeoutError):
+                    # it may be dead without a word; the next question takes a new connection
                     self._remoting.disconnect(address)
                 continue
             self._first = index
             self.name_server_answers = True
             if ignorant:
-                log.warning(
-                    "name servers differ topic=%s knows=%s does_not_know=%s",
-                    topic,
-                    address,
-                    ",".join(ignorant),
-                )
+                text = "name servers differ topic=%s knows=%s does_not_know=%s"
+                log.warning(text, topic, address, ",".join(ignorant))
             return route
         self.name_server_answers = bool(ignorant)
         return NoRoute(unreachable, ignorant, silent)
@@ -380,24 +359,20 @@ class Routes:
                 f"{head}: no broker is registered at the name server {asked}. "
                 "Start a broker, or check that its namesrvAddr names this name server"
             )
-        names = ", ".join(sorted(brokers))
-        also = (
-            f" (not asked, for they do not answer: {', '.join(answers.unreachable)})"
-            if answers.unreachable
-            else ""
-        )
+        names, also = ", ".join(sorted(brokers)), ""
+        if answers.unreachable:
+            also = f" (not asked, for they do not answer: {', '.join(answers.unreachable)})"
+        create = f"turbopump topic create {topic} -n {answers.ignorant[0]}"
         if inherit:
             return (
                 f"{head}: it does not exist, and no broker ({names}) creates topics on its own "
-                f"(autoCreateTopicEnable=false){also}. "
-                f"Create it: turbopump topic create {topic} -n {answers.ignorant[0]}"
+                f"(autoCreateTopicEnable=false){also}. Create it: {create}"
             )
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return f"{head}: no broker ({names}) has it yet{also}"
         return (
             f"{head}: it does not exist on the brokers of {asked} ({names}){also}. It comes into "
-            "being with its first message, "
-            f"or by: turbopump topic create {topic} -n {answers.ignorant[0]}"
+            f"being with its first message, or by: {create}"
         )
 
     async def _registered_brokers(self, name_server: str) -> set[str] | None:

@@ -40,9 +40,7 @@ class _Process:
 
     name: str
     made: int = 0
-    entries: list[tuple[InstanceSettings, weakref.ref[ClientInstance]]] = field(
-        default_factory=list
-    )
+    entries: list[_Entry] = field(default_factory=list)
     """Weak: an instance lives by the tasks on its loop, so a loop that was dropped without a close
     can go, and they with it."""
 
@@ -67,11 +65,9 @@ class _Process:
         return self.name if self.made == 1 else f"{self.name}#{self.made}"
 
 
-_processes: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, _Process]]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
+_Entry = tuple[InstanceSettings, weakref.ref[ClientInstance]]
+_Processes = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, _Process]]
+_processes: Final[_Processes] = weakref.WeakKeyDictionary()
 _joining = threading.Lock()
 """Held by who joins: loops of several threads look at each other's instances."""
 
@@ -128,11 +124,8 @@ def _shared(
     settings: InstanceSettings, environment: Environment, member: Member
 ) -> ClientInstance | None:
     for other, instance in _process_of(environment).instances():
-        if (
-            _one_client(other, settings)
-            and not _differences(other, settings)
-            and instance.admits(member)
-        ):
+        same = _one_client(other, settings) and not _differences(other, settings)
+        if same and instance.admits(member):
             instance.join(member)
             return instance
     return None
@@ -161,11 +154,9 @@ def _new(
 
 def _process_of(environment: Environment) -> _Process:
     processes = _processes.setdefault(asyncio.get_running_loop(), {})
-    key = environment.identity
-    process = processes.get(key)
-    if process is None:
-        process = processes[key] = _Process(environment.new_instance_name())
-    return process
+    if environment.identity not in processes:
+        processes[environment.identity] = _Process(environment.new_instance_name())
+    return processes[environment.identity]
 
 
 def _refuse_second(environment: Environment, settings: InstanceSettings, member: Member) -> None:
@@ -177,15 +168,14 @@ def _refuse_second(environment: Environment, settings: InstanceSettings, member:
         if not differences:
             raise ConfigError(
                 f"this process has a {member.kind} of group {member.group!r} under "
-                f"instance_name={name!r} already; "
-                "give another instance_name, or none: then each gets what it needs"
+                f"instance_name={name!r} already; give another instance_name, or none: then each "
+                "gets what it needs"
             )
         if name != BROADCAST_INSTANCE or not instance.admits(member):
             raise ConfigError(
                 f"instance_name={name!r} is in use in this process {' and '.join(differences)}, "
-                "and brokers would take the two for one "
-                "client (replies go to the other, messages are handled twice); give another "
-                "instance_name, or close the other first"
+                "and brokers would take the two for one client (replies go to the other, messages "
+                "are handled twice); give another instance_name, or close the other first"
             )
 
 
@@ -210,13 +200,14 @@ def _one_client(one: InstanceSettings, other: InstanceSettings) -> bool:
 
 def _differences(one: InstanceSettings, other: InstanceSettings) -> list[str]:
     """Why the two cannot share an instance."""
-    differences = {
-        "with other credentials": one.credentials != other.credentials,
-        "with another namespace_v2": one.namespace_v2 != other.namespace_v2,
-        "with other name servers of the same cluster": set(one.name_servers)
-        != set(other.name_servers),
-    }
-    return [text for text, differ in differences.items() if differ]
+    differences = []
+    if one.credentials != other.credentials:
+        differences.append("with other credentials")
+    if one.namespace_v2 != other.namespace_v2:
+        differences.append("with another namespace_v2")
+    if set(one.name_servers) != set(other.name_servers):
+        differences.append("with other name servers of the same cluster")
+    return differences
 
 
 def _after_fork() -> None:

@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple, Unpack
 
@@ -47,9 +47,6 @@ from turbopump.message.rules import DEFAULT_TOPIC, topic_fault
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.protocol.requests.send import CheckTransactionState, EndTransaction, Outcome
 from turbopump.remoting.connection import Connection
-
-# TODO-PROSE from transaction_state.py:
-# How a transaction stands, and what is known of one that was sent. Values.
 
 
 class TransactionState(Enum):
@@ -85,14 +82,7 @@ class TransactionResult:
         return self.sent.transaction_id or self.sent.msg_id
 
 
-# TODO-PROSE from transaction_answers.py:
-# Answers to brokers that ask what has become of a transaction: the user's checker is asked, some
-# at a time, and the state is told.
-#
-# One rule: a question that cannot be answered is dropped, for the broker asks again; nothing waits
-# without a bound, and nobody is asked after the close. Source: apache/rocketmq
-# ``DefaultMQProducerImpl.checkTransactionState``.
-
+log = logging.getLogger(__name__)
 
 WAITING_MAX: Final = 2000
 """Questions that wait for the checker (``checkRequestHoldMax``); more are dropped."""
@@ -112,30 +102,27 @@ class Asked(NamedTuple):
     peer: Connection
 
 
+@dataclass(eq=False)
 class TransactionAnswers:
-    """Of one producer, whose close waits for the checks that are under way. ``tell(request, remark,
-    asked, state)`` sends an answer on its way. ``dropped`` counts."""
+    """Answers to brokers that ask what has become of a transaction: the user's checker is asked,
+    ``concurrency`` at a time, and ``answer(request, remark, asked, state)`` sends what it says.
 
-    def __init__(
-        self,
-        checker: UserFunction,
-        tell: Callable[[EndTransaction, str | None, Asked, TransactionState], None],
-        *,
-        group: str,
-        namespace: str | None,
-        concurrency: int,
-    ) -> None:
-        self._checker = checker
-        self._tell = tell
-        self._group = group
-        self._namespace = namespace
-        self._concurrency = concurrency
-        self._waiting: deque[Asked] = deque()
-        self._workers = 0
-        self._working: dict[asyncio.Task[Any], UnderWay] = {}
-        """Those of the workers that have begun, and where each is counted as under way."""
-        self._closed = False
-        self.dropped = 0
+    A question that cannot be answered is dropped and counted, for the broker asks again; nobody is
+    asked after the close, which waits for the checks that are under way. Source: apache/rocketmq
+    ``DefaultMQProducerImpl.checkTransactionState``.
+    """
+
+    checker: UserFunction
+    answer: Callable[[EndTransaction, str | None, Asked, TransactionState], None]
+    group: str
+    namespace: str | None
+    concurrency: int
+    dropped: int = 0
+    _waiting: deque[Asked] = field(default_factory=deque)
+    _workers: int = 0
+    _working: dict[asyncio.Task[Any], UnderWay] = field(default_factory=dict)
+    """Those of the workers that have begun, and where each is counted as under way."""
+    _closed: bool = False
 
     def take(self, asked: Asked, sender: Sender) -> None:
         """Answer soon."""
@@ -147,16 +134,15 @@ class TransactionAnswers:
                     "questions about transactions are dropped, the checker is too slow "
                     "waiting=%d group=%s",
                     WAITING_MAX,
-                    self._group,
+                    self.group,
                 )
             self.dropped += 1
             return
         self._waiting.append(asked)
-        if self._workers < self._concurrency:
+        if self._workers < self.concurrency:
             self._workers += 1
-            sender.instance.spawn(
-                self._work(sender.under_way), name=f"checks of transactions of {self._group}"
-            )
+            name = f"checks of transactions of {self.group}"
+            sender.instance.spawn(self._work(sender.under_way), name=name)
 
     def close(self) -> None:
         """Take no more questions, and drop those that wait: the broker asks another of the group.
@@ -164,7 +150,7 @@ class TransactionAnswers:
         self._closed = True
         self._waiting.clear()
         this = asyncio.current_task()
-        if this not in self._working and self._checker.plain:
+        if this not in self._working and self.checker.plain:
             this = _worker.get()
         if this in self._working:
             self._working.pop(this).ended()
@@ -190,14 +176,14 @@ class TransactionAnswers:
 
     async def _answer(self, asked: Asked) -> None:
         request, message, _ = asked
-        message.topic = unwrap(self._namespace, message.topic)
+        message.topic = unwrap(self.namespace, message.topic)
         message.broker_name = request.bname or ""
         # RocketMQ 4 does not store it
         message.properties.setdefault(TRANSACTION_ID, message.msg_id)
         remark = None
         try:
             async with asyncio.timeout(ANSWER_S):
-                state = state_of(await self._checker.call(message), "checker")
+                state = state_of(await self.checker.call(message), "checker")
         except Exception as error:
             log.warning(
                 "checker failed, the broker will ask again msg_id=%s topic=%s",
@@ -205,13 +191,11 @@ class TransactionAnswers:
                 message.topic,
                 exc_info=True,
             )
-            state, remark = (
-                TransactionState.UNKNOWN,
-                (f"checkLocalTransactionState Exception: {error!r}"),
-            )
+            state = TransactionState.UNKNOWN
+            remark = f"checkLocalTransactionState Exception: {error!r}"
         answer = EndTransaction(
             topic=request.topic,
-            producer_group=self._group,
+            producer_group=self.group,
             tran_state_table_offset=request.tran_state_table_offset,
             commit_log_offset=request.commit_log_offset,
             commit_or_rollback=state.outcome,
@@ -220,7 +204,7 @@ class TransactionAnswers:
             transaction_id=request.transaction_id,
             bname=request.bname,
         )
-        self._tell(answer, remark, asked, state)
+        self.answer(answer, remark, asked, state)
 
 
 def state_of(returned: object, who: str) -> TransactionState:
@@ -234,8 +218,6 @@ def state_of(returned: object, who: str) -> TransactionState:
         "UNKNOWN (or None) is expected"
     )
 
-
-log = logging.getLogger(__name__)
 
 Executor = Callable[..., object]
 """``executor(message, arg)`` does the local work and returns a TransactionState (None: UNKNOWN). A
@@ -295,16 +277,12 @@ class TransactionProducer(Producer):
             )
         self._threads = threads
         self._topics = tuple(topics)
-        self._executor = (
-            None if executor is None else UserFunction(executor, threads=threads, name="executor")
-        )
+        self._executor = None
+        if executor is not None:
+            self._executor = UserFunction(executor, threads=threads, name="executor")
         self._checker = UserFunction(checker, threads=threads, name="checker")
         self._answers = TransactionAnswers(
-            self._checker,
-            self._told,
-            group=self._member.group,
-            namespace=self._namespace,
-            concurrency=threads,
+            self._checker, self._answer, self._member.group, self._namespace, threads
         )
         self._member.exclusive = True
         self._member.on_transaction_check = self._asked
@@ -319,12 +297,8 @@ class TransactionProducer(Producer):
         begins = self._sender is None
         await super().start()
         if begins:
-            sender = self._started()
-            sender.tasks.append(
-                sender.instance.spawn(
-                    self._introduce(sender), name="introduction of a transaction producer"
-                )
-            )
+            sender, name = self._started(), "introduction of a transaction producer"
+            sender.tasks.append(sender.instance.spawn(self._introduce(sender), name=name))
 
     async def close(self) -> None:
         """As ``Producer.close``, which waits for the transactions and checks that are under way,
@@ -363,11 +337,9 @@ class TransactionProducer(Producer):
         """
         check({"executor": _RULES["executor"]}, {"executor": executor})
         check_timeout(timeout)
-        run = (
-            self._executor
-            if executor is None
-            else UserFunction(executor, threads=1, name="executor")
-        )
+        run = self._executor
+        if executor is not None:
+            run = UserFunction(executor, threads=1, name="executor")
         if run is None:
             raise ConfigError(
                 "a transaction needs an executor; give one to TransactionProducer "
@@ -381,8 +353,8 @@ class TransactionProducer(Producer):
             raise
         if delaying is not None:
             raise MessageError(
-                "the message of a transaction cannot be delayed (property "
-                f"{delaying}); send it without"
+                f"the message of a transaction cannot be delayed (property {delaying}); send it "
+                "without"
             )
         try:
             with sender.under_way:
@@ -399,11 +371,8 @@ class TransactionProducer(Producer):
         run: UserFunction,
         timeout: float | None,
     ) -> TransactionResult:
-        properties = {
-            **message.properties,
-            TRANSACTION_PREPARED: "true",
-            PRODUCER_GROUP: self._member.group,
-        }
+        marks = {TRANSACTION_PREPARED: "true", PRODUCER_GROUP: self._member.group}
+        properties = {**message.properties, **marks}
         half = Message.as_it_is(message.topic, message.body, properties, message.flag)
         outgoing = self._pack.pack(half)
         sent = await self._limiter.deliver(sender, outgoing, None, timeout)
@@ -415,8 +384,8 @@ class TransactionProducer(Producer):
             try:
                 if sender.under_way.closed:
                     raise NotCalledError(
-                        "the function was not called: the close had ended "
-                        "before the half message was stored"
+                        "the function was not called: the close had ended before the half message "
+                        "was stored"
                     )
                 state = state_of(await run.call(half, arg), "executor")
             except NotCalledError as error:
@@ -433,7 +402,6 @@ class TransactionProducer(Producer):
         return TransactionResult(sent, state, failed, told)
 
     # --- telling the broker
-    # ----------------------------------------------------------------------------------------------
 
     async def _end(
         self,
@@ -456,10 +424,11 @@ class TransactionProducer(Producer):
             bname=sent.queue.broker_name,
         )
         remark = None if error is None else f"executeLocalTransactionBranch exception: {error!r}"
+        closed = "the producer was closed meanwhile"
         try:
-            sender.under_way.refuse_if_closed("the producer was closed meanwhile")
+            sender.under_way.refuse_if_closed(closed)
             address, connection = await self._connect(sender, topic, sent.queue.broker_name)
-            sender.under_way.refuse_if_closed("the producer was closed meanwhile")
+            sender.under_way.refuse_if_closed(closed)
         except (ConnectError, ProducerClosedError) as cause:
             log.warning(
                 "a broker could not be told of a transaction, it will ask state=%s msg_id=%s "
@@ -470,18 +439,8 @@ class TransactionProducer(Producer):
             )
             return False
         self._write(sender, connection, request, remark)
-        sender.hooks.end_transaction(
-            EndTransactionContext(
-                self._member.group,
-                topic,
-                half.properties,
-                address,
-                sent.msg_id,
-                sent.transaction_id,
-                state.value,
-                from_check=False,
-            )
-        )
+        context = self._context(request, topic, half.properties, address, state)
+        sender.hooks.end_transaction(context)
         return True
 
     @staticmethod
@@ -496,12 +455,11 @@ class TransactionProducer(Producer):
                 return address, await connect(address)
             except ConnectError as error:
                 refused = error
-        newer = (
-            None if route is None else (await routes.renewed(route, RENEW_S)).master(broker_name)
-        )
-        if newer is None or newer == address:
-            raise refused
-        return newer, await connect(newer)
+        if route is not None:
+            newer = (await routes.renewed(route, RENEW_S)).master(broker_name)
+            if newer is not None and newer != address:
+                return newer, await connect(newer)
+        raise refused
 
     def _asked(
         self, request: CheckTransactionState, message: ReceivedMessage, peer: Connection
@@ -509,25 +467,34 @@ class TransactionProducer(Producer):
         if self._sender is not None:
             self._answers.take(Asked(request, message, peer), self._sender)
 
-    def _told(
+    def _answer(
         self, answer: EndTransaction, remark: str | None, asked: Asked, state: TransactionState
     ) -> None:
         sender = self._started()
         if sender.under_way.closed:
             return
-        message = asked.message
         self._write(sender, asked.peer, answer, remark)
-        sender.hooks.end_transaction(
-            EndTransactionContext(
-                self._member.group,
-                wrap(self._namespace, message.topic),
-                message.properties,
-                asked.peer.peer,
-                message.msg_id,
-                answer.transaction_id,
-                state.value,
-                from_check=True,
-            )
+        topic, properties = wrap(self._namespace, asked.message.topic), asked.message.properties
+        context = self._context(answer, topic, properties, asked.peer.peer, state)
+        sender.hooks.end_transaction(context)
+
+    def _context(
+        self,
+        request: EndTransaction,
+        topic: str,
+        properties: dict[str, str],
+        address: str,
+        state: TransactionState,
+    ) -> EndTransactionContext:
+        return EndTransactionContext(
+            self._member.group,
+            topic,
+            properties,
+            address,
+            request.msg_id or "",
+            request.transaction_id,
+            state.value,
+            bool(request.from_transaction_check),
         )
 
     @staticmethod
@@ -539,9 +506,6 @@ class TransactionProducer(Producer):
         if sender.instance.signer is not None:
             command.ext = sender.instance.signer(command.ext, b"")
         connection.send_frame(encode_command(command))
-
-    # --- being known
-    # ----------------------------------------------------------------------------------------------
 
     async def _introduce(self, sender: Sender) -> None:
         """Learn routes; whoever is on them is sent heartbeats. RocketMQ: the producer's ``topics``

@@ -273,7 +273,6 @@ class DeadLetters(InContext):
         return instance_of(self._finder)
 
     # --- groups
-    # ----------------------------------------------------------------------------------------------
 
     async def groups(self) -> list[DeadGroup]:
         """Every group that has dead letters, sorted by name. Raises RouteNotFoundError if no broker
@@ -335,7 +334,6 @@ class DeadLetters(InContext):
         return await offsets.min_offset(queue), await offsets.max_offset(queue)
 
     # --- letters
-    # ----------------------------------------------------------------------------------------------
 
     async def letters(self, group: str, wanted: Wanted | None = None) -> AsyncIterator[DeadLetter]:
         """The group's dead letters that are there now; what dies while they are read is not among

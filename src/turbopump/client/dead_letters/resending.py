@@ -184,7 +184,6 @@ class _Run:
         self.report = ResendReport(group)
 
     # --- doubts of runs that were killed
-    # -------------------------------------------------------------------------------------
 
     async def settle_old_doubts(self) -> None:
         """Find out what became of letters that a run before this one aimed and did not hear of.
@@ -236,7 +235,6 @@ class _Run:
         return here
 
     # --- sending
-    # ----------------------------------------------------------------------------------------------
 
     async def send_all(self, wanted: Wanted | None, rate: float | None) -> None:
         """Send what is chosen, some at a time."""
@@ -404,7 +402,6 @@ class _Run:
         return None
 
     # --- others
-    # ----------------------------------------------------------------------------------------------
 
     async def _look_for_others(self) -> None:
         """Read what has come into the targets. Raises ResendError if not all of it is ours."""
