@@ -356,12 +356,6 @@ def _given(**values: Any) -> None:
     check({name: _RULES[name] for name in values}, values)
 
 
-def instance_of(finder: MessageFinder) -> ClientInstance:
-    """A finder's connections and routes, for what asks more than it does. Raises
-    NotStartedError."""
-    return finder._ready()
-
-
 def _place_of(msg_id: str) -> tuple[str, int] | None:
     """Address and offset that an id means if it is an offset message id; None if it cannot be one.
 

@@ -9,7 +9,6 @@ nothing else: whoever resends it, whenever, gives the same id. Source: apache/ro
 from __future__ import annotations
 
 import hashlib
-import random as random_module
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -17,12 +16,9 @@ from typing import Final
 
 from turbopump.client.consumer.offsets import OffsetStore
 from turbopump.client.consumer.pull import TOOLS_GROUP, pull_now
-from turbopump.client.identity import Credentials
 from turbopump.client.instance import ClientInstance
-from turbopump.client.lifecycle import InContext
-from turbopump.client.message_finder import MessageFinder, instance_of
+from turbopump.client.message_finder import MessageFinder
 from turbopump.client.trace import ERROR, FIELD_END, RECORD_END, TRACE_TOPIC
-from turbopump.clock import Clock
 from turbopump.errors import BodyError, MessageNotFoundError, RemotingError, RouteNotFoundError
 from turbopump.message import properties as names
 from turbopump.message.message import MessageQueue, ReceivedMessage
@@ -201,12 +197,6 @@ class DeadLetter:
         )
 
 
-# --- A cluster's dead letters: which groups have some, and every one of a group's, oldest first in
-# each queue.
-#
-# One rule: it reads and changes nothing; not even an offset is committed. Resending is
-# ``resending.py``. It must not know who looks.
-
 PULL_COUNT: Final = 32
 TRACES_MAX: Final = 64
 TIMEOUT_S: Final = 5.0
@@ -228,49 +218,18 @@ class DeadGroup:
     missing: dict[str, str]
 
 
-class DeadLetters(InContext):
-    """Use it as ``async with DeadLetters("127.0.0.1:9876") as dead_letters:``. Settings as
-    ``MessageFinder``'s.
+class DeadLetters(MessageFinder):
+    """Use it as ``async with DeadLetters("127.0.0.1:9876") as dead_letters:``. It reads and changes
+    nothing, not even an offset. A ``MessageFinder``, with its settings.
 
     Every method that asks a broker may raise a RemotingError; those that are given a group,
     MessageNotFoundError if it has no dead letters to be read, with what to do.
     """
 
-    def __init__(
-        self,
-        namesrv: str | list[str] | tuple[str, ...],
-        *,
-        instance_name: str | None = None,
-        unit_name: str | None = None,
-        credentials: Credentials | None = None,
-        namespace_v2: str | None = None,
-        clock: Clock | None = None,
-        random: random_module.Random | None = None,
-        local_ip: str | None = None,
-    ) -> None:
-        self._finder = MessageFinder(
-            namesrv,
-            instance_name=instance_name,
-            unit_name=unit_name,
-            credentials=credentials,
-            namespace_v2=namespace_v2,
-            clock=clock,
-            random=random,
-            local_ip=local_ip,
-        )
-
-    async def start(self) -> None:
-        """Make ready; connections are opened by the first question."""
-        await self._finder.start()
-
-    async def close(self) -> None:
-        """Close the connections. May be called twice."""
-        await self._finder.close()
-
     @property
     def instance(self) -> ClientInstance:
         """The connections and routes. Raises NotStartedError."""
-        return instance_of(self._finder)
+        return self._ready()
 
     # --- groups
 
@@ -283,23 +242,22 @@ class DeadLetters(InContext):
 
     async def count(self, group: str) -> int:
         """How many dead letters the group has now."""
-        ranges = [await self._range(queue) for queue in await self._queues(group)]
+        ranges = [await self._range(queue) for queue in await self._dead_queues(group)]
         return sum(end - first for first, end in ranges)
 
     async def _topics(self) -> tuple[str, ...]:
         failures: list[str] = []
         for address in self.instance.routes.name_servers:
             try:
-                answer = await self.instance.remoting.exchange(
-                    address, GetAllTopicList(), timeout=TIMEOUT_S
-                )
+                remoting = self.instance.remoting
+                answer = await remoting.exchange(address, GetAllTopicList(), timeout=TIMEOUT_S)
                 if answer.code == ResponseCode.SUCCESS:
                     if topics := fastjson.decode(answer.body, TopicList).topic_list:
                         return topics
                     raise RouteNotFoundError(  # each broker has topics of its own
                         f"no broker is registered at the name server {address}, so nobody knows "
-                        "of dead letters. "
-                        "Start a broker, or check that its namesrvAddr names this name server"
+                        "of dead letters. Start a broker, or check that its namesrvAddr names this "
+                        "name server"
                     )
                 failures.append(f"{address}: code {answer.code}: {answer.remark}")
             except (RemotingError, BodyError) as error:
@@ -314,7 +272,7 @@ class DeadLetters(InContext):
         count, times = 0, []
         missing: dict[str, str] = {}
         try:
-            queues = await self._finder.queues(topic)
+            queues = await self.queues(topic)
         except RouteNotFoundError as error:
             return DeadGroup(group, 0, None, None, {"the name server": str(error)})
         for queue in queues:
@@ -338,7 +296,7 @@ class DeadLetters(InContext):
     async def letters(self, group: str, wanted: Wanted | None = None) -> AsyncIterator[DeadLetter]:
         """The group's dead letters that are there now; what dies while they are read is not among
         them."""
-        ranges = {queue: await self._range(queue) for queue in await self._queues(group)}
+        ranges = {queue: await self._range(queue) for queue in await self._dead_queues(group)}
         for queue, (offset, end) in ranges.items():
             while offset < end:
                 messages, reply = await pull_now(self.instance, queue, offset, PULL_COUNT)
@@ -351,10 +309,10 @@ class DeadLetters(InContext):
                     break
                 offset = reply.next_begin_offset
 
-    async def _queues(self, group: str) -> list[MessageQueue]:
+    async def _dead_queues(self, group: str) -> list[MessageQueue]:
         topic = DLQ_PREFIX + group
         try:
-            queues = await self._finder.queues(topic)
+            queues = await self.queues(topic)
         except RouteNotFoundError as error:
             if not self.instance.routes.name_server_answers:
                 raise
@@ -377,25 +335,14 @@ class DeadLetters(InContext):
             return letter.failure
         msg_id = letter.message.msg_id
         try:
-            found = await self._finder.by_key(trace_topic, msg_id, TRACES_MAX)
+            found = await self.by_key(trace_topic, msg_id, TRACES_MAX)
         except (RouteNotFoundError, RemotingError):
             return None
         return latest_reason([message.body for message in found.messages], letter.group, msg_id)
 
 
-# TODO-PROSE from reasons.py:
-# Why a consumer could not handle a message, out of the trace records it left.
-#
-# ::
-#
-#     SubAfter \x01 requestId \x01 msgId \x01 costMs \x01 success \x01 keys \x01 contextCode [\x01
-#     time \x01 group [\x01 error=text]] \x02
-#
-# The text is told by our clients only.
-#
-# Values in, values out. Source: apache/rocketmq ``TraceDataEncoder``, ``ConsumeReturnType``
-# (contextCode is its ordinal).
-
+# Why a consumer could not handle a message, from its SubAfter records (``trace.py``). Their code is
+# the ordinal of apache/rocketmq ``ConsumeReturnType``.
 
 REASONS: Final = {
     "1": "the handler took too long (TIME_OUT)",

@@ -89,9 +89,9 @@ def read_journal(data: bytes, what: object) -> tuple[JournalState, int]:
             if number == len(lines):
                 break
             raise ResendError(
-                f"{what} is damaged in line {number} ({error}), so nobody knows which dead "
-                "letters were resent; put back a copy of the "
-                "file, or move it away: then the targets alone are asked"
+                f"{what} is damaged in line {number} ({error}), so nobody knows which dead letters "
+                "were resent; put back a copy of the file, or move it away: then the targets alone "
+                "are asked"
             ) from None
         size += len(text)
     return state, size
@@ -112,19 +112,17 @@ class Journal:
     def start(self, ends: Mapping[MessageQueue, int]) -> None:
         """Where target queues end now. Written out with the next aim."""
         for queue, offset in ends.items():
-            self._append(
-                {"start": (queue.topic, queue.broker_name, queue.queue_id, offset)}, sync=False
-            )
+            start = (queue.topic, queue.broker_name, queue.queue_id, offset)
+            self._append({"start": start}, sync=False)
 
     def aim(self, aims: Mapping[str, MessageQueue], now_ms: int) -> None:
         """These are going to be sent. May block."""
         by_topic: dict[str, list[tuple[str, str, int]]] = {}
         for id_, queue in aims.items():
             by_topic.setdefault(queue.topic, []).append((id_, queue.broker_name, queue.queue_id))
-        for number, (topic, places) in enumerate(by_topic.items(), 1):
-            self._append(
-                {"aim": places, "topic": topic, "at": now_ms}, sync=number == len(by_topic)
-            )
+        for number, (topic, aim) in enumerate(by_topic.items(), 1):
+            last = number == len(by_topic)
+            self._append({"aim": aim, "topic": topic, "at": now_ms}, sync=last)
 
     def done(self, ids: Iterable[str]) -> None:
         """These are in the target. If the line is lost, they are in doubt, and found."""
@@ -142,16 +140,9 @@ class Journal:
         self.state.add(_LINE.decode(text))
 
 
-# TODO-PROSE from journal_file.py:
-# The file of a journal, and the lock beside it: lines are added at its end and synced. It must not
-# know what the lines say.
-#
-# ``GROUP.journal`` and ``GROUP.lock`` in one directory. The system releases the lock when its holder
-# ends, however it ends.
-
-
 class JournalFile:
-    """Open for one writer. Raises ResendError if another process, or another part of this one, has
+    """``GROUP.journal``, to which lines are added and synced, and ``GROUP.lock`` beside it, which
+    the system releases when its holder ends. Open for one writer. Raises ResendError if another process, or another part of this one, has
     it open; OSError as the system does."""
 
     def __init__(self, directory: Path, group: str) -> None:
@@ -175,9 +166,8 @@ class JournalFile:
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
         try:
-            self._file = os.open(
-                self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
-            )
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._file = os.open(self.path, flags, 0o644)
             _sync_directory(directory)
         except OSError:
             os.close(self._lock)

@@ -173,7 +173,7 @@ class _Run:
         self._topics = TargetTopics(self._instance, group, to)
         self._in_doubt = in_doubt
         self._settle_s = settle
-        self._tell = on_progress
+        self._report_progress = on_progress
         self._watch = TargetWatch(self._instance, group)
         self._aimed: dict[str, MessageQueue] = {}
         self._seen: dict[str, Arrival] = {}
@@ -196,29 +196,24 @@ class _Run:
             return
         now = self._now_ms()
         latest = max(aim.at_ms for aim in doubts.values())
-        await asyncio.sleep(
-            min(max(latest / 1000 + self._settle_s - now / 1000, 0.0), self._settle_s)
-        )
+        settled_in = latest / 1000 + self._settle_s - now / 1000
+        await asyncio.sleep(min(max(settled_in, 0.0), self._settle_s))
         starts: dict[MessageQueue, int] = {}
         for aim in doubts.values():
             starts[aim.queue] = min(aim.start, starts.get(aim.queue, aim.start))
         for queue, start in starts.items():
+            aimed = {id_ for id_, aim in doubts.items() if aim.queue == queue}
             try:
-                arrived = {
-                    arrival.id
-                    for arrival in await arrivals_since(self._instance, self._group, {queue: start})
-                }
+                arrivals = await arrivals_since(self._instance, self._group, {queue: start})
             except (RemotingError, RouteNotFoundError) as error:
                 log.warning(
                     "nobody can tell what was resent to a queue queue=%s cause=%s", queue, error
                 )
-                self._stuck.update(
-                    dict.fromkeys(_aimed_at(queue, doubts), OutOfSight(queue, str(error)))
-                )
+                self._stuck |= dict.fromkeys(aimed, OutOfSight(queue, str(error)))
                 continue
-            found = arrived & doubts.keys()
+            found = doubts.keys() & {arrival.id for arrival in arrivals}
             self._journal.done(found)
-            unsent = _aimed_at(queue, doubts) - found
+            unsent = aimed - found
             self._journal.lost(unsent)
             self._lost |= unsent
             self.report.recovered += len(found)
@@ -238,7 +233,7 @@ class _Run:
 
     async def send_all(self, wanted: Wanted | None, rate: float | None) -> None:
         """Send what is chosen, some at a time."""
-        self._tell(self.report)
+        self._report_progress(self.report)
         steps = list(FIRST_STEPS)
         self._pace = Pace(rate)
         size_max = STEP if rate is None else max(1, min(STEP, int(rate * AIMED_AHEAD_S)))
@@ -259,7 +254,7 @@ class _Run:
                 batch, steps = [], steps[1:]
         if not batch or await self._send_batch(batch):
             await self._look_for_others()
-        self._tell(self.report)
+        self._report_progress(self.report)
 
     def _sends(self, letter: DeadLetter, hidden: OutOfSight) -> bool:
         """Whether what may be in a queue that cannot be read is sent: as the user has decided."""
@@ -283,9 +278,7 @@ class _Run:
         try:
             await self._look_for_others()
             letters = await self._not_elsewhere(letters)
-            waiting: dict[str, tuple[DeadLetter, MessageQueue]] = {}
-            for letter in letters:
-                waiting[letter.resend_id] = letter, self._choose(letter)
+            waiting = {letter.resend_id: (letter, self._choose(letter)) for letter in letters}
             outcomes: dict[str, Outcome] = {}
             for attempt in range(ROUNDS):
                 if not waiting:
@@ -294,15 +287,13 @@ class _Run:
                     await asyncio.sleep(self._settle_s)
                 outcomes = await self._round(waiting, last=attempt == ROUNDS - 1)
         except (RemotingError, RouteNotFoundError) as error:
-            doubtful = sum(
-                1 for letter in letters if letter.resend_id in self._journal.state.in_doubt
-            )
-            self.report.in_doubt += doubtful
+            in_doubt = self._journal.state.in_doubt
+            self.report.in_doubt += sum(letter.resend_id in in_doubt for letter in letters)
             self.report.stopped = str(error)
             return False
         for id_, (letter, _) in waiting.items():
             self.report.fail(letter, outcomes[id_].why)
-        self._tell(self.report)
+        self._report_progress(self.report)
         return True
 
     async def _round(
@@ -312,12 +303,8 @@ class _Run:
         the rest."""
         aims = {id_: queue for id_, (_, queue) in waiting.items()}
         self._aimed.update(aims)
-        await asyncio.get_running_loop().run_in_executor(
-            None, self._journal.aim, aims, self._now_ms()
-        )
-        answers = await asyncio.gather(
-            *(self._send(letter, queue) for letter, queue in waiting.values())
-        )
+        await asyncio.to_thread(self._journal.aim, aims, self._now_ms())
+        answers = await asyncio.gather(*(self._send(*one) for one in waiting.values()))
         outcomes = dict(zip(list(waiting), answers, strict=True))
         self._arrived([id_ for id_, outcome in outcomes.items() if outcome.stored], waiting)
         if any(outcome.in_doubt for outcome in outcomes.values()):
@@ -389,10 +376,8 @@ class _Run:
             await self._instance.routes.get(topic)
             queues = self._queues(topic)
             if not queues:
-                return (
-                    f"topic {topic} has no queue that can be written to, and read to see what "
-                    "has arrived"
-                )
+                wants = "can be written to, and read to see what has arrived"
+                return f"topic {topic} has no queue that {wants}"
             if topic not in self._watch.topics:
                 starts = await queue_ends(self._instance, queues)
                 self._journal.start(starts)
@@ -408,19 +393,18 @@ class _Run:
         state = self._journal.state
         for arrival in await self._watch.arrivals():
             before = self._seen.setdefault(arrival.id, arrival)
-            if arrival.id in self._lost and not (
-                arrival.id in self._aimed or arrival.id in state.done
-            ):
+            known = arrival.id in self._aimed or arrival.id in state.done
+            if arrival.id in self._lost and not known:
                 # a run before this one sent it, and it came late
                 self._journal.done([arrival.id])
                 self.report.recovered += 1
-            known = arrival.id in self._aimed or arrival.id in state.done
+                known = True
             if not known or (before.queue, before.offset) != (arrival.queue, arrival.offset):
                 raise ResendError(
-                    f"somebody else is resending the dead letters of group {self._group!r} at "
-                    f"the same time: {arrival.id} is at offset "
-                    f"{arrival.offset} of {arrival.queue}, and not from here. Sent from here so "
-                    f"far: {self.report.sent}. Agree who goes on"
+                    f"somebody else is resending the dead letters of group {self._group!r} at the "
+                    f"same time: {arrival.id} is at offset {arrival.offset} of {arrival.queue}, "
+                    f"and not from here. Sent from here so far: {self.report.sent}. Agree who goes "
+                    "on"
                 )
 
     async def _not_elsewhere(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
@@ -434,9 +418,8 @@ class _Run:
                 return await find_by_id(self._instance, topic, letter.resend_id)
 
         unsent: list[DeadLetter] = []
-        for letter, found in zip(
-            letters, await asyncio.gather(*(find(letter) for letter in letters)), strict=True
-        ):
+        finds = await asyncio.gather(*(find(letter) for letter in letters))
+        for letter, found in zip(letters, finds, strict=True):
             if letter.resend_id in self._journal.state.done:
                 self.report.already += 1
             elif isinstance(found, Arrival):
@@ -448,14 +431,6 @@ class _Run:
 
     def _now_ms(self) -> int:
         return self._instance.environment.clock.now_ms()
-
-
-def _aimed_at(queue: MessageQueue, doubts: dict[str, Aim]) -> set[str]:
-    return {id_ for id_, aim in doubts.items() if aim.queue == queue}
-
-
-# TODO-PROSE from report.py:
-# What became of dead letters that were to be resent. A value; it must not know how.
 
 
 FAILURES_SHOWN: Final = 100
@@ -502,15 +477,11 @@ class ResendReport:
             self.failed[letter.place] = why
 
 
-# TODO-PROSE from pace.py:
-# So many a second, and never more within any second. It must not know of what.
-
-
 class Pace:
     """Hands out turns one after the other, ``rate`` a second; without a rate at once.
 
-    They are spread evenly. What a pause has missed is made up for, but between a turn and the one
-    ``rate`` turns later there is always a second."""
+    They are spread evenly. A pause is made up for, but never with more than ``rate`` turns within
+    one second."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -531,11 +502,6 @@ class Pace:
             at = max(self._due, latest[0] + span) if len(latest) == latest.maxlen else self._due
             await asyncio.sleep(max(0.0, at - loop.time()))
             latest.append(loop.time())
-
-
-# TODO-PROSE from outcomes.py:
-# One attempt to send a dead letter, and what its end means: it is stored, it is not, or nobody
-# knows. It must not know what follows.
 
 
 TIMEOUT_S: Final = 5.0
@@ -561,7 +527,8 @@ _REFUSED: Final = frozenset(
 
 
 class Outcome(NamedTuple):
-    """``final``: trying again is of no use. Neither stored nor in doubt: it was not stored."""
+    """What became of one attempt to send a letter. ``final``: trying again is of no use. Neither
+    stored nor in doubt: it was not stored."""
 
     stored: bool = False
     in_doubt: bool = False

@@ -55,13 +55,8 @@ async def queue_ends(
     """One past the newest message of each. Raises RemotingError."""
     offsets = OffsetStore(instance, TOOLS_GROUP)
     queues = list(queues)
-    return dict(
-        zip(
-            queues,
-            await asyncio.gather(*(offsets.max_offset(queue) for queue in queues)),
-            strict=True,
-        )
-    )
+    ends = await asyncio.gather(*(offsets.max_offset(queue) for queue in queues))
+    return dict(zip(queues, ends, strict=True))
 
 
 class TargetWatch:
@@ -70,23 +65,23 @@ class TargetWatch:
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
         self._mark = f"{DLQ_PREFIX}{group}@"
-        self._places: dict[MessageQueue, int] = {}
+        self._offsets: dict[MessageQueue, int] = {}
 
     def watch(self, starts: Mapping[MessageQueue, int]) -> None:
         """Begin to read these queues, each at its offset."""
-        self._places.update(starts)
+        self._offsets.update(starts)
 
     def watches(self, queue: MessageQueue) -> bool:
         """Whether what comes into it is seen."""
-        return queue in self._places
+        return queue in self._offsets
 
     @property
     def topics(self) -> Collection[str]:
-        return {queue.topic for queue in self._places}
+        return {queue.topic for queue in self._offsets}
 
     async def arrivals(self) -> list[Arrival]:
         """What of this group's dead letters has come since the last time. Raises RemotingError."""
-        found = await asyncio.gather(*(self._read_on(queue) for queue in self._places))
+        found = await asyncio.gather(*(self._read_on(queue) for queue in self._offsets))
         return [arrival for arrivals in found for arrival in arrivals]
 
     def _is_resent(self, message: ReceivedMessage) -> bool:
@@ -100,16 +95,16 @@ class TargetWatch:
         found: list[Arrival] = []
         end: int | None = None
         while True:
-            place = self._places[queue]
-            messages, reply = await pull_now(self._instance, queue, place, PULL_COUNT)
+            offset = self._offsets[queue]
+            messages, reply = await pull_now(self._instance, queue, offset, PULL_COUNT)
             found += [
                 Arrival(message.properties.get(UNIQ_KEY, ""), queue, message.queue_offset)
                 for message in messages
-                if message.queue_offset >= place and self._is_resent(message)
+                if message.queue_offset >= offset and self._is_resent(message)
             ]
             end = reply.max_offset if end is None else end
-            self._places[queue] = reply.next_begin_offset
-            if reply.next_begin_offset >= end or reply.next_begin_offset <= place:
+            self._offsets[queue] = reply.next_begin_offset
+            if reply.next_begin_offset >= end or reply.next_begin_offset <= offset:
                 return found
 
 
@@ -149,20 +144,15 @@ async def find_by_id(instance: ClientInstance, topic: str, id_: str) -> Arrival 
                     answer.code, answer.remark, request="QueryMessage", address=address
                 )
         except RemotingError as error:
-            log.warning(
-                "not asked whether a dead letter was resent broker=%s id=%s cause=%s",
-                broker_name,
-                id_,
-                error,
-            )
+            text = "not asked whether a dead letter was resent broker=%s id=%s cause=%s"
+            log.warning(text, broker_name, id_, error)
             continue
         if answer.code == ResponseCode.SUCCESS:
             for message in good_messages(answer.body, broker_name, address):
                 if not is_meant(message, request, 0):
                     continue
-                arrival = Arrival(
-                    id_, MessageQueue(topic, broker_name, message.queue_id), message.queue_offset
-                )
+                queue = MessageQueue(topic, broker_name, message.queue_id)
+                arrival = Arrival(id_, queue, message.queue_offset)
                 try:
                     if not await _is_left_over(instance, arrival):
                         return arrival
@@ -175,31 +165,25 @@ async def _is_left_over(instance: ClientInstance, arrival: Arrival) -> bool:
     """Whether a message that an index knows is none of its queue now: the queue is shorter, or has
     another one at its offset. (Nothing at its offset is what retention and compaction leave.)"""
     messages, reply = await pull_now(instance, arrival.queue, arrival.offset, 1)
-    others = [
-        m
-        for m in messages
-        if m.queue_offset == arrival.offset and m.properties.get(UNIQ_KEY) != arrival.id
-    ]
-    return arrival.offset >= reply.max_offset or bool(others)
-
-
-# TODO-PROSE from target_topics.py:
-# Which topic a dead letter is resent to. One rule: it asks, and sends nothing. It must not know
-# journals.
-#
-# A group has two kinds of retry topics. Its consumers that pull read ``%RETRY%group``; those that pop
-# read ``%RETRY%group_topic``, one for each topic (and a push consumer over POP both). Source:
-# apache/rocketmq ``PopMessageProcessor``, ``KeyBuilder.buildPopRetryTopic``. A newer kind,
-# ``%RETRY%group+topic`` (``enableRetryTopicV2``), cannot be sent to: a + is not allowed. Its brokers
-# read the older one, too.
+    return arrival.offset >= reply.max_offset or any(
+        other.queue_offset == arrival.offset and other.properties.get(UNIQ_KEY) != arrival.id
+        for other in messages
+    )
 
 
 TIMEOUT_S: Final = 5.0
 
 
 class TargetTopics:
-    """For one run: what the group's brokers say about its consumers is asked once for each
-    topic."""
+    """Which topic a dead letter is resent to, for one run: what the group's brokers say about its
+    consumers is asked once for each topic.
+
+    A group has two kinds of retry topics. Its consumers that pull read ``%RETRY%group``; those that
+    pop read ``%RETRY%group_topic``, one for each topic (and a push consumer over POP both). Source:
+    apache/rocketmq ``PopMessageProcessor``, ``KeyBuilder.buildPopRetryTopic``. A newer kind,
+    ``%RETRY%group+topic`` (``enableRetryTopicV2``), cannot be sent to: a + is not allowed. Its
+    brokers read the older one, too.
+    """
 
     def __init__(self, instance: ClientInstance, group: str, to: ResendTo) -> None:
         self._instance = instance
@@ -244,17 +228,11 @@ class TargetTopics:
             try:
                 answer = await self._instance.remoting.exchange(address, request, timeout=TIMEOUT_S)
                 if answer.code == ResponseCode.SUCCESS:
-                    return (
-                        fastjson.decode(answer.body, ConsumerConnection).consume_type
-                        is ConsumeType.CONSUME_POP
-                    )
+                    connections = fastjson.decode(answer.body, ConsumerConnection)
+                    return connections.consume_type is ConsumeType.CONSUME_POP
             except (RemotingError, BodyError) as error:
-                log.warning(
-                    "not asked how a group consumes broker=%s group=%s cause=%s",
-                    broker_name,
-                    self._group,
-                    error,
-                )
+                text = "not asked how a group consumes broker=%s group=%s cause=%s"
+                log.warning(text, broker_name, self._group, error)
         return False
 
 
