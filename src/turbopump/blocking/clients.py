@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from typing import Any
@@ -18,11 +18,7 @@ from turbopump.client import (
     simple_consumer,
     transaction_producer,
 )
-from turbopump.client.consumer.delivery import Delivery
-from turbopump.client.consumer.handling import Handler
 from turbopump.client.consumer.subscription import Sql
-from turbopump.client.idempotence import IdempotenceStore
-from turbopump.client.idempotence.consumer import DAY_S, THREADS, Key
 from turbopump.client.loop_thread import the_loop_thread
 from turbopump.client.selectors import Selector
 from turbopump.client.sending.send_result import SendResult, SendStatistics
@@ -223,44 +219,24 @@ class MessageFinder(OnLoopThread[message_finder.MessageFinder]):
     by_time = waits(message_finder.MessageFinder.by_time)
 
 
-class IdempotentConsumer:
+class IdempotentConsumer(idempotence.IdempotentConsumer):
     """``turbopump.client.idempotence.IdempotentConsumer`` without await. The same settings,
     guarantees and errors."""
-
-    def __init__(
-        self,
-        *,
-        key: Key,
-        store: IdempotenceStore,
-        name: str = "",
-        keep: float = DAY_S,
-        lease: float = 30.0,
-        wait: float = 30.0,
-        threads: int = THREADS,
-    ) -> None:
-        self._store = store
-        self._inner = idempotence.IdempotentConsumer(
-            key=key, store=store, name=name, keep=keep, lease=lease, wait=wait, threads=threads
-        )
-
-    def __call__(self, handler: Handler) -> Callable[[Delivery], Awaitable[object]]:
-        """The handler to give to a PushConsumer."""
-        return self._inner(handler)
 
     def close(self) -> None:
         """Close the store: what it has open of files and connections."""
         the_loop_thread().call(self._store.close)
 
     @contextmanager
-    def handling(self, message: ReceivedMessage) -> Iterator[bool]:
+    def handling(self, message: ReceivedMessage) -> Iterator[bool]:  # type: ignore[override]
         """For ``for message in consumer``: ``with idempotent.handling(message) as first: if first:
         …``. An exception in the block means not done. Raises TwinWaitError if another has the key
         in hand for longer than ``wait``."""
-        if self._inner.key_of(message) is None:
+        if self.key_of(message) is None:
             yield True
             return
         loop = the_loop_thread()
-        visit = loop.call(self._inner.begin, message)
+        visit = loop.call(self.begin, message)
         if visit is None:
             yield False
             return
@@ -269,7 +245,7 @@ class IdempotentConsumer:
             yield True
             done = True
         finally:
-            loop.call(self._inner.end, visit, done=done)
+            loop.call(self.end, visit, done=done)
 
 
 async def _client_id(client: Any) -> str:

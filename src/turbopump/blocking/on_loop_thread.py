@@ -1,8 +1,8 @@
 """How a blocking client is made of its asyncio one, which lives on the loop thread.
 
 ``waits``, ``waits_anytime`` and ``on_loop`` turn a method of the asyncio class into a blocking one,
-``made_as`` its constructor. Parameters and result keep their types (``ParamSpec``), so that type checkers, editors
-and ``help()`` show the same as for the asyncio class. This module must not know brokers.
+``made_as`` its constructor. Parameters and result keep their types (``ParamSpec``), so that type
+checkers, editors and ``help()`` show the same as for the asyncio class.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from turbopump.client.lifecycle import InContext
 from turbopump.client.loop_thread import (
     LoopThread,
     leave_behind,
@@ -27,13 +28,7 @@ SelfT = TypeVar("SelfT")
 T = TypeVar("T")
 
 
-class _Client(Protocol):
-    async def start(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-ClientT = TypeVar("ClientT", bound=_Client)
+ClientT = TypeVar("ClientT", bound=InContext)
 FaceT = TypeVar("FaceT", bound="OnLoopThread[Any]")
 
 
@@ -42,38 +37,30 @@ def waits(
 ) -> Callable[Concatenate[Any, P], T]:
     """The coroutine method of an asyncio client as one that waits for its result."""
     # It has one parameter: with more, mypy keeps only the first overload of ``method``.
-    name = method.__name__
-
-    @wraps(method)
-    def call(self: OnLoopThread[Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        return self._call(getattr(self._ready(), name), *args, **kwargs)
-
-    return call
+    return _face(method, OnLoopThread._call)
 
 
 def waits_anytime(
     method: Callable[Concatenate[SelfT, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
     """As ``waits``, for a method that may be called before ``start``, too."""
-    name = method.__name__
-
-    @wraps(method)
-    def call(self: OnLoopThread[Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        return the_loop_thread().call(getattr(self._ready(), name), *args, **kwargs)
-
-    return call
+    return _face(method, lambda _, *args, **kwargs: the_loop_thread().call(*args, **kwargs))
 
 
 def on_loop(method: Callable[Concatenate[SelfT, P], T]) -> Callable[Concatenate[Any, P], T]:
     """The plain method of an asyncio client, which must be called on its loop, as one for any other
     thread."""
+    return _face(method, lambda self, *args, **kwargs: self._call(now, *args, **kwargs))
+
+
+def _face(method: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
     name = method.__name__
 
     @wraps(method)
-    def call(self: OnLoopThread[Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        return self._call(now, getattr(self._ready(), name), *args, **kwargs)
+    def face(self: OnLoopThread[Any], /, *args: Any, **kwargs: Any) -> Any:
+        return call(self, getattr(self._ready(), name), *args, **kwargs)
 
-    return call
+    return face
 
 
 async def now(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -145,13 +132,12 @@ class OnLoopThread(Generic[ClientT]):
     def _call(
         self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any
     ) -> T:
-        thread = self._thread
-        if thread is None:
+        if self._thread is None:
             name = type(self).__name__
             raise NotStartedError(
                 f"this {name} is not started; use `with {name}(...)` or call start()"
             )
-        return thread.call(function, *args, **kwargs)
+        return self._thread.call(function, *args, **kwargs)
 
     def _ready(self) -> ClientT:
         if self._pid != os.getpid():
@@ -166,8 +152,7 @@ class OnLoopThread(Generic[ClientT]):
         if not self._survives_fork and self._state != "new":
             raise NotStartedError(
                 f"this {type(self).__name__} was started in process {self._pid} and is used in "
-                f"its fork {os.getpid()}; "
-                "start a new one after the fork"
+                f"its fork {os.getpid()}; start a new one after the fork"
             )
         refuse_on_loop_thread()  # it would wait for the healing, which waits for it
         with _healing:
