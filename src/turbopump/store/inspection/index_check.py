@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from turbopump.store.index.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
 from turbopump.store.index.key_index import WAITING_MAX
-from turbopump.store.inspection.report import Finding
+from turbopump.store.inspection.report import Finding, Findings
 from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile
 
 _LOOK_AHEAD: Final = 4
@@ -45,20 +45,20 @@ class IndexCheck:
         disk: ReadOnlyDisk,
         headers: Sequence[IndexHeader],
         log_start: int,
-        report: Callable[[Finding, int], None],
+        findings: Findings,
         name: Callable[[Path], str],
         *,
         growing: bool = False,
         unfinished: bool = False,
     ) -> None:
         """Entries of messages before ``log_start`` count as good: their segments were deleted, the
-        index file not yet. ``report`` takes a finding and its number in a row of such; ``name``
-        says how reports call a file. ``growing``: heads may be half written. ``unfinished``: no
-        broker has stopped cleanly, so that the last messages may not be in the index yet."""
+        index file not yet. ``name`` says how reports call a file. ``growing``: heads may be half
+        written. ``unfinished``: no broker has stopped cleanly, so that the last messages may not be
+        in the index yet."""
         self._growing = growing
         self._unindexed: list[tuple[Finding, int]] | None = [] if unfinished else None
         self._log_start = log_start
-        self._report = report
+        self._findings = findings
         self._name = name
         self._cursor = _Cursor(
             disk, [header for header in headers if header.slots], self._unreadable
@@ -136,13 +136,13 @@ class IndexCheck:
         killed, had still to index."""
         unindexed = self._unindexed
         if unindexed is None or self._cursor.peek() is not None:
-            self._report(finding, self._message)
+            self._findings.take(finding, self._message)
             return
         unindexed.append((finding, self._message))
         if len(unindexed) > WAITING_MAX:
             self._unindexed = None
             for each, number in unindexed:
-                self._report(each, number)
+                self._findings.take(each, number)
 
     def _judge_time(self, entry: IndexEntry, stored_ms: int) -> None:
         header = entry.header
@@ -171,18 +171,14 @@ class IndexCheck:
         self, header: IndexHeader, claim: str, entry: IndexEntry, stored_ms: int
     ) -> None:
         text = f"its head says that it {claim}; that is offset {entry.offset}, {stored_ms} ms"
-        self._report(Finding("index_header", text, self._name(header.path)), -1)
+        self._findings.add("index_header", text, self._name(header.path))
 
     def _unreadable(self, header: IndexHeader, error: OSError) -> None:
-        self._report(
-            Finding("unreadable", error.strerror or str(error), self._name(header.path)), -1
-        )
+        self._findings.add("unreadable", error.strerror or str(error), self._name(header.path))
 
     def _wrong(self, entry: IndexEntry, what: str) -> None:
-        self._report(
-            Finding("index_wrong", what, self._name(entry.header.path), index=entry.number),
-            entry.number,
-        )
+        file, number = self._name(entry.header.path), entry.number
+        self._findings.add("index_wrong", what, file, index=number, run=number)
 
 
 class _Cursor:
@@ -390,10 +386,11 @@ def check_chains(
     """Faults of one file in itself: (kind, entry number, what). ``growing``: entries may have been
     added since the head was read, so the slots are not judged. About 0.3 µs an entry."""
     if not 1 <= header.count <= header.entries:
+        room = header.entries - 1
         yield (
             "index_header",
             None,
-            (f"its head says {header.count - 1} entries; there is room for {header.entries - 1}"),
+            f"its head says {header.count - 1} entries; there is room for {room}",
         )
         return
     heads = array("i", bytes(header.slots * SLOT_SIZE))
@@ -409,30 +406,21 @@ def check_chains(
                 slot = key_hash % slots
                 head = heads[slot]
                 if previous != head:
-                    yield (
-                        "index_chain",
-                        number,
-                        (f"its previous entry is {previous}; it should be {head}"),
-                    )
+                    what = f"its previous entry is {previous}; it should be {head}"
+                    yield "index_chain", number, what
                 used += head == 0
                 heads[slot] = number
                 number += 1
         if growing:
             return
         if header.slots_used != used:
-            yield (
-                "index_header",
-                None,
-                (f"its head says {header.slots_used} slots in use; there are {used}"),
-            )
+            what = f"its head says {header.slots_used} slots in use; there are {used}"
+            yield "index_header", None, what
         stored = array("i", file.read(HEADER_SIZE, slots * SLOT_SIZE))
     if sys.byteorder == "little":
         stored.byteswap()
     if stored != heads:
         for slot, (is_now, should_be) in enumerate(zip(stored, heads, strict=True)):
             if is_now != should_be and not (should_be == 0 and not 0 < is_now < header.count):
-                yield (
-                    "index_chain",
-                    should_be or None,
-                    (f"slot {slot} begins with entry {is_now}; it should be {should_be}"),
-                )
+                what = f"slot {slot} begins with entry {is_now}; it should be {should_be}"
+                yield "index_chain", should_be or None, what

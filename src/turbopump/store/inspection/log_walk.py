@@ -27,6 +27,7 @@ from turbopump.message.properties import (
 )
 from turbopump.store.files import StoreFile
 from turbopump.store.inspection.queue_check import UNIT, QueueUnits
+from turbopump.store.inspection.report import Finding
 from turbopump.store.inspection.store_files import StoreFiles
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN
 from turbopump.store.log.scanner import BadRange, OpenSegment, SegmentWalk
@@ -118,6 +119,12 @@ def _head_fault(size: int, magic: int, left: int) -> str:
     if magic not in _MAGICS:
         return f"magic {magic:08X} is not a message's"
     return f"totalSize {size} cannot be: {left} bytes are left in the segment"
+
+
+def bad_finding(bad: BadRange, store: StoreFiles) -> Finding:
+    """What a report says of a range without a good entry."""
+    kind = "unreadable" if bad.unread else "log_torn_tail" if bad.tail else "log_damaged"
+    return Finding(kind, bad.fault, store.relative(bad.segment.path), bad.start, bad.end)
 
 
 # --- What of an entry is checked against queues and indexes. It must be given good entries

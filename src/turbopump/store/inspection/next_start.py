@@ -197,8 +197,9 @@ class MissingUnits:
         if not fault:
             self._lacking.add(key)
         kind, what = ("unit_wrong", fault) if fault else ("unit_missing", "there is no unit")
-        finding = Finding(kind, what, offset=offset, topic=topic, queue_id=queue_id, index=index)
-        self._findings.add(finding, run=((kind, topic, queue_id), index))
+        self._findings.add(
+            kind, what, offset=offset, topic=topic, queue_id=queue_id, index=index, run=index
+        )
 
     def judge_ends(self, log_end: int) -> None:
         """Judge the queues that end too early after a crash, and those of whose end only a note
@@ -225,7 +226,7 @@ class MissingUnits:
                     "of a deleted topic. If they are not, stop the broker and remove the file "
                     "checkpoint, and it will write them"
                 )
-            self._findings.add(finding)
+            self._findings.take(finding)
         judged = now.units_checked and not now.state.running
         ends = known.least_ends(place) if place is not None and judged else {}
         found = {(queue.topic, queue.queue_id): queue.end for queue in now.all_queues}
@@ -235,7 +236,7 @@ class MissingUnits:
                     f"it ends at {found.get(key, 0)}, and ended at {end} when the log was at "
                     f"{place.at if place else 0}"
                 )
-                self._findings.add(Finding("queue_end", text, topic=key[0], queue_id=key[1]))
+                self._findings.add("queue_end", text, topic=key[0], queue_id=key[1])
 
     def _is_missed(
         self, key: tuple[str, int], begin: int, begun: dict[str, int], log_end: int

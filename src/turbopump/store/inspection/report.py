@@ -208,19 +208,36 @@ class Findings:
         """How many things were found that no kept finding tells of."""
         return sum(self.counts.values()) - sum(finding.count for finding in self.kept)
 
-    def add(self, finding: Finding, *, run: tuple[Hashable, int] | None = None) -> None:
-        """Take a finding. ``run`` (key, number): it continues the last finding of that key if its
-        number follows that one's."""
+    def add(
+        self,
+        kind: str,
+        what: str,
+        file: str | None = None,
+        offset: int | None = None,
+        end: int | None = None,
+        *,
+        topic: str | None = None,
+        queue_id: int | None = None,
+        index: int | None = None,
+        run: int | None = None,
+    ) -> None:
+        """Add a finding with these fields; see ``take`` for ``run``."""
+        self.take(Finding(kind, what, file, offset, end, topic, queue_id, index), run)
+
+    def take(self, finding: Finding, run: int | None = None) -> None:
+        """Add a finding. Its number ``run`` follows that of the last one of its kind in this file
+        or queue: then it continues that one."""
         self.counts[finding.kind] = self.counts.get(finding.kind, 0) + finding.count
         if run is not None:
-            key, number = run
-            before = self._runs.get(key)
-            if before is not None and before[1] + 1 == number:
-                before[0].count += 1
-                if finding.offset is not None and before[0].offset is not None:
-                    before[0].end = finding.end if finding.end is not None else finding.offset
-                self._runs[key] = (before[0], number)
+            queue = None if finding.queue_id is None else (finding.topic, finding.queue_id)
+            key = (finding.kind, finding.file, queue)
+            before, number = self._runs.get(key, (finding, run))
+            if number + 1 == run:
+                before.count += 1
+                if finding.offset is not None and before.offset is not None:
+                    before.end = finding.end if finding.end is not None else finding.offset
+                self._runs[key] = (before, run)
                 return
-            self._runs[key] = (finding, number)
+            self._runs[key] = (finding, run)
         if len(self.kept) < self._limit:
             self.kept.append(finding)

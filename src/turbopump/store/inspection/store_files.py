@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from turbopump.errors import StoreError, TurbopumpError
 from turbopump.store.disk import Disk
 from turbopump.store.files import StoreFile, StorePaths, segment_offset
-from turbopump.store.inspection.report import Finding, Findings
+from turbopump.store.inspection.report import Findings
 from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 from turbopump.store.read_only_disk import LockState, ReadOnlyDisk
@@ -150,11 +150,9 @@ def _row(
             files.append(StoreFile(start, size, path))
         elif size is not None and not disk.is_directory(path):
             findings.add(
-                Finding(
-                    "foreign_file",
-                    f"{name!r} is no file of the store ({size} bytes)",
-                    store.relative(path),
-                )
+                "foreign_file",
+                f"{name!r} is no file of the store ({size} bytes)",
+                store.relative(path),
             )
     return files
 
@@ -165,32 +163,23 @@ def _judge_segments(store: StoreFiles, findings: Findings) -> None:
     for number, segment in enumerate(segments):
         if segment.size != usual[0][0]:
             findings.add(
-                Finding(
-                    "segment_size",
-                    f"it has {segment.size} bytes, the other segments {usual[0][0]}",
-                    store.relative(segment.path),
-                    segment.start,
-                )
+                "segment_size",
+                f"it has {segment.size} bytes, the other segments {usual[0][0]}",
+                store.relative(segment.path),
+                segment.start,
             )
         if number and segments[number - 1].end > segment.start:
             other = store.relative(segments[number - 1].path)
             findings.add(
-                Finding(
-                    "segment_size",
-                    f"it overlaps {other}",
-                    store.relative(segment.path),
-                    segment.start,
-                )
+                "segment_size", f"it overlaps {other}", store.relative(segment.path), segment.start
             )
         if number and segments[number - 1].end < segment.start:
             end = segments[number - 1].end
             findings.add(
-                Finding(
-                    "log_gap",
-                    f"{segment.start - end} bytes of the log are missing",
-                    offset=end,
-                    end=segment.start,
-                )
+                "log_gap",
+                f"{segment.start - end} bytes of the log are missing",
+                offset=end,
+                end=segment.start,
             )
 
 
@@ -205,7 +194,7 @@ def _judge_roots(disk: ReadOnlyDisk, store: StoreFiles, findings: Findings) -> N
                 f"segment {start:020d} was in {root}, where nothing was looked for or found: "
                 "give it with --commit-log"
             )
-            findings.add(Finding("log_root_missing", text, offset=start))
+            findings.add("log_root_missing", text, offset=start)
 
 
 def _judge_queue_files(
@@ -229,9 +218,7 @@ def _judge_queue_files(
             )
         if fault is not None:
             findings.add(
-                Finding(
-                    "queue_file", fault, store.relative(file.path), topic=topic, queue_id=queue_id
-                )
+                "queue_file", fault, store.relative(file.path), topic=topic, queue_id=queue_id
             )
 
 
@@ -320,15 +307,13 @@ def read_run_state(disk: ReadOnlyDisk, paths: StorePaths, findings: Findings) ->
     state = RunState(abort is not None, ours, lock, abort is not None or noted)
     if state.running:
         by = f"process {lock.pid} holds it" if lock.pid is not None else "its lock is held"
-        findings.add(Finding("running", f"a broker has the store open, {by}", "lock"))
+        findings.add("running", f"a broker has the store open, {by}", "lock")
     elif state.crashed:
         file = "abort" if state.abort else paths.provenance.name
         findings.add(
-            Finding(
-                "unclean_stop",
-                "the last broker was killed or lost its power; the next one recovers",
-                file,
-            )
+            "unclean_stop",
+            "the last broker was killed or lost its power; the next one recovers",
+            file,
         )
     return state
 
@@ -342,11 +327,9 @@ def read_checkpoint(
         return None
     if len(data) != CHECKPOINT_SIZE:
         findings.add(
-            Finding(
-                "checkpoint",
-                f"it has {len(data)} bytes; a checkpoint has {CHECKPOINT_SIZE}",
-                "checkpoint",
-            )
+            "checkpoint",
+            f"it has {len(data)} bytes; a checkpoint has {CHECKPOINT_SIZE}",
+            "checkpoint",
         )
     if len(data) < _CHECKPOINT.size:
         return None
@@ -354,18 +337,12 @@ def read_checkpoint(
     for name in ("log_timestamp", "queues_timestamp", "index_timestamp"):
         if not 0 <= getattr(fields, name) < 1 << 43:  # the year 2248
             findings.add(
-                Finding(
-                    "checkpoint",
-                    f"its {name} {getattr(fields, name)} is no time in ms",
-                    "checkpoint",
-                )
+                "checkpoint", f"its {name} {getattr(fields, name)} is no time in ms", "checkpoint"
             )
     for name in ("master_flushed_offset", "confirmed_offset"):
         if getattr(fields, name) < -1:
             findings.add(
-                Finding(
-                    "checkpoint", f"its {name} {getattr(fields, name)} is no offset", "checkpoint"
-                )
+                "checkpoint", f"its {name} {getattr(fields, name)} is no offset", "checkpoint"
             )
     return fields
 
@@ -378,11 +355,11 @@ def judge_checkpoint(
         value = getattr(fields, name)
         if newest_ms < value < 1 << 43:
             text = f"its {name} is {value - newest_ms} ms later than the newest message"
-            findings.add(Finding("checkpoint_ahead", text, "checkpoint"))
+            findings.add("checkpoint_ahead", text, "checkpoint")
     for name in ("master_flushed_offset", "confirmed_offset"):
         if getattr(fields, name) > log_end:
             text = f"its {name} {getattr(fields, name)} is beyond the end of the log, {log_end}"
-            findings.add(Finding("checkpoint_ahead", text, "checkpoint"))
+            findings.add("checkpoint_ahead", text, "checkpoint")
 
 
 def read_tables(
@@ -399,7 +376,7 @@ def read_tables(
         except (ValueError, TurbopumpError) as error:
             there = disk.file_size(path.with_name(path.name + ".bak")) is not None
             bak = "; a broker would use its .bak" if there else "; it has no .bak"
-            findings.add(Finding("table_unreadable", f"{error}{bak}", store.relative(path)))
+            findings.add("table_unreadable", f"{error}{bak}", store.relative(path))
             tables.append(TableFile(path, len(data), None))
             continue
         tables.append(TableFile(path, len(data), _count(path.stem, content), content))
@@ -417,8 +394,7 @@ def judge_offsets(
             end = ends.get((topic, int(queue_id))) if str(queue_id).isdigit() else None
             if end is not None and isinstance(offset, int) and offset > end:
                 text = f"group {group} is at {offset}; the queue ends at {end}"
-                finding = Finding("offset_beyond_queue", text, topic=topic, queue_id=int(queue_id))
-                findings.add(finding)
+                findings.add("offset_beyond_queue", text, topic=topic, queue_id=int(queue_id))
 
 
 def _process_id(abort: bytes) -> int | None:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from turbopump.store.files import StoreFile, StorePaths
 from turbopump.store.inspection.index_check import IndexHeader, read_headers
-from turbopump.store.inspection.log_walk import LogWalk, entry_stored_ms
+from turbopump.store.inspection.log_walk import LogWalk, bad_finding, entry_stored_ms
 from turbopump.store.inspection.queue_check import UNIT, BatchQueueCheck, QueueUnits
-from turbopump.store.inspection.report import Finding, Findings
+from turbopump.store.inspection.report import Findings
 from turbopump.store.inspection.store_files import (
     CheckpointFields,
     ReadTable,
@@ -187,15 +187,11 @@ def _log_end(
         begun = [one for one in store.segments if _first_stored_ms(disk, one) is not None]
         newest = begun[-1].start if begun else store.log_start
 
-    def bad(found: BadRange) -> None:
-        if found.tail and running:
-            return  # an entry that is being written
-        kind = "unreadable" if found.unread else "log_torn_tail" if found.tail else "log_damaged"
-        findings.add(
-            Finding(kind, found.fault, store.relative(found.segment.path), found.start, found.end)
-        )
+    def on_bad(bad: BadRange) -> None:
+        if not (bad.tail and running):  # else it is an entry that is being written
+            findings.take(bad_finding(bad, store))
 
-    walk = LogWalk(disk, store.segments, on_bad=bad)
+    walk = LogWalk(disk, store.segments, on_bad=on_bad)
     for _ in walk.entries(newest):
         pass
     return walk.end

@@ -22,6 +22,7 @@ from turbopump.store.inspection.log_walk import (
     MULTI_DISPATCH,
     MULTI_QUEUE_OFFSET,
     LogWalk,
+    bad_finding,
     entry_facts,
     entry_topic,
 )
@@ -32,7 +33,7 @@ from turbopump.store.inspection.next_start import (
     topics_known,
 )
 from turbopump.store.inspection.queue_check import UNIT, BatchQueueCheck, QueueCheck
-from turbopump.store.inspection.report import FINDINGS_MAX, Finding, Findings, Verification
+from turbopump.store.inspection.report import FINDINGS_MAX, Findings, Verification
 from turbopump.store.inspection.store_files import (
     ReadTable,
     crc_rule,
@@ -42,7 +43,6 @@ from turbopump.store.inspection.store_files import (
     read_tables,
 )
 from turbopump.store.log.entry_mark import batch_size
-from turbopump.store.log.scanner import BadRange
 from turbopump.store.queues.batch_consume_queue import BatchUnit
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk
@@ -127,7 +127,7 @@ class _Check:
                 self._disk,
                 now.headers,
                 store.log_start,
-                self._index_finding,
+                self._findings,
                 store.relative,
                 growing=now.state.running,
                 unfinished=now.state.unfinished,
@@ -136,7 +136,7 @@ class _Check:
             self._disk,
             store.segments,
             requires_crc=crc_rule(self._disk, store.paths, now.state),
-            on_bad=self._bad_range,
+            on_bad=lambda bad: self._findings.take(bad_finding(bad, store)),
             on_progress=lambda offset: on_progress(offset - store.log_start, size),
         )
         queues, prepared, deleted = now.queues, SysFlag.TRANSACTION_PREPARED, self._known.deleted
@@ -196,11 +196,9 @@ class _Check:
             result.index_entries = index.matched
         elif messages:
             self._findings.add(
-                Finding(
-                    "no_index",
-                    "a broker with messageIndexEnable fills them at its next recovery",
-                    "index",
-                )
+                "no_index",
+                "a broker with messageIndexEnable fills them at its next recovery",
+                "index",
             )
         checkpoint = read_checkpoint(self._disk, store.paths, self._findings)
         if checkpoint is not None and not now.state.running:
@@ -211,13 +209,12 @@ class _Check:
         for queue in self._now.all_queues:
             self.result.units += queue.matched
             if queue.units.unreadable is not None:
-                finding = Finding(
+                self._findings.add(
                     "unreadable",
                     str(queue.units.unreadable),
                     topic=queue.topic,
                     queue_id=queue.queue_id,
                 )
-                self._findings.add(finding)
             first_claimed = queue.runs.first
             for indexes in queue.unclaimed():
                 for index in indexes:
@@ -226,11 +223,9 @@ class _Check:
                     )
         if not self._now.units_checked:
             self._findings.add(
-                Finding(
-                    "not_checked",
-                    "its queues are in RocksDB (consumequeue_rocksdb)",
-                    "consumequeue_rocksdb",
-                )
+                "not_checked",
+                "its queues are in RocksDB (consumequeue_rocksdb)",
+                "consumequeue_rocksdb",
             )
 
     def indexes(self) -> None:
@@ -239,13 +234,8 @@ class _Check:
         names = {header.path for header in self._now.headers}
         for path in self._now.store.indexes:
             if path not in names:
-                self._index_finding(
-                    Finding(
-                        "index_layout",
-                        "it is too short to have a head",
-                        self._now.store.relative(path),
-                    ),
-                    -1,
+                self._findings.add(
+                    "index_layout", "it is too short to have a head", self._now.store.relative(path)
                 )
         for header in self._now.headers:
             file = self._now.store.relative(header.path)
@@ -253,18 +243,16 @@ class _Check:
                 text = (
                     f"its {header.size} bytes fit no number of slots that agrees with its entries"
                 )
-                self._findings.add(Finding("index_layout", text, file))
+                self._findings.add("index_layout", text, file)
                 continue
             growing = self._now.state.running and header is newest
             try:
                 for kind, number, what in check_chains(self._disk, header, growing=growing):
-                    self._findings.add(
-                        Finding(kind, what, file, index=number), run=((kind, file), number or -1)
-                    )
+                    self._findings.add(kind, what, file, index=number, run=number or -1)
             except FileNotFoundError:
                 raise
             except OSError as error:
-                self._findings.add(Finding("unreadable", str(error), file))
+                self._findings.add("unreadable", str(error), file)
 
     def _claim_elsewhere(
         self,
@@ -319,8 +307,9 @@ class _Check:
                 "unit_wrong",
                 (f"it points to offset {offset} size {size}: {self._what_is_at(offset, size)}"),
             )
-        finding = Finding(kind, what, topic=queue.topic, queue_id=queue.queue_id, index=index)
-        self._findings.add(finding, run=((kind, queue.topic, queue.queue_id), index))
+        self._findings.add(
+            kind, what, topic=queue.topic, queue_id=queue.queue_id, index=index, run=index
+        )
 
     def _what_is_at(self, offset: int, size: int) -> str:
         segment = self._now.segment_at(offset)
@@ -342,18 +331,8 @@ class _Check:
             f"{int.from_bytes(entry[20:28])}"
         )
 
-    def _bad_range(self, bad: BadRange) -> None:
-        kind = "unreadable" if bad.unread else "log_torn_tail" if bad.tail else "log_damaged"
-        file = self._now.store.relative(bad.segment.path)
-        self._findings.add(Finding(kind, bad.fault, file, bad.start, bad.end))
-
     def _not_text(self, offset: int, size: int, error: UnicodeDecodeError) -> None:
         segment = self._now.segment_at(offset)
         file = self._now.store.relative(segment.path) if segment is not None else None
         what = f"its topic or properties are not UTF-8 ({error.reason})"
-        self._findings.add(Finding("log_damaged", what, file, offset, offset + size))
-
-    def _index_finding(self, finding: Finding, number: int) -> None:
-        self._findings.add(
-            finding, run=((finding.kind, finding.file), number) if number >= 0 else None
-        )
+        self._findings.add("log_damaged", what, file, offset, offset + size)
