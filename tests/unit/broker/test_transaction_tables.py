@@ -12,7 +12,7 @@ from turbopump.broker.transactions.endings import (
     ENDED_KEPT,
     STEP,
     PendingHalves,
-    SavedPlace,
+    SavedOffsets,
 )
 from turbopump.broker.transactions.half_messages import ended_offsets, read_half
 from turbopump.message.message import ReceivedMessage
@@ -45,9 +45,9 @@ def test_the_place_passes_what_has_ended_in_any_order_and_stops_at_what_has_not(
     table = PendingHalves(10)
     for offset in (12, 11, 14):
         assert table.end(offset) == [offset]
-    assert table.place == 10
+    assert table.offset == 10
     table.end(10)
-    assert table.place == 13
+    assert table.offset == 13
     assert table.has_ended(14)
     assert not table.has_ended(13)
 
@@ -57,9 +57,9 @@ def test_a_long_row_of_ended_ones_is_passed_in_steps() -> None:
     for offset in range(1, 3 * STEP):
         table.end(offset)
     table.end(0)
-    assert table.place == STEP
+    assert table.offset == STEP
     assert [table.advance() for _ in range(3)] == [False, False, True]
-    assert table.place == 3 * STEP
+    assert table.offset == 3 * STEP
 
 
 def test_an_end_names_the_newest_copy_too_by_whatever_offset_it_is_known() -> None:
@@ -79,10 +79,10 @@ def test_the_place_in_the_op_queue_is_the_first_entry_that_names_something_pendi
     table.note_ended([1])
     table.note_mark(4, [1])
     table.advance()
-    assert (table.place, table.op_place) == (2, 3)
+    assert (table.offset, table.op_offset) == (2, 3)
     for offset in (2, 3, 4):
         table.end(offset)
-    assert (table.place, table.op_place) == (6, 5)
+    assert (table.offset, table.op_offset) == (6, 5)
 
 
 def test_what_is_kept_in_mind_has_a_bound() -> None:
@@ -101,7 +101,7 @@ def test_what_retention_has_deleted_is_not_waited_for() -> None:
     table.end(2)
     table.begin_at(2)
     table.advance()
-    assert table.place == 3
+    assert table.offset == 3
 
 
 @pytest.mark.parametrize(
@@ -174,13 +174,13 @@ HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
 def test_a_place_is_kept_once_what_it_builds_on_is_on_the_disk() -> None:
     store, offsets, pending = Store(), Offsets(), PendingHalves()
-    place = SavedPlace(store, offsets, pending)  # type: ignore[arg-type]
+    saved = SavedOffsets(store, offsets, pending)  # type: ignore[arg-type]
     store.log.end = 500
     pending.end(0)
-    place.moved()
+    saved.moved()
     store.log.end = 900
     pending.end(1)
-    place.moved()
+    saved.moved()
     assert offsets.kept == {}
     store.durable.advance(500)
     assert offsets.kept == {HALF: 1}
@@ -190,23 +190,23 @@ def test_a_place_is_kept_once_what_it_builds_on_is_on_the_disk() -> None:
 
 def test_no_place_is_kept_after_the_disk_has_failed() -> None:
     store, offsets, pending = Store(), Offsets(), PendingHalves()
-    place = SavedPlace(store, offsets, pending)  # type: ignore[arg-type]
+    saved = SavedOffsets(store, offsets, pending)  # type: ignore[arg-type]
     store.log.end = 500
     pending.end(0)
-    place.moved()
+    saved.moved()
     store.durable.fail(OSError("gone"))
     pending.end(1)
-    place.moved()
-    place.save_now()
+    saved.moved()
+    saved.save_now()
     assert offsets.kept == {}
 
 
 def test_places_that_have_not_moved_are_not_written() -> None:
     store, offsets, pending = Store(), Offsets(), PendingHalves(4, 2)
-    place = SavedPlace(store, offsets, pending)  # type: ignore[arg-type]
-    place.moved()
-    place.save_now()
+    saved = SavedOffsets(store, offsets, pending)  # type: ignore[arg-type]
+    saved.moved()
+    saved.save_now()
     assert offsets.kept == {}
     pending.end(4)
-    place.moved()
+    saved.moved()
     assert offsets.kept == {HALF: 5}

@@ -1,11 +1,11 @@
 """Asking producers what has become of their transactions: in rounds, each half message once in a
 round.
 
-The rule: whoever was asked about stands again at the end of the queue, with the number of times in
-its properties, so that the place in the queue moves on and nothing else need be kept. After a kill
-the queue goes on from a place that was kept before; of the copies that are read again, only the
-newest of each half message counts (with RocketMQ each is asked about and copied again, so that
-every such kill doubles them). While nothing is pending, nothing happens. Source: apache/rocketmq
+A half message that was asked about is stored again at the end of the queue, with the number of
+times in its properties, so that the offset in the queue moves on and nothing else need be kept.
+After a kill the queue goes on from an offset that was saved before; of the copies that are read
+again, only the newest of each half message counts (with RocketMQ each is asked about and copied
+again, so that every such kill doubles them). While nothing is pending, nothing happens. Source: apache/rocketmq
 ``TransactionalMessageServiceImpl.check``, ``AbstractTransactionalMessageCheckListener``; there
 rounds go on whether there is anything to ask about or not.
 """
@@ -16,17 +16,18 @@ import asyncio
 import logging
 from typing import Final, NamedTuple
 
+from turbopump.broker.background import wait_for
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.reading import ask
 from turbopump.broker.topics import TopicTable
-from turbopump.broker.transactions.endings import Endings, PendingHalves, SavedPlace
+from turbopump.broker.transactions.endings import Endings, PendingHalves, SavedOffsets
 from turbopump.broker.transactions.half_messages import (
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
     QUEUE,
     Half,
-    read_half,
+    half_of,
 )
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
@@ -34,8 +35,10 @@ from turbopump.errors import MessageError, StoreError
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.remoting.connection import Connection
 from turbopump.store.disk_space import Level
+from turbopump.store.log.cold_reads import Steps
 from turbopump.store.log.commit_log import Placed
 from turbopump.store.message_store import MessageStore
+from turbopump.store.queues.lookup import StoredEntry
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +75,7 @@ class TransactionChecks:
         clock: Clock,
         pending: PendingHalves,
         endings: Endings,
-        place: SavedPlace,
+        saved: SavedOffsets,
     ) -> None:
         self._store = store
         self._forwarding = forwarding
@@ -81,7 +84,7 @@ class TransactionChecks:
         self._now_ms = clock.now_ms
         self._pending = pending
         self._endings = endings
-        self._place = place
+        self._saved = saved
         self._broker_name = config.broker_name
         self._timeout_ms = config.transaction_time_out
         self._interval = config.transaction_check_interval / 1000
@@ -94,7 +97,6 @@ class TransactionChecks:
         self.given_up = 0
 
     # --- when
-    # ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Rounds for ever: the first after an interval, for producers come back first; none while
@@ -105,20 +107,16 @@ class TransactionChecks:
         look = max(self._interval, 1.0)
         known = self._end
         while True:
-            if pending.place >= self._end:
+            if pending.offset >= self._end:
                 await self._arrival(self._end)
                 due, known = loop.time() + timeout, self._end
             while (left := max(earliest, due) - loop.time()) > 0:
-                try:
-                    async with asyncio.timeout(min(left, look)):
-                        await self._arrival(known)
-                except TimeoutError:
-                    if left <= look or self._in_the_way():
-                        break
-                    continue
-                due, known = min(due, loop.time() + timeout), 1 << 62
+                if await self._arrival(known, min(left, look)):
+                    due, known = min(due, loop.time() + timeout), _NEVER
+                elif left <= look or self._in_the_way():
+                    break
             pending.advance()
-            if pending.place < self._end:
+            if pending.offset < self._end:
                 known = self._end
                 wait_ms, copies = await self._round()
                 known += copies
@@ -129,30 +127,21 @@ class TransactionChecks:
         """Whether the first one that is pending lies in the segment that is next to be deleted for
         want of room: a round puts those that are to be asked about much later behind the others."""
         files, queue = self._store.log.files.files, self._store.queues.find(HALF_TOPIC, QUEUE)
-        unit = queue.unit(self._pending.place) if queue is not None else None
-        return (
-            self._store.space.level >= Level.CRAMPED
-            and bool(files)
-            and unit is not None
-            and unit[0] < files[0].end
-        )
+        unit = queue.unit(self._pending.offset) if queue is not None else None
+        cramped = self._store.space.level >= Level.CRAMPED
+        return cramped and bool(files) and unit is not None and unit[0] < files[0].end
 
     @property
     def _end(self) -> int:
         return self._store.max_offset(HALF_TOPIC, QUEUE)
 
-    async def _arrival(self, end: int) -> None:
-        """Return when the queue is longer than this."""
-        arrived = asyncio.Event()
-        waiter = self._store.queues.find_or_make(HALF_TOPIC, QUEUE).end.when(end + 1, arrived.set)
-        try:
-            if self._end <= end:
-                await arrived.wait()
-        finally:
-            waiter.cancel()
+    async def _arrival(self, end: int, seconds: float | None = None) -> bool:
+        """Wait until the queue is longer than this; False if it is not after so many seconds."""
+        queue = self._store.queues.find_or_make(HALF_TOPIC, QUEUE)
+        await wait_for((queue.end, end + 1), seconds=seconds)
+        return self._end > end
 
     # --- a round
-    # ----------------------------------------------------------------------------------------------
 
     async def _round(self) -> tuple[int, int]:
         """Go through what was pending when it began. In how many ms the next is due, and how many
@@ -167,62 +156,67 @@ class TransactionChecks:
             pending.begin_at(self._store.min_offset(HALF_TOPIC, QUEUE))
             if not pending.advance():
                 continue
-            if (place := pending.place) >= end:
-                pending.forget_given_up()
+            if (offset := pending.offset) >= end:
+                pending.given_up.clear()  # all that the start found pending were looked at
                 break
             try:
-                step = await self._look_at(place)
+                step = await self._look_at(offset)
             except (OSError, StoreError) as error:
                 log.warning(
                     "a round of checks was broken off, the next goes on place=%d cause=%s",
-                    place,
-                    error,
+                    *(offset, error),
                 )
                 step = _Step(due=begun, stop=True)
             except MessageError as error:
-                step = self._not_treated(place, str(error))
+                step = self._not_treated(offset, str(error))
             except Exception:  # whatever it is, those behind it are not to wait for ever
-                log.exception("half message cannot be treated place=%d", place)
-                step = self._not_treated(place, "it cannot be treated")
+                log.exception("half message cannot be treated place=%d", offset)
+                step = self._not_treated(offset, "it cannot be treated")
             copies += step.copied
             soonest = min(soonest, step.due)
             if step.stop:
                 break
-        self._place.moved()
-        self._tell(before)
+        self._saved.moved()
+        self._report(*before)
         return max(soonest - self._now_ms(), 0), copies
 
-    async def _look_at(self, place: int) -> _Step:
-        """Do what there is to be done for the half message at ``place``."""
-        entry = await ask(
-            self._store.cold_reads, self._store.lookup.entry_in_queue(HALF_TOPIC, QUEUE, place)
-        )
-        pending = self._pending
+    async def _look_at(self, offset: int) -> _Step:
+        """Do what there is to be done for the half message at ``offset``."""
+        lookup, pending = self._store.lookup, self._pending
+        entry = await ask(self._store.cold_reads, lookup.entry_in_queue(HALF_TOPIC, QUEUE, offset))
         if entry is None:  # a gap, or retention was here
-            pending.passed(place)
+            pending.passed(offset)
             return _Step()
         if entry.fault is not None:
-            return self._not_treated(place, entry.fault)
-        half = read_half(entry.message)
+            return self._not_treated(offset, entry.fault)
+        half = half_of(entry)
         if half is None:
             log.error(
                 "half message does not say whose it is or where it goes, passed over offset=%d",
-                place,
+                offset,
             )
-            pending.passed(place)
+            pending.passed(offset)
             return _Step()
         await self._endings.settled(half)
-        if pending.place != place or pending.has_ended(place):
+        if pending.offset != offset or pending.has_ended(offset):
             return _Step()
         if pending.has_ended(half.origin):
             self._endings.note_ended(half.offset)
             return _Step()
-        if await self._stands_further_behind(half):
-            pending.passed(place)
+        # a newer copy: the last run made it, and was killed before it had saved its offset
+        copy = pending.copies.get(half.origin, -1)
+        if copy > offset and await self._is_there(
+            half, lookup.entry_in_queue(HALF_TOPIC, QUEUE, copy)
+        ):
+            pending.passed(offset)
             return _Step()
-        if await self._was_given_up(half):
-            pending.forget_copy(half.origin)
-            pending.passed(place)
+        # a letter behind it: the last run gave it up, and was killed likewise
+        letter = pending.given_up.get(half.origin, -1)
+        if letter > half.message.commit_log_offset and await self._is_there(
+            half, lookup.entry_at(letter)
+        ):
+            pending.copies.pop(half.origin, None)
+            pending.passed(offset)
             return _Step()
         if self._is_hopeless(half):
             await self._give_up(half)
@@ -233,33 +227,15 @@ class TransactionChecks:
             # of another broker's directory, with no room for what a copy adds
             log.error(
                 "half message cannot be stored again, it is given up offset=%d cause=%s",
-                place,
-                error,
+                *(offset, error),
             )
             await self._give_up(half)
             return _Step()
 
-    async def _stands_further_behind(self, half: Half) -> bool:
-        """Whether a newer copy of it can be read: the last run made it, and was killed before it
-        had kept its place."""
-        newest = self._pending.newest_copy(half.origin)
-        if newest is None or newest <= half.offset:
-            return False
-        entry = await ask(
-            self._store.cold_reads, self._store.lookup.entry_in_queue(HALF_TOPIC, QUEUE, newest)
-        )
-        copy = read_half(entry.message) if entry is not None and entry.fault is None else None
+    async def _is_there(self, half: Half, steps: Steps[StoredEntry | None]) -> bool:
+        """Whether the entry that ``steps`` find is a copy of this half message."""
+        copy = half_of(await ask(self._store.cold_reads, steps))
         return copy is not None and copy.is_the_same_as(half)
-
-    async def _was_given_up(self, half: Half) -> bool:
-        """Whether a letter about it was written behind it: by the last run, which was killed before
-        it had kept its place."""
-        offset = self._pending.given_up(half.origin)
-        if offset is None or offset <= half.message.commit_log_offset:
-            return False
-        entry = await ask(self._store.cold_reads, self._store.lookup.entry_at(offset))
-        letter = read_half(entry.message) if entry is not None and entry.fault is None else None
-        return letter is not None and letter.is_the_same_as(half)
 
     async def _ask_or_put_off(self, half: Half) -> _Step:
         due = self._due(half)
@@ -271,23 +247,21 @@ class TransactionChecks:
         await self._put_behind(half, half.put_off())
         return _Step(due, copied=True)
 
-    def _not_treated(self, place: int, fault: str) -> _Step:
+    def _not_treated(self, offset: int, fault: str) -> _Step:
         """Try again in the next rounds, then pass it over."""
-        times = self._failed.get(place, 0) + 1
+        times = self._failed.get(offset, 0) + 1
         if times < TRIED_ROUNDS:
-            self._failed = {place: times}
+            self._failed = {offset: times}
             return _Step(due=0, stop=True)
-        log.error("half message passed over offset=%d cause=%s", place, fault)
+        log.error("half message passed over offset=%d cause=%s", offset, fault)
         self._failed = {}
-        self._pending.passed(place)
+        self._pending.passed(offset)
         return _Step()
 
     def _is_hopeless(self, half: Half) -> bool:
         """Asked about often enough, or so old that its files may be deleted."""
-        return (
-            half.checks >= self._checks_max
-            or self._now_ms() - half.message.born_timestamp > self._age_max_ms
-        )
+        age = self._now_ms() - half.message.born_timestamp
+        return half.checks >= self._checks_max or age > self._age_max_ms
 
     def _due(self, half: Half) -> int | None:
         """When to ask, ms since 1970; None: now. The producer's clock counts; a birth in the future
@@ -333,7 +307,7 @@ class TransactionChecks:
             )
         except MessageError:  # of another broker's directory, with no room for where it was first
             await self._forwarding.forward(half.message, GIVEN_UP_TOPIC, QUEUE)
-        self._pending.forget_copy(half.origin)
+        self._pending.copies.pop(half.origin, None)
         self._pending.passed(half.offset)
         self.given_up += 1
 
@@ -353,18 +327,14 @@ class TransactionChecks:
                 return peer
         return None
 
-    def _tell(self, before: tuple[int, int, int]) -> None:
-        asked, unheard, given_up = (
-            self.asked - before[0],
-            self.unheard - before[1],
-            self.given_up - before[2],
-        )
+    def _report(self, asked: int, unheard: int, given_up: int) -> None:
+        """Log what has come of a round, before which the counts were these."""
+        asked, unheard = self.asked - asked, self.unheard - unheard
+        given_up = self.given_up - given_up
         if asked or given_up:
             log.info(
                 "transactions checked asked=%d no_producer=%d place=%d",
-                asked,
-                unheard,
-                self._pending.place,
+                *(asked, unheard, self._pending.offset),
             )
         if given_up:
             log.warning(

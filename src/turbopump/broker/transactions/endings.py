@@ -41,13 +41,13 @@ class Endings:
         flush: FlushWait,
         pending: PendingHalves,
         ops: OpQueue,
-        place: SavedPlace,
+        saved: SavedOffsets,
     ) -> None:
         self._forwarding = forwarding
         self._flush = flush
         self._pending = pending
         self._ops = ops
-        self._place = place
+        self._saved = saved
         self._under_way: dict[int, asyncio.Future[None]] = {}
         self.committed = 0
         self.rolled_back = 0
@@ -91,7 +91,7 @@ class Endings:
         """Have it written that nothing is to be done any more for the half message that stands, or
         stood, at these offsets."""
         self._ops.add(self._pending.end(*offsets))
-        self._place.moved()
+        self._saved.moved()
 
     async def _written_down(self) -> None:
         mark = await self._ops.write()
@@ -106,9 +106,9 @@ class Endings:
 # --- Which half messages still await their end: a table of offsets in their queue. No I/O, loop or
 # clock.
 #
-# The rule: ``place`` only grows. Every half message before it has ended, was given up, or stands
-# again further behind; of those at or after it, the ended ones are in the table. What was written to
-# the op queue is kept in mind for as long as the table may need it again.
+# ``offset`` only grows. Every half message before it has ended, was given up, or stands again
+# further behind; of those at or after it, the ended ones are in the table. What was written to the
+# op queue is kept in mind for as long as the table may need it again.
 
 ENDED_KEPT: Final = 100_000
 """Ended ones that are remembered: one that is ended again, later, is not delivered twice."""
@@ -116,29 +116,31 @@ COPIES_KEPT: Final = 1_000_000
 """Half messages that stand again further behind, and whose older copies are known to be the
 same."""
 GIVEN_UP_KEPT: Final = 100_000
-"""Half messages that the last run gave up after it had kept its place."""
+"""Half messages that the last run gave up after it had saved its offset."""
 STEP: Final = 1000
 
 
 class PendingHalves:
-    """``place`` and ``op_place`` are the offsets of CID_RMQ_SYS_TRANS in the two queues."""
+    """``offset`` and ``op_offset`` are the offsets of CID_RMQ_SYS_TRANS in the two queues;
+    ``copies``: by its first offset, where a half message is now, if that is known; ``given_up``:
+    the same, where in the log the letter is that the last run wrote when it gave it up."""
 
-    def __init__(self, place: int = 0, op_place: int = 0) -> None:
-        self.place = place
-        self._op_place = op_place
+    def __init__(self, offset: int = 0, op_offset: int = 0) -> None:
+        self.offset = offset
+        self.copies: dict[int, int] = {}
+        self.given_up: dict[int, int] = {}
+        self._op_offset = op_offset
         self._ended: set[int] = set()
         self._remembered: dict[int, None] = {}
-        self._copies: dict[int, int] = {}
-        self._given_up: dict[int, int] = {}
         self._marks: deque[tuple[int, int]] = deque()
 
     @property
-    def op_place(self) -> int:
-        """The first entry of the op queue that names a half message at or after ``place``."""
+    def op_offset(self) -> int:
+        """The first entry of the op queue that names a half message at or after ``offset``."""
         marks = self._marks
-        while marks and marks[0][1] < self.place:
-            self._op_place = marks.popleft()[0] + 1
-        return self._op_place
+        while marks and marks[0][1] < self.offset:
+            self._op_offset = marks.popleft()[0] + 1
+        return self._op_offset
 
     def has_ended(self, *offsets: int) -> bool:
         """Whether one of these is known to have ended."""
@@ -149,7 +151,7 @@ class PendingHalves:
         its newest copy, for the op queue."""
         every = dict.fromkeys(offsets)
         for offset in offsets:
-            copy = self._copies.pop(offset, None)
+            copy = self.copies.pop(offset, None)
             if copy is not None:
                 every[copy] = None
         self.note_ended(every)
@@ -160,7 +162,7 @@ class PendingHalves:
         """Note what the op queue says."""
         remembered = self._remembered
         for offset in offsets:
-            if offset >= self.place:
+            if offset >= self.offset:
                 self._ended.add(offset)
             remembered[offset] = None
         while len(remembered) > ENDED_KEPT:
@@ -174,61 +176,38 @@ class PendingHalves:
         """Note that the half message that was first at ``origin`` is at ``offset`` now."""
         if origin == offset:
             return
-        self._copies.pop(origin, None)
-        self._copies[origin] = offset
-        while len(self._copies) > COPIES_KEPT:
-            del self._copies[next(iter(self._copies))]
-
-    def forget_copy(self, origin: int) -> None:
-        """Note that a half message was given up: it stands nowhere any more."""
-        self._copies.pop(origin, None)
-
-    def newest_copy(self, origin: int) -> int | None:
-        """Where the half message that was first at ``origin`` is now; None: nothing is known of
-        copies."""
-        return self._copies.get(origin)
+        self.copies.pop(origin, None)
+        self.copies[origin] = offset
+        while len(self.copies) > COPIES_KEPT:
+            del self.copies[next(iter(self.copies))]
 
     def note_given_up(self, letter: int, origin: int) -> bool:
         """Note that the log has at ``letter`` the newest letter about the half message that was
         first at ``origin``; False if no more are kept."""
-        self._given_up.setdefault(origin, letter)
-        return len(self._given_up) < GIVEN_UP_KEPT
-
-    def given_up(self, origin: int) -> int | None:
-        """Where in the log the letter is that was written when it was given up, as far as the start
-        found one."""
-        return self._given_up.get(origin)
-
-    def forget_given_up(self) -> None:
-        """Note that all which the start found pending have been looked at."""
-        self._given_up.clear()
+        self.given_up.setdefault(origin, letter)
+        return len(self.given_up) < GIVEN_UP_KEPT
 
     def advance(self) -> bool:
         """Pass over ended ones, a bounded number; False if there may be more."""
         for _ in range(STEP):
-            if self.place not in self._ended:
+            if self.offset not in self._ended:
                 return True
-            self._ended.discard(self.place)
-            self.place += 1
+            self._ended.discard(self.offset)
+            self.offset += 1
         return False
 
     def passed(self, offset: int) -> None:
-        """Note that nothing is to be done any more for the half message at ``place``, if that is
+        """Note that nothing is to be done any more for the half message at ``offset``, if that is
         ``offset``."""
-        if self.place == offset:
-            self.place += 1
+        if self.offset == offset:
+            self.offset += 1
 
     def begin_at(self, offset: int) -> None:
         """Note that the queue has nothing before ``offset`` any more."""
-        if offset > self.place:
-            self.place = offset
+        if offset > self.offset:
+            self.offset = offset
             self._ended = {one for one in self._ended if one >= offset}
 
-
-# --- Writing down which half messages have ended: some at a time, in entries of the op queue.
-#
-# The rule: what was added is written, within an interval or when it is much; what the store refuses
-# is kept and tried again. Source: apache/rocketmq ``TransactionalOpBatchService``.
 
 log = logging.getLogger(__name__)
 
@@ -237,21 +216,22 @@ AGAIN_S: Final = 1.0
 
 
 class OpQueue:
-    """Writes entries of about ``size_max`` bytes, ``interval`` seconds after the first of what they
-    name was added at the latest."""
+    """Writes down which half messages have ended: entries of about ``size_max`` bytes, ``interval``
+    seconds after the first of what they name was added at the latest. What the store refuses is
+    kept and tried again. Source: apache/rocketmq ``TransactionalOpBatchService``."""
 
     def __init__(
         self,
         forwarding: Forwarding,
         pending: PendingHalves,
-        place: SavedPlace,
+        saved: SavedOffsets,
         *,
         size_max: int,
         interval: float,
     ) -> None:
         self._forwarding = forwarding
         self._pending = pending
-        self._place = place
+        self._saved = saved
         self._size_max = size_max
         self._interval = interval
         self._held: list[int] = []
@@ -268,8 +248,8 @@ class OpQueue:
             self._size += len(str(offset)) + 1
         if self._size > self._size_max:
             self._start()
-        elif self._held and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._interval, self._start)
+        elif self._held:
+            self._start_within(self._interval)
 
     async def write(self) -> Placed | None:
         """Write what was added; the last entry, or None if there is none now because the store
@@ -298,6 +278,10 @@ class OpQueue:
         if self._writing is not None:
             self._writing.cancel()
 
+    def _start_within(self, seconds: float) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
+
     def _start(self) -> None:
         self._stop_timer()
         if self._held and not self._closed and (self._writing is None or self._writing.done()):
@@ -321,21 +305,20 @@ class OpQueue:
                     log.warning(
                         "ended transactions cannot be written down now, tried again count=%d "
                         "cause=%s",
-                        len(self._held),
-                        error,
+                        *(len(self._held), error),
                     )
                 self._failing = True
-                self._timer = asyncio.get_running_loop().call_later(AGAIN_S, self._start)
+                self._start_within(AGAIN_S)
                 return None
             self._failing = False
             del self._held[:count]
             self._size -= size
             self._pending.note_mark(placed.queue_offset, offsets)
-            self._place.moved()
+            self._saved.moved()
             if self._size <= self._size_max:
                 break
-        if self._held and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._interval, self._start)
+        if self._held:
+            self._start_within(self._interval)
         return placed
 
     def _stop_timer(self) -> None:
@@ -344,15 +327,10 @@ class OpQueue:
             self._timer = None
 
 
-# --- Where the next start goes on: the places in the half and op queues, as offsets of their consumer
-# group.
-#
-# The rule: a place is kept once everything that it builds on is on the disk; else a power cut could
-# take a committed message and leave the place behind its half message.
-
-
-class SavedPlace:
-    """Of one table of pending half messages."""
+class SavedOffsets:
+    """Where the next start goes on: the offsets in the half and op queues, as those of their
+    consumer group. They are saved once everything that they build on is on the disk; else a power
+    cut could take a committed message and leave the offset behind its half message."""
 
     def __init__(
         self, store: MessageStore, offsets: ConsumerOffsets, pending: PendingHalves
@@ -360,22 +338,20 @@ class SavedPlace:
         self._store = store
         self._offsets = offsets
         self._pending = pending
-        self._saved = (pending.place, pending.op_place)
+        self._saved = (pending.offset, pending.op_offset)
         self._waiting = False
 
     def moved(self) -> None:
-        """Keep the places as they are now, soon."""
-        place = (self._pending.place, self._pending.op_place)
-        if self._waiting or place == self._saved:
+        """Save the offsets as they are now, soon."""
+        offsets = (self._pending.offset, self._pending.op_offset)
+        durable, end = self._store.durable, self._store.log.end
+        if self._waiting or offsets == self._saved or durable.error is not None:
             return
-        flushed, end = self._store.durable, self._store.log.end
-        if flushed.error is not None:
-            return
-        if flushed.value >= end:
-            self._save(*place)
+        if durable.value >= end:
+            self._save(*offsets)
         else:
             self._waiting = True
-            flushed.when(end, partial(self._reached, *place))
+            durable.when(end, partial(self._reached, *offsets))
 
     def needed_from(self) -> int | None:
         """The offset in the log of the first half message that the next start would look at; None
@@ -387,19 +363,19 @@ class SavedPlace:
         return unit[0] if unit is not None else None
 
     def save_now(self) -> None:
-        """Keep them at a clean stop, which brings everything to the disk."""
+        """Save them at a clean stop, which brings everything to the disk."""
         if self._store.durable.error is None:
-            self._save(self._pending.place, self._pending.op_place)
+            self._save(self._pending.offset, self._pending.op_offset)
 
-    def _reached(self, place: int, op_place: int) -> None:
+    def _reached(self, offset: int, op_offset: int) -> None:
         self._waiting = False
         if self._store.durable.error is None:
-            self._save(place, op_place)
+            self._save(offset, op_offset)
             self.moved()
 
-    def _save(self, place: int, op_place: int) -> None:
-        if self._saved[0] != place:
-            self._offsets.commit(GROUP, HALF_TOPIC, QUEUE, place)
-        if self._saved[1] != op_place:
-            self._offsets.commit(GROUP, OP_TOPIC, QUEUE, op_place)
-        self._saved = (place, op_place)
+    def _save(self, offset: int, op_offset: int) -> None:
+        if self._saved[0] != offset:
+            self._offsets.commit(GROUP, HALF_TOPIC, QUEUE, offset)
+        if self._saved[1] != op_offset:
+            self._offsets.commit(GROUP, OP_TOPIC, QUEUE, op_offset)
+        self._saved = (offset, op_offset)

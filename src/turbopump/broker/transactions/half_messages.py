@@ -52,6 +52,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import CheckTransactionState, SendRequest
 from turbopump.remoting.router import Response
 from turbopump.store.log.commit_log import Placed
+from turbopump.store.queues.lookup import StoredEntry
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -240,6 +241,11 @@ def read_half(message: ReceivedMessage) -> Half | None:
         _number(properties.get(TRANSACTION_CHECK_TIMES)) or 0,
         None if immunity is None else immunity * 1000,
     )
+
+
+def half_of(entry: StoredEntry | None) -> Half | None:
+    """The half message in an entry that was looked for; None if there is none, or it is damaged."""
+    return read_half(entry.message) if entry is not None and entry.fault is None else None
 
 
 def ended_offsets(message: ReceivedMessage) -> list[int]:

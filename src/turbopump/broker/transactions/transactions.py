@@ -11,13 +11,14 @@ import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from turbopump.broker.background import stop_task
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.forwarding import FlushWait, Forwarding
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.reading import ask
 from turbopump.broker.topics import TopicTable
 from turbopump.broker.transactions.checks import TransactionChecks
-from turbopump.broker.transactions.endings import Endings, OpQueue, PendingHalves, SavedPlace
+from turbopump.broker.transactions.endings import Endings, OpQueue, PendingHalves, SavedOffsets
 from turbopump.broker.transactions.half_messages import (
     GIVEN_UP_TOPIC,
     GROUP,
@@ -26,7 +27,7 @@ from turbopump.broker.transactions.half_messages import (
     QUEUE,
     Half,
     ended_offsets,
-    read_half,
+    half_of,
 )
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
@@ -76,27 +77,29 @@ class Transactions:
         self._forwarding = forwarding
         self._flush = flush
         self._offsets = offsets
-        self._pending = pending = PendingHalves(
-            self._place_of(HALF_TOPIC), self._place_of(OP_TOPIC)
-        )
-        self._place = SavedPlace(store, offsets, pending)
+        self._pending = pending = PendingHalves(self._begin(HALF_TOPIC), self._begin(OP_TOPIC))
+        self._saved = SavedOffsets(store, offsets, pending)
         self._ops = OpQueue(
             forwarding,
             pending,
-            self._place,
+            self._saved,
             size_max=config.transaction_op_msg_max_size,
             interval=config.transaction_op_batch_interval / 1000,
         )
-        self.endings = Endings(forwarding, flush, pending, self._ops, self._place)
+        self.endings = Endings(forwarding, flush, pending, self._ops, self._saved)
         self.checks = TransactionChecks(
-            config, store, forwarding, topics, clients, clock, pending, self.endings, self._place
+            *(config, store, forwarding, topics, clients, clock),
+            *(pending, self.endings, self._saved),
         )
         self._ended_known = asyncio.Event()
         self._copies_known = asyncio.Event()
+        self._looked = 0
         self._task: asyncio.Task[None] | None = None
 
-    # --- life
-    # ----------------------------------------------------------------------------------------------
+    def _begin(self, topic: str) -> int:
+        """The offset in a queue where the last run stopped."""
+        saved = self._offsets.find(GROUP, topic, QUEUE)
+        return max(saved or 0, self._store.min_offset(topic, QUEUE))
 
     def start(self) -> None:
         """Read what is pending, then ask about it when it is time."""
@@ -107,16 +110,15 @@ class Transactions:
 
     def _needed_from(self) -> int | None:
         """For retention; nothing is kept for checks that do not come."""
-        return None if self._task is None or self._task.done() else self._place.needed_from()
+        return None if self._task is None or self._task.done() else self._saved.needed_from()
 
     async def close(self) -> None:
         """Write down what has ended, and where the next start is to go on."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+            task, self._task = self._task, None
+            await stop_task(task)
             await self._ops.close(CLOSE_S)
-            self._place.save_now()
+            self._saved.save_now()
 
     async def _run(self) -> None:
         try:
@@ -131,75 +133,62 @@ class Transactions:
             self._ended_known.set()
             self._copies_known.set()
 
-    def _place_of(self, topic: str) -> int:
-        place = self._offsets.find(GROUP, topic, QUEUE)
-        return max(place if place is not None else 0, self._store.min_offset(topic, QUEUE))
+    # --- what a start reads
 
     async def _read_ended(self) -> None:
         """What the op queue says."""
-        place, end = self._pending.op_place, self._store.max_offset(OP_TOPIC, QUEUE)
-        for index in range(
-            max(place - MARKS_READ_BACK, self._store.min_offset(OP_TOPIC, QUEUE)), end
-        ):
-            if index % SLICE == 0:
-                await asyncio.sleep(0)
+        begin, end = self._pending.op_offset, self._store.max_offset(OP_TOPIC, QUEUE)
+        first = max(begin - MARKS_READ_BACK, self._store.min_offset(OP_TOPIC, QUEUE))
+        for index in range(first, end):
             entry = await self._in_queue(OP_TOPIC, index)
             if entry is None or entry.fault is not None:
                 fault = "it is not there" if entry is None else entry.fault
                 log.error(
                     "what has ended cannot be read, it may be asked about again offset=%d cause=%s",
-                    index,
-                    fault,
+                    *(index, fault),
                 )
                 continue
             offsets = ended_offsets(entry.message)
             self._pending.note_ended(offsets)
-            if index >= place:
+            if index >= begin:
                 self._pending.note_mark(index, offsets)
 
     async def _read_copies(self) -> None:
         """Which of the pending ones stood further in front before, and which were committed without
         that being written down."""
-        for index in range(self._pending.place, self._store.max_offset(HALF_TOPIC, QUEUE)):
-            if index % SLICE == 0:
-                await asyncio.sleep(0)
-            if self._pending.has_ended(index):
+        pending = self._pending
+        for index in range(pending.offset, self._store.max_offset(HALF_TOPIC, QUEUE)):
+            if pending.has_ended(index):
                 continue
-            entry = await self._in_queue(HALF_TOPIC, index)
-            half = read_half(entry.message) if entry is not None and entry.fault is None else None
-            if half is None or self._pending.has_ended(half.origin):
+            half = half_of(await self._in_queue(HALF_TOPIC, index))
+            if half is None or pending.has_ended(half.origin):
                 continue
             if await self._is_committed(half):
                 self.endings.note_ended(half.offset, half.origin)
             else:
-                self._pending.note_copy(half.origin, index)
+                pending.note_copy(half.origin, index)
 
     async def _read_given_up(self) -> None:
-        """Which of the pending ones were given up without the place being kept: their letters lie
+        """Which of the pending ones were given up without the offset being saved: their letters lie
         in the log behind the first of them."""
-        queue, store, pending = (
-            self._store.queues.find(HALF_TOPIC, QUEUE),
-            self._store,
-            self._pending,
-        )
-        if queue is None or (first := queue.unit(max(pending.place, queue.min_index))) is None:
+        store = self._store
+        queue = store.queues.find(HALF_TOPIC, QUEUE)
+        if queue is None:
             return
-        for index in range(
-            store.max_offset(GIVEN_UP_TOPIC, QUEUE) - 1,
-            store.min_offset(GIVEN_UP_TOPIC, QUEUE) - 1,
-            -1,
-        ):
-            if index % SLICE == 0:
-                await asyncio.sleep(0)
+        first = queue.unit(max(self._pending.offset, queue.min_index))
+        if first is None:
+            return
+        low, end = store.min_offset(GIVEN_UP_TOPIC, QUEUE), store.max_offset(GIVEN_UP_TOPIC, QUEUE)
+        for index in reversed(range(low, end)):
             entry = await self._in_queue(GIVEN_UP_TOPIC, index)
             if entry is None or entry.fault is not None:
                 continue
             if entry.offset <= first[0]:
                 break
-            letter = read_half(entry.message)
+            letter = half_of(entry)
             if letter is None or TRANSACTION_PREPARED_QUEUE_OFFSET not in entry.message.properties:
                 continue
-            if not pending.note_given_up(entry.offset, letter.origin):
+            if not self._pending.note_given_up(entry.offset, letter.origin):
                 break
 
     async def _is_committed(self, half: Half) -> bool:
@@ -209,36 +198,38 @@ class Transactions:
         if unique is None:
             return False
         lookup = self._store.lookup
-        places = {half.message.commit_log_offset}
+        positions = {half.message.commit_log_offset}
         if half.origin != half.offset:
             first = await self._in_queue(HALF_TOPIC, half.origin)
-            places |= {first.offset} if first is not None else set()
+            positions |= {first.offset} if first is not None else set()
         answer = await self._patiently(
             lambda: lookup.by_key(half.topic, unique, 0, _EVER, unique=True)
         )
         for entry in answer.found:
             message = entry.message
             if message.sys_flag & TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT and (
-                message.prepared_transaction_offset in places
+                message.prepared_transaction_offset in positions
                 or message.properties.get(TRANSACTION_PREPARED_QUEUE_OFFSET) == str(half.origin)
             ):
                 return True
         return False
 
     async def _in_queue(self, topic: str, index: int) -> StoredEntry | None:
+        self._looked += 1
+        if self._looked % SLICE == 0:
+            await asyncio.sleep(0)
         return await self._patiently(lambda: self._store.lookup.entry_in_queue(topic, QUEUE, index))
 
-    async def _patiently(self, question: Callable[[], Steps[T]]) -> T:
-        """The answer; asked again while too many reads wait for the disk."""
+    async def _patiently(self, steps: Callable[[], Steps[T]]) -> T:
+        """What is read; read again while too many reads wait for the disk."""
         while True:
             try:
-                return await ask(self._store.cold_reads, question())
+                return await ask(self._store.cold_reads, steps())
             except StoreError as error:
                 log.warning("half messages cannot be read now, tried again cause=%s", error)
                 await asyncio.sleep(1)
 
     # --- for the handlers
-    # ----------------------------------------------------------------------------------------------
 
     async def message_at(self, offset: int) -> ReceivedMessage | None:
         """The good message at this offset of the log, on the disk if that is promised; None if none
@@ -251,7 +242,7 @@ class Transactions:
     async def end(self, half: Half, outcome: Outcome, *, lasting: bool) -> bool:
         """See ``Endings.end``."""
         await self._ended_known.wait()
-        if half.offset < self._pending.place:
+        if half.offset < self._pending.offset:
             await self._copies_known.wait()
         return await self.endings.end(half, outcome, lasting=lasting)
 
