@@ -8,13 +8,16 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from turbopump.errors import StoreError
+from turbopump.store.confirmed import Confirmed
 from turbopump.store.watermark import Watermark
 
 RETRY_PAUSE_S: Final = 1.0
 """After how long a step that failed is tried again."""
 
 
-async def wait_for(*wanted: tuple[Watermark, int], seconds: float | None = None) -> None:
+async def wait_for(
+    *wanted: tuple[Watermark | Confirmed, int], seconds: float | None = None
+) -> None:
     """Return when one of the watermarks has reached its threshold or has failed, and after
     ``seconds`` at the latest."""
     loop = asyncio.get_running_loop()

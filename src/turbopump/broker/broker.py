@@ -240,23 +240,11 @@ class Broker:
             config, store, tables, self._timers, self._forwarding, self.statistics, clock
         )
 
-        self._registration = Registration(
-            config.namesrv_addresses,
-            self._topics,
-            cluster=config.broker_cluster_name,
-            broker_name=config.broker_name,
-            broker_id=config.broker_id,
-            address=self.address,
-            ha_address=join_address(
-                config.broker_ip2 or self._advertised_host, config.ha_listen_port or self.port + 1
-            ),
-            timeout=config.register_broker_timeout_mills / 1000,
-            permission=config.broker_permission,
+        ha_address = join_address(
+            config.broker_ip2 or self._advertised_host, config.ha_listen_port or self.port + 1
         )
-        self._routes = TopicRoutes(
-            *(config.namesrv_addresses, self._topics, config.broker_name, clock),
-            config.load_balance_poll_name_server_interval / 1000,
-        )
+        self._registration = Registration(config, self._topics, self.address, ha_address)
+        self._routes = TopicRoutes(config, self._topics, clock)
         for handler in self._handlers(store, tables, clients, request_modes, self._routes):
             handler.add_to(router)
             if not isinstance(handler, PullHandler | PopHandler):  # a VIP port takes no pulls

@@ -11,7 +11,7 @@ less, three groups at a time, when there is too much of it. Source: apache/rocke
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, Protocol
+from typing import Final
 
 from turbopump.broker.groups import SYSTEM_GROUPS
 from turbopump.clock import Clock
@@ -44,7 +44,7 @@ class ColdFlow:
         enabled: bool,
         group_max: int,
         total_max: int,
-        strategy: ColdStrategy | None = None,
+        strategy: SimpleStrategy | None = None,
     ) -> None:
         self.enabled = enabled
         self._clock = clock
@@ -120,7 +120,7 @@ class ColdFlow:
         for reading in self._readings.values():
             reading.cold_acc = 0
 
-    def _adapt(self, strategy: ColdStrategy) -> None:
+    def _adapt(self, strategy: SimpleStrategy) -> None:
         exceeded = self._total > self._total_max
         if not exceeded and strategy.raises():
             for group, reading in self._readings.items():
@@ -140,10 +140,8 @@ def _is_free(group: str) -> bool:
 
 
 # --- Whether thresholds of cold reads may grow, or must shrink: what an adapting ``ColdFlow`` asks
-# every five seconds.
-#
-# Pure: it is told how much all groups together have read, and never of a group. Source:
-# apache/rocketmq ``SimpleColdCtrStrategy``, ``PIDAdaptiveColdCtrStrategy``.
+# every five seconds. No I/O, loop or clock. Source: apache/rocketmq ``SimpleColdCtrStrategy``,
+# ``PIDAdaptiveColdCtrStrategy``.
 
 REMEMBERED: Final = 10
 """Windows that the controller looks back on; before it has seen so many it decides nothing."""
@@ -152,45 +150,24 @@ EXPECTED: Final = 0.8
 """Of what all groups may read together, so much is aimed at."""
 
 
-class ColdStrategy(Protocol):
-    """Decides after each window."""
+class SimpleStrategy:
+    """Decides after each window: up whenever a group would have more, down when all together have
+    too much."""
 
     def collect(self, total: int) -> None:
         """All groups together have read so many bytes in the window that is over."""
 
     def raises(self) -> bool:
         """Whether a group that used up its threshold gets a higher one."""
+        return True
 
     def lowers(self, *, exceeded: bool) -> bool:
         """Whether the highest thresholds come down; ``exceeded``: all together read more than they
         may."""
-
-
-def cold_strategy(config: BrokerConfig) -> ColdStrategy | None:
-    """The one that a broker is configured with; None: thresholds stay as they are."""
-    if not config.cold_ctr_strategy_enable:
-        return None
-    return (
-        PidStrategy(config.global_cold_read_threshold)
-        if config.use_pid_cold_ctr_strategy
-        else SimpleStrategy()
-    )
-
-
-class SimpleStrategy:
-    """Up whenever a group would have more, down when all together have too much."""
-
-    def collect(self, total: int) -> None:
-        """It looks back on nothing."""
-
-    def raises(self) -> bool:
-        return True
-
-    def lowers(self, *, exceeded: bool) -> bool:
         return exceeded
 
 
-class PidStrategy:
+class PidStrategy(SimpleStrategy):
     """A controller that aims at 80 % of ``total_max``, bytes of a window: by how far off it is, was
     in all, and how that changes."""
 
@@ -212,8 +189,13 @@ class PidStrategy:
         below = self._below
         if len(below) < REMEMBERED:
             return 0.0
-        return (
-            PROPORTIONAL * below[-1]
-            + INTEGRAL * sum(below)
-            + DIFFERENTIAL * (below[-1] - below[-2])
-        )
+        change = below[-1] - below[-2]
+        return PROPORTIONAL * below[-1] + INTEGRAL * sum(below) + DIFFERENTIAL * change
+
+
+def cold_strategy(config: BrokerConfig) -> SimpleStrategy | None:
+    """The one that a broker is configured with; None: thresholds stay as they are."""
+    if not config.cold_ctr_strategy_enable:
+        return None
+    pid = config.use_pid_cold_ctr_strategy
+    return PidStrategy(config.global_cold_read_threshold) if pid else SimpleStrategy()

@@ -5,7 +5,7 @@ Delays and timers that are due, committed transactions, letters to dead-letter t
 operation queues: all go in by this door. What the broker has to deliver goes on while sends are
 refused for want of room, for it is what keeps the oldest segments from being deleted; what a client
 brings (``for_client``) is refused as a send is. It waits for room where a send would stand in the
-line, and it must not know why a message goes on.
+line.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from turbopump.broker.background import wait_for
 from turbopump.clock import Clock
 from turbopump.errors import RoomInMakingError
 from turbopump.message.codec import encode_host
@@ -58,14 +59,11 @@ class Forwarding:
         waits for.
         """
         return await self._put(
-            topic,
-            queue_id,
-            message.stored_body,
+            *(topic, queue_id, message.stored_body),
             message.properties_text if properties is None else properties,
+            message.sys_flag if sys_flag is None else sys_flag,
+            *(message.born_timestamp, message.born_host),
             flag=message.flag,
-            sys_flag=message.sys_flag if sys_flag is None else sys_flag,
-            born_timestamp=message.born_timestamp,
-            born_host=message.born_host,
             reconsume_times=message.reconsume_times if reconsume_times is None else reconsume_times,
             prepared_transaction_offset=prepared_transaction_offset,
             own=not for_client,
@@ -83,19 +81,9 @@ class Forwarding:
         for_client: bool = False,
     ) -> Placed:
         """Store a message of the broker's own, born here and now. Raises as ``forward`` does."""
+        born = (self._clock.now_ms(), self._host_pair)
         return await self._put(
-            topic,
-            queue_id,
-            body,
-            properties,
-            flag=0,
-            sys_flag=sys_flag,
-            born_timestamp=self._clock.now_ms(),
-            born_host=self._host_pair,
-            reconsume_times=0,
-            prepared_transaction_offset=0,
-            own=not for_client,
-            as_stored=False,
+            topic, queue_id, body, properties, sys_flag, *born, own=not for_client
         )
 
     async def confirmed(self, placed: Placed) -> None:
@@ -116,15 +104,15 @@ class Forwarding:
         queue_id: int,
         body: bytes,
         properties: str,
-        *,
-        flag: int,
         sys_flag: int,
         born_timestamp: int,
         born_host: tuple[str, int],
-        reconsume_times: int,
-        prepared_transaction_offset: int,
+        *,
         own: bool,
-        as_stored: bool,
+        flag: int = 0,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+        as_stored: bool = False,
     ) -> Placed:
         host = encode_host(*born_host)
         flags = sys_flag & ~_OUR_BITS
@@ -188,17 +176,7 @@ class FlushWait:
         failed."""
         confirmed = self._flusher.confirmed
         if confirmed.error is None and confirmed.value < log_end:
-            reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-            def wake() -> None:
-                if not reached.done():
-                    reached.set_result(None)
-
-            waiter = confirmed.when(log_end, wake)
-            try:
-                await reached
-            finally:
-                waiter.cancel()
+            await wait_for((confirmed, log_end))
         if confirmed.error is not None:
             raise confirmed.error
 

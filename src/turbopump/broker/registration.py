@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from turbopump.broker.topics import READ_WRITE, TopicTable
 from turbopump.clock import Clock
+from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import ProtocolError, RemotingError
 from turbopump.message.codec import body_crc32
 from turbopump.message.message import MessageQueue
@@ -35,36 +35,23 @@ log = logging.getLogger(__name__)
 
 
 class Registration:
-    """Keeps ``name_servers`` (``host:port`` each) up to date. ``timeout`` in seconds, per name
-    server.
+    """Keeps the name servers up to date. ``address`` and ``ha_address``: what they are told,
+    ``host:port`` each.
 
-    ``permission``: the broker's own (``brokerPermission``). If reading or writing is not in it,
-    clients see every topic here without what is missing, and send or read elsewhere
-    (apache/rocketmq ``BrokerController.registerBrokerAll``).
+    If reading or writing is not in the broker's own permission (``brokerPermission``), clients see
+    every topic here without what is missing, and send or read elsewhere (apache/rocketmq
+    ``BrokerController.registerBrokerAll``).
     """
 
     def __init__(
-        self,
-        name_servers: Sequence[str],
-        topics: TopicTable,
-        *,
-        cluster: str,
-        broker_name: str,
-        broker_id: int,
-        address: str,
-        ha_address: str,
-        timeout: float,
-        permission: int = READ_WRITE,
+        self, config: BrokerConfig, topics: TopicTable, address: str, ha_address: str
     ) -> None:
-        self._name_servers = list(name_servers)
+        self._config = config
+        self._name_servers = config.namesrv_addresses
+        self._timeout = config.register_broker_timeout_mills / 1000
         self._topics = topics
-        self._cluster = cluster
-        self._broker_name = broker_name
-        self._broker_id = broker_id
         self._address = address
         self._ha_address = ha_address
-        self._timeout = timeout
-        self._permission = permission
         self._remoting = RemotingClient()
         self._unreachable: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -78,7 +65,7 @@ class Registration:
             if task is not None and not task.done():
                 self._again.add(server)
             else:
-                self._tasks[server] = asyncio.ensure_future(self._tell(server))
+                self._tasks[server] = asyncio.ensure_future(self._keep_told(server))
 
     async def now(self, within: float | None = None) -> None:
         """Register with all name servers and wait until each has answered or failed, ``within``
@@ -94,10 +81,10 @@ class Registration:
         for task in self._tasks.values():
             task.cancel()
         request = UnregisterBroker(
-            broker_name=self._broker_name,
+            broker_name=self._config.broker_name,
             broker_addr=self._address,
-            cluster_name=self._cluster,
-            broker_id=self._broker_id,
+            cluster_name=self._config.broker_cluster_name,
+            broker_id=self._config.broker_id,
         )
         reachable = [server for server in self._name_servers if server not in self._unreachable]
         await asyncio.gather(
@@ -109,7 +96,7 @@ class Registration:
         )
         await self._remoting.close()
 
-    async def _tell(self, server: str) -> None:
+    async def _keep_told(self, server: str) -> None:
         while True:
             self._again.discard(server)
             await self._register(server)
@@ -117,11 +104,11 @@ class Registration:
                 return
 
     async def _register(self, server: str) -> None:
-        wrapper = self._topics.wrapper()
+        config, wrapper = self._config, self._topics.wrapper()
         table = wrapper.topic_config_table
-        if self._permission & READ_WRITE != READ_WRITE:
+        if config.broker_permission & READ_WRITE != READ_WRITE:
             table = {
-                name: msgspec.structs.replace(topic, perm=topic.perm & self._permission)
+                name: msgspec.structs.replace(topic, perm=topic.perm & config.broker_permission)
                 for name, topic in table.items()
             }
         body = RegisterBrokerBody(
@@ -130,11 +117,11 @@ class Registration:
             )
         ).encode()
         request = RegisterBroker(
-            broker_name=self._broker_name,
+            broker_name=config.broker_name,
             broker_addr=self._address,
-            cluster_name=self._cluster,
+            cluster_name=config.broker_cluster_name,
             ha_server_addr=self._ha_address,
-            broker_id=self._broker_id,
+            broker_id=config.broker_id,
             enable_acting_master=False,
             compressed=False,
             body_crc32=body_crc32(body),
@@ -153,31 +140,21 @@ class Registration:
                 log.info("name server takes the registration again namesrv=%s", server)
 
 
-# --- The queues that a topic has on all brokers, asked of the name servers and relied upon for a
-# while.
-#
-# A broker without name servers knows its own. Source: apache/rocketmq ``TopicRouteInfoManager``.
-
 ANSWER_S: Final = 3.0
 KEPT_MAX: Final = 10_000
 
 
 class TopicRoutes:
-    """``interval`` in seconds: how long an answer is relied upon."""
+    """The queues that a topic has on all brokers, asked of the name servers and relied upon for a
+    while. A broker without name servers knows its own. Source: apache/rocketmq
+    ``TopicRouteInfoManager``."""
 
-    def __init__(
-        self,
-        name_servers: Sequence[str],
-        topics: TopicTable,
-        broker_name: str,
-        clock: Clock,
-        interval: float,
-    ) -> None:
-        self._name_servers = list(name_servers)
+    def __init__(self, config: BrokerConfig, topics: TopicTable, clock: Clock) -> None:
+        self._name_servers = config.namesrv_addresses
+        self._broker_name = config.broker_name
+        self._kept_s = config.load_balance_poll_name_server_interval / 1000
         self._topics = topics
-        self._broker_name = broker_name
         self._clock = clock
-        self._interval = interval
         self._remoting = RemotingClient()
         self._known: dict[str, tuple[float, list[MessageQueue]]] = {}
 
@@ -188,7 +165,7 @@ class TopicRoutes:
             return self._own(topic)
         now = self._clock.monotonic()
         known = self._known.get(topic)
-        if known is not None and now - known[0] < self._interval:
+        if known is not None and now - known[0] < self._kept_s:
             return known[1]
         asked = await self._ask(topic)
         if asked is None:
