@@ -11,7 +11,7 @@ from turbopump.message.codec import CRC_SUFFIX_SIZE
 from turbopump.message.java import tags_code
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import MappedSegment
-from turbopump.store.queues.checked_entries import GetStatus, ReadLimits
+from turbopump.store.queues.checked_entries import GetStatus, ReadContext, ReadLimits
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 from turbopump.store.queues.queue_reader import read_queue
 
@@ -182,15 +182,9 @@ def test_every_form_of_entry_is_found_to_belong_to_its_unit(
 def test_retention_may_trim_a_queue_while_its_units_are_read(reopened: Reopened) -> None:
     queue = reopened.store.queue("T", 0)
     assert queue is not None
-    steps = read_queue(
-        queue,
-        reopened.store.log,
-        2,
-        32,
-        ReadLimits(),
-        reopened.store.unit_repair,
-        opened_at=reopened.store.log.end,
-    )
+    log = reopened.store.log
+    context = ReadContext(log, ReadLimits(), reopened.store.unit_repair, opened_at=log.end)
+    steps = read_queue(queue, context, 2, 32)
     (piece,) = next(steps)
     units = piece.segment.read(piece.at, piece.size)
     queue.raise_min(reopened.placed[5].offset)
@@ -313,8 +307,6 @@ def test_what_was_written_long_ago_is_cold_as_well(tmp_path: Path) -> None:
     store = directory.open()
     for number in range(20):
         put(store, b"%02d" % number)
-    assert store.reader.is_cold(0)
-    assert not store.reader.is_cold(store.log.end - 1)
     before = store.cold_reads.numbers.pieces_from_disk
     assert store.get("T", 0, 0, 32).count >= 10
     assert store.cold_reads.numbers.pieces_from_disk == before + 2, (

@@ -17,14 +17,14 @@ from typing import Final
 
 from turbopump.message.codec import FIXED_SIZE
 from turbopump.store.disk import Found
-from turbopump.store.log.cold_reads import IsLost, Steps
+from turbopump.store.log.cold_reads import Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.entry_mark import messages_by_entry
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue, BatchUnit, batch_units
 from turbopump.store.queues.checked_entries import (
     GetResult,
     GetStatus,
-    ReadLimits,
+    ReadContext,
     checked_entries,
     unreadable_text,
 )
@@ -55,118 +55,94 @@ class _Choice:
     gaps: int = 0
 
 
-def read_batch_queue(
-    queue: BatchConsumeQueue,
-    log: CommitLog,
-    offset: int,
-    count_max: int,
-    limits: ReadLimits,
-    hot_from: int,
-    repair: UnitRepair,
-    accept: Callable[[int], bool] | None,
-    is_lost: IsLost,
-) -> Steps[GetResult]:
-    """Entries from the message ``offset`` on, which the queue has: of ``count_max`` messages
-    together, but always one entry. ``hot_from``: what lies there in the log or behind is in memory.
-    Where units do not agree with each other, or with the log, they are repaired first.
-    """
-    result, wrong = yield from _read(
-        queue, log, offset, count_max, limits, hot_from, repair, accept, is_lost, strict=True
-    )
-    if wrong is None:
-        return result
-    error = yield from repair.put_right(queue, offset, wrong, is_lost)
-    if error is not None:
-        result = GetResult(GetStatus.OFFSET_FOUND_NULL, offset, queue.min_index, queue.end.value)
-        result.unreadable = unreadable_text(error, "the queue")
-        return result
-    if offset < queue.min_index:
-        return GetResult(
-            GetStatus.OFFSET_TOO_SMALL, queue.min_index, queue.min_index, queue.end.value
-        )
-    result, _ = yield from _read(
-        queue, log, offset, count_max, limits, hot_from, repair, accept, is_lost, strict=False
-    )
-    return result
+@dataclass(frozen=True, slots=True)
+class BatchRead:
+    """One read: entries from the message ``offset`` on, which the queue has, of ``count_max``
+    messages together, but always one entry. What lies at ``hot_from`` in the log or behind is in
+    memory. ``accept`` judges tag codes."""
 
+    queue: BatchConsumeQueue
+    context: ReadContext
+    offset: int
+    count_max: int
+    hot_from: int
+    accept: Callable[[int], bool] | None
 
-def _read(
-    queue: BatchConsumeQueue,
-    log: CommitLog,
-    offset: int,
-    count_max: int,
-    limits: ReadLimits,
-    hot_from: int,
-    repair: UnitRepair,
-    accept: Callable[[int], bool] | None,
-    is_lost: IsLost,
-    *,
-    strict: bool,
-) -> Steps[tuple[GetResult, int | None]]:
-    """One try: what it gives, and the number of a unit that seems to be wrong (if ``strict``; else
-    what can be given is given)."""
-    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, queue.min_index, queue.end.value)
-    number = queue.number_of(offset)
-    hot = offset >= queue.opened_at and number >= queue.next_number - _UNITS_HOT
-    asked = (UNITS_AT_ONCE if accept is not None else count_max) + _LOOK_AHEAD
-    found = yield from _units(queue, number, asked, cold=not hot)
-    if isinstance(found, OSError):
-        result.status, result.unreadable = (
-            GetStatus.OFFSET_FOUND_NULL,
-            unreadable_text(found, "the queue"),
-        )
-        return result, None
-    if len(found) < asked:  # the last of a file: what is to follow them is in the next
-        end = number + len(found)
-        found = [*found, *filter(None, map(queue.unit_at, range(end, end + _LOOK_AHEAD)))]
-    sound = _sound(queue, number, found, strict=strict)
-    result.min_offset, result.max_offset = queue.min_index, queue.end.value
-    if not sound or not sound[0].base <= offset < sound[0].end:
-        if strict:
-            return result, max(number, queue.first_number)
-        sound, following = yield from _search(queue, offset, result.max_offset, repair, is_lost)
-        if not sound:
-            result.status, result.next_offset, result.gaps = (
-                GetStatus.MESSAGE_WAS_REMOVING,
-                following,
-                following - offset,
+    def run(self) -> Steps[GetResult]:
+        """Where units do not agree with each other, or with the log, they are repaired first."""
+        queue, offset, context = self.queue, self.offset, self.context
+        result, wrong = yield from self._attempt(strict=True)
+        if wrong is None:
+            return result
+        error = yield from context.repair.put_right(queue, offset, wrong, context.is_lost)
+        low, high = queue.min_index, queue.end.value
+        if error is not None:
+            result = GetResult(GetStatus.OFFSET_FOUND_NULL, offset, low, high)
+            result.unreadable = unreadable_text(error, "the queue")
+            return result
+        if offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        result, _ = yield from self._attempt(strict=False)
+        return result
+
+    def _attempt(self, *, strict: bool) -> Steps[tuple[GetResult, int | None]]:
+        """What it gives, and the number of a unit that seems to be wrong (if ``strict``; else what
+        can be given is given)."""
+        queue, offset, log, limits = self.queue, self.offset, self.context.log, self.context.limits
+        result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, queue.min_index, queue.end.value)
+        number = queue.number_of(offset)
+        hot = offset >= queue.opened_at and number >= queue.next_number - _UNITS_HOT
+        asked = (UNITS_AT_ONCE if self.accept is not None else self.count_max) + _LOOK_AHEAD
+        found = yield from _units(queue, number, asked, cold=not hot)
+        if isinstance(found, OSError):
+            result.status, result.unreadable = (
+                GetStatus.OFFSET_FOUND_NULL,
+                unreadable_text(found, "the queue"),
             )
             return result, None
-    in_memory = sound[0].offset >= log.end - limits.hot_size
-    count_max = min(count_max, limits.count_hot if in_memory else limits.count_cold)
-    bytes_max = limits.bytes_hot if in_memory else limits.bytes_cold
-    choice = _choose(sound, result.max_offset, log.end, count_max, bytes_max, accept)
-    result.next_offset, result.gaps = choice.next_index, choice.gaps
-    if not choice.units:
-        if choice.gaps:
-            result.status = GetStatus.MESSAGE_WAS_REMOVING
-        return result, None
-    if hot and choice.units[0].offset >= hot_from:
-        data = _hot_entries(queue, log, choice.units)
-        if data is not None:
-            result.status, result.count, result.data = GetStatus.FOUND, choice.messages, data
+        if len(found) < asked:  # the last of a file: what is to follow them is in the next
+            end = number + len(found)
+            found = [*found, *filter(None, map(queue.unit_at, range(end, end + _LOOK_AHEAD)))]
+        sound = _sound(queue, number, found, strict=strict)
+        result.min_offset, result.max_offset = queue.min_index, queue.end.value
+        if not sound or not sound[0].base <= offset < sound[0].end:
+            if strict:
+                return result, max(number, queue.first_number)
+            sound, following = yield from _search(queue, offset, result.max_offset, self.context)
+            if not sound:
+                result.status, result.next_offset, result.gaps = (
+                    GetStatus.MESSAGE_WAS_REMOVING,
+                    following,
+                    following - offset,
+                )
+                return result, None
+        in_memory = sound[0].offset >= log.end - limits.hot_size
+        count_max = min(self.count_max, limits.count_hot if in_memory else limits.count_cold)
+        bytes_max = limits.bytes_hot if in_memory else limits.bytes_cold
+        choice = _choose(sound, result.max_offset, log.end, count_max, bytes_max, self.accept)
+        result.next_offset, result.gaps = choice.next_index, choice.gaps
+        if not choice.units:
+            if choice.gaps:
+                result.status = GetStatus.MESSAGE_WAS_REMOVING
             return result, None
-    wanted = [Unit(unit.base, unit.offset, unit.size) for unit in choice.units]
-    checked = yield from checked_entries(wanted, queue, log, is_lost, repair)
-    result.damages = tuple(checked.damages)
-    damaged = {damage.queue_offset for damage in checked.damages}
-    result.gaps += sum(unit.messages for unit in choice.units if unit.base in damaged)
-    if checked.unread is not None:
-        result.next_offset = max(checked.unread.queue_offset, offset)
-        if not checked.good:
-            result.unreadable = checked.why_unread
-    if checked.good:
-        result.status, result.data = GetStatus.FOUND, b"".join(checked.good)
-        counts = messages_by_entry(result.data)
-        result.count = sum(counts.values())
-        miscounted = [
-            unit for unit in choice.units if counts.get(unit.base, unit.messages) != unit.messages
-        ]
-        if miscounted and strict:
-            return result, queue.number_of(miscounted[0].base)
-    elif checked.removed or checked.damages:
-        result.status = GetStatus.MESSAGE_WAS_REMOVING
-    return result, None
+        if hot and choice.units[0].offset >= self.hot_from:
+            data = _hot_entries(queue, log, choice.units)
+            if data is not None:
+                result.status, result.count, result.data = GetStatus.FOUND, choice.messages, data
+                return result, None
+        wanted = [Unit(unit.base, unit.offset, unit.size) for unit in choice.units]
+        checked = yield from checked_entries(wanted, queue, self.context)
+        damaged = {damage.queue_offset for damage in checked.damages}
+        result.gaps += sum(unit.messages for unit in choice.units if unit.base in damaged)
+        checked.put_into(result)
+        result.next_offset = max(result.next_offset, offset)
+        if result.data:
+            counts = messages_by_entry(result.data)
+            result.count = sum(counts.values())
+            for unit in choice.units if strict else ():
+                if counts.get(unit.base, unit.messages) != unit.messages:
+                    return result, queue.number_of(unit.base)
+        return result, None
 
 
 def _hot_entries(queue: BatchConsumeQueue, log: CommitLog, units: list[BatchUnit]) -> bytes | None:
@@ -222,7 +198,7 @@ def _units(
 
 
 def _search(
-    queue: BatchConsumeQueue, offset: int, end: int, repair: UnitRepair, is_lost: IsLost
+    queue: BatchConsumeQueue, offset: int, end: int, context: ReadContext
 ) -> Steps[tuple[list[BatchUnit], int]]:
     """Look for the unit of a message where units are damaged and could not be repaired, so that a
     binary search may lead astray: (that unit, if the log has its entry; else where to go on, which
@@ -243,7 +219,7 @@ def _search(
                 following = unit.base
         number += len(units) or UNITS_IN_A_TURN
     for candidate in candidates:
-        good = yield from repair.good_unit(queue, candidate, is_lost)
+        good = yield from context.repair.good_unit(queue, candidate, context.is_lost)
         if good is not None and good.base <= offset < good.end:
             return [good], offset
     return [], following

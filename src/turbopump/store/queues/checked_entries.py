@@ -70,6 +70,19 @@ class Checked:
         self.good.append(entry)
         self.count += 1
 
+    def put_into(self, result: GetResult) -> None:
+        """Say in the result of a read what was found. Its ``next_offset`` is behind all units."""
+        result.damages = tuple(self.damages)
+        if self.unread is not None:
+            result.next_offset = self.unread.queue_offset
+            if not self.good:
+                result.unreadable = self.why_unread
+        if self.good:
+            result.status, result.count = GetStatus.FOUND, self.count
+            result.data = self.good[0] if len(self.good) == 1 else b"".join(self.good)
+        elif self.removed or self.damages:
+            result.status = GetStatus.MESSAGE_WAS_REMOVING
+
 
 @dataclass(frozen=True, slots=True)
 class _Span:
@@ -81,12 +94,9 @@ class _Span:
     units: list[Unit]
 
 
-def checked_entries(
-    units: list[Unit], queue: ConsumeQueue, log: CommitLog, is_lost: IsLost, repair: UnitRepair
-) -> Steps[Checked]:
-    """The entries to which units of ``queue`` point. ``is_lost`` says of what cannot be read
-    whether to pass it over."""
-    checked = Checked()
+def checked_entries(units: list[Unit], queue: ConsumeQueue, context: ReadContext) -> Steps[Checked]:
+    """The entries to which units of ``queue`` point."""
+    checked, log, is_lost, repair = Checked(), context.log, context.is_lost, context.repair
     start, end, count = log.start, log.end, len(units)
     if any(unit.offset < start for unit in units) and not queue.is_trimmed(start):
         # zeros were never a message's unit
@@ -486,3 +496,22 @@ class ReadLimits:
     count_cold: int = 8
     bytes_cold: int = 64 * 1024
     hot_size: int = 1 << 32
+
+
+@dataclass(slots=True)
+class ReadContext:
+    """What every read of a store's queues goes by. ``is_lost`` says of an offset of the log that the
+    system cannot read whether to pass it over. What lies before ``opened_at`` in the log was not
+    written by this process; ``after_crash``: more may have been, and is lost."""
+
+    log: CommitLog
+    limits: ReadLimits
+    repair: UnitRepair
+    is_lost: IsLost = field(default=lambda _directory, _offset: False)
+    opened_at: int = 0
+    after_crash: bool = False
+
+    @property
+    def hot_from(self) -> int:
+        """What lies there in the log or behind is in memory, and was written by this process."""
+        return max(self.log.end - self.limits.hot_size, self.opened_at)

@@ -19,13 +19,14 @@ from turbopump.compiled import IS_COMPILED, has_twin
 from turbopump.message.codec import FIXED_SIZE, MAGIC_V2
 from turbopump.message.properties import NAME_END, SysFlag, value_after
 from turbopump.store.disk import Found
-from turbopump.store.log.cold_reads import ColdReads, IsLost, Steps
+from turbopump.store.log.cold_reads import ColdReads, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
-from turbopump.store.queues.batch_queue_reader import read_batch_queue
+from turbopump.store.queues.batch_queue_reader import BatchRead
 from turbopump.store.queues.checked_entries import (
     GetResult,
     GetStatus,
+    ReadContext,
     ReadLimits,
     checked_entries,
     entries_fit,
@@ -53,8 +54,7 @@ _UNIT = struct.Struct(">qiq")
 
 
 class QueueReader:
-    """Reads the queues of one store. What lies before ``opened_at`` in the log was not written by
-    this process."""
+    """Reads the queues of one store."""
 
     def __init__(
         self,
@@ -65,27 +65,23 @@ class QueueReader:
         repair: UnitRepair,
         monotonic: Callable[[], float],
     ) -> None:
-        self._log = log
+        self._context = ReadContext(log, limits, repair, reads.is_lost)
         self._queues = queues
-        self._limits = limits
         self._reads = reads
-        self._repair = repair
         self._monotonic = monotonic
-        self.opened_at = 0
-        self._after_crash = False
 
     def open_at(self, log_end: int, *, after_crash: bool) -> None:
         """What lies before ``log_end`` in the log was not written by this process; ``after_crash``:
         more may have been, and is lost. Where the units that batch queues begin with are damaged,
         they are repaired."""
-        self.opened_at, self._after_crash = log_end, after_crash
-        self._repair.settle_fronts(self._queues)
+        self._context.opened_at, self._context.after_crash = log_end, after_crash
+        self._context.repair.settle_fronts(self._queues)
 
     def get(
         self, topic: str, queue_id: int, offset: int, count_max: int, accept: Accept = None
     ) -> GetResult:
         """See ``read_queue``. Waits for the disk where messages are not in memory."""
-        return self._reads.finish(self._steps(topic, queue_id, offset, count_max, accept))
+        return self._reads.finish(self.steps(topic, queue_id, offset, count_max, accept))
 
     def steps(
         self,
@@ -97,105 +93,59 @@ class QueueReader:
         matches: Wanted | None = None,
     ) -> Steps[GetResult]:
         """See ``read_queue``. ``matches`` judges properties, about a millisecond a turn."""
+        context = self._context
         if matches is None:
-            return self._steps(topic, queue_id, offset, count_max, accept)
+            queue = self._queues.find(topic, queue_id)
+            return read_queue(queue, context, offset, count_max, accept)
+        most = context.limits.count_hot
 
         def part(at: int) -> Steps[GetResult]:
-            return self._steps(topic, queue_id, at, self._limits.count_hot, accept)
+            return self.steps(topic, queue_id, at, most, accept)
 
-        return read_matching(
-            part, offset, min(count_max, self._limits.count_hot), matches, self._monotonic
-        )
-
-    def is_cold(self, offset: int) -> bool:
-        """Whether to expect that what lies at this offset of the log is not in memory."""
-        return offset < max(self.opened_at, self._log.end - self._limits.hot_size)
-
-    def _steps(
-        self, topic: str, queue_id: int, offset: int, count_max: int, accept: Accept
-    ) -> Steps[GetResult]:
-        queue, reads = self._queues.find(topic, queue_id), self._reads
-        return read_queue(
-            queue,
-            self._log,
-            offset,
-            count_max,
-            self._limits,
-            self._repair,
-            accept,
-            self.opened_at,
-            reads.is_lost,
-            after_crash=self._after_crash,
-        )
+        return read_matching(part, offset, min(count_max, most), matches, self._monotonic)
 
 
 def read_queue(
     queue: ConsumeQueue | None,
-    log: CommitLog,
+    context: ReadContext,
     offset: int,
     count_max: int,
-    limits: ReadLimits,
-    repair: UnitRepair,
     accept: Accept = None,
-    opened_at: int = 0,
-    is_lost: IsLost = lambda _directory, _offset: False,
-    *,
-    after_crash: bool = False,
 ) -> Steps[GetResult]:
     """Messages from queue offset ``offset`` on; ``accept`` judges tag codes. Never splits a
-    message, always gives one if it can.
-
-    What lies before ``opened_at`` in the log was not written by this process. ``is_lost`` says of
-    an offset that the system cannot read whether to pass it over.
-    """
+    message, always gives one if it can."""
     if queue is None:
         return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+    limits, hot_from = context.limits, context.hot_from
     count_max = min(max(count_max, 1), max(limits.count_hot, limits.count_cold))
     scan = count_max if accept is None else max(SCAN_SIZE // UNIT_SIZE, count_max)
-    outside = _outside(queue, offset, after_crash=after_crash)
+    outside = _outside(queue, offset, after_crash=context.after_crash)
     if outside is not None:
         return outside
-    hot_from = max(log.end - limits.hot_size, opened_at)
     if isinstance(queue, BatchConsumeQueue):
-        return (
-            yield from read_batch_queue(
-                queue, log, offset, count_max, limits, hot_from, repair, accept, is_lost
-            )
-        )
+        return (yield from BatchRead(queue, context, offset, count_max, hot_from, accept).run())
     scan = min(scan, queue.end.value - offset)
     if _is_hot(queue, offset, hot_from) and not queue.topic.startswith(LMQ_PREFIX):
-        result = _read_hot(queue, offset, scan, log, count_max, limits, accept)
+        result = _read_hot(queue, offset, scan, context.log, count_max, limits, accept)
         if result.status is not GetStatus.MESSAGE_WAS_REMOVING:
             return result  # else its units point nowhere: they are looked into as cold ones are
     units = yield from _units(queue, offset, scan)
     # retention may have been at work meanwhile
-    outside = _outside(queue, offset, after_crash=after_crash)
+    outside = _outside(queue, offset, after_crash=context.after_crash)
     if outside is not None:
         return outside
-    low, high = queue.min_index, queue.end.value
-    if isinstance(units, OSError):
-        return GetResult(
-            GetStatus.OFFSET_FOUND_NULL,
-            offset,
-            low,
-            high,
-            unreadable=unreadable_text(units, "the queue"),
-        )
-    if not units:
-        return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, low, high)
-    choice = _choose(units, offset, queue, hot_from, log.end, count_max, limits, accept)
-    result = yield from _read_cold(choice, queue, log, is_lost, repair)
-    if (
-        result.gaps
-        and not result.count
-        and result.unreadable is None
-        and result.status is not GetStatus.FOUND
-    ):
+    if isinstance(units, OSError) or not units:
+        result = GetResult(GetStatus.OFFSET_FOUND_NULL, offset, queue.min_index, queue.end.value)
+        if isinstance(units, OSError):
+            result.unreadable = unreadable_text(units, "the queue")
+        return result
+    high = queue.end.value
+    choice = _choose(units, offset, queue, context, hot_from, count_max, accept)
+    result = yield from _read_cold(choice, queue, context)
+    if result.gaps and not result.count and result.unreadable is None:
         behind = yield from _behind_gaps(queue, result.next_offset, high)
-        result.status, result.gaps = (
-            GetStatus.MESSAGE_WAS_REMOVING,
-            result.gaps + behind - result.next_offset,
-        )
+        result.status = GetStatus.MESSAGE_WAS_REMOVING
+        result.gaps += behind - result.next_offset
         result.next_offset = behind
     return result
 
@@ -347,16 +297,16 @@ def _choose(
     units: bytes,
     index: int,
     queue: ConsumeQueue,
+    context: ReadContext,
     hot_from: int,
-    log_end: int,
     count_max: int,
-    limits: ReadLimits,
     accept: Accept,
 ) -> _Choice:
     """Which of the units' messages one read gives; it ends before the first that is hot. What a
     unit that cannot be says of tags does not count: it is repaired by being read."""
     chosen: list[Unit] = []
     choice = _Choice(chosen, index)
+    limits, log_end = context.limits, context.log.end
     taken, opened_at, in_memory_from = 0, queue.opened_at, log_end - limits.hot_size
     for offset, size, tags in _UNIT.iter_unpack(units):
         if size == NO_MESSAGE_SIZE:
@@ -383,29 +333,13 @@ def _choose(
     return choice
 
 
-def _read_cold(
-    choice: _Choice, queue: ConsumeQueue, log: CommitLog, is_lost: IsLost, repair: UnitRepair
-) -> Steps[GetResult]:
+def _read_cold(choice: _Choice, queue: ConsumeQueue, context: ReadContext) -> Steps[GetResult]:
     """From the files, every message checked."""
-    checked = yield from checked_entries(choice.units, queue, log, is_lost, repair)
-    result = GetResult(
-        GetStatus.NO_MATCHED_MESSAGE,
-        choice.next_index,
-        queue.min_index,
-        queue.end.value,
-        gaps=choice.gaps,
-    )
-    result.gaps += len(checked.damages)
-    result.damages = tuple(checked.damages)
-    if checked.unread is not None:
-        result.next_offset = checked.unread.queue_offset
-        if not checked.good:
-            result.unreadable = checked.why_unread
-    if checked.good:
-        result.status, result.count = GetStatus.FOUND, checked.count
-        result.data = checked.good[0] if len(checked.good) == 1 else b"".join(checked.good)
-    elif checked.removed or checked.damages:
-        result.status = GetStatus.MESSAGE_WAS_REMOVING
+    checked = yield from checked_entries(choice.units, queue, context)
+    low, high = queue.min_index, queue.end.value
+    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, choice.next_index, low, high)
+    result.gaps = choice.gaps + len(checked.damages)
+    checked.put_into(result)
     return result
 
 
