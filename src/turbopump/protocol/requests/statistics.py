@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from turbopump.message.java import Int64
+from turbopump.message.java import Int32, Int64
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Request
+from turbopump.protocol.requests.clients import SubscriptionData
 
 
 class GetBrokerRuntimeInfo(Request[None], kw_only=True):
@@ -114,6 +115,28 @@ class BrokerStatsData(msgspec.Struct, kw_only=True, rename="camel"):
     stats_minute: BrokerStatsItem | None = None
     stats_hour: BrokerStatsItem | None = None
     stats_day: BrokerStatsItem | None = None
+
+
+class ConsumeQueueData(msgspec.Struct, kw_only=True, rename="camel"):
+    """One ConsumeQueue unit and what a filter makes of it."""
+
+    physic_offset: Int64 = 0
+    physic_size: Int32 = 0
+    tags_code: Int64 = 0
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    eval: bool = False
+    msg: str | None = None
+
+
+class QueryConsumeQueueResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
+    """A stretch of a ConsumeQueue (321)."""
+
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
+    queue_data: list[ConsumeQueueData] | None = None
+    max_queue_index: Int64 = 0
+    min_queue_index: Int64 = 0
 
 
 # Slowing down readers of a backlog: 2001 UPDATE_COLD_DATA_FLOW_CTR_CONFIG, 2002
