@@ -13,7 +13,6 @@ from turbopump.cli.serving import (
     refuse_open_bind,
     refuse_unmeant_directory,
     serve,
-    start_log,
 )
 from turbopump.config.broker_config import BrokerConfig, load_broker_config
 
@@ -51,14 +50,11 @@ def command(
     port: int | None,
     advertise: str | None,
     insecure: bool,
-    log_level: str,
-    log_file: str | None,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
     Prints `ready broker=HOST:PORT`, the address that clients are told, when it can serve.
     """
-    start_log(log_level, log_file)
     refuse_unmeant_directory(data)
     given = {
         "namesrv_addr": namesrv,

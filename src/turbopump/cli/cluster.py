@@ -1,20 +1,24 @@
-"""Asking the servers of a cluster for a command: name servers, masters, and how an answer is shown.
-It must not know what is asked."""
+"""What client commands share: their frame, asking the servers of a cluster, and how an answer is
+shown. It must not know what is asked."""
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 import click
 
-from turbopump.cli.serving import run_client
+from turbopump.cli.entry import complain
+from turbopump.cli.serving import log_options, run_client
 from turbopump.config.addresses import parse_address, parse_addresses
-from turbopump.errors import ConfigError, RemotingError
-from turbopump.message.rules import topic_fault
+from turbopump.errors import ConfigError, MessageNotFoundError, RemotingError
+from turbopump.message.rules import is_unicode, topic_fault
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
@@ -23,72 +27,66 @@ from turbopump.protocol.requests.namesrv import MASTER_ID, ClusterInfo, GetBroke
 from turbopump.remoting.client import RemotingClient
 
 BodyT = TypeVar("BodyT")
+INCOMPLETE: Final = 1
+"""Exit code: not every broker could be asked, or not all of it could be done."""
 NOT_FOUND: Final = 3
 """Exit code: what was asked for is not there."""
 
 
-def with_client(work: Callable[[RemotingClient], Awaitable[None]]) -> None:
-    """Run ``work`` with connections that are closed after it."""
+class Cluster(RemotingClient):
+    """Connections to the servers of a cluster, closed at the end of an `async with`."""
 
-    async def run() -> None:
-        client = RemotingClient()
-        try:
-            await work(client)
-        finally:
-            await client.close()
+    def __init__(self, name_servers: list[str]) -> None:
+        super().__init__()
+        self.name_servers = name_servers
 
-    run_client(run())
+    async def __aenter__(self) -> Cluster:
+        return self
 
+    async def __aexit__(self, *_failure: object) -> None:
+        await self.close()
 
-async def ask_name_servers(
-    client: RemotingClient, addresses: list[str], request: Request[None], body: type[BodyT]
-) -> BodyT:
-    """The answer of the first name server that can be reached. Raises RemotingError."""
-    failures: list[str] = []
-    for address in addresses:
-        try:
-            answer = await client.exchange(address, request)
-        except RemotingError as error:
-            failures.append(str(error))
-            continue
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise RemotingError(
-                f"{address} is no name server ({(answer.remark or '').strip()}); look at -n and "
-                "NAMESRV_ADDR: is it a broker's address?"
-            )
-        if answer.code != ResponseCode.SUCCESS:
-            raise RemotingError(
-                answer.remark or f"the name server {address} answered with code {answer.code}"
-            )
-        return fastjson.decode(answer.body, body)
-    raise RemotingError(
-        f"no name server can be reached: {'; '.join(failures)}. "
-        "Look at -n and NAMESRV_ADDR, and whether it runs (`turbopump dev` starts one)"
-    )
-
-
-async def masters(
-    client: RemotingClient, namesrv: list[str], cluster: str | None = None
-) -> list[str]:
-    """The masters' addresses, of one ``cluster`` or of all. Raises ClickException if there is
-    none."""
-    info = await ask_name_servers(client, namesrv, GetBrokerClusterInfo(), ClusterInfo)
-    if cluster is not None:
-        refuse_unknown_cluster(info, cluster)
-    brokers = [
-        broker
-        for broker in info.broker_addr_table.values()
-        if cluster is None or broker.cluster == cluster
-    ]
-    found = [
-        broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs
-    ]
-    if not found:
-        raise click.ClickException(
-            "no broker is registered with the name server: start one with this address in its "
-            "namesrvAddr"
+    async def ask_name_servers(self, request: Request[None], body: type[BodyT]) -> BodyT:
+        """The answer of the first name server that can be reached. Raises RemotingError."""
+        failures: list[str] = []
+        for address in self.name_servers:
+            try:
+                answer = await self.exchange(address, request)
+            except RemotingError as error:
+                failures.append(str(error))
+                continue
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise RemotingError(
+                    f"{address} is no name server ({(answer.remark or '').strip()}); look at -n "
+                    "and NAMESRV_ADDR: is it a broker's address?"
+                )
+            if answer.code != ResponseCode.SUCCESS:
+                raise RemotingError(
+                    answer.remark or f"the name server {address} answered with code {answer.code}"
+                )
+            return fastjson.decode(answer.body, body)
+        raise RemotingError(
+            f"no name server can be reached: {'; '.join(failures)}. "
+            "Look at -n and NAMESRV_ADDR, and whether it runs (`turbopump dev` starts one)"
         )
-    return sorted(found)
+
+    async def masters(self, cluster: str | None = None) -> list[str]:
+        """The masters' addresses, of one ``cluster`` or of all. Raises ClickException if there is
+        none."""
+        info = await self.ask_name_servers(GetBrokerClusterInfo(), ClusterInfo)
+        if cluster is not None:
+            refuse_unknown_cluster(info, cluster)
+        found = [
+            broker.broker_addrs[MASTER_ID]
+            for broker in info.broker_addr_table.values()
+            if MASTER_ID in broker.broker_addrs and cluster in (None, broker.cluster)
+        ]
+        if not found:
+            raise click.ClickException(
+                "no broker is registered with the name server: start one with this address in its "
+                "namesrvAddr"
+            )
+        return sorted(found)
 
 
 def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:
@@ -127,19 +125,77 @@ def refuse_other_server(address: str, answer: Command) -> None:
         )
 
 
-def show(output: str, value: object, lines: list[str]) -> None:
+def show(output: str, value: object, lines: Iterable[str]) -> None:
     """One JSON value, or lines for people."""
-    if output == "json":
-        click.echo(json.dumps(value, ensure_ascii=False))
+    if output != "json":
+        for line in lines:
+            click.echo(line)
         return
-    for line in lines:
-        click.echo(line)
+    text = json.dumps(value, ensure_ascii=False)
+    # the name of a foreign file may hold what is not UTF-8
+    click.echo(text if is_unicode(text) else json.dumps(value))
 
 
-# --- The option `-n`: where a client command finds its name servers.
-#
-# Its one rule: the option, else the variable NAMESRV_ADDR, else the address that `turbopump dev` has.
-# It must not connect.
+def time_text(ms: int) -> str:
+    """A time in ms since 1970, as people read it; the number where it can be none."""
+    if not 0 < ms < 1 << 43:
+        return str(ms)
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+
+
+def hex_lines(data: bytes) -> Iterator[tuple[int, str]]:
+    """Where each 16 bytes begin, and how to show them."""
+    for at in range(0, len(data), 16):
+        piece = data[at : at + 16]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
+        yield at, f"{piece.hex(' '):47}  {text}"
+
+
+# The frame of a client command: its options `-n`, `--output` and those of the log, its connections,
+# its exit code.
+FORM_OF_ANSWER: Final = "Form of the answer."
+_LAST: Final = {"output": 1, "log_level": 2, "log_file": 3}
+"""Options that stand behind a command's own in its help."""
+
+
+def client_command(
+    parent: click.Group | None,
+    name: str,
+    connect: Callable[[list[str]], AbstractAsyncContextManager[Any]] = Cluster,
+    *,
+    short_help: str | None = None,
+    output: str = FORM_OF_ANSWER,
+) -> Callable[[Callable[..., Coroutine[Any, Any, int | None]]], click.Command]:
+    """Make a coroutine function a command of ``parent``: it gets what ``connect`` makes of the name
+    servers, ``output`` (text or json; not if its help is empty) and its own options, and returns the
+    exit code (None: 0)."""
+
+    def decorate(work: Callable[..., Coroutine[Any, Any, int | None]]) -> click.Command:
+        async def connected(name_servers: list[str], given: dict[str, Any]) -> int:
+            async with connect(name_servers) as connections:
+                try:
+                    return await work(connections, **given) or 0
+                except MessageNotFoundError as error:
+                    complain(str(error))
+                    return NOT_FOUND
+
+        @log_options("warning")
+        @functools.wraps(work)
+        def run(namesrv: list[str], **given: Any) -> None:
+            click.get_current_context().exit(run_client(connected(namesrv, given)))
+
+        if output:
+            run = click.option(
+                "--output", type=click.Choice(["text", "json"]), default="text", help=output
+            )(run)
+        command = click.command(name=name, short_help=short_help)(name_server_option(run))
+        command.params.sort(key=lambda parameter: _LAST.get(parameter.name or "", 0))
+        if parent is not None:
+            parent.add_command(command)
+        return command
+
+    return decorate
 
 
 def _parse(_context: click.Context, _parameter: click.Parameter, text: str) -> list[str]:
@@ -149,6 +205,7 @@ def _parse(_context: click.Context, _parameter: click.Parameter, text: str) -> l
     return addresses
 
 
+# the option, else the variable, else the address that `turbopump dev` has
 name_server_option = click.option(
     "-n",
     "--namesrv",
@@ -157,16 +214,13 @@ name_server_option = click.option(
     envvar="NAMESRV_ADDR",
     show_envvar=True,
     default="127.0.0.1:9876",
-    show_default=True,
     callback=_parse,
     help="Name servers, HOST:PORT;HOST:PORT.",
 )
 
 
-# --- Names and numbers of the command line: what is checked before anything else happens, and what may
+# Names and numbers of the command line: what is checked before anything else happens, and what may
 # have been meant.
-
-
 def checked_topic(_context: click.Context, _parameter: click.Parameter, topic: str) -> str:
     """A topic whose name may be. Raises BadParameter."""
     fault = topic_fault(topic)

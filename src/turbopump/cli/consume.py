@@ -2,14 +2,14 @@
 
 import asyncio
 import sys
+from contextlib import nullcontext
 from typing import Final
 
 import click
 from click.core import ParameterSource
 
-from turbopump.cli.cluster import checked_number, checked_topic, name_server_option
+from turbopump.cli.cluster import checked_number, checked_topic, client_command
 from turbopump.cli.json_lines import write_message
-from turbopump.cli.serving import log_options, run_client, start_log
 from turbopump.client.consumer.subscription import Sql
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 
@@ -17,16 +17,10 @@ AT_ONCE: Final = 256
 """Messages that are written before the output is flushed and they count as consumed."""
 
 
-@click.command(name="consume")
+@client_command(None, "consume", nullcontext, output="")
 @click.argument("topic", callback=checked_topic)
-@name_server_option
-@click.option(
-    "--group",
-    default="turbopump-consume",
-    show_default=True,
-    help="Consumer group, whose place is kept.",
-)
-@click.option("--tags", default="*", show_default=True, help="Tags wanted: 'A || B'.")
+@click.option("--group", default="turbopump-consume", help="Consumer group, whose place is kept.")
+@click.option("--tags", default="*", help="Tags wanted: 'A || B'.")
 @click.option(
     "--sql",
     metavar="FILTER",
@@ -37,7 +31,6 @@ AT_ONCE: Final = 256
     "start",
     type=click.Choice(["first", "last"]),
     default="first",
-    show_default=True,
     help="Where a group that is new to the topic begins.",
 )
 @click.option(
@@ -51,10 +44,9 @@ AT_ONCE: Final = 256
     help="End when nothing came for so long.",
 )
 @click.option("--raw", is_flag=True, help="Write bodies alone.")
-@log_options("warning")
-def command(
-    topic: str,
+async def command(
     namesrv: list[str],
+    topic: str,
     group: str,
     tags: str,
     sql: str | None,
@@ -62,8 +54,6 @@ def command(
     count: int | None,
     idle: float | None,
     raw: bool,
-    log_level: str,
-    log_file: str | None,
 ) -> None:
     """Write the messages of TOPIC to standard output as JSON lines, until Ctrl-C.
 
@@ -78,28 +68,21 @@ def command(
             "--tags and --sql do not go together: tags are the property TAGS, as in \"TAGS = 'A' "
             'AND price > 5"'
         )
-    start_log(log_level, log_file)
-
-    async def work() -> None:
-        left = sys.maxsize if count is None else count
-        where = ConsumeFrom[start.upper()]
-        wanted = tags if sql is None else Sql(sql)
-        async with PushConsumer(
-            namesrv, group=group, topic=topic, tags=wanted, consume_from=where
-        ) as consumer:
-            while left:
-                try:
-                    async with asyncio.timeout(idle):
-                        messages = await consumer.take(min(left, AT_ONCE))
-                except TimeoutError:
-                    return
-                for message in messages:
-                    sys.stdout.buffer.write(
-                        (message.body if raw else write_message(message)) + b"\n"
-                    )
-                sys.stdout.buffer.flush()
-                for message in messages:
-                    message.done()
-                left -= len(messages)
-
-    run_client(work())
+    left = sys.maxsize if count is None else count
+    where = ConsumeFrom[start.upper()]
+    wanted = tags if sql is None else Sql(sql)
+    async with PushConsumer(
+        namesrv, group=group, topic=topic, tags=wanted, consume_from=where
+    ) as consumer:
+        while left:
+            try:
+                async with asyncio.timeout(idle):
+                    messages = await consumer.take(min(left, AT_ONCE))
+            except TimeoutError:
+                return
+            for message in messages:
+                sys.stdout.buffer.write((message.body if raw else write_message(message)) + b"\n")
+            sys.stdout.buffer.flush()
+            for message in messages:
+                message.done()
+            left -= len(messages)

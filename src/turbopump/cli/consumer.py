@@ -3,6 +3,7 @@ they do."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,18 +11,9 @@ import click
 
 from turbopump.broker.consumers import Member, MemberInfo, member_info
 from turbopump.broker.consumers import conflicts as found_among
-from turbopump.cli.cluster import (
-    NOT_FOUND,
-    ask_each,
-    did_you_mean,
-    masters,
-    name_server_option,
-    show,
-    with_client,
-)
+from turbopump.cli.cluster import NOT_FOUND, Cluster, ask_each, client_command, did_you_mean, show
+from turbopump.cli.entry import command_group, complain
 from turbopump.cli.offset import places
-from turbopump.cli.serving import log_options, start_log
-from turbopump.cli.topic import output_option
 from turbopump.errors import BodyError, RemotingError
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
@@ -33,129 +25,81 @@ from turbopump.protocol.requests.clients import (
     MessageModel,
 )
 from turbopump.protocol.requests.consumers import (
+    Connection,
     ConsumerConnection,
     ConsumerRunningInfo,
+    ConsumeStatus,
     GetConsumerConnectionList,
     GetConsumerRunningInfo,
 )
 from turbopump.protocol.requests.groups import GetAllGroups, SubscriptionGroupWrapper
 from turbopump.remoting.client import RemotingClient
 
-
-@click.group(name="consumer", invoke_without_command=True)
-@click.pass_context
-def command(context: click.Context) -> None:
-    """List consumer groups, and look at one."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help(), err=True)
-        context.exit(2)
+command = command_group("consumer", "List consumer groups, and look at one.")
 
 
-@command.command(name="list", short_help="Groups, how many consumers they have, how far behind.")
-@name_server_option
-@output_option
-@log_options("warning")
-def list_groups(namesrv: list[str], output: str, log_level: str, log_file: str | None) -> None:
+@client_command(command, "list", short_help="Groups, how many consumers they have, how far behind.")
+async def list_groups(servers: Cluster, output: str) -> None:
     """List the groups that have consumers or a place anywhere: how many consumers, and how far
     behind."""
-    start_log(log_level, log_file)
-
-    async def work(client: RemotingClient) -> None:
-        addresses = await masters(client, namesrv)
-        rows = []
-        for group in await _groups(client, addresses):
-            clients = {
-                row["client_id"] for row in (await _group(client, addresses, group))["clients"]
-            }
-            queues = await places(client, addresses, group)
-            if clients or queues:
-                rows.append(
-                    {
-                        "group": group,
-                        "consumers": len(clients),
-                        "behind": sum(row["behind"] for row in queues),
-                    }
-                )
-        lines = [
-            f"{row['group']}  consumers {row['consumers']}  behind {row['behind']}" for row in rows
-        ]
-        show(output, {"groups": rows}, lines)
-
-    with_client(work)
+    addresses = await servers.masters()
+    rows = []
+    for group in await _groups(servers, addresses):
+        clients = {row["client_id"] for row in (await _group(servers, addresses, group))["clients"]}
+        queues = await places(servers, addresses, group)
+        if clients or queues:
+            behind = sum(row["behind"] for row in queues)
+            rows.append({"group": group, "consumers": len(clients), "behind": behind})
+    lines = [
+        f"{row['group']}  consumers {row['consumers']}  behind {row['behind']}" for row in rows
+    ]
+    show(output, {"groups": rows}, lines)
 
 
-@command.command(name="show", short_help="Who is in a group, what it subscribes, how far behind.")
+@client_command(
+    command, "show", short_help="Who is in a group, what it subscribes, how far behind."
+)
 @click.argument("group")
-@name_server_option
-@output_option
-@log_options("warning")
-def show_group(
-    group: str, namesrv: list[str], output: str, log_level: str, log_file: str | None
-) -> None:
+async def show_group(servers: Cluster, group: str, output: str) -> int:
     """Show the consumers of a group, what they subscribe, and how far behind they are. Exit code 3
     if there is nothing of it."""
-    start_log(log_level, log_file)
-
-    async def work(client: RemotingClient) -> None:
-        addresses = await masters(client, namesrv)
-        found = await _group(client, addresses, group)
-        queues = await places(client, addresses, group)
-        behind = sum(row["behind"] for row in queues)
-        lines = [
-            *(
-                f"{row['client_id']}  {row['address']}  {row['language']}  {row['version']}"
-                for row in found["clients"]
-            ),
-            *(
-                f"subscribes {row['topic']}  {row['kind']}  {row['expression']}"
-                for row in found["subscriptions"]
-            ),
-            f"behind by {behind} in all",
-        ]
-        nothing = not queues and not found["clients"]
-        show(output, {"group": group, **found, "behind": behind}, [] if nothing else lines)
-        if nothing:
-            what = (
-                f"the group {group} has no consumers and no place in any topic; turbopump "
-                "consumer list shows the groups"
-            )
-            click.echo(f"turbopump: {what}", err=True)
-            raise SystemExit(NOT_FOUND)
-
-    with_client(work)
+    addresses = await servers.masters()
+    found = await _group(servers, addresses, group)
+    queues = await places(servers, addresses, group)
+    behind = sum(row["behind"] for row in queues)
+    nothing = not queues and not found["clients"]
+    lines = [_client_line(row) for row in found["clients"]]
+    lines += [
+        f"subscribes {row['topic']}  {row['kind']}  {row['expression']}"
+        for row in found["subscriptions"]
+    ]
+    lines.append(f"behind by {behind} in all")
+    show(output, {"group": group, **found, "behind": behind}, [] if nothing else lines)
+    if nothing:
+        complain(
+            f"the group {group} has no consumers and no place in any topic; turbopump "
+            "consumer list shows the groups"
+        )
+    return NOT_FOUND if nothing else 0
 
 
-@command.command(name="status", short_help="Ask every consumer of a group how it does.")
+@client_command(command, "status", short_help="Ask every consumer of a group how it does.")
 @click.argument("group")
-@name_server_option
-@output_option
-@log_options("warning")
-def show_status(
-    group: str, namesrv: list[str], output: str, log_level: str, log_file: str | None
-) -> None:
+async def show_status(servers: Cluster, group: str, output: str) -> int:
     """Ask every consumer of a group how it does, and whether they get along. Exit code 1 if they do
     not, or one does not answer; 3 if no broker knows the group."""
-    start_log(log_level, log_file)
-
-    async def work(client: RemotingClient) -> None:
-        addresses = await masters(client, namesrv)
-        status = await consumer_status(client, addresses, group)
-        groups = [group] if status["clients"] else await _groups(client, addresses)
-        show(output, status, list(status_lines(status)) if group in groups else [])
-        if group not in groups:
-            what = (
-                f"no broker knows the group {group}{did_you_mean(group, groups)}; look at its "
-                "name (turbopump consumer list) and at -n"
-            )
-            click.echo(
-                f"turbopump: {what}: a new group is there when its first consumer has started",
-                err=True,
-            )
-            raise SystemExit(NOT_FOUND)
-        if status["conflicts"] or any(row["fault"] for row in status["clients"]):
-            raise SystemExit(1)
-
-    with_client(work)
+    addresses = await servers.masters()
+    status = await consumer_status(servers, addresses, group)
+    groups = [group] if status["clients"] else await _groups(servers, addresses)
+    show(output, status, status_lines(status) if group in groups else [])
+    if group not in groups:
+        complain(
+            f"no broker knows the group {group}{did_you_mean(group, groups)}; look at its "
+            "name (turbopump consumer list) and at -n: a new group is there when its first "
+            "consumer has started"
+        )
+        return NOT_FOUND
+    return int(bool(status["conflicts"]) or any(row["fault"] for row in status["clients"]))
 
 
 async def _groups(client: RemotingClient, addresses: list[str]) -> list[str]:
@@ -164,28 +108,42 @@ async def _groups(client: RemotingClient, addresses: list[str]) -> list[str]:
     return sorted({name for table in tables.values() for name in table.subscription_group_table})
 
 
-async def _group(client: RemotingClient, addresses: list[str], group: str) -> dict[str, Any]:
-    """The clients of a group, each once, and its subscriptions."""
+async def _members(
+    client: RemotingClient, addresses: list[str], group: str
+) -> dict[str, ConsumerConnection]:
+    """Who is in a group, by the address of the broker that says so."""
     asked = GetConsumerConnectionList(consumer_group=group)
-    answers = await ask_each(
+    return await ask_each(
         client, addresses, asked, ConsumerConnection, ResponseCode.CONSUMER_NOT_ONLINE
     )
-    clients = {one.client_id: one for body in answers.values() for one in body.connection_set}
-    subscriptions = {
-        topic: data for body in answers.values() for topic, data in body.subscription_table.items()
+
+
+def _client_row(client_id: str | None, one: Connection) -> dict[str, Any]:
+    return {
+        "client_id": client_id,
+        "address": one.client_addr,
+        "language": one.language.name if one.language is not None else None,
+        "version": one.version,
     }
-    first = next(iter(answers.values()), ConsumerConnection())
+
+
+def _client_line(row: dict[str, Any]) -> str:
+    return f"{row['client_id']}  {row['address']}  {row['language']}  {row['version']}"
+
+
+async def _group(client: RemotingClient, addresses: list[str], group: str) -> dict[str, Any]:
+    """The clients of a group, each once, and its subscriptions."""
+    answers = (await _members(client, addresses, group)).values()
+    clients = {one.client_id: one for body in answers for one in body.connection_set}
+    subscriptions = {
+        topic: data for body in answers for topic, data in body.subscription_table.items()
+    }
+    first = next(iter(answers), ConsumerConnection())
     return {
         "consume_type": first.consume_type,
         "message_model": first.message_model,
         "clients": [
-            {
-                "client_id": client_id,
-                "address": one.client_addr,
-                "language": one.language.name if one.language is not None else None,
-                "version": one.version,
-            }
-            for client_id, one in sorted(clients.items(), key=lambda item: item[0] or "")
+            _client_row(*item) for item in sorted(clients.items(), key=lambda item: item[0] or "")
         ],
         "subscriptions": [
             {"topic": topic, "kind": data.expression_type or "TAG", "expression": data.sub_string}
@@ -194,12 +152,9 @@ async def _group(client: RemotingClient, addresses: list[str], group: str) -> di
     }
 
 
-# --- How the consumers of a group do: what each of them tells (307), and what is wrong among them, by
-# their brokers' word and by their own.
-#
-# Works with Apache's brokers, which say nothing of conflicts: what the consumers say is compared
-# here, by the rules of our broker.
-
+# How the consumers of a group do: what each of them says (307), and what is wrong among them, by
+# their brokers' word and by their own. Apache's brokers say nothing of conflicts: what the consumers
+# say is compared here, by the rules of our broker.
 TIMEOUT_S = 12.0
 """A broker waits ten seconds for a client."""
 
@@ -208,43 +163,27 @@ async def consumer_status(
     client: RemotingClient, addresses: list[str], group: str
 ) -> dict[str, Any]:
     """``clients``, each once, and ``conflicts``, as sentences. Raises RemotingError."""
-    asked = GetConsumerConnectionList(consumer_group=group)
-    answers = await ask_each(
-        client, addresses, asked, ConsumerConnection, ResponseCode.CONSUMER_NOT_ONLINE
-    )
     found: dict[str, dict[str, Any]] = {}
     members: list[Member] = []
     conflicts: dict[str, None] = {}
-    for address, body in answers.items():
+    for address, body in (await _members(client, addresses, group)).items():
         conflicts |= dict.fromkeys(body.conflicts or ())
-        ids = [one.client_id or "" for one in body.connection_set]
+        connections = Counter(one.client_id or "" for one in body.connection_set)
         for one in body.connection_set:
             client_id = one.client_id or ""
-            if client_id not in found:
-                info = await _running(client, address, group, client_id)
-                language = one.language.name if one.language is not None else None
-                found[client_id] = {
-                    "client_id": client_id,
-                    "address": one.client_addr,
-                    "language": language,
-                    "version": one.version,
-                    **_row(info),
-                }
-                if not isinstance(info, str):
-                    members.append(
-                        Member(
-                            client_id, one.version, 0.0, info=_member_info(info, body.message_model)
-                        )
-                    )
-            if (
-                ids.count(client_id) > 1
-                and not body.conflicts
-                and body.message_model is not MessageModel.BROADCASTING
-            ):
-                conflicts[
-                    f"client id {client_id} is used by {ids.count(client_id)} connections "
-                    f"to {address}"
-                ] = None
+            if client_id in found:
+                continue
+            info = await _running(client, address, group, client_id)
+            found[client_id] = {**_client_row(client_id, one), **_row(info)}
+            if not isinstance(info, str):
+                said = _member_info(info, body.message_model)
+                members.append(Member(client_id, one.version, 0.0, info=said))
+        if not body.conflicts and body.message_model is not MessageModel.BROADCASTING:
+            for client_id, count in connections.items():
+                if count > 1:
+                    conflicts[
+                        f"client id {client_id} is used by {count} connections to {address}"
+                    ] = None
     conflicts |= dict.fromkeys(found_among(group, members))
     clients = [found[client_id] for client_id in sorted(found)]
     return {"group": group, "clients": clients, "conflicts": list(conflicts)}
@@ -255,7 +194,7 @@ def status_lines(status: dict[str, Any]) -> Iterator[str]:
     if not status["clients"]:
         yield f"group {status['group']} has no consumers now"
     for row in status["clients"]:
-        yield f"{row['client_id']}  {row['address']}  {row['language']}  {row['version']}"
+        yield _client_line(row)
         if row["fault"]:
             yield f"  does not answer: {row['fault']}"
         for topic in row["topics"]:
@@ -288,21 +227,20 @@ def _row(info: ConsumerRunningInfo | str) -> dict[str, Any]:
     topics = []
     for data in sorted(info.subscription_set, key=lambda data: data.topic or ""):
         topic = data.topic or ""
-        status = info.status_table.get(topic)
+        status = info.status_table.get(topic) or ConsumeStatus()
+        queues = (*info.mq_table, *info.mq_pop_table)
         topics.append(
             {
                 "topic": topic,
                 "kind": data.expression_type or "TAG",
                 "expression": data.sub_string or "*",
-                "queues": sum(
-                    queue.topic == topic for queue in (*info.mq_table, *info.mq_pop_table)
-                ),
-                "ok_tps": status.consume_ok_tps if status else 0.0,
-                "failed_tps": status.consume_failed_tps if status else 0.0,
-                "failed_last_hour": status.consume_failed_msgs if status else 0,
-                "consume_ms": status.consume_rt if status else 0.0,
-                "pull_tps": status.pull_tps if status else 0.0,
-                "pull_ms": status.pull_rt if status else 0.0,
+                "queues": sum(queue.topic == topic for queue in queues),
+                "ok_tps": status.consume_ok_tps,
+                "failed_tps": status.consume_failed_tps,
+                "failed_last_hour": status.consume_failed_msgs,
+                "consume_ms": status.consume_rt,
+                "pull_tps": status.pull_tps,
+                "pull_ms": status.pull_rt,
             }
         )
     return {"fault": None, "properties": info.properties, "topics": topics}

@@ -19,7 +19,6 @@ from turbopump.cli.serving import (
     refuse_open_bind,
     refuse_unmeant_directory,
     serve,
-    start_log,
 )
 from turbopump.config.addresses import LOOPBACK, join_address
 from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, load_broker_config
@@ -45,20 +44,12 @@ SMALL_FILES: Final[Mapping[str, object]] = {
     metavar="DIR",
     help="Directory to keep messages in.  [default: a temporary one, removed at the end]",
 )
-@click.option("--host", default=LOOPBACK, show_default=True, help="Interface to listen on.")
+@click.option("--host", default=LOOPBACK, help="Interface to listen on.")
 @click.option(
-    "--namesrv-port",
-    type=click.IntRange(0, 65535),
-    default=9876,
-    show_default=True,
-    help="0 picks a free one.",
+    "--namesrv-port", type=click.IntRange(0, 65535), default=9876, help="0 picks a free one."
 )
 @click.option(
-    "--broker-port",
-    type=click.IntRange(0, 65535),
-    default=10911,
-    show_default=True,
-    help="0 picks a free one.",
+    "--broker-port", type=click.IntRange(0, 65535), default=10911, help="0 picks a free one."
 )
 @click.option(
     "--advertise", metavar="HOST[:PORT]", help="Address of the broker that clients are told."
@@ -72,15 +63,12 @@ def command(
     broker_port: int,
     advertise: str | None,
     insecure: bool,
-    log_level: str,
-    log_file: str | None,
 ) -> None:
     """Run a name server and a broker until Ctrl-C or SIGTERM.
 
     Prints a banner and, when clients can be served, the line `ready namesrv=HOST:PORT
     broker=HOST:PORT`.
     """
-    start_log(log_level, log_file)
     refuse_open_bind(host, insecure=insecure)
     refuse_unmeant_directory(data)
     if namesrv_port and namesrv_port in (broker_port, broker_port - VIP_OFFSET):

@@ -11,7 +11,8 @@ from typing import Any, Final
 import click
 import msgspec
 
-from turbopump.cli.message import body_lines, shown, time_text
+from turbopump.cli.cluster import time_text
+from turbopump.cli.message import message_lines, shown
 from turbopump.client.dead_letters import DeadGroup, DeadLetter, ResendReport
 from turbopump.config.addresses import join_address
 from turbopump.errors import StoredMessageError
@@ -37,15 +38,9 @@ def group_lines(groups: Sequence[DeadGroup], now_ms: int) -> Iterator[str]:
         yield "no group has dead letters"
         return
     rows = [("GROUP", "LETTERS", "OLDEST", "NEWEST")]
-    rows += [
-        (
-            shown(one.group),
-            f"{one.count:,}",
-            _age(one.oldest_ms, now_ms),
-            _age(one.newest_ms, now_ms),
-        )
-        for one in groups
-    ]
+    for one in groups:
+        ages = _age(one.oldest_ms, now_ms), _age(one.newest_ms, now_ms)
+        rows.append((shown(one.group), f"{one.count:,}", *ages))
     first, second, third = (max(len(row[column]) for row in rows) for column in range(3))
     for row in rows:
         yield f"{row[0]:{first}}  {row[1]:>{second}}  {row[2]:{third}}  {row[3]}".rstrip()
@@ -67,21 +62,7 @@ def letter_lines(letter: DeadLetter, reason: str) -> Iterator[str]:
         "tags": shown(message.tags or ""),
         "keys": " ".join(shown(key) for key in message.keys),
     }
-    for name, value in facts.items():
-        if value:
-            yield f"  {name:12} {value}"
-    for name, value in message.properties.items():
-        if name not in _SHOWN_APART:
-            yield f"  {'property':12} {shown(name)} = {shown(value)}"
-    try:
-        body = message.body
-    except StoredMessageError as error:
-        yield f"  {'body':12} cannot be read: {error}"
-        return
-    kind, lines = body_lines(body)
-    yield f"  {'body':12} {len(body)} bytes{', ' + kind if body else ''}"
-    for line in lines:
-        yield f"    {line}"
+    yield from message_lines(message, facts, _SHOWN_APART)
 
 
 def letter_row(letter: DeadLetter) -> dict[str, Any]:
@@ -211,26 +192,21 @@ def _parquet(file: Path) -> Iterator[Write]:
         raise click.ClickException(
             "Parquet needs the package pyarrow: pip install pyarrow; or export JSON lines"
         ) from None
-    schema = arrow.schema(
-        [
-            ("group", arrow.string()),
-            ("broker", arrow.string()),
-            ("queue_id", arrow.int32()),
-            ("queue_offset", arrow.int64()),
-            ("msg_id", arrow.string()),
-            ("offset_msg_id", arrow.string()),
-            ("origin_topic", arrow.string()),
-            ("origin_msg_id", arrow.string()),
-            ("attempts", arrow.int32()),
-            ("died_ms", arrow.timestamp("ms", tz="UTC")),
-            ("born_ms", arrow.timestamp("ms", tz="UTC")),
-            ("tags", arrow.string()),
-            ("keys", arrow.list_(arrow.string())),
-            ("properties", arrow.map_(arrow.string(), arrow.string())),
-            ("body", arrow.binary()),
-            ("body_fault", arrow.string()),
-        ]
-    )
+    text, time = arrow.string(), arrow.timestamp("ms", tz="UTC")
+    kinds = {
+        **dict.fromkeys(("group", "broker"), text),
+        "queue_id": arrow.int32(),
+        "queue_offset": arrow.int64(),
+        **dict.fromkeys(("msg_id", "offset_msg_id", "origin_topic", "origin_msg_id"), text),
+        "attempts": arrow.int32(),
+        **dict.fromkeys(("died_ms", "born_ms"), time),
+        "tags": text,
+        "keys": arrow.list_(text),
+        "properties": arrow.map_(text, text),
+        "body": arrow.binary(),
+        "body_fault": text,
+    }
+    schema = arrow.schema(list(kinds.items()))
     rows: list[dict[str, Any]] = []
     size = 0
     with parquet.ParquetWriter(file, schema) as writer:

@@ -11,7 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -51,18 +51,27 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(
-    cls=LazyGroup,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+def command_group(name: str, about: str, **settings: Any) -> click.Group:
+    """A group of commands. Without the name of one it shows its help and ends with exit code 2."""
+
+    @click.pass_context
+    def show_help(context: click.Context) -> None:
+        if context.invoked_subcommand is None:
+            click.echo(context.get_help(), err=True)
+            context.exit(2)
+
+    kind: type[click.Group] = settings.pop("cls", click.Group)
+    return kind(name, callback=show_help, help=about, invoke_without_command=True, **settings)
+
+
+turbopump = click.version_option(__version__, prog_name="turbopump")(
+    command_group(
+        "turbopump",
+        "Apache RocketMQ in Python: name server, broker, producer and consumer.",
+        cls=LazyGroup,
+        context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+    )
 )
-@click.version_option(__version__, prog_name="turbopump")
-@click.pass_context
-def turbopump(context: click.Context) -> None:
-    """Apache RocketMQ in Python: name server, broker, producer and consumer."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help(), err=True)
-        context.exit(2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,8 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(f"turbopump: {_sentence(error.format_message())}", 1)
     except (KeyboardInterrupt, click.Abort):
         return 130
-    except BrokenPipeError:
-        return _reader_left()
+    except BrokenPipeError:  # nobody reads on (`turbopump consume | head`): that is no failure
+        drop_output()
+        return 0
     except (TurbopumpError, OSError) as error:
         return _failed(f"turbopump: {_sentence(cause(error))}", 1)
     return 0
@@ -95,6 +105,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _failed(sentence: str, code: int) -> int:
     click.echo(sentence, err=True)
     return code
+
+
+def complain(sentence: str) -> None:
+    """Say on standard error what is amiss."""
+    click.echo(f"turbopump: {sentence}", err=True)
 
 
 def cause(error: Exception) -> str:
@@ -122,18 +137,7 @@ def _open_closed_descriptors() -> None:
             assert opened == number, "the lowest free number is taken"
 
 
-def _reader_left() -> int:
-    """Whoever read our output has gone (`turbopump consume | head`): that is no failure, and
-    nothing more can be said."""
-
-    drop_output()
-    return 0
-
-
-# --- Standard output whose reader has gone (`turbopump consume | head`).
-
-
 def drop_output() -> None:
-    """Send what is still to be written nowhere, or the interpreter complains when it flushes
-    standard output at exit."""
+    """Send what is still to be written to standard output, whose reader has gone, nowhere: or the
+    interpreter complains when it flushes it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

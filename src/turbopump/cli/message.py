@@ -7,27 +7,26 @@ such message.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Container, Coroutine, Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final
 
 import click
 
-from turbopump.cli.cluster import name_server_option
+from turbopump.cli.cluster import INCOMPLETE, NOT_FOUND, client_command, hex_lines, time_text
+from turbopump.cli.entry import command_group, complain
 from turbopump.cli.json_lines import write_message
-from turbopump.cli.serving import log_options, run_client, start_log
 from turbopump.client.consumer.pull import FoundMessages
 from turbopump.client.message_finder import MessageFinder
 from turbopump.clock import SystemClock
 from turbopump.config.addresses import join_address
-from turbopump.errors import MessageNotFoundError, StoredMessageError
+from turbopump.errors import StoredMessageError
 from turbopump.message import properties as names
 from turbopump.message.message import ReceivedMessage
 
-INCOMPLETE: Final = 1
-NOT_FOUND: Final = 3
 HEX_SHOWN: Final = 1024
 """Bytes of a body that is no text, shown in hex."""
 MS_DIGITS: Final = 15
@@ -36,13 +35,7 @@ MS_DIGITS: Final = 15
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 
-output_option = click.option(
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="For people, or JSON lines like those of `turbopump consume`.",
-)
+OUTPUT: Final = "For people, or JSON lines like those of `turbopump consume`."
 
 
 class TimeOption(click.ParamType):  # type: ignore[type-arg]
@@ -76,113 +69,87 @@ end_option = click.option(
 )
 
 
-@click.group(name="message", invoke_without_command=True)
-@click.pass_context
-def command(context: click.Context) -> None:
-    """Find messages by id, by key, by place in a queue, by time."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help(), err=True)
-        context.exit(2)
+COUNT: Final = click.IntRange(1)
 
 
-@command.command(name="by-id", short_help="The message with an id.")
+command = command_group("message", "Find messages by id, by key, by place in a queue, by time.")
+
+
+def _finding(
+    name: str, short_help: str
+) -> Callable[[Callable[..., Coroutine[Any, Any, FoundMessages]]], click.Command]:
+    """Make a coroutine function that finds messages a command, which shows them."""
+
+    def decorate(find: Callable[..., Coroutine[Any, Any, FoundMessages]]) -> click.Command:
+        @functools.wraps(find)
+        async def find_and_show(finder: MessageFinder, output: str, **given: Any) -> int:
+            return _show(await find(finder, **given), output)
+
+        framed = client_command(command, name, MessageFinder, short_help=short_help, output=OUTPUT)
+        return framed(find_and_show)
+
+    return decorate
+
+
+@_finding("by-id", "The message with an id.")
 @click.argument("topic")
 @click.argument("msg_id", metavar="ID")
-@name_server_option
-@output_option
-@log_options("warning")
-def by_id(
-    topic: str, msg_id: str, namesrv: list[str], output: str, log_level: str, log_file: str | None
-) -> None:
+async def by_id(finder: MessageFinder, topic: str, msg_id: str) -> FoundMessages:
     """Show the message of TOPIC with this ID: the one its producer gave it, or the offset message
     id that the broker gave it."""
-    start_log(log_level, log_file)
-    _find(namesrv, output, lambda finder: _one(finder.view(topic, msg_id)))
+    return FoundMessages([await finder.view(topic, msg_id)], {})
 
 
-@command.command(name="by-key", short_help="Messages with a key.")
+@_finding("by-key", "Messages with a key.")
 @click.argument("topic")
 @click.argument("key")
-@name_server_option
 @begin_option
 @end_option
-@click.option(
-    "--count",
-    type=click.IntRange(1),
-    default=32,
-    show_default=True,
-    help="At most so many, the newest.",
-)
-@output_option
-@log_options("warning")
-def by_key(
-    topic: str,
-    key: str,
-    namesrv: list[str],
-    begin: int | None,
-    end: int | None,
-    count: int,
-    output: str,
-    log_level: str,
-    log_file: str | None,
-) -> None:
+@click.option("--count", type=COUNT, default=32, help="At most so many, the newest.")
+async def by_key(
+    finder: MessageFinder, topic: str, key: str, begin: int | None, end: int | None, count: int
+) -> FoundMessages:
     """Show the messages of TOPIC that have this KEY, oldest first."""
     _refuse_nothing_between(begin, end)
-    start_log(log_level, log_file)
-    _find(namesrv, output, lambda finder: finder.by_key(topic, key, count, begin=begin, end=end))
+    return await finder.by_key(topic, key, count, begin=begin, end=end)
 
 
-@command.command(name="by-offset", short_help="The message at a place in a queue.")
+@_finding("by-offset", "The message at a place in a queue.")
 @click.argument("topic")
 @click.argument("queue_id", metavar="QUEUE", type=click.IntRange(0))
 @click.argument("offset", type=click.IntRange(0))
-@name_server_option
 @click.option(
     "--broker",
     metavar="NAME",
     help="Which broker's queue.  [default: the only one that has the queue]",
 )
-@output_option
-@log_options("warning")
-def by_offset(
-    topic: str,
-    queue_id: int,
-    offset: int,
-    namesrv: list[str],
-    broker: str | None,
-    output: str,
-    log_level: str,
-    log_file: str | None,
-) -> None:
+async def by_offset(
+    finder: MessageFinder, topic: str, queue_id: int, offset: int, broker: str | None
+) -> FoundMessages:
     """Show the message at an OFFSET of a QUEUE (its number) of TOPIC."""
-    start_log(log_level, log_file)
-
-    async def find(finder: MessageFinder) -> FoundMessages:
-        queues = [queue for queue in await finder.queues(topic) if queue.queue_id == queue_id]
-        brokers = [queue.broker_name for queue in queues]
-        if not queues:
-            raise click.UsageError(
-                f"topic {topic} has no queue {queue_id} that can be read; turbopump topic route "
-                "shows its queues"
-            )
-        if broker is None and len(queues) > 1:
-            raise click.UsageError(
-                f"queue {queue_id} of topic {topic} is on "
-                f"{', '.join(brokers)}: choose one with --broker"
-            )
-        if broker is not None and broker not in brokers:
-            raise click.UsageError(
-                f"queue {queue_id} of topic {topic} is not on {broker}, but on {', '.join(brokers)}"
-            )
-        queue = queues[brokers.index(broker) if broker is not None else 0]
-        return await _one(finder.at(queue, offset))
-
-    _find(namesrv, output, find)
+    queues = {
+        queue.broker_name: queue
+        for queue in await finder.queues(topic)
+        if queue.queue_id == queue_id
+    }
+    if not queues:
+        raise click.UsageError(
+            f"topic {topic} has no queue {queue_id} that can be read; turbopump topic route "
+            "shows its queues"
+        )
+    if broker is None and len(queues) > 1:
+        raise click.UsageError(
+            f"queue {queue_id} of topic {topic} is on {', '.join(queues)}: choose one with --broker"
+        )
+    if broker is not None and broker not in queues:
+        raise click.UsageError(
+            f"queue {queue_id} of topic {topic} is not on {broker}, but on {', '.join(queues)}"
+        )
+    return FoundMessages([await finder.at(queues[broker or next(iter(queues))], offset)], {})
 
 
-@command.command(name="by-time", short_help="The first messages from a time on.")
+@_finding("by-time", "The first messages from a time on.")
 @click.argument("topic")
-@name_server_option
 @click.option(
     "--begin",
     metavar="TIME",
@@ -191,29 +158,13 @@ def by_offset(
     help="Stored at this time or later.",
 )
 @end_option
-@click.option(
-    "--count",
-    type=click.IntRange(1),
-    default=32,
-    show_default=True,
-    help="At most so many, the oldest.",
-)
-@output_option
-@log_options("warning")
-def by_time(
-    topic: str,
-    namesrv: list[str],
-    begin: int,
-    end: int | None,
-    count: int,
-    output: str,
-    log_level: str,
-    log_file: str | None,
-) -> None:
+@click.option("--count", type=COUNT, default=32, help="At most so many, the oldest.")
+async def by_time(
+    finder: MessageFinder, topic: str, begin: int, end: int | None, count: int
+) -> FoundMessages:
     """Show the first messages of TOPIC, over all of its queues, that were stored from a time on."""
     _refuse_nothing_between(begin, end)
-    start_log(log_level, log_file)
-    _find(namesrv, output, lambda finder: finder.by_time(topic, begin, end, count))
+    return await finder.by_time(topic, begin, end, count)
 
 
 def _refuse_nothing_between(begin: int | None, end: int | None) -> None:
@@ -223,41 +174,20 @@ def _refuse_nothing_between(begin: int | None, end: int | None) -> None:
         )
 
 
-def _find(
-    namesrv: list[str], output: str, ask: Callable[[MessageFinder], Awaitable[FoundMessages]]
-) -> None:
-    """Ask, show what is found, and end with the code that tells how it went."""
-    code = 0
-
-    async def work() -> None:
-        nonlocal code
-        async with MessageFinder(namesrv) as finder:
-            try:
-                found = await ask(finder)
-            except MessageNotFoundError as error:
-                click.echo(f"turbopump: {error}", err=True)
-                code = NOT_FOUND
-                return
-        for message in found.messages:
-            for line in _text_lines(message) if output == "text" else [_json_line(message)]:
-                click.echo(line)
-        for name, why in found.missing.items():
-            click.echo(
-                f"turbopump: {name} could not be asked, there may be more messages: {why}", err=True
-            )
-        if found.missing:
-            code = INCOMPLETE
-        elif not found.messages:
-            said = "; ".join(f"{name}: {why}" for name, why in found.remarks.items())
-            click.echo(f"turbopump: no message was found{f' ({said})' if said else ''}", err=True)
-            code = NOT_FOUND
-
-    run_client(work())
-    click.get_current_context().exit(code)
-
-
-async def _one(view: Awaitable[ReceivedMessage]) -> FoundMessages:
-    return FoundMessages([await view], {})
+def _show(found: FoundMessages, output: str) -> int:
+    """Show what was found; the exit code that says how it went."""
+    for message in found.messages:
+        for line in _text_lines(message) if output == "text" else [_json_line(message)]:
+            click.echo(line)
+    for name, why in found.missing.items():
+        complain(f"{name} could not be asked, there may be more messages: {why}")
+    if found.missing:
+        return INCOMPLETE
+    if not found.messages:
+        said = "; ".join(f"{name}: {why}" for name, why in found.remarks.items())
+        complain(f"no message was found{f' ({said})' if said else ''}")
+        return NOT_FOUND
+    return 0
 
 
 def _json_line(message: ReceivedMessage) -> str:
@@ -284,11 +214,18 @@ def _text_lines(message: ReceivedMessage) -> Iterator[str]:
         "redelivered": f"{message.reconsume_times} times" if message.reconsume_times else "",
         "in the log": f"{message.store_size} bytes at {message.commit_log_offset}",
     }
+    yield from message_lines(message, facts, (names.TAGS, names.KEYS, names.UNIQ_KEY))
+
+
+def message_lines(
+    message: ReceivedMessage, facts: Mapping[str, str], apart: Container[str]
+) -> Iterator[str]:
+    """The facts that are not empty, the properties but for those shown ``apart``, and the body."""
     for name, value in facts.items():
         if value:
             yield f"  {name:12} {value}"
     for name, value in message.properties.items():
-        if name not in (names.TAGS, names.KEYS, names.UNIQ_KEY):
+        if name not in apart:
             yield f"  {'property':12} {shown(name)} = {shown(value)}"
     try:
         body = message.body
@@ -319,11 +256,7 @@ def body_lines(body: bytes) -> tuple[str, list[str]]:
 
 
 def _hex_lines(body: bytes) -> list[str]:
-    lines = []
-    for at in range(0, min(len(body), HEX_SHOWN), 16):
-        piece = body[at : at + 16]
-        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
-        lines.append(f"{at:06x}  {piece.hex(' '):47}  {text}")
+    lines = [f"{at:06x}  {line}" for at, line in hex_lines(body[:HEX_SHOWN])]
     if len(body) > HEX_SHOWN:
         lines.append(f"… and {len(body) - HEX_SHOWN} more bytes (--output json has them all)")
     return lines
@@ -331,11 +264,3 @@ def _hex_lines(body: bytes) -> list[str]:
 
 def shown(text: str) -> str:
     return text if text.isprintable() else json.dumps(text)
-
-
-def time_text(ms: int) -> str:
-    if not 0 < ms < 1 << 43:
-        return str(ms)
-    return (
-        datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
-    )

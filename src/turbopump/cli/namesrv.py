@@ -12,7 +12,6 @@ from turbopump.cli.serving import (
     reachable,
     refuse_open_bind,
     serve,
-    start_log,
 )
 from turbopump.config.addresses import outward_address
 from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
@@ -30,19 +29,12 @@ from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
 @click.option("--insecure", is_flag=True, help="Allow an interface that other machines reach.")
 @log_options("info")
 def command(
-    file: str | None,
-    show: bool,
-    host: str | None,
-    port: int | None,
-    insecure: bool,
-    log_level: str,
-    log_file: str | None,
+    file: str | None, show: bool, host: str | None, port: int | None, insecure: bool
 ) -> None:
     """Run a name server until Ctrl-C or SIGTERM.
 
     Prints `ready namesrv=HOST:PORT` when it can serve.
     """
-    start_log(log_level, log_file)
     given = {"bind_address": host, "listen_port": port}
     config = load_namesrv_config(
         file, {name: value for name, value in given.items() if value is not None}

@@ -3,14 +3,14 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from typing import Final
 
 import click
 
-from turbopump.cli.cluster import checked_topic, name_server_option
+from turbopump.cli.cluster import checked_topic, client_command
 from turbopump.cli.entry import drop_output
 from turbopump.cli.json_lines import lines_as_they_arrive, read_message
-from turbopump.cli.serving import log_options, run_client, start_log
 from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendResult, SendStatus
 from turbopump.errors import TurbopumpError
@@ -21,27 +21,18 @@ OUTSTANDING: Final = 64
 """Lines that are sent at once."""
 
 
-@click.command(name="produce")
+@client_command(None, "produce", nullcontext, output="")
 @click.argument("topic", callback=checked_topic)
-@name_server_option
 @click.option("--raw", is_flag=True, help="Each line is a body, not JSON.")
 @click.option("--tags", metavar="TAG", help="Tag of the messages that name none.")
-@click.option("--group", default="turbopump-produce", show_default=True, help="Producer group.")
+@click.option("--group", default="turbopump-produce", help="Producer group.")
 @click.option(
     "--results",
     is_flag=True,
     help="Write where each message is stored, as JSON lines in the order of the input.",
 )
-@log_options("warning")
-def command(
-    topic: str,
-    namesrv: list[str],
-    raw: bool,
-    tags: str | None,
-    group: str,
-    results: bool,
-    log_level: str,
-    log_file: str | None,
+async def command(
+    namesrv: list[str], topic: str, raw: bool, tags: str | None, group: str, results: bool
 ) -> None:
     """Send messages to TOPIC from JSON lines on standard input.
 
@@ -49,7 +40,6 @@ def command(
     another JSON value is sent as that JSON; bytes that are no text go as "body_base64". The first
     line that cannot be sent ends the command.
     """
-    start_log(log_level, log_file)
 
     def message(line: bytes, number: int) -> Message:
         found = Message(topic, line) if raw else read_message(line, topic, number=number)
@@ -59,28 +49,25 @@ def command(
             else Message.as_it_is(topic, found.body, {**found.properties, TAGS: tags})
         )
 
-    async def work() -> None:
-        sent = 0
-        unsure: Counter[str] = Counter()
-        async with Producer(namesrv, group=group) as producer:
-            async for lines in _batches():
-                messages = [(number, message(line, number)) for number, line in lines]
-                sends = [_send(producer, one, number) for number, one in messages]
-                for (number, _), result in zip(messages, await asyncio.gather(*sends), strict=True):
-                    sent += 1
-                    if result.status is not SendStatus.OK:
-                        unsure[result.status.value] += 1
-                    if results:
-                        _write(_result_line(number, result), sent)
-        click.echo(f"sent {sent} message{'' if sent == 1 else 's'} to {topic}", err=True)
-        if unsure:
-            counts = ", ".join(f"{count} with {status}" for status, count in sorted(unsure.items()))
-            raise click.ClickException(
-                f"of these the broker stored {counts}: they are there unless it fails now; look "
-                "at its disk, --results names the messages"
-            )
-
-    run_client(work())
+    sent = 0
+    unsure: Counter[str] = Counter()
+    async with Producer(namesrv, group=group) as producer:
+        async for lines in _batches():
+            messages = [(number, message(line, number)) for number, line in lines]
+            sends = [_send(producer, one, number) for number, one in messages]
+            for (number, _), result in zip(messages, await asyncio.gather(*sends), strict=True):
+                sent += 1
+                if result.status is not SendStatus.OK:
+                    unsure[result.status.value] += 1
+                if results:
+                    _write(_result_line(number, result), sent)
+    click.echo(f"sent {sent} message{'' if sent == 1 else 's'} to {topic}", err=True)
+    if unsure:
+        counts = ", ".join(f"{count} with {status}" for status, count in sorted(unsure.items()))
+        raise click.ClickException(
+            f"of these the broker stored {counts}: they are there unless it fails now; look "
+            "at its disk, --results names the messages"
+        )
 
 
 def _write(line: str, sent: int) -> None:

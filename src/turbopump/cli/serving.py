@@ -7,6 +7,7 @@ Its one rule: both signals take the same way out. It must not know which servers
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import signal
 import sys
@@ -28,6 +29,8 @@ from turbopump.config.properties import encode
 from turbopump.config.setting import SettingsClass, effective
 from turbopump.errors import ConfigError
 from turbopump.event_loop import loop_factory
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -53,19 +56,19 @@ def serve(servers: Callable[[], AbstractAsyncContextManager[None]]) -> None:
             raise click.ClickException(str(error)) from None
 
 
-def run_client(work: Coroutine[Any, Any, None]) -> None:
+def run_client(work: Coroutine[Any, Any, T]) -> T:
     """Run a client command's work; Ctrl-C and SIGTERM cancel it, so that its `async with` blocks
     close."""
 
-    async def cancelled_by_signals() -> None:
+    async def cancelled_by_signals() -> T:
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        await work
+        return await work
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
-            runner.run(cancelled_by_signals())
+            return runner.run(cancelled_by_signals())
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
 
@@ -155,36 +158,32 @@ def log_effective(config: SettingsClass) -> None:
     )
 
 
-# --- Where the log of a command goes: standard error or a file, from a level on.
-#
-# Its one rule: only commands call it; the library itself adds nothing but a NullHandler, so that an
-# application decides. The loggers are the standard ones, `turbopump` and below. It must not know what
-# is logged.
-
+# Where the log of a command goes: standard error or a file, from a level on. Only commands say so;
+# the library itself adds nothing but a NullHandler, so that an application decides.
 LEVELS: Final = ("debug", "info", "warning", "error")
 RECOVERY_PROGRESS: Final = "turbopump.broker.recovery_progress"
 """The logger of a long recovery: whoever started the command waits for it, and sees it on standard
 error whatever the level and file."""
 
-CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
+def log_options(default: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """The options `--log-level` and `--log-file` of a command: its log is started before it."""
 
-def log_options(default: str) -> Callable[[CommandT], CommandT]:
-    """The options `--log-level` and `--log-file` of a command."""
+    def decorate(function: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(function)
+        def logged(log_level: str, log_file: str | None, **given: Any) -> T:
+            start_log(log_level, log_file)
+            return function(**given)
 
-    def decorate(function: CommandT) -> CommandT:
         level = click.option(
-            "--log-level",
-            type=click.Choice(LEVELS, case_sensitive=False),
-            default=default,
-            show_default=True,
+            "--log-level", type=click.Choice(LEVELS, case_sensitive=False), default=default
         )
         file = click.option(
             "--log-file",
             type=click.Path(dir_okay=False),
             help="Append the log to a file instead of standard error.",
         )
-        return level(file(function))
+        return level(file(logged))
 
     return decorate
 

@@ -7,18 +7,16 @@ Exit codes of all: 0 clean, 1 damage was found, 2 it cannot be read or was asked
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from turbopump.cli.cluster import did_you_mean
-from turbopump.cli.entry import cause
+from turbopump.cli.cluster import FORM_OF_ANSWER, did_you_mean, hex_lines, show, time_text
+from turbopump.cli.entry import cause, command_group, complain
 from turbopump.cli.json_lines import write_message
 from turbopump.errors import StoredMessageError, StoreError
 from turbopump.message.message import ReceivedMessage
@@ -50,14 +48,11 @@ RAW_SIZE: Final = 256
 """Bytes shown where no length can be told."""
 
 
-@click.group(name="store", invoke_without_command=True)
-@click.pass_context
-def command(context: click.Context) -> None:
-    """Look at a store directory: what is in it, whether it is whole, its messages. Only set-apart
-    changes anything."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help(), err=True)
-        context.exit(2)
+command = command_group(
+    "store",
+    "Look at a store directory: what is in it, whether it is whole, its messages. Only set-apart "
+    "changes anything.",
+)
 
 
 def _store_options(run: Callable[..., int], form: str = "text") -> Callable[..., None]:
@@ -91,40 +86,38 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
         except BrokenPipeError:
             raise
         except (StoreError, OSError) as error:
-            click.echo(f"turbopump: {cause(error)}", err=True)
+            complain(cause(error))
             code = UNREADABLE
         click.get_current_context().exit(code)
 
-    output = click.option(
-        "--output",
-        type=click.Choice(["text", "json"]),
-        default=form,
-        show_default=True,
-        help="Form of the answer.",
-    )
-    options = [
+    def path_option(name: str, metavar: str, what: str, key: str, usual: str) -> Any:
+        about = f"Where the {what} ({key}).  [default: DIR/{usual}]"
+        return click.option(name, metavar=metavar, type=click.Path(path_type=Path), help=about)
+
+    decorators = (
+        click.argument("directory", metavar="DIR", type=click.Path(path_type=Path)),
         click.option(
             "--commit-log",
             metavar="DIRS",
             default="",
+            show_default=False,
             help="Where the segments are, several separated by commas (storePathCommitLog).  "
             "[default: DIR/commitlog]",
-        )
-    ]
-    for name, metavar, what, key, usual in (
-        ("--consume-queue", "DIR", "queues are", "storePathConsumeQueue", "consumequeue"),
-        ("--index", "DIR", "index files are", "storePathIndex", "index"),
-        ("--checkpoint", "FILE", "checkpoint is", "storeCheckpoint", "checkpoint"),
-        ("--abort", "FILE", "mark of an unclean stop is", "abortFile", "abort"),
-    ):
-        about = f"Where the {what} ({key}).  [default: DIR/{usual}]"
-        options.append(
-            click.option(name, metavar=metavar, type=click.Path(path_type=Path), help=about)
-        )
-    command: Callable[..., None] = output(wrapped)
-    for option in reversed(options):
-        command = option(command)
-    return click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))(command)
+        ),
+        path_option(
+            "--consume-queue", "DIR", "queues are", "storePathConsumeQueue", "consumequeue"
+        ),
+        path_option("--index", "DIR", "index files are", "storePathIndex", "index"),
+        path_option("--checkpoint", "FILE", "checkpoint is", "storeCheckpoint", "checkpoint"),
+        path_option("--abort", "FILE", "mark of an unclean stop is", "abortFile", "abort"),
+        click.option(
+            "--output", type=click.Choice(["text", "json"]), default=form, help=FORM_OF_ANSWER
+        ),
+    )
+    command: Callable[..., None] = wrapped
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
 
 
 @command.command(name="inspect", short_help="What a store directory holds.")
@@ -132,22 +125,13 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
 def inspect_directory(paths: StorePaths, output: str) -> int:
     """Show what the store at DIR holds: segments, queues, indexes, checkpoint, tables."""
     summary = inspect_store(paths, read_table=fastjson.parse, log_roots=paths.commit_logs)
-    if output == "json":
-        click.echo(_json(summary.as_json()))
-    else:
-        for line in _summary_lines(summary):
-            click.echo(line)
+    show(output, summary.as_json(), _summary_lines(summary))
     return DAMAGED if summary.findings.damaged else 0
 
 
 @command.command(name="verify", short_help="Check every message, queue and index.")
 @click.option(
-    "--findings",
-    "findings_max",
-    type=click.IntRange(0),
-    default=1000,
-    show_default=True,
-    help="Show at most so many.",
+    "--findings", "findings_max", type=click.IntRange(0), default=1000, help="Show at most so many."
 )
 @_store_options
 def verify_directory(paths: StorePaths, output: str, findings_max: int) -> int:
@@ -161,11 +145,7 @@ def verify_directory(paths: StorePaths, output: str, findings_max: int) -> int:
             findings_max=findings_max,
             on_progress=on_progress,
         )
-    if output == "json":
-        click.echo(_json(result.as_json()))
-    else:
-        for line in _verification_lines(result):
-            click.echo(line)
+    show(output, result.as_json(), _verification_lines(result))
     return 0 if result.clean else DAMAGED
 
 
@@ -177,7 +157,6 @@ def verify_directory(paths: StorePaths, output: str, findings_max: int) -> int:
     "start",
     type=click.IntRange(0),
     default=0,
-    show_default=True,
     help="Begin at this queue offset if --topic is given, else at this offset of the log.",
 )
 @click.option("--count", type=click.IntRange(1), help="End after so many messages.  [default: all]")
@@ -221,10 +200,7 @@ def dump_messages(
         if found.tail and running:
             return  # an entry that is being written
         damaged = True
-        click.echo(
-            f"turbopump: passed over offset {found.start}–{found.end} of the log: {found.fault}",
-            err=True,
-        )
+        complain(f"passed over offset {found.start}–{found.end} of the log: {found.fault}")
 
     left = most = sys.maxsize if count is None else count
     for message in select_messages(disk, store, Selection(topic, queue_id, start, keys), bad):
@@ -232,10 +208,7 @@ def dump_messages(
             line = _json_line(message) if output == "json" else _text_line(message)
         except StoredMessageError as error:  # a compressed body that cannot be decompressed
             damaged = True
-            click.echo(
-                f"turbopump: passed over offset {message.commit_log_offset} of the log: {error}",
-                err=True,
-            )
+            complain(f"passed over offset {message.commit_log_offset} of the log: {error}")
             continue
         click.echo(line)
         left -= 1
@@ -245,10 +218,9 @@ def dump_messages(
         disk, paths, fastjson.parse
     )
     if topic is not None and left == most and topic not in topics and topics:
-        click.echo(
-            f"turbopump: the store knows no topic {topic}{did_you_mean(topic, topics)}; "
-            "turbopump store inspect shows what it has",
-            err=True,
+        complain(
+            f"the store knows no topic {topic}{did_you_mean(topic, topics)}; "
+            "turbopump store inspect shows what it has"
         )
         return DAMAGED if damaged else UNREADABLE
     return DAMAGED if damaged else 0
@@ -264,11 +236,7 @@ def set_unreadable_apart(paths: StorePaths, output: str, dry_run: bool) -> int:
     originals are kept."""
     with _progress("reading") as on_progress:
         found = set_apart(paths, SystemDisk(), dry_run=dry_run, on_progress=on_progress)
-    if output == "json":
-        click.echo(_json(found.as_json()))
-    else:
-        for line in _set_apart_lines(found, dry_run=dry_run):
-            click.echo(line)
+    show(output, found.as_json(), _set_apart_lines(found, dry_run=dry_run))
     return DAMAGED if found.ranges else 0
 
 
@@ -285,15 +253,11 @@ def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
 
 def _summary_lines(summary: StoreSummary) -> Iterator[str]:
     yield f"store {summary.root}"
-    yield (
-        f"log {summary.log_start}–{summary.log_end} ({_size(summary.log_end - summary.log_start)})"
-    )
+    size = _size(summary.log_end - summary.log_start)
+    yield f"log {summary.log_start}–{summary.log_end} ({size})"
     for segment in summary.segments:
-        first = (
-            f"first message {_time(segment.first_stored_ms)}"
-            if segment.first_stored_ms is not None
-            else "no message"
-        )
+        stored = segment.first_stored_ms
+        first = "no message" if stored is None else f"first message {_time(stored)}"
         yield f"  {segment.file}  {_size(segment.size)}  {first}"
     yield f"queues {len(summary.queues)}"
     for queue in summary.queues:
@@ -382,15 +346,6 @@ def _finding_line(finding: Finding) -> str:
     )
 
 
-def _json(fields: dict[str, Any]) -> str:
-    text = json.dumps(fields, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # the name of a foreign file that is not UTF-8
-        return json.dumps(fields)
-    return text
-
-
 def _json_line(message: ReceivedMessage) -> str:
     """As `turbopump consume` writes it, and where it lies in the log."""
     return (
@@ -408,21 +363,10 @@ def _text_line(message: ReceivedMessage) -> str:
 
 
 def _dump_raw(data: bytes, fault: str | None, offset: int, output: str) -> int:
-    if output == "json":
-        fields: dict[str, Any] = {
-            "offset": offset,
-            "size": len(data),
-            "fault": fault,
-            "hex": data.hex(),
-        }
-        click.echo(_json(fields))
-    else:
-        for at in range(0, len(data), 16):
-            piece = data[at : at + 16]
-            text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
-            click.echo(f"{offset + at:020d}  {piece.hex(' '):47}  {text}")
+    fields = {"offset": offset, "size": len(data), "fault": fault, "hex": data.hex()}
+    show(output, fields, (f"{offset + at:020d}  {line}" for at, line in hex_lines(data)))
     if fault is not None:
-        click.echo(f"turbopump: at offset {offset} is no good message: {fault}", err=True)
+        complain(f"at offset {offset} is no good message: {fault}")
     if not data:
         return UNREADABLE
     return DAMAGED if fault is not None else 0
@@ -436,8 +380,4 @@ def _size(size: int) -> str:
 
 
 def _time(ms: int) -> str:
-    if not 0 < ms < 1 << 43:
-        return "never" if ms == 0 else str(ms)
-    return (
-        datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
-    )
+    return "never" if ms == 0 else time_text(ms)
