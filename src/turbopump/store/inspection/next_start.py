@@ -19,7 +19,7 @@ from turbopump.errors import TurbopumpError
 from turbopump.store.files import StoreFile, StorePaths
 from turbopump.store.inspection.index_check import IndexHeader, read_headers
 from turbopump.store.inspection.log_walk import LogWalk, entry_facts
-from turbopump.store.inspection.queue_check import UNIT, BatchQueueCheck, QueueCheck, QueueUnits
+from turbopump.store.inspection.queue_check import QueueCheck, QueueUnits, queue_check
 from turbopump.store.inspection.report import Finding, Findings
 from turbopump.store.inspection.store_files import (
     ReadTable,
@@ -29,8 +29,7 @@ from turbopump.store.inspection.store_files import (
     list_store,
     read_run_state,
 )
-from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
-from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk
 from turbopump.store.recovery.checkpoint import CHECKPOINT_SIZE, SAFETY_MS
 from turbopump.store.recovery.provenance import APACHE_LOCK_MARK
@@ -79,8 +78,9 @@ def files_have_all_written_again(disk: ReadOnlyDisk, store: StoreFiles, *, ours:
     end and nothing is noted of the queues: a file is missing between others of a queue, or the
     first of one in a log that has its front, or an index file that our run (``ours``) had. Only
     what is certain: whether it will index messages, its settings say."""
-    queues = [*store.queues.values(), *store.batch_queues.values()]
-    if any(one.end != other.start for queue in queues for one, other in pairwise(queue.files)):
+    if any(
+        one.end != other.start for queue in store.all_queues for one, other in pairwise(queue.files)
+    ):
         return True
     if store.log_start == 0 and any(
         queue.files[0].start for queue in store.queues.values() if queue.files
@@ -105,42 +105,14 @@ def topics_known(disk: ReadOnlyDisk, paths: StorePaths, read_table: ReadTable) -
     return frozenset()
 
 
-def begun_at(queues: Iterable[QueueCheck | BatchQueueCheck]) -> dict[str, int]:
+def begun_at(queues: Iterable[QueueCheck]) -> dict[str, int]:
     """Where the oldest unit of any queue of a topic points."""
     begun: dict[str, int] = {}
     for queue in queues:
-        for index in range(queue.units.min_index, queue.units.max_index):
-            offset, size, _ = UNIT.unpack_from(queue.units.read(index) or bytes(UNIT.size))
-            if (offset, size) != (0, NO_MESSAGE_SIZE):  # a leading unit
-                if size > 0:
-                    begun[queue.topic] = min(begun.get(queue.topic, offset), offset)
-                break
+        offset = queue.oldest_at()
+        if offset is not None:
+            begun[queue.topic] = min(begun.get(queue.topic, offset), offset)
     return begun
-
-
-def first_unit_at(queue: QueueCheck | BatchQueueCheck | None) -> int:
-    """Where the unit with the index 0 of a queue points; 0 if it has none."""
-    if queue is None or queue.units.min_index:
-        return 0
-    if queue.begins_at is None:
-        queue.begins_at, size, _ = UNIT.unpack_from(queue.units.read(0) or bytes(UNIT.size))
-        if not 0 < size < NO_MESSAGE_SIZE or (
-            isinstance(queue, BatchQueueCheck) and queue.begin(0)
-        ):
-            queue.begins_at = 0
-    return queue.begins_at
-
-
-def last_unit_at(queue: QueueCheck | BatchQueueCheck | None, log_end: int) -> int | None:
-    """Where the last unit of a queue points that recovery will not cut; None if it has never had
-    one, as far as its files tell."""
-    if queue is None or not queue.units.max_index:
-        return None
-    for index in range(queue.units.max_index - 1, queue.units.min_index - 1, -1):
-        offset, size, _ = UNIT.unpack_from(queue.units.read(index) or bytes(UNIT.size))
-        if 0 <= offset < log_end and size > 0:
-            return int(offset)
-    return -1
 
 
 # --- Units that entries of the log lack or have wrong, and what the next start will do about those at
@@ -180,8 +152,8 @@ class MissingUnits:
         """The entry at ``offset`` has not its unit ``index``: ``fault`` is what the unit says
         instead, empty if there is none."""
         key = topic, queue_id
-        queue = self._now.queue(key)
-        if offset < first_unit_at(queue):
+        queue = self._now.queues.get(key)
+        if queue is not None and offset < queue.begins_at:
             self._old_at[topic] = offset
         if not fault and self._now.state.crashed and (queue is None or index >= queue.end):
             self._behind_at[key] = offset
@@ -244,7 +216,8 @@ class MissingUnits:
         """Whether the next start, which reads from ``begin`` on, sees that units of a queue are
         missing at its end."""
         topic, message_at = key[0], self._behind_at[key]
-        last = last_unit_at(self._now.queue(key), log_end) if message_at < begin else None
+        queue = self._now.queues.get(key)
+        last = queue.newest_at(log_end) if queue is not None and message_at < begin else None
         known = topic in self._topics
         return message_at >= begin or lacks(
             message_at,
@@ -275,21 +248,18 @@ class Snapshot:
     state: RunState
     store: StoreFiles
     end: int
-    queues: dict[tuple[str, int], QueueCheck] = field(default_factory=dict)
-    batch_queues: dict[tuple[str, int], BatchQueueCheck] = field(default_factory=dict)
-    headers: list[IndexHeader] = field(default_factory=list)
+    all_queues: list[QueueCheck]
+    headers: list[IndexHeader]
+    queues: dict[tuple[str, int], QueueCheck] = field(init=False)
 
-    @property
-    def all_queues(self) -> list[QueueCheck | BatchQueueCheck]:
-        return [*self.queues.values(), *self.batch_queues.values()]
+    def __post_init__(self) -> None:
+        # of a queue in files of both kinds, the plain ones count
+        self.queues = {(queue.topic, queue.queue_id): queue for queue in reversed(self.all_queues)}
 
     @property
     def units_checked(self) -> bool:
         """False for queues in RocksDB, which are not read."""
         return not self.store.unit_files_elsewhere
-
-    def queue(self, key: tuple[str, int]) -> QueueCheck | BatchQueueCheck | None:
-        return self.queues.get(key) or self.batch_queues.get(key)
 
     def segment_at(self, offset: int) -> StoreFile | None:
         return next(
@@ -310,28 +280,18 @@ def take_snapshot(
         else _NO_END
     )
     # listed anew: it has all before ``end``
-    now = Snapshot(state, list_store(disk, paths, findings, log_roots), end)
-    window = min(max(WINDOWS_SIZE // 20 // max(len(now.store.queues), 1), 64), 4096)
-    for key, files in now.store.queues.items():
-        now.queues[key] = QueueCheck(*key, QueueUnits(disk, files, window))
-    for key, files in now.store.batch_queues.items():
-        now.batch_queues[key] = BatchQueueCheck(disk, files, window)
-    now.headers = read_headers(disk, now.store.indexes)
-    return now
+    store = list_store(disk, paths, findings, log_roots)
+    window = min(max(WINDOWS_SIZE // 20 // max(len(store.queues), 1), 64), 4096)
+    queues = [queue_check(disk, files, window) for files in store.all_queues]
+    return Snapshot(state, store, end, queues, read_headers(disk, store.indexes))
 
 
 def _dispatched(disk: ReadOnlyDisk, store: StoreFiles) -> int:
     """The end of the newest message that any queue has: everything before it has been
     dispatched."""
     newest = store.log_start
-    rows = [
-        *((files, UNIT_SIZE) for files in store.queues.values()),
-        *((files, BATCH_UNIT_SIZE) for files in store.batch_queues.values()),
-    ]
-    for files, unit_size in rows:
-        units = QueueUnits(disk, files, 1, unit_size)
-        unit = units.read(units.max_index - 1)
-        if unit:
-            offset, size, _ = UNIT.unpack_from(unit)
-            newest = max(newest, offset + size if size != NO_MESSAGE_SIZE else offset)
+    for files in store.all_queues:
+        units = QueueUnits(disk, files, 1)
+        offset, size = units.target(units.max_index - 1)
+        newest = max(newest, offset + size if size != NO_MESSAGE_SIZE else offset)
     return newest

@@ -15,7 +15,7 @@ from typing import Final
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.store.files import StoreFile
 from turbopump.store.inspection.store_files import QueueFiles
-from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, BatchUnit, batch_units
+from turbopump.store.queues.batch_consume_queue import BatchUnit, batch_units
 from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, NO_MESSAGE_SIZE, UNIT_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile
 
@@ -26,19 +26,12 @@ _pack = UNIT.pack
 
 class QueueUnits:
     """The units of a queue, read window by window. ``max_index`` is one past the last unit that is
-    not zero. ``unit_size`` in bytes: those of batch queues begin as others do, and indexes are
-    numbers of units there."""
+    not zero. Units of batch queues begin as others do, and indexes are numbers of units there."""
 
-    def __init__(
-        self,
-        disk: ReadOnlyDisk,
-        queue: QueueFiles,
-        window_units: int = 4096,
-        unit_size: int = UNIT_SIZE,
-    ) -> None:
+    def __init__(self, disk: ReadOnlyDisk, queue: QueueFiles, window_units: int = 4096) -> None:
         self._disk = disk
         self._files = queue.files
-        self._unit_size = unit_size
+        self._unit_size = unit_size = queue.unit_size
         self._window_size = window_units * unit_size
         self.window = b""
         """Whole units from the index ``first`` on."""
@@ -54,6 +47,11 @@ class QueueUnits:
             self._move_window(index)
         at = (index - self.first) * self._unit_size
         return self.window[at : at + self._unit_size]
+
+    def target(self, index: int) -> tuple[int, int]:
+        """Offset and size of the entry that a unit points to; zeros where there is none."""
+        offset, size, _ = UNIT.unpack_from(self.read(index) or bytes(UNIT.size))
+        return offset, size
 
     def first_at(self, log_start: int) -> int:
         """The index of the first unit whose message is at or after ``log_start``: the queue's
@@ -143,24 +141,54 @@ class QueueCheck:
     """A queue under check. ``end`` is its max index when the check began: what comes later is not
     judged."""
 
-    __slots__ = ("_delayed", "begins_at", "end", "matched", "queue_id", "runs", "topic", "units")
+    __slots__ = ("_begins_at", "_delayed", "end", "matched", "queue_id", "runs", "topic", "units")
 
-    def __init__(self, topic: str, queue_id: int, units: QueueUnits) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.units = units
-        self.end = units.max_index
-        self._delayed = topic == SCHEDULE_TOPIC
+    def __init__(self, disk: ReadOnlyDisk, files: QueueFiles, window_units: int) -> None:
+        self.topic = files.topic
+        self.queue_id = files.queue_id
+        self.units = QueueUnits(disk, files, window_units)
+        self.end = self.units.max_index
+        self._delayed = self.topic == SCHEDULE_TOPIC
         self.matched = 0
-        self.begins_at: int | None = None
-        """Where its first unit points, once somebody has asked (``next_start.first_unit_at``)."""
+        self._begins_at: int | None = None
         self.runs = IndexRuns()
 
+    def begin(self, log_start: int) -> int:
+        """The smallest index whose message the log still has."""
+        return self.units.first_at(log_start)
+
+    @property
+    def begins_at(self) -> int:
+        """Where the unit with the index 0 points; 0 if there is none."""
+        if self._begins_at is None:
+            offset, size = self.units.target(0) if not self.units.min_index else (0, 0)
+            self._begins_at = offset if 0 < size < NO_MESSAGE_SIZE else 0
+        return self._begins_at
+
+    def oldest_at(self) -> int | None:
+        """Where the oldest unit points; None if there is none."""
+        for index in range(self.units.min_index, self.units.max_index):
+            offset, size = self.units.target(index)
+            if (offset, size) != (0, NO_MESSAGE_SIZE):  # a leading unit
+                return offset if size > 0 else None
+        return None
+
+    def newest_at(self, log_end: int) -> int | None:
+        """Where the last unit points that recovery will not cut; −1: there is none, None: there
+        never was one, as far as the files tell."""
+        if not self.units.max_index:
+            return None
+        for index in range(self.units.max_index - 1, self.units.min_index - 1, -1):
+            offset, size = self.units.target(index)
+            if 0 <= offset < log_end and size > 0:
+                return offset
+        return -1
+
     def claim(
-        self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0
+        self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0, messages: int = 1
     ) -> str | None:
-        """An entry of the log says that this is its unit: what is wrong with it, or None. Empty
-        text: there is no unit.
+        """An entry of the log, which holds so many messages, says that this is its unit: what is
+        wrong with it, or None. Empty text: there is no unit.
 
         A unit of the schedule topic holds the time of delivery: some delay after ``stored_ms``, and
         every delay is a number of seconds.
@@ -199,31 +227,24 @@ class QueueCheck:
         )
 
     def unclaimed(self) -> Iterator[range]:
-        """The units below ``end`` that no entry of the log claimed."""
-        return self.runs.gaps(self.units.min_index, self.end)
+        """The units from before the check that no entry of the log claimed, by their numbers."""
+        return self.runs.gaps(self.units.min_index, self.units.max_index)
 
 
-# --- One queue of a topic with ``queue.type=BatchCQ`` against the log, as ``queue_check.py`` does it
-# for others.
-#
-# Its units stand for entries of one or several messages, and lie one behind the other. A number
-# counts units, an index messages.
+def queue_check(disk: ReadOnlyDisk, files: QueueFiles, window_units: int) -> QueueCheck:
+    """The check of a queue, of the kind that it is."""
+    kind = QueueCheck if files.unit_size == UNIT_SIZE else BatchQueueCheck
+    return kind(disk, files, window_units)
 
 
-class BatchQueueCheck:
-    """A queue under check. ``end`` is its max index when the check began: what comes later is not
-    judged."""
+class BatchQueueCheck(QueueCheck):
+    """One of a topic with ``queue.type=BatchCQ``. Its units stand for entries of one or several
+    messages, and lie one behind the other. A number counts units, an index messages."""
 
-    __slots__ = ("_next", "begins_at", "end", "matched", "queue_id", "runs", "topic", "units")
+    __slots__ = ("_next",)
 
     def __init__(self, disk: ReadOnlyDisk, files: QueueFiles, window_units: int) -> None:
-        self.topic = files.topic
-        self.queue_id = files.queue_id
-        self.units = QueueUnits(disk, files, window_units, BATCH_UNIT_SIZE)
-        self.matched = 0
-        self.begins_at: int | None = None
-        """Where its first unit points, once somebody has asked (``next_start.first_unit_at``)."""
-        self.runs = IndexRuns()
+        super().__init__(disk, files, window_units)
         self._next = self.units.min_index
         last = self.unit_at(self.units.max_index - 1)
         self.end = last.end if last is not None else 0
@@ -234,13 +255,19 @@ class BatchQueueCheck:
         return batch_units(raw)[0] if raw else None
 
     def begin(self, log_start: int) -> int:
-        """The smallest index whose message the log still has."""
         first = self.unit_at(self.units.first_at(log_start))
         return first.base if first is not None and first.size else self.end
 
-    def claim(self, wanted: BatchUnit) -> str | None:
-        """An entry of the log says that this is its unit: what is wrong with the one there, or
-        None. Empty text: there is no unit."""
+    @property
+    def begins_at(self) -> int:
+        if self._begins_at is None and self.begin(0):
+            self._begins_at = 0
+        return super().begins_at
+
+    def claim(
+        self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0, messages: int = 1
+    ) -> str | None:
+        wanted = BatchUnit(offset, size, tags, stored_ms, index, messages)
         number = self._next
         unit = self.unit_at(number)
         if unit is None or unit.base != wanted.base:
@@ -262,10 +289,6 @@ class BatchQueueCheck:
             f"it says {unit.messages} messages, tagsCode {unit.tags_code}, {unit.stored_ms} "
             f"ms; the entry has {wanted[2:]}"
         )
-
-    def unclaimed(self) -> Iterator[range]:
-        """The numbers of the units that no entry of the log claimed."""
-        return self.runs.gaps(self.units.min_index, self.units.max_index)
 
     def _number_of(self, index: int) -> int:
         low, high = self.units.min_index, self.units.max_index

@@ -28,11 +28,13 @@ from turbopump.store.recovery.provenance import ABORT_MARK, APACHE_LOCK_MARK, LO
 
 @dataclass(slots=True)
 class QueueFiles:
-    """The files of one queue, in order."""
+    """The files of one queue, in order, with units of ``unit_size`` bytes: those of batch queues are
+    longer."""
 
     topic: str
     queue_id: int
     files: list[StoreFile]
+    unit_size: int
 
 
 @dataclass(slots=True)
@@ -47,6 +49,10 @@ class StoreFiles:
     tables: list[Path] = field(default_factory=list)
     batch_queues: dict[tuple[str, int], QueueFiles] = field(default_factory=dict)
     unit_files_elsewhere: bool = False
+
+    @property
+    def all_queues(self) -> list[QueueFiles]:
+        return [*self.queues.values(), *self.batch_queues.values()]
 
     def relative(self, path: Path) -> str:
         """A path as reports name it."""
@@ -102,8 +108,8 @@ def _queues(
         for name in disk.list_directory(root / topic):
             if name.isascii() and name.isdigit():
                 files = _row(disk, root / topic / name, findings, store)
-                _judge_queue_files(store, topic, int(name), files, unit_size, findings)
-                queues[topic, int(name)] = QueueFiles(topic, int(name), files)
+                queue = queues[topic, int(name)] = QueueFiles(topic, int(name), files, unit_size)
+                _judge_queue_files(store, queue, findings)
     return queues
 
 
@@ -197,14 +203,8 @@ def _judge_roots(disk: ReadOnlyDisk, store: StoreFiles, findings: Findings) -> N
             findings.add("log_root_missing", text, offset=start)
 
 
-def _judge_queue_files(
-    store: StoreFiles,
-    topic: str,
-    queue_id: int,
-    files: list[StoreFile],
-    unit_size: int,
-    findings: Findings,
-) -> None:
+def _judge_queue_files(store: StoreFiles, queue: QueueFiles, findings: Findings) -> None:
+    files, unit_size = queue.files, queue.unit_size
     usual = Counter(file.size for file in files).most_common(1)
     for number, file in enumerate(files):
         fault = None
@@ -218,7 +218,11 @@ def _judge_queue_files(
             )
         if fault is not None:
             findings.add(
-                "queue_file", fault, store.relative(file.path), topic=topic, queue_id=queue_id
+                "queue_file",
+                fault,
+                store.relative(file.path),
+                topic=queue.topic,
+                queue_id=queue.queue_id,
             )
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from turbopump.store.files import StoreFile, StorePaths
 from turbopump.store.inspection.index_check import IndexHeader, read_headers
 from turbopump.store.inspection.log_walk import LogWalk, bad_finding, entry_stored_ms
-from turbopump.store.inspection.queue_check import UNIT, BatchQueueCheck, QueueUnits
+from turbopump.store.inspection.queue_check import queue_check
 from turbopump.store.inspection.report import Findings
 from turbopump.store.inspection.store_files import (
     CheckpointFields,
@@ -145,31 +145,13 @@ def inspect_store(
 def _queues(disk: ReadOnlyDisk, store: StoreFiles) -> tuple[int, list[QueueSummary]]:
     """(offset of the newest message that any queue has, −1 if none; the queues)."""
     newest, queues = -1, []
-    for files in store.queues.values():
-        units = QueueUnits(disk, files, window_units=64)
-        first = units.first_at(store.log_start)
-        last = units.read(units.max_index - 1) if units.max_index > first else b""
-        if last:
-            offset, size, _ = UNIT.unpack(last)
-            if size != NO_MESSAGE_SIZE:
-                newest = max(newest, offset)
-        queues.append(
-            QueueSummary(files.topic, files.queue_id, first, units.max_index, len(files.files))
-        )
-    for files in store.batch_queues.values():
-        check = BatchQueueCheck(disk, files, window_units=64)
-        unit = check.unit_at(check.units.max_index - 1)
-        if unit is not None and unit.size != NO_MESSAGE_SIZE:
-            newest = max(newest, unit.offset)
-        queues.append(
-            QueueSummary(
-                files.topic,
-                files.queue_id,
-                check.begin(store.log_start),
-                check.end,
-                len(files.files),
-            )
-        )
+    for files in store.all_queues:
+        check = queue_check(disk, files, window_units=64)
+        offset, size = check.units.target(check.units.max_index - 1)
+        if 0 < size != NO_MESSAGE_SIZE:
+            newest = max(newest, offset)
+        first = check.begin(store.log_start)
+        queues.append(QueueSummary(files.topic, files.queue_id, first, check.end, len(files.files)))
     return newest, queues
 
 

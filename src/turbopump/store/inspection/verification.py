@@ -32,7 +32,7 @@ from turbopump.store.inspection.next_start import (
     take_snapshot,
     topics_known,
 )
-from turbopump.store.inspection.queue_check import UNIT, BatchQueueCheck, QueueCheck
+from turbopump.store.inspection.queue_check import QueueCheck
 from turbopump.store.inspection.report import FINDINGS_MAX, Findings, Verification
 from turbopump.store.inspection.store_files import (
     ReadTable,
@@ -43,7 +43,6 @@ from turbopump.store.inspection.store_files import (
     read_tables,
 )
 from turbopump.store.log.entry_mark import batch_size
-from turbopump.store.queues.batch_consume_queue import BatchUnit
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk
 
@@ -104,7 +103,7 @@ class _Check:
             findings,
             log_start=store.log_start,
             segments=len(store.segments),
-            queues=len(now.queues) + len(now.batch_queues),
+            queues=len(now.all_queues),
             index_files=len(store.indexes),
             running=now.state.running,
         )
@@ -156,19 +155,11 @@ class _Check:
                 newest = stored_ms
             if not sys_flag & prepared and not (deleted and offset < deleted.get(topic, 0)):
                 queue = queues.get((topic, queue_id))
+                count = batch_size(properties) if sys_flag & SysFlag.INNER_BATCH else 1
                 if queue is not None:
-                    fault = queue.claim(queue_offset, offset, entry_size, tags, stored_ms)
+                    fault = queue.claim(queue_offset, offset, entry_size, tags, stored_ms, count)
                 else:
-                    fault = self._claim_elsewhere(
-                        (topic, queue_id),
-                        offset,
-                        entry_size,
-                        tags,
-                        stored_ms,
-                        queue_offset,
-                        sys_flag,
-                        properties,
-                    )
+                    fault = "" if now.units_checked else None
                 if fault is not None:
                     self._missing.claim_failed(topic, queue_id, queue_offset, offset, fault)
                 if MULTI_DISPATCH in properties:
@@ -254,24 +245,6 @@ class _Check:
             except OSError as error:
                 self._findings.add("unreadable", str(error), file)
 
-    def _claim_elsewhere(
-        self,
-        key: tuple[str, int],
-        offset: int,
-        size: int,
-        tags: int,
-        stored_ms: int,
-        index: int,
-        sys_flag: int,
-        properties: str,
-    ) -> str | None:
-        """What is wrong with the unit of an entry that no plain queue has."""
-        batches = self._now.batch_queues.get(key)
-        if batches is None:
-            return "" if self._now.units_checked else None
-        messages = batch_size(properties) if sys_flag & SysFlag.INNER_BATCH else 1
-        return batches.claim(BatchUnit(offset, size, tags, stored_ms, index, messages))
-
     def _claim_light_queues(self, properties: str, offset: int, size: int, tags: int) -> None:
         """Light queues (LMQ) share the entries of other topics. Brokers without them write none:
         only those that exist are checked."""
@@ -284,13 +257,11 @@ class _Check:
                 if fault is not None:
                     self._missing.claim_failed(name, 0, int(index), offset, fault)
 
-    def _judge_unclaimed(
-        self, queue: QueueCheck | BatchQueueCheck, index: int, *, leading: bool
-    ) -> None:
+    def _judge_unclaimed(self, queue: QueueCheck, index: int, *, leading: bool) -> None:
         unit = queue.units.read(index)
         if not unit:
             return  # no file holds it: reported with the files
-        offset, size, _ = UNIT.unpack_from(unit)
+        offset, size = queue.units.target(index)
         if leading and (offset < self.result.log_start or (offset, size) == (0, NO_MESSAGE_SIZE)):
             return  # its message was deleted with an old segment
         if offset >= self._now.end:
