@@ -9,17 +9,15 @@ how a queue is pulled. Source: apache/rocketmq ``DefaultLitePullConsumer``,
 
 from __future__ import annotations
 
-import asyncio
 import random as random_module
-from collections.abc import Callable, Collection, Coroutine, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from turbopump.client.allocation import Strategy, strategy_of
-from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.group_consumer import GroupConsumer, RunningConsumer
 from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
-from turbopump.client.consumer.operated_consumers import without_handler
 from turbopump.client.consumer.prefetching import Limits, PrefetchedQueue, Prefetching
 from turbopump.client.consumer.pull import PULL_BATCH, Time, as_ms
 from turbopump.client.consumer.rebalance import Balancer, Change, QueueListener, QueueListeners
@@ -30,36 +28,28 @@ from turbopump.client.consumer.subscription import (
     Subscription,
     first_subscriptions,
     subscription_to,
-    topic_subscription,
 )
 from turbopump.client.environment import environment_of, name_server_addresses
-from turbopump.client.heartbeat import Member, Operated
+from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
-from turbopump.client.lifecycle import InContext, Lifecycle
+from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrapped, wrap, wrapped
-from turbopump.client.operator_requests import running_info
 from turbopump.client.producer import Producer
 from turbopump.client.routes import TopicRoute
 from turbopump.client.setting_rules import check, group_in
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.tracing import Tracing, consumer_tracing, trace_topic
 from turbopump.clock import Clock
-from turbopump.errors import ConfigError, NotStartedError
+from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue, ReceivedMessage
-from turbopump.protocol.requests.clients import (
-    ConsumeFromWhere,
-    ConsumerData,
-    ConsumeType,
-    MessageModel,
-)
-from turbopump.protocol.requests.consumers import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from turbopump.protocol.requests.clients import ConsumerData, ConsumeType
 
 POLL_TIMEOUT_S: Final = 5.0
 POLL_BATCH: Final = 32
 
 
-class LitePullConsumer(InContext):
+class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     """Reads as a member of ``group`` what its user polls. Use it as ``async with
     LitePullConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:`` and then ``await
     consumer.poll()``.
@@ -137,43 +127,32 @@ class LitePullConsumer(InContext):
             return
         member = Member(self._group, consumer=self._consumer_data)
         instance = join_instance(self._settings, self._environment, member)
-        try:
+
+        def make() -> RunningLitePull:
             tracing = consumer_tracing(
-                *(Producer, self._settings, self._environment, self._trace_topic),
+                Producer,
+                self._settings,
+                self._environment,
+                self._trace_topic,
                 group=self.group,
                 namespace=self._namespace,
             )
-            running = self._life.running = RunningLitePull(
-                *(
-                    instance,
-                    member,
-                    self._pull_settings,
-                    self._subscriptions,
-                    self._divided_topics,
-                    self._listeners,
-                    tracing,
-                )
+            return RunningLitePull(
+                instance,
+                member,
+                self._pull_settings,
+                self._subscriptions,
+                lambda: self._named,
+                self._listeners,
+                tracing,
             )
-        except BaseException:
-            await instance.leave(member)
-            raise
-        try:
-            await running.prepare(self._subscriptions)
-            await instance.introduce_all()
-            await running.begin(self._named)
-        except BaseException:
-            await self._life.undo(RunningLitePull.close)
-            raise
+
+        await self._run(instance, member, make, RunningLitePull.close)
 
     async def close(self) -> None:
         """Commit what is done (with ``auto_commit``; of the last poll nothing), or what ``commit``
         was told and the brokers have not got yet, and leave the group. May be called twice."""
         await self._life.end(RunningLitePull.close)
-
-    @property
-    def client_id(self) -> str:
-        """What brokers know this client by. Raises NotStartedError before ``start``."""
-        return self._life.ready().instance.client_id
 
     # --- what it reads
 
@@ -377,30 +356,10 @@ class LitePullConsumer(InContext):
             raise ConfigError(
                 "this LitePullConsumer has queues assigned by name; make another one to subscribe"
             )
-        subscription = topic_subscription(
-            self._namespace, topic, tags, self._environment.clock.now_ms()
-        )
-        self._subscriptions[subscription.topic] = subscription
-
-    def _divided_topics(self) -> Sequence[str]:
-        """The topics whose queues the group divides, as brokers know them."""
-        return list(self._subscriptions) if self._named is None else []
+        super()._subscribe(topic, tags)
 
     def _consumer_data(self) -> ConsumerData:
-        where = self._pull_settings.consume_from
-        return ConsumerData(
-            group_name=self._group,
-            consume_type=ConsumeType.CONSUME_ACTIVELY,
-            message_model=MessageModel.CLUSTERING,
-            consume_from_where=ConsumeFromWhere(
-                where.value
-                if isinstance(where, ConsumeFrom)
-                else ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
-            ),
-            subscription_data_set=tuple(
-                subscription.data() for subscription in self._subscriptions.values()
-            ),
-        )
+        return self._data(ConsumeType.CONSUME_ACTIVELY, self._pull_settings.consume_from)
 
 
 # --- A lite pull consumer while it runs: what it is made of from start to close, and in which order
@@ -421,9 +380,11 @@ class LitePullSettings:
     namespace: str | None
 
 
-class RunningLitePull:
-    """``subscriptions``: by topic, as they are at any time. ``divided_topics``: those whose queues
-    the group divides, as brokers know them. ``tracing`` None: nothing is traced."""
+class RunningLitePull(RunningConsumer):
+    """``subscriptions``: by topic, as they are at any time. ``named``: the queues that its user has
+    named; None: the group divides those of its topics. ``tracing`` None: nothing is traced."""
+
+    what = "LitePullConsumer"
 
     def __init__(
         self,
@@ -431,72 +392,44 @@ class RunningLitePull:
         member: Member,
         settings: LitePullSettings,
         subscriptions: MutableMapping[str, Subscription],
-        divided_topics: Callable[[], Sequence[str]],
+        named: Callable[[], Sequence[MessageQueue] | None],
         listeners: QueueListeners,
         tracing: Tracing | None,
     ) -> None:
-        assert member.consumer is not None
-        self.instance = instance
-        self.member = member
-        self.closing = False
         self.traces = tracing.of_consumer() if tracing is not None else None
         self.offsets = OffsetStore(instance, member.group)
         self.prefetching = Prefetching(
-            *(
-                instance,
-                member.group,
-                subscriptions,
-                settings.consume_from,
-                self.offsets,
-                settings.limits,
-            ),
+            instance,
+            member.group,
+            subscriptions,
+            settings.consume_from,
+            self.offsets,
+            settings.limits,
             auto_commit=settings.auto_commit,
             namespace=settings.namespace,
         )
-        self.balancer = Balancer(
-            *(instance, member.group, divided_topics, settings.strategy),
+        balancer = Balancer(
+            instance,
+            member.group,
+            lambda: list(subscriptions) if named() is None else (),
+            settings.strategy,
             assigned=self.prefetching.of_topic,
             apply=self.prefetching.apply,
         )
-        self._divided_topics = divided_topics
+        self._named = named
         self._listeners = listeners
-        self._tracing = tracing
-        self._tasks: list[asyncio.Task[None]] = []
-        self._started_ms = instance.environment.clock.now_ms()
-        member.operated = Operated(
-            self.prefetching.done_offsets,
-            self.prefetching.reset,
-            self._running_info,
-            self._consume_directly,
-        )
-        member.on_group_change = self._group_changed
+        super().__init__(instance, member, tracing, self.prefetching, balancer)
         member.on_route_change = self._route_changed
-        member.on_disconnect = self.prefetching.told_nothing
-
-    # --- life
 
     async def prepare(self, topics: Collection[str]) -> None:
-        """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
-        if self._tracing is not None:
-            await self._tracing.start()
-        await self.instance.routes.find(list(topics))
+        await super().prepare(topics)
         self._spawn(self._listeners.run(self.instance), "queue listeners")
 
-    async def begin(self, named: Sequence[MessageQueue] | None) -> None:
-        """Take up the queues that are named or, with None, this member's share, and pull ahead from
-        now on. Raises NotStartedError if it is closed."""
-        if self.closing:
-            complete = False
-        elif named is not None:
-            complete = await self.prefetching.apply(Change(named, ()))
-        else:
-            complete = await self.balancer.balance()
-        if self.closing:
-            raise NotStartedError(
-                "this LitePullConsumer was closed while it was started; start a new one"
-            )
-        self._spawn(self.balancer.run(complete=complete), "balancer")
-        self._spawn(self.prefetching.commit_for_ever(), "commits")
+    async def _first_queues(self) -> bool:
+        named = self._named()
+        if named is None:
+            return await super()._first_queues()
+        return await self.prefetching.apply(Change(named, ()))
 
     async def close(self) -> None:
         """Commit what is to be committed, and leave the group, whatever fails on the way."""
@@ -511,36 +444,6 @@ class RunningLitePull:
         finally:
             await self.instance.leave(self.member)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        self._tasks.append(self.instance.spawn(work, name=name))
-
-    # --- what an operator asks
-
-    def _running_info(self) -> ConsumerRunningInfo:
-        assert self.member.consumer is not None
-        return running_info(
-            self.instance.routes.name_servers,
-            self.member.consumer(),
-            self.prefetching.infos(),
-            concurrency=0,
-            ordered=False,
-            started_ms=self._started_ms,
-            statuses={},  # RocketMQ: a lite pull consumer keeps none
-        )
-
-    async def _consume_directly(self, _message: Delivery) -> ConsumeMessageDirectlyResult:
-        return without_handler("LitePullConsumer")
-
-    # --- what it hears
-
-    def _group_changed(self) -> None:
-        """Somebody may be about to take over queues of ours: what is done shall not be read
-        again."""
-        if not self.closing:
-            self.instance.spawn(self.prefetching.commit(), name="commit")
-            self.balancer.wake()
-
     def _route_changed(self, route: TopicRoute) -> None:
         self._listeners.route_changed(route)
-        if route.topic in self._divided_topics():
-            self.balancer.wake()
+        self.balancer.route_changed(route)

@@ -18,6 +18,7 @@ from typing import Final
 
 from turbopump.client.allocation import Strategy, strategy_of
 from turbopump.client.consumer.delivery import BatchHandler, Delivery, Retry
+from turbopump.client.consumer.group_consumer import GroupConsumer
 from turbopump.client.consumer.handling import Handler
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.ordered import InOrder
@@ -36,11 +37,11 @@ from turbopump.client.consumer.settings import (
     check_batches,
     pop_settings,
 )
-from turbopump.client.consumer.subscription import ALL, Sql, first_subscriptions, topic_subscription
+from turbopump.client.consumer.subscription import ALL, Sql, first_subscriptions
 from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
-from turbopump.client.lifecycle import InContext, Lifecycle
+from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, unwrapped, wrap
 from turbopump.client.producer import Producer
 from turbopump.client.request_reply import Replier
@@ -52,12 +53,7 @@ from turbopump.clock import Clock
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.rules import RETRY_PREFIX
-from turbopump.protocol.requests.clients import (
-    ConsumeFromWhere,
-    ConsumerData,
-    ConsumeType,
-    MessageModel,
-)
+from turbopump.protocol.requests.clients import ConsumerData, ConsumeType, MessageModel
 from turbopump.protocol.requests.consumers import ConsumeStatus
 from turbopump.store.disk import Disk
 
@@ -72,7 +68,7 @@ CONSUME_TIMEOUT_S: Final = 900.0
 """``consumeTimeout``."""
 
 
-class PushConsumer(InContext):
+class PushConsumer(GroupConsumer[RunningPush]):
     """Consumes as a member of ``group``. Use it as ``async with PushConsumer("127.0.0.1:9876",
     group="g", topic="t") as consumer:`` and then ``async for message in consumer:``, or give a
     ``handler``.
@@ -289,26 +285,26 @@ class PushConsumer(InContext):
             settings, instance = join_broadcasting(settings, self._environment, member)
         else:
             instance = join_instance(settings, self._environment, member)
-        try:
+
+        def make() -> RunningPush:
             tracing = consumer_tracing(
-                *(Producer, settings, self._environment, self._trace_topic),
+                Producer,
+                settings,
+                self._environment,
+                self._trace_topic,
                 group=self.group,
                 namespace=self._namespace,
             )
-            running = self._life.running = RunningPush(
-                *(instance, member, self._push_settings, self._subscriptions, tracing),
+            return RunningPush(
+                instance,
+                member,
+                self._push_settings,
+                self._subscriptions,
+                tracing,
                 concurrency=self._concurrency,
             )
-        except BaseException:
-            await instance.leave(member)
-            raise
-        try:
-            await running.prepare(self._subscriptions)
-            await instance.introduce_all()
-            await running.begin()
-        except BaseException:
-            await self._life.undo(self._end)
-            raise
+
+        await self._run(instance, member, make, self._end)
 
     async def close(self) -> None:
         """Stop pulling, let running handlers finish (``close_timeout`` at most), commit, leave the
@@ -428,34 +424,17 @@ class PushConsumer(InContext):
 
     # --- joining
 
-    def _subscribe(self, topic: str, tags: str | Sql) -> None:
-        subscription = topic_subscription(
-            self._namespace, topic, tags, self._environment.clock.now_ms()
-        )
-        self._subscriptions[subscription.topic] = subscription
-
     def consumer_data(self) -> ConsumerData:
         """What a heartbeat says of this consumer."""
-        where = self._push_settings.consume_from
-        return ConsumerData(
-            group_name=self._group,
-            consume_type=ConsumeType.CONSUME_PASSIVELY,
-            message_model=MessageModel.BROADCASTING
-            if self._push_settings.broadcast
-            else MessageModel.CLUSTERING,
-            consume_from_where=ConsumeFromWhere(
-                where.value
-                if isinstance(where, ConsumeFrom)
-                else ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
-            ),
-            subscription_data_set=tuple(
-                subscription.data() for subscription in self._subscriptions.values()
-            ),
-            max_reconsume_times=self._push_settings.max_reconsume_times,
-            started_at=self._started_ms
-            if self._push_settings.max_reconsume_times is not None
-            else None,
-            ordered=self._push_settings.order is not None,
+        settings = self._push_settings
+        model = MessageModel.BROADCASTING if settings.broadcast else MessageModel.CLUSTERING
+        return self._data(
+            ConsumeType.CONSUME_PASSIVELY,
+            settings.consume_from,
+            message_model=model,
+            max_reconsume_times=settings.max_reconsume_times,
+            started_at=None if settings.max_reconsume_times is None else self._started_ms,
+            ordered=settings.order is not None,
         )
 
     # --- committing

@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random as random_module
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from turbopump.client.consumer.group_consumer import GroupConsumer
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.pop import (
     ANSWER_S,
@@ -38,13 +39,12 @@ from turbopump.client.consumer.subscription import (
     Sql,
     Subscription,
     first_subscriptions,
-    topic_subscription,
 )
 from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
-from turbopump.client.lifecycle import InContext, Lifecycle
+from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.setting_rules import check, check_timeout, group_in
 from turbopump.client.shared_instances import join_instance
@@ -59,12 +59,7 @@ from turbopump.errors import (
 )
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.clients import (
-    ConsumeFromWhere,
-    ConsumerData,
-    ConsumeType,
-    MessageModel,
-)
+from turbopump.protocol.requests.clients import ConsumerData, ConsumeType
 from turbopump.protocol.requests.pop import InitMode, Notification, NotificationReply
 
 __all__ = ["PoppedMessage", "SimpleConsumer"]
@@ -83,7 +78,7 @@ CLOSE_PATIENCE_S: Final = 3.0
 Error = RemotingError | ProtocolError | RouteNotFoundError
 
 
-class SimpleConsumer(InContext):
+class SimpleConsumer(GroupConsumer["RunningSimple"]):
     """Receives messages of ``group`` one by one, whoever else does. Use it as ``async with
     SimpleConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``, then ``await
     consumer.receive()`` and ``await consumer.ack(message)``.
@@ -150,31 +145,24 @@ class SimpleConsumer(InContext):
             return
         member = Member(self._group, consumer=self._consumer_data)
         instance = join_instance(self._settings, self._environment, member)
-        self._life.running = RunningSimple(
-            instance,
-            member,
-            self._subscriptions,
-            init_mode_of(self._consume_from),
-            retries_max=self._max_reconsume_times,
-            ordered=self._ordered,
-            namespace=self._namespace,
-        )
-        try:
-            await instance.routes.find(list(self._subscriptions))
-            await instance.introduce_all()
-        except BaseException:
-            await self._life.undo(RunningSimple.close)
-            raise
+
+        def make() -> RunningSimple:
+            return RunningSimple(
+                instance,
+                member,
+                self._subscriptions,
+                init_mode_of(self._consume_from),
+                retries_max=self._max_reconsume_times,
+                ordered=self._ordered,
+                namespace=self._namespace,
+            )
+
+        await self._run(instance, member, make, RunningSimple.close)
 
     async def close(self) -> None:
         """Whoever waits in ``receive`` gets nothing; what is not acknowledged comes again in its
         time. May be called twice."""
         await self._life.end(RunningSimple.close)
-
-    @property
-    def client_id(self) -> str:
-        """What brokers know this client by. Raises NotStartedError before ``start``."""
-        return self._life.ready().instance.client_id
 
     # --- what it receives
 
@@ -257,23 +245,8 @@ class SimpleConsumer(InContext):
 
     # --- inside
 
-    def _subscribe(self, topic: str, tags: str | Sql) -> None:
-        subscription = topic_subscription(
-            self._namespace, topic, tags, self._environment.clock.now_ms()
-        )
-        self._subscriptions[subscription.topic] = subscription
-
     def _consumer_data(self) -> ConsumerData:
-        return ConsumerData(
-            group_name=self._group,
-            consume_type=ConsumeType.CONSUME_POP,
-            message_model=MessageModel.CLUSTERING,
-            consume_from_where=ConsumeFromWhere(self._consume_from.value),
-            subscription_data_set=tuple(
-                subscription.data() for subscription in self._subscriptions.values()
-            ),
-            ordered=self._ordered,
-        )
+        return self._data(ConsumeType.CONSUME_POP, self._consume_from, ordered=self._ordered)
 
 
 def _refuse_others(message: object) -> None:
@@ -325,6 +298,13 @@ class RunningSimple:
         self._asked_again_at: dict[str, float] = {}
         self._late: set[asyncio.Task[PopResult[PoppedMessage]]] = set()
         self._closed = asyncio.Event()
+
+    async def prepare(self, topics: Collection[str]) -> None:
+        """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
+        await self.instance.routes.find(list(topics))
+
+    async def begin(self) -> None:
+        """Nothing is received before somebody asks."""
 
     async def close(self) -> None:
         """Whoever waits gets nothing; finish what is being told, give back what still comes for

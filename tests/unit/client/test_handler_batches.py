@@ -20,7 +20,7 @@ from tests.unit.client.trace_records import by_message, store
 
 from turbopump import IdempotentConsumer, MemoryStore, blocking
 from turbopump.client.consumer.delivery import Delivery, Retry
-from turbopump.client.consumer.operated_consumers import consume_directly
+from turbopump.client.consumer.group_consumer import consume_directly
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.trace import TRACE_TOPIC
 from turbopump.errors import ConfigError

@@ -21,8 +21,8 @@ from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
 from turbopump import IdempotentConsumer, PushConsumer, Retry, TransactionProducer
 from turbopump.client.consumer import handling
 from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.group_consumer import consume_directly
 from turbopump.client.consumer.handling import HandlerPool, HandlerThreads
-from turbopump.client.consumer.operated_consumers import consume_directly
 from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.idempotence import MemoryStore
 from turbopump.errors import ConfigError

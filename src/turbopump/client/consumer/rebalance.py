@@ -106,6 +106,11 @@ class Balancer:
         """Something has changed: look now."""
         self._woken.set()
 
+    def route_changed(self, route: TopicRoute) -> None:
+        """Look now, if it is of one of our topics."""
+        if route.topic in self._topics():
+            self._woken.set()
+
     async def run(self, *, complete: bool = True) -> None:
         """Look again and again, the first time when woken or after one interval; soon, if the last
         look was not ``complete``."""

@@ -25,6 +25,7 @@ from turbopump.client.consumer.delivery import (
     called_with_lists,
     keys_of,
 )
+from turbopump.client.consumer.group_consumer import RunningConsumer, consume_directly
 from turbopump.client.consumer.handling import Handler, HandlerPool, HandlerThreads
 from turbopump.client.consumer.offsets import (
     ConsumeFrom,
@@ -32,7 +33,6 @@ from turbopump.client.consumer.offsets import (
     OffsetStore,
     default_directory,
 )
-from turbopump.client.consumer.operated_consumers import consume_directly, without_handler
 from turbopump.client.consumer.ordered import InOrder
 from turbopump.client.consumer.process_queue import PullLimits
 from turbopump.client.consumer.queue_loop import Membership
@@ -42,14 +42,11 @@ from turbopump.client.consumer.send_back import SendBack
 from turbopump.client.consumer.settings import PopSettings
 from turbopump.client.consumer.statistics import Consumption
 from turbopump.client.consumer.subscription import Subscription
-from turbopump.client.heartbeat import Member, Operated
+from turbopump.client.heartbeat import Member
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap
-from turbopump.client.operator_requests import running_info
-from turbopump.client.routes import TopicRoute
 from turbopump.client.tracing import Tracing
 from turbopump.client.user_function import is_coroutine_function
-from turbopump.errors import NotStartedError
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.message import MessageQueue
 from turbopump.message.properties import RETRY_TOPIC
@@ -80,10 +77,12 @@ class PushSettings:
     consume_timeout: float
 
 
-class RunningPush:
+class RunningPush(RunningConsumer):
     """``ready``: what waits to be handled; ``messages``: the same for who takes it without a
     handler. ``subscriptions``: by topic, as they are at any time. ``tracing`` None: nothing is
     traced. ``concurrency``: handler calls at once."""
+
+    what = "PushConsumer"
 
     def __init__(
         self,
@@ -95,16 +94,11 @@ class RunningPush:
         *,
         concurrency: int,
     ) -> None:
-        assert member.consumer is not None
         group, namespace = member.group, settings.namespace
-        self.instance = instance
-        self.member = member
-        self.closing = False
         self.closed = asyncio.Event()
         self._subscriptions = subscriptions
+        self._concurrency, self._namespace = concurrency, namespace
         self._ordered, self._consume_timeout = settings.order is not None, settings.consume_timeout
-        self._tracing = tracing
-        self._tasks: list[asyncio.Task[None]] = []
         self.consumption = Consumption(
             asyncio.get_running_loop().time, tracing.of_consumer() if tracing is not None else None
         )
@@ -136,32 +130,19 @@ class RunningPush:
             shared, settings.consume_from, self._offsets, settings.limits, settings.batch
         )
         self.pops = PopAssignment(shared, settings.consume_from, settings.pop)
-        self.balancer = Balancer(
-            *(
-                instance,
-                group,
-                lambda: list(subscriptions),
-                None if settings.broadcast else settings.strategy,
-            ),
+        balancer = Balancer(
+            instance,
+            group,
+            lambda: list(subscriptions),
+            None if settings.broadcast else settings.strategy,
             assigned=self.assignment.of_topic,
             apply=self.assignment.apply,
         )
         if settings.asks_brokers:
-            division = BrokerDivision(shared, self.assignment, self.pops, self.balancer.divide)
-            self.balancer.leave_to(division.look)
+            division = BrokerDivision(shared, self.assignment, self.pops, balancer.divide)
+            balancer.leave_to(division.look)
         self.handlers = self._handlers(settings, concurrency)
-        self._concurrency = concurrency
-        self._started_ms = instance.environment.clock.now_ms()
-        self._namespace = namespace
-        member.operated = Operated(
-            self.assignment.done_offsets,
-            self.assignment.reset,
-            self._running_info,
-            self._consume_directly,
-        )
-        member.on_group_change = self._group_changed
-        member.on_route_change = self._route_changed
-        member.on_disconnect = self.assignment.told_nothing
+        super().__init__(instance, member, tracing, self.assignment, balancer)
 
     def _handlers(
         self, settings: PushSettings, concurrency: int
@@ -191,32 +172,17 @@ class RunningPush:
 
     # --- life
 
-    async def prepare(self, topics: Collection[str]) -> None:
-        """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
-        if self._tracing is not None:
-            await self._tracing.start()
-        await self.instance.routes.find(list(topics))
-
     async def begin(self) -> None:
         """Take up this member's share of the queues, and handle what they hold from now on. Raises
         NotStartedError if it is closed."""
-        complete = not self.closing and await self.balancer.balance()
-        if self.closing:
-            raise NotStartedError(
-                "this PushConsumer was closed while it was started; start a new one"
-            )
-        spawn, assignment = self.instance.spawn, self.assignment
-        self._tasks = [
-            spawn(self.balancer.run(complete=complete), name="balancer"),
-            spawn(assignment.commit_for_ever(), name="commits"),
-        ]
-        if assignment.locks is not None:
-            self._tasks.append(spawn(assignment.locks.keep(), name="locks"))
+        await super().begin()
+        if self.assignment.locks is not None:
+            self._spawn(self.assignment.locks.keep(), "locks")
         if self.handlers is not None:
             self.handlers.start()
             if not self._ordered:
                 late = give_back_late(self.handlers.in_hand, self._consume_timeout)
-                self._tasks.append(spawn(late, name="late handlers"))
+                self._spawn(late, "late handlers")
 
     async def give_up(self, topic: str) -> None:
         """It is not consumed any more: what is done of its queues is committed, and they are left
@@ -273,37 +239,19 @@ class RunningPush:
     # --- what an operator asks
 
     def _running_info(self) -> ConsumerRunningInfo:
-        assert self.member.consumer is not None
-        return running_info(
-            self.instance.routes.name_servers,
-            self.member.consumer(),
-            self.assignment.infos(),
+        return self._info_with(
             concurrency=self._concurrency if self.handlers is None else self.handlers.concurrency,
             ordered=self._ordered,
-            started_ms=self._started_ms,
             statuses=self.consumption.statuses(),
             popped=self.pops.infos(),
         )
 
     async def _consume_directly(self, message: Delivery) -> ConsumeMessageDirectlyResult:
         if self.handlers is None:
-            return without_handler("PushConsumer")
+            return await super()._consume_directly(message)
         message.topic = unwrap(self._namespace, message.properties.get(RETRY_TOPIC, message.topic))
         clock = self.instance.environment.clock
         return await consume_directly(message, self.handlers.call, clock, ordered=self._ordered)
-
-    # --- what it hears
-
-    def _group_changed(self) -> None:
-        """Somebody may be about to take over queues of ours: what is done shall not be done
-        again."""
-        if not self.closing:
-            self.instance.spawn(self.assignment.commit(), name="commit")
-            self.balancer.wake()
-
-    def _route_changed(self, route: TopicRoute) -> None:
-        if route.topic in self._subscriptions:
-            self.balancer.wake()
 
 
 # --- Messages whose handlers do not come back: after a while each is given back to its broker, so that

@@ -1,0 +1,245 @@
+"""What the consumers of a group have in common: what they subscribe to, and what runs from start to
+close.
+
+One rule: what runs hears of its group, its routes and its connections from the instance it has
+joined. It must not know how messages are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from datetime import datetime
+from traceback import format_exception_only
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from turbopump.client.consumer.delivery import Delivery, is_retry
+from turbopump.client.consumer.offsets import ConsumeFrom
+from turbopump.client.consumer.queue_table import CommittedTable
+from turbopump.client.consumer.rebalance import Balancer
+from turbopump.client.consumer.subscription import Sql, Subscription, topic_subscription
+from turbopump.client.environment import Environment
+from turbopump.client.heartbeat import Member, Operated
+from turbopump.client.instance import ClientInstance
+from turbopump.client.lifecycle import InContext, Lifecycle, Running
+from turbopump.client.operator_requests import running_info
+from turbopump.client.tracing import Tracing
+from turbopump.clock import Clock
+from turbopump.errors import NotStartedError
+from turbopump.message.message import MessageQueue
+from turbopump.protocol.requests.clients import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+)
+from turbopump.protocol.requests.consumers import (
+    ConsumeMessageDirectlyResult,
+    ConsumeResult,
+    ConsumerRunningInfo,
+    ConsumeStatus,
+    PopProcessQueueInfo,
+)
+
+
+class RunningMember(Running, Protocol):
+    """What runs from start to close, and how it begins."""
+
+    async def prepare(self, topics: Collection[str]) -> None: ...
+
+    async def begin(self) -> None: ...
+
+
+RunningT = TypeVar("RunningT", bound=RunningMember)
+
+
+class GroupConsumer(InContext, Generic[RunningT]):
+    """A consumer that subscribes to topics. ``_group`` and the topics of ``_subscriptions`` are as
+    brokers know them."""
+
+    group: str
+    _group: str
+    _namespace: str | None
+    _environment: Environment
+    _subscriptions: dict[str, Subscription]
+    _life: Lifecycle[RunningT]
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this client by. Raises NotStartedError before ``start``."""
+        return self._life.ready().instance.client_id
+
+    async def _run(
+        self,
+        instance: ClientInstance,
+        member: Member,
+        make: Callable[[], RunningT],
+        end: Callable[[RunningT], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Start what ``make`` makes; if that fails, ``member`` has left ``instance``."""
+        try:
+            running = self._life.running = make()
+        except BaseException:
+            await instance.leave(member)
+            raise
+        try:
+            await running.prepare(self._subscriptions)
+            await instance.introduce_all()
+            await running.begin()
+        except BaseException:
+            await self._life.undo(end)
+            raise
+
+    def _subscribe(self, topic: str, tags: str | Sql) -> None:
+        subscription = topic_subscription(
+            self._namespace, topic, tags, self._environment.clock.now_ms()
+        )
+        self._subscriptions[subscription.topic] = subscription
+
+    def _data(
+        self, kind: ConsumeType, where: ConsumeFrom | datetime, **further: Any
+    ) -> ConsumerData:
+        """What a heartbeat says of it."""
+        return ConsumerData(
+            group_name=self._group,
+            consume_type=kind,
+            consume_from_where=ConsumeFromWhere(where.value)
+            if isinstance(where, ConsumeFrom)
+            else ConsumeFromWhere.CONSUME_FROM_TIMESTAMP,
+            subscription_data_set=tuple(one.data() for one in self._subscriptions.values()),
+            **{"message_model": MessageModel.CLUSTERING, **further},
+        )
+
+
+class RunningConsumer:
+    """A consumer that pulls, from start to close. ``tracing`` None: nothing is traced."""
+
+    what: ClassVar[str]
+    """Its class, as errors name it."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        member: Member,
+        tracing: Tracing | None,
+        table: CommittedTable[Any],
+        balancer: Balancer,
+    ) -> None:
+        self.instance = instance
+        self.member = member
+        self.closing = False
+        self.balancer = balancer
+        self._tracing = tracing
+        self._table = table
+        self._tasks: list[asyncio.Task[None]] = []
+        self._started_ms = instance.environment.clock.now_ms()
+        member.operated = Operated(
+            table.done_offsets, table.reset, self._running_info, self._consume_directly
+        )
+        member.on_group_change = self._group_changed
+        member.on_route_change = balancer.route_changed
+        member.on_disconnect = table.told_nothing
+
+    async def prepare(self, topics: Collection[str]) -> None:
+        """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""
+        if self._tracing is not None:
+            await self._tracing.start()
+        await self.instance.routes.find(list(topics))
+
+    async def begin(self) -> None:
+        """Take up queues, and read them from now on. Raises NotStartedError if it is closed."""
+        complete = not self.closing and await self._first_queues()
+        if self.closing:
+            raise NotStartedError(
+                f"this {self.what} was closed while it was started; start a new one"
+            )
+        self._spawn(self.balancer.run(complete=complete), "balancer")
+        self._spawn(self._table.commit_for_ever(), "commits")
+
+    async def _first_queues(self) -> bool:
+        """Take up this member's share of the queues; False if not all of it could be had yet."""
+        return await self.balancer.balance()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Do this until the close."""
+        self._tasks.append(self.instance.spawn(work, name=name))
+
+    def _group_changed(self) -> None:
+        """Somebody may be about to take over queues of ours: what is done shall not be read
+        again."""
+        if not self.closing:
+            self.instance.spawn(self._table.commit(), name="commit")
+            self.balancer.wake()
+
+    def _running_info(self) -> ConsumerRunningInfo:
+        """Settings and queues, for an operator. RocketMQ: a lite pull consumer keeps no
+        statistics."""
+        return self._info_with(concurrency=0, ordered=False, statuses={})
+
+    def _info_with(
+        self,
+        *,
+        concurrency: int,
+        ordered: bool,
+        statuses: Mapping[str, ConsumeStatus],
+        popped: Mapping[MessageQueue, PopProcessQueueInfo] | None = None,
+    ) -> ConsumerRunningInfo:
+        assert self.member.consumer is not None
+        return running_info(
+            self.instance.routes.name_servers,
+            self.member.consumer(),
+            self._table.infos(),
+            concurrency=concurrency,
+            ordered=ordered,
+            started_ms=self._started_ms,
+            statuses=statuses,
+            popped=popped,
+        )
+
+    async def _consume_directly(self, _message: Delivery) -> ConsumeMessageDirectlyResult:
+        """Have the handler handle this message now, if there is one."""
+        return ConsumeMessageDirectlyResult(
+            consume_result=ConsumeResult.CR_THROW_EXCEPTION,
+            remark=f"this {self.what} has no handler that a message could be given to",
+        )
+
+
+class _Nobody:
+    """The owner of a message that comes from no queue. ``wanted_again``: the handler asked for it
+    before it ended."""
+
+    dropped = False
+    wanted_again = False
+
+    def delivery_done(self, message: Delivery) -> None:
+        pass
+
+    def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None:
+        self.wanted_again = True
+
+    def delivery_left(self, message: Delivery) -> None:
+        pass
+
+
+async def consume_directly(
+    message: Delivery, call: Callable[[Delivery], Awaitable[object]], clock: Clock, *, ordered: bool
+) -> ConsumeMessageDirectlyResult:
+    """Have ``call`` handle a message that an operator gives, which counts for no offset; never
+    raises what that raises. Source: apache/rocketmq
+    ``ConsumeMessageConcurrentlyService.consumeMessageDirectly``."""
+    owner = _Nobody()
+    message.deliver(owner, message.reconsume_times + 1)
+    started = clock.monotonic()
+    remark = None
+    try:
+        returned = await call(message)
+    except Exception as error:
+        result = ConsumeResult.CR_THROW_EXCEPTION
+        remark = "".join(format_exception_only(error)).strip()
+    else:
+        again = owner.wanted_again or is_retry(returned)
+        result = ConsumeResult.CR_LATER if again else ConsumeResult.CR_SUCCESS
+    spent = int((clock.monotonic() - started) * 1000)
+    return ConsumeMessageDirectlyResult(
+        order=ordered, consume_result=result, remark=remark, spent_time_mills=spent
+    )
