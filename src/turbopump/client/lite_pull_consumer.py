@@ -362,11 +362,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         return self._data(ConsumeType.CONSUME_ACTIVELY, self._pull_settings.consume_from)
 
 
-# --- A lite pull consumer while it runs: what it is made of from start to close, and in which order
-# that begins and ends.
-#
-# One rule: it hears of its group, its routes and its connections from the instance it has joined. It
-# must not know its user's calls.
+# --- A lite pull consumer while it runs.
 
 
 @dataclass(frozen=True, slots=True)

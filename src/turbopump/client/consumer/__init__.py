@@ -1,1 +1,2 @@
-"""What consumers are made of: division of queues, pulling and popping, handling, offsets, sending back."""
+"""What consumers are made of: division of queues, reading, handling, offsets,
+sending back."""

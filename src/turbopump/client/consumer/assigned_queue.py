@@ -33,9 +33,9 @@ last one stays."""
 
 
 class AssignedQueue(PullLoop[Delivery]):
-    """Pulls ``queue`` from ``offset`` on once started, ``batch`` messages at a time. ``on_moved`` is
-    called with the offset to go on at when the broker says that ours is outside of what it has; this
-    object is dropped then. ``lock``: nothing is handed out while it is not valid.
+    """Pulls ``queue`` from ``offset`` on once started, ``batch`` messages at a time. ``on_moved``
+    is called with the offset to go on at when the broker says that ours is outside of what it has;
+    this object is dropped then. ``lock``: nothing is handed out while it is not valid.
 
     If it is broadcast, what failed does not come again, and the broker is told no offsets.
     """

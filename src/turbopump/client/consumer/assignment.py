@@ -203,12 +203,8 @@ class Assignment(CommittedTable[AssignedQueue]):
             self._instance.spawn(go_on(), name=f"go on with {assigned.queue}")
 
 
-# --- A division of queues that brokers make (400): which of a topic's queues are ours, and whether we
-# pull them or pop them.
-#
-# One rule: a broker that cannot say changes nothing. One that knows no such question (Apache's 4.9)
-# has the group divide the queues itself. It must not know what having a queue means. Source:
-# apache/rocketmq ``RebalanceImpl.getRebalanceResultFromBroker``, ``updateMessageQueueAssignment``.
+# --- Queues that brokers divide (400). A broker that cannot say changes nothing; where it knows no
+# such question (Apache's 4.9), the group divides them. RocketMQ: ``getRebalanceResultFromBroker``.
 
 
 class BrokerDivision:

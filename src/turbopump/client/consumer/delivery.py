@@ -194,14 +194,8 @@ def checked_delay(
     return delay
 
 
-# --- Messages of one queue that a handler gets with one call: what the call's end says is said of each
-# that was not settled by itself.
-#
-# One rule: each message is settled once, and the first word counts. In order, what lies behind a
-# message that is wanted again is wanted again with it. It must not know queues or offsets: each
-# message tells its owner. Source: apache/rocketmq
-# ``ConsumeMessageConcurrentlyService.processConsumeResult``,
-# ``ConsumeMessageOrderlyService.checkReconsumeTimes``.
+# --- Messages of one queue that a handler gets with one call. RocketMQ:
+# ``ConsumeMessageConcurrentlyService.processConsumeResult``.
 
 BatchHandler = Callable[[list[Delivery]], object]
 """A coroutine function or a plain function; ``docs/guide/consuming.md`` says what its end means."""

@@ -231,12 +231,8 @@ def settle(message: Handled, result: object, fate: str) -> None:
         failed(message, error, fate)
 
 
-# --- Running a plain function on messages, in threads: a thread that has begun goes on with the next
-# message that is ready, and the next.
-#
-# One rule: a message is taken at the moment its handler begins, by the thread that runs it: none
-# waits behind another that is slow while a thread is idle. What became of messages is told to the
-# loop together. It must not know offsets or queues.
+# --- Plain functions, in threads. A thread takes a message at the moment its handler begins, and
+# goes on with the next: none waits behind another that is slow while a thread is idle.
 
 
 SLOW_S: Final = 0.00005

@@ -190,12 +190,8 @@ class OffsetStore:
         return address
 
 
-# --- Where a broadcasting consumer stands in each queue, in a file of its own machine:
-# ``<directory>/<clientId>/<group>/offsets.json``.
-#
-# One rule: the file is replaced in one step, and read from its ``.bak`` if it is damaged. The format
-# is Apache's (``LocalFileOffsetStore``), so that a Java client under the same client id goes on where
-# this one was. It must not know who consumes.
+# --- The offsets of a broadcasting consumer: ``<directory>/<clientId>/<group>/offsets.json``, in
+# Apache's format (``LocalFileOffsetStore``), so that a Java client of that id can go on with them.
 
 log = logging.getLogger(__name__)
 

@@ -137,12 +137,9 @@ class OrderedLine:
         self._hand_out()
 
 
-# --- The queues that a member of a group has locked at their brokers.
-#
-# One rule: a lock is relied on for 30 s since the request that a broker last granted it to was
-# *sent*; the broker keeps it for 60 s, so that whoever gets it next begins after we have stopped. A
-# lock that was not valid for a moment is lost, and is taken anew. Source: apache/rocketmq
-# ``RebalanceImpl.lockAll``, ``ProcessQueue.isLockExpired``.
+# --- The queues that a member of a group has locked at their brokers. A lock is relied on for 30 s
+# since the request was *sent* that granted it last; the broker keeps it for 60 s, so that whoever
+# gets it next begins after we have stopped. RocketMQ: ``lockAll``, ``ProcessQueue.isLockExpired``.
 
 log = logging.getLogger(__name__)
 

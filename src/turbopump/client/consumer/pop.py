@@ -43,12 +43,9 @@ from turbopump.message.pulled import DamagedEntry, good_entries
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pop import InitMode, PopMessage, PopMessageReply
 
-# --- Inner batches that were popped: each message by itself, as pulls have them, under the one handle
-# that all of a batch have.
-#
-# One rule: for its broker a batch is one message. It is done when all of its messages are, and when
-# one is to come again they all do. Apache's clients hand a batch's bytes to the handler of a pop as
-# one message (``MQClientAPIImpl.processPopResponse`` takes nothing apart).
+# --- Inner batches that were popped. For its broker a batch is one message: it is done when all of
+# its messages are, and when one is to come again they all do. Apache's clients take nothing apart
+# here.
 
 
 class Popped(Protocol):
@@ -109,12 +106,8 @@ def to_acknowledge(messages: Iterable[PoppedT]) -> Iterator[PoppedT]:
             yield message
 
 
-# --- Popped messages, and how they come out of a pop's answer: each with the handle by which its
-# broker knows this delivery of it.
-#
-# One rule: a handle names one delivery of one message; when its invisible time changes, it gets
-# another. Pure. It must not know who popped. Source: apache/rocketmq
-# ``MQClientAPIImpl.processPopResponse``.
+# --- Popped messages. A handle names one delivery of one message; when its invisible time changes,
+# it gets another. RocketMQ: ``MQClientAPIImpl.processPopResponse``.
 
 
 class PoppedMessage(ReceivedMessage):

@@ -172,13 +172,8 @@ class Prefetching(CommittedTable["PrefetchedQueue"]):
         one.sent_offset, one.owed_offset = None, offset
 
 
-# --- One queue that a lite pull consumer reads: pulled ahead of its user by long polling, as far as
-# there is room.
-#
-# One rule: what a seek has left behind never comes: the pull that was under way is given up with it.
-# The user's position is the offset that ``take`` hands out next; ``done_offset`` follows it only when
-# told. It must not know other queues, nor why this one is read. Source: apache/rocketmq
-# ``DefaultLitePullConsumerImpl.PullTaskImpl``.
+# --- One queue that a lite pull consumer reads. What a seek has left behind never comes: the pull
+# that was under way is given up with it. RocketMQ: ``DefaultLitePullConsumerImpl.PullTaskImpl``.
 
 SUSPEND_S: Final = 20.0
 """``brokerSuspendMaxTimeMillis``."""

@@ -152,9 +152,8 @@ def wanted_messages(
     return messages
 
 
-# --- From a pull's answer to messages. One rule: a damaged message is never handed over, and its
-# offset is reported. The check is ``turbopump.message.pulled``: bodyCRC, and the CRC over the whole entry where the
-# broker stored one.
+# --- From a pull's answer to messages: each is checked by its bodyCRC, and by the CRC over the
+# whole entry where the broker stored one (``turbopump.message.pulled``).
 
 
 class DamagedMessage(msgspec.Struct, frozen=True):
@@ -207,8 +206,7 @@ def log_damaged(damaged: Sequence[DamagedMessage]) -> None:
         )
 
 
-# --- One pull for somebody who belongs to no group: it waits for nothing and leaves no trace on the
-# broker.
+# --- One pull for somebody who belongs to no group.
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group that every broker has for tools; Apache's mqadmin reads under its name."""
@@ -231,7 +229,7 @@ async def pull_now(
     return answer.messages, answer.reply
 
 
-# --- What brokers found, put together: checked, compared with what was asked, and in order.
+# --- What brokers found, put together.
 
 Time = int | datetime
 """ms since 1970 UTC, or a datetime."""

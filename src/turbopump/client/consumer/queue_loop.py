@@ -1,5 +1,5 @@
-"""Reading one queue again and again: the loop that pulls and pops share, and how one pull of it goes
-(how one pop goes: ``popped_queue.py``).
+"""Reading one queue again and again: the loop that pulls and pops share, and how one pull of it
+goes (how one pop goes: ``popped_queue.py``).
 
 One rule: it never gives up. Whatever a broker or the network does, it waits a moment and reads
 again from the same offset, until it is told to stop. It must not know why the queue is ours, or who

@@ -218,11 +218,8 @@ class ReadyMessages(Ready[Delivery]):
         return None
 
 
-# --- Messages that wait for a handler which takes several at once: those that lie next to each other
-# and are of one queue go together.
-#
-# One rule: it is what is there now; nobody waits for a batch to fill. In order, a queue puts its next
-# batch here as a whole, and it is handed out as a whole. It must not know what becomes of a message.
+# --- For a handler that takes several messages at once: those that are next to each other and of
+# one queue go together. It gets what is there now; nobody waits for a batch to fill.
 
 
 class ReadyBatches(Ready[DeliveryBatch]):
@@ -298,10 +295,7 @@ class ReadyBatches(Ready[DeliveryBatch]):
         return DeliveryBatch(messages, ordered=self._ordered)
 
 
-# --- ``async for message in consumer``: one message at a time, done when the next is asked for.
-#
-# One rule: a message that its reader leaves behind (``break``, an exception) is not done; it goes
-# back to the others that wait. It must not know where messages come from.
+# --- ``async for message in consumer``.
 
 
 class MessageStream:

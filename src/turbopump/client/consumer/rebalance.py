@@ -237,10 +237,8 @@ async def ask_one(
     raise RouteNotFoundError("the topic has no broker at the moment")
 
 
-# --- Who wants to know when the readable queues of a topic change.
-#
-# One rule: a listener hears of a change once, and one that fails is logged and called again for the
-# next. It must not know consumers. Source: apache/rocketmq ``TopicMessageQueueChangeListener``.
+# --- Who wants to know when the queues of a topic change. RocketMQ:
+# ``TopicMessageQueueChangeListener``.
 
 
 QueueListener = Callable[[str, Sequence[MessageQueue]], object]

@@ -254,11 +254,7 @@ class RunningPush(RunningConsumer):
         return await consume_directly(message, self.handlers.call, clock, ordered=self._ordered)
 
 
-# --- Messages whose handlers do not come back: after a while each is given back to its broker, so that
-# its queue goes on.
-#
-# One rule: whoever handles such a message is not disturbed, and nothing it says of it later counts.
-# It must not know queues or offsets. Source: apache/rocketmq ``ProcessQueue.cleanExpiredMsg``.
+# --- Messages whose handlers do not come back. RocketMQ: ``ProcessQueue.cleanExpiredMsg``.
 
 log = logging.getLogger(__name__)
 

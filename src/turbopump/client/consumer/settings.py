@@ -154,7 +154,7 @@ def check_batches(handler: object, handler_batch: int | None) -> None:
         )
 
 
-# --- How a push consumer pops, where a broker has it pop. Values only.
+# --- How a push consumer pops, where a broker has it pop.
 
 INVISIBLE_S: Final = 60.0
 INVISIBLE_RANGE_S: Final = (5, 300)

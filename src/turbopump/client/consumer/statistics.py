@@ -109,11 +109,7 @@ def _mean_ms(seconds: float, times: int) -> float:
     return seconds * 1000 / times if times else 0.0
 
 
-# --- What is noted of a consumer's messages, from when they are taken to when they are settled:
-# statistics always, traces if wanted.
-#
-# One rule: noting changes nothing of what becomes of a message. It must not know queues, offsets or
-# brokers.
+# --- What is noted of messages, from when they are taken to when they are settled.
 
 
 class Consumption:
