@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import random as random_module
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from turbopump.client.allocation import Strategy, strategy_of
 from turbopump.client.consumer.group_consumer import GroupConsumer, RunningConsumer
 from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
-from turbopump.client.consumer.prefetching import Limits, PrefetchedQueue, Prefetching
+from turbopump.client.consumer.prefetching import (
+    Limits,
+    LitePullSettings,
+    PrefetchedQueue,
+    Prefetching,
+)
 from turbopump.client.consumer.pull import PULL_BATCH, Time, as_ms
 from turbopump.client.consumer.rebalance import Balancer, Change, QueueListener, QueueListeners
 from turbopump.client.consumer.settings import COMMIT_RULES, LITE_PULL_RULES, POLL_RULES
@@ -252,7 +256,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """The next message of ``queue`` is the one at ``offset``. Raises ConfigError if the queue
-        is not ours or has no such place."""
+        is not ours or has no such offset."""
         check(COMMIT_RULES, locals())
         self._ours(queue)
         store, wire = self._life.ready().offsets, wrapped(self._namespace, queue)
@@ -287,7 +291,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
 
     def position(self, queue: MessageQueue) -> int | None:
         """The offset of the next message that ``poll`` gives of ``queue``; None while the group's
-        place is not known yet."""
+        offset is not known yet."""
         return self._ours(queue).position
 
     # --- offsets
@@ -295,7 +299,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     async def commit(
         self, offsets: Mapping[MessageQueue, int] | None = None, *, acknowledged: bool = True
     ) -> None:
-        """Set the group's place: behind everything polled, or to these offsets (of the next message
+        """Set the group's offset: behind everything polled, or to these offsets (of the next message
         wanted).
 
         ``acknowledged``: return when the brokers have it; else they are told, again at ``close`` if
@@ -326,7 +330,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         await prefetching.commit_these(chosen, acknowledged=acknowledged)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's place in the queue as its broker knows it; None if it has none yet."""
+        """The group's offset in the queue as its broker knows it; None if it has none yet."""
         return await (await self._offsets_of(queue)).committed(wrapped(self._namespace, queue))
 
     async def offset_for_time(self, queue: MessageQueue, when: Time) -> int:
@@ -365,17 +369,6 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
 # --- A lite pull consumer while it runs.
 
 
-@dataclass(frozen=True, slots=True)
-class LitePullSettings:
-    """As its user gave them, checked: see ``LitePullConsumer``."""
-
-    consume_from: ConsumeFrom | datetime
-    auto_commit: bool
-    limits: Limits
-    strategy: Strategy
-    namespace: str | None
-
-
 class RunningLitePull(RunningConsumer):
     """``subscriptions``: by topic, as they are at any time. ``named``: the queues that its user has
     named; None: the group divides those of its topics. ``tracing`` None: nothing is traced."""
@@ -395,14 +388,7 @@ class RunningLitePull(RunningConsumer):
         self.traces = tracing.of_consumer() if tracing is not None else None
         self.offsets = OffsetStore(instance, member.group)
         self.prefetching = Prefetching(
-            instance,
-            member.group,
-            subscriptions,
-            settings.consume_from,
-            self.offsets,
-            settings.limits,
-            auto_commit=settings.auto_commit,
-            namespace=settings.namespace,
+            instance, member.group, subscriptions, self.offsets, settings
         )
         balancer = Balancer(
             instance,

@@ -1,4 +1,4 @@
-"""Finds single messages: by id, by key, by place in a queue, by time.
+"""Finds single messages: by id, by key, by queue offset, by time.
 
 One rule: it belongs to no group and leaves no trace on a broker: no heartbeat, no offset. Brokers
 answer what their index points to, which may be another key of the same hash; what is handed over
@@ -145,9 +145,9 @@ class MessageFinder(InContext):
         route = await self._route(topic)
         tried = []
         missing: dict[str, str] = {}
-        place = _place_of(msg_id)
-        if place is not None:
-            address, offset = place
+        found_at = _log_offset_of(msg_id)
+        if found_at is not None:
+            address, offset = found_at
             try:
                 message, why = await self._view_at(route, address, offset)
             except RemotingError as error:
@@ -356,7 +356,7 @@ def _given(**values: Any) -> None:
     check({name: _RULES[name] for name in values}, values)
 
 
-def _place_of(msg_id: str) -> tuple[str, int] | None:
+def _log_offset_of(msg_id: str) -> tuple[str, int] | None:
     """Address and offset that an id means if it is an offset message id; None if it cannot be one.
 
     Both kinds look alike. A unique id has the low half of a process id where the other has the high

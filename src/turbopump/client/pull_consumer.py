@@ -1,4 +1,4 @@
-"""The pull consumer: reads queues where and when its user says, and keeps a group's place in them
+"""The pull consumer: reads queues where and when its user says, and keeps a group's offsets in them
 if asked to.
 
 One rule: it does nothing by itself: no message is fetched and no offset committed but by a call. It
@@ -152,7 +152,7 @@ class PullConsumer(InContext):
         answer = await pull(instance, address, request, queue, ReceivedMessage, wait + timeout)
         damaged = [replace(one, queue=given) for one in answer.damaged]
         log_damaged(damaged)
-        messages = wanted_messages(answer, subscription, self._namespace)
+        messages = wanted_messages(answer, subscription, queue.broker_name, self._namespace)
         status, reply = answer.status, answer.reply
         return PullResult(
             PullStatus.NO_MATCHED_MESSAGE
@@ -188,12 +188,12 @@ class PullConsumer(InContext):
         return await store.offset_at(queue, timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's place in the queue (the next message it wants); None if it has none yet."""
+        """The group's offset in the queue (the next message it wants); None if it has none yet."""
         store, queue = await self._offsets_of(queue)
         return await store.committed(queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Set the group's place: the offset of the next message it wants. Returns when the broker
+        """Set the group's offset: that of the next message it wants. Returns when the broker
         has it."""
         check(COMMIT_RULES, locals())
         store, queue = await self._offsets_of(queue)

@@ -351,11 +351,11 @@ class PushConsumer(GroupConsumer[RunningPush]):
         """As ``take(1)``, but from any thread and without waiting: None if no message is ready, or
         nobody may take any. For the blocking face."""
         running = self._life.running
-        return (
-            None
-            if running is None or self._push_settings.handler is not None
-            else running.messages.begin()
-        )
+        if running is None or self._push_settings.handler is not None:
+            return None
+        message = running.ready.begin()
+        assert message is None or isinstance(message, Delivery)
+        return message
 
     def give_back(self, messages: Sequence[Delivery]) -> None:
         """Messages that were taken and are not dealt with: they are the next ones again."""
@@ -420,7 +420,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
             raise ConfigError(
                 "this PushConsumer has a handler, which gets the messages; iterate over one without"
             )
-        return running.messages
+        return running.ready
 
     # --- joining
 

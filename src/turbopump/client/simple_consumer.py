@@ -84,7 +84,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     consumer.receive()`` and ``await consumer.ack(message)``.
 
     ``topic`` and ``tags`` (``*``, ``A || B`` or ``Sql(…)``): what to receive; ``subscribe`` adds
-    more. ``consume_from``: where a group begins in a queue it has no place in. ``ordered``: nobody
+    more. ``consume_from``: where a group begins in a queue it has no offset in. ``ordered``: nobody
     of the group gets more of a queue until all that was received of it is acknowledged, or comes
     again, from the first on that is not. ``max_reconsume_times``: what comes again after so many
     retries becomes a dead letter (None: it comes again without limit; so it does if it is ordered,
@@ -216,7 +216,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
 
         Several go as one request to each broker, which says nothing of each. Brokers answer one
         that comes too late, or twice, like any other. Raises ResponseError if a broker refuses
-        (code 208: its queue has no such place), another RemotingError if it could not be told: then
+        (code 208: its queue has no such offset), another RemotingError if it could not be told: then
         the message may come again.
         """
         check_timeout(timeout)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.delivery import Delivery, Handled
 from turbopump.client.consumer.handling import HandlerThreads
 from turbopump.client.consumer.ready_messages import ReadyMessages
 
@@ -82,7 +82,7 @@ async def threads(
     handle: Callable[[Delivery], object],
     *,
     concurrency: int,
-    on_take: Callable[[Delivery], None] | None = None,
+    on_take: Callable[[Handled], None] | None = None,
 ) -> AsyncIterator[tuple[HandlerThreads, ReadyMessages]]:
     ready = ReadyMessages(on_take)
     pool = HandlerThreads(handle, ready, concurrency=concurrency)

@@ -18,7 +18,7 @@ from turbopump import Retry, blocking
 from turbopump.client.consumer.delivery import Delivery, called_with_lists
 from turbopump.client.consumer.handling import HandlerThreads
 from turbopump.client.consumer.pop import PoppedDelivery
-from turbopump.client.consumer.ready_messages import ReadyBatches
+from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.consumer.statistics import Consumption
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
@@ -30,8 +30,8 @@ from turbopump.testing import running_broker
 @asynccontextmanager
 async def threads(
     handle: Callable[[list[Delivery]], object], count: int, *, concurrency: int, on_take: Any = None
-) -> AsyncIterator[tuple[HandlerThreads, ReadyBatches]]:
-    ready = ReadyBatches(count, on_take)
+) -> AsyncIterator[tuple[HandlerThreads, ReadyMessages]]:
+    ready = ReadyMessages(on_take, batch=count)
     pool = HandlerThreads(called_with_lists(handle), ready, concurrency=concurrency)
     pool.start()
     try:
@@ -105,7 +105,7 @@ async def test_what_is_in_hand_at_a_close_that_does_not_wait_is_not_settled() ->
         begun.set()
         go_on.wait(PATIENCE_S)
 
-    queue, ready = Queue(), ReadyBatches(2)
+    queue, ready = Queue(), ReadyMessages(batch=2)
     pool = HandlerThreads(called_with_lists(handle), ready, concurrency=1)
     pool.start()
     ready.put(messages_of(queue, 3))
@@ -151,10 +151,7 @@ async def test_the_time_of_a_list_is_its_handlers_and_its_messages_have_one_requ
     traces, queue = Traces(), Queue()
     messages = messages_of(queue, 3)
     consumption = Consumption(asyncio.get_running_loop().time, traces)  # type: ignore[arg-type]
-    async with threads(lambda _: None, 2, concurrency=1, on_take=consumption.began_together) as (
-        _,
-        ready,
-    ):
+    async with threads(lambda _: None, 2, concurrency=1, on_take=consumption.began) as (_, ready):
         ready.put(messages)
         await until(lambda: len(queue.said) == 3)
     assert traces.begun == [([0, 1], threading.get_ident()), ([2], threading.get_ident())]

@@ -16,7 +16,7 @@ from tests.unit.client.scripted_cluster import HOST, ScriptedCluster, refusal, s
 
 from turbopump.broker.broker import Broker
 from turbopump.client.consumer.pull import FoundMessages
-from turbopump.client.message_finder import MessageFinder, _place_of
+from turbopump.client.message_finder import MessageFinder, _log_offset_of
 from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendResult
 from turbopump.clock import SystemClock
@@ -325,7 +325,7 @@ async def test_a_refusal_of_a_broker_is_passed_on_with_its_words(simulation: Sim
 def test_an_id_is_taken_for_a_place_only_if_it_can_be_one(
     msg_id: str, place: tuple[str, int] | None
 ) -> None:
-    assert _place_of(msg_id) == place
+    assert _log_offset_of(msg_id) == place
 
 
 @in_loop

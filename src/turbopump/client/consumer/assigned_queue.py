@@ -141,14 +141,18 @@ class AssignedQueue(PullLoop[Delivery]):
             self._loop.call_soon_threadsafe(self.delivery_done, message)
             return
         self._done_at = self._consumption.ended(message, self._statistics, ok=True)
-        self._settle(message)
-
-    def _settle(self, message: Delivery) -> None:
+        # as _settle, in place: once for every message
         self._process_queue.done(message.queue_offset)
         if self._line is not None:
             self._line.done(message)
         if self._room is not None:
             self.look()
+
+    def _settle(self, message: Delivery) -> None:
+        self._process_queue.done(message.queue_offset)
+        if self._line is not None:
+            self._line.done(message)
+        self.look()
 
     def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None:
         if get_ident() != self._thread:
@@ -181,8 +185,11 @@ class AssignedQueue(PullLoop[Delivery]):
         if self._dropped:
             line.again(message, 0.0)
         elif self._backs is not None and (spent or level < 0):
-            self._backs.begin_plain(
-                message, level, lambda taken: self._given_up(message, line, order, taken=taken)
+            self._backs.begin(
+                message,
+                None,
+                level,
+                lambda taken: self._given_up(message, line, order, taken=taken),
             )
         elif self._backs is None and spent:
             self._settle(message)
@@ -260,6 +267,7 @@ class AssignedQueue(PullLoop[Delivery]):
         # it knew of other tags.
         subscription = self._shared.subscriptions[self.queue.topic]
         group, namespace = self._shared.group, self._shared.namespace
+        broker_name = self.queue.broker_name
         is_retry, filters = self.queue.topic.startswith(RETRY_PREFIX), bool(subscription.tags)
         for delivery in answer.messages:
             if delivery.queue_offset < next_offset:
@@ -267,6 +275,7 @@ class AssignedQueue(PullLoop[Delivery]):
             next_offset = delivery.queue_offset + 1
             if filters and not subscription.wants(delivery):
                 continue
+            delivery.broker_name = broker_name
             if is_retry:
                 delivery.topic = delivery.properties.get(names.RETRY_TOPIC) or original_topic(
                     delivery.topic, group

@@ -20,7 +20,7 @@ from turbopump.client.consumer.offsets import ConsumeFrom, LocalOffsets, OffsetS
 from turbopump.client.consumer.ordered import HeldLock, QueueLocks
 from turbopump.client.consumer.ordered_popped_queue import OrderedPopQueue
 from turbopump.client.consumer.pop import init_mode_of
-from turbopump.client.consumer.popped_queue import PopQueue
+from turbopump.client.consumer.popped_queue import PopParts, PopQueue
 from turbopump.client.consumer.process_queue import PullLimits
 from turbopump.client.consumer.queue_loop import Membership
 from turbopump.client.consumer.queue_table import CommittedTable, QueueTable
@@ -341,9 +341,9 @@ class PopAssignment(QueueTable[PopQueue]):
     ) -> None:
         super().__init__(shared.instance, shared.group, shared.subscriptions)
         self._shared = shared
-        self._init_mode = init_mode_of(consume_from)
         self.settings = settings
         self._receipts = Receipts(shared.instance, shared.group, shared.namespace)
+        self._parts = PopParts(settings, init_mode_of(consume_from), self._receipts)
         self._lost: list[PopQueue] = []
 
     async def apply(self, change: Change) -> bool:
@@ -356,9 +356,7 @@ class PopAssignment(QueueTable[PopQueue]):
                 self._lost.append(popped)
         for queue in change.gained:
             if self._may_begin(queue):
-                popped = self._queues[queue] = kind(
-                    self._shared, queue, self.settings, self._init_mode, self._receipts
-                )
+                popped = self._queues[queue] = kind(self._shared, queue, self._parts)
                 popped.start()
         return True
 

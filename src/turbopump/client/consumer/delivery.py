@@ -277,11 +277,16 @@ Handled = Delivery | DeliveryBatch
 """What one call of a handler is about."""
 
 
+def messages_in(handled: Handled) -> Sequence[Delivery]:
+    """One, or those of a batch."""
+    return handled.messages if isinstance(handled, DeliveryBatch) else (handled,)
+
+
 def called_with_lists(handler: BatchHandler) -> Callable[[Handled], object]:
     """``handler`` as the pools call it. It gets a list of its own, which it may change."""
 
     def call(handled: Handled) -> object:
-        return handler(list(handled.messages) if isinstance(handled, DeliveryBatch) else [handled])
+        return handler(list(messages_in(handled)))
 
     return call
 

@@ -19,12 +19,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from turbopump.client.consumer.delivery import Delivery, Handled, Retry, is_retry, keys_of
-from turbopump.client.consumer.ready_messages import (
-    TURN_MAX_S,
-    NoMoreMessages,
-    ReadyBatches,
-    ReadyMessages,
-)
+from turbopump.client.consumer.ready_messages import TURN_MAX_S, NoMoreMessages, ReadyMessages
 from turbopump.client.user_function import awaited, failure_of, in_pool, meant
 
 log = logging.getLogger(__name__)
@@ -50,7 +45,7 @@ class HandlerPool:
     def __init__(
         self,
         handler: Callable[[Any], object],
-        ready: ReadyMessages | ReadyBatches,
+        ready: ReadyMessages,
         *,
         concurrency: int,
         fate: str | None = None,
@@ -109,7 +104,7 @@ class HandlerPool:
                 )
                 go_on = await cancelled(late, patience)
                 self._abandoned = True
-                tell_going_on(
+                log_going_on(
                     [message for task in go_on if (message := self._in_hand.get(task)) is not None]
                 )
 
@@ -199,13 +194,14 @@ async def cancelled(
     return go_on
 
 
-def tell_going_on(messages: Sequence[Handled]) -> None:
+def log_going_on(messages: Sequence[Handled]) -> None:
     """What the handlers have in hand that a close cannot end."""
     if messages:
         log.warning(
             "handlers go on though the close has cancelled them, their messages will be "
             "delivered again count=%d %s%s",
-            *(len(messages), "; ".join(keys_of(message) for message in messages[:NAMED_MAX])),
+            len(messages),
+            "; ".join(keys_of(message) for message in messages[:NAMED_MAX]),
             "; …" if len(messages) > NAMED_MAX else "",
         )
 
@@ -278,7 +274,7 @@ class HandlerThreads:
     def __init__(
         self,
         handler: Callable[[Any], object],
-        ready: ReadyMessages | ReadyBatches,
+        ready: ReadyMessages,
         *,
         concurrency: int,
         fate: str | None = None,
@@ -292,8 +288,8 @@ class HandlerThreads:
         self._runs: dict[_Run, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._outcomes: deque[_Outcome] = deque()
-        self._told = False
-        """Whether the loop has been told that there are outcomes, and has not begun to look."""
+        self._called = False
+        """Whether the loop was called because there are outcomes, and has not begun to look."""
         self._collected = self._collected_before = 0
         self._mean_s = NOTED_MAX_S
         self._going = self._abandoned = self._over = False
@@ -345,7 +341,7 @@ class HandlerThreads:
                 )
                 go_on = await cancelled(late, patience)
                 self._over = True
-                tell_going_on(
+                log_going_on(
                     [
                         message
                         for run, task in self._runs.items()
@@ -425,7 +421,7 @@ class HandlerThreads:
 
     def _collect(self) -> None:
         """Settle what was handled since the last time."""
-        self._told = False
+        self._called = False
         outcomes, mean = self._outcomes, self._mean_s
         end = monotonic() + TURN_MAX_S
         try:
@@ -443,7 +439,7 @@ class HandlerThreads:
             self._mean_s = mean
             # other work has its turn, or a message could not be settled
             if outcomes and not self._abandoned:
-                self._told = True
+                self._called = True
                 self._loop.call_soon(self._collect)
 
     # --- in a thread
@@ -474,15 +470,15 @@ class HandlerThreads:
                 message.handled_s = run.thread = None
                 return _Outcome(message, result, None, seconds)
             run.message = None
-            self._tell(_Outcome(message, result, error, seconds))
+            self._report(_Outcome(message, result, error, seconds))
         return None
 
-    def _tell(self, outcome: _Outcome) -> None:
+    def _report(self, outcome: _Outcome) -> None:
         if self._abandoned:
             return
         self._outcomes.append(outcome)
-        if not self._told:
-            self._told = True
+        if not self._called:
+            self._called = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._collect)
 

@@ -20,6 +20,7 @@ from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.request import ReplyT, Request
 from turbopump.protocol.requests.offsets import (
     GetMaxOffset,
     GetMinOffset,
@@ -33,7 +34,7 @@ from turbopump.store.json_table import JsonTable
 
 
 class ConsumeFrom(Enum):
-    """Where a group begins in a queue in which it has no place yet: at what comes from now on, or
+    """Where a group begins in a queue in which it has no offset yet: at what comes from now on, or
     at the oldest that is kept.
 
     RocketMQ: with LAST, a queue whose first message is still in the broker's memory is read from
@@ -45,7 +46,7 @@ class ConsumeFrom(Enum):
 
 
 class Start(NamedTuple):
-    """Where to begin in a queue. ``answered``: the group's place was asked for, and this came;
+    """Where to begin in a queue. ``answered``: the group's offset was asked for, and this came;
     ``stored``: it is certainly kept as such."""
 
     offset: int
@@ -61,11 +62,11 @@ class OffsetStore:
         self._group = group
         self._turns: dict[MessageQueue, asyncio.Lock] = {}
         self._begun: dict[tuple[str, str], asyncio.Event] = {}
-        """Broker name and topic -> set when the first place that this member committed there is
+        """Broker name and topic -> set when the first offset that this member committed there is
         known."""
 
     async def committed(self, queue: MessageQueue, *, zero_if_young: bool = True) -> int | None:
-        """The group's place in ``queue``; None if it has none yet. Of a queue whose first message
+        """The group's offset in ``queue``; None if it has none yet. Of a queue whose first message
         is still in its memory, the broker says 0 then; ``zero_if_young=False`` asks it not to
         (those of 4.9 do all the same)."""
         request = QueryConsumerOffset(
@@ -75,26 +76,21 @@ class OffsetStore:
             set_zero_if_not_found=None if zero_if_young else False,
         )
         try:
-            return (
-                await self._instance.remoting.call(
-                    self._address(queue), request, timeout=CALL_TIMEOUT_S
-                )
-            ).offset
+            return (await self._ask(queue, request)).offset
         except ResponseError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return None
             raise
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Set the group's place; return when the broker has it.
+        """Set the group's offset; return when the broker has it.
 
         One at a time in each queue, each answered: Apache's broker gives the requests of one
         connection to many threads, so that of two on their way the older may come last and set the
-        place back. For the same cause the first place in a topic goes alone: of several first ones
-        at once, Apache's broker keeps the last (``ConsumerOffsetManager.commitOffset`` makes the
-        table of a topic and group without a lock). Java's client sends them oneway, and has both
-        risks.
-        """
+        offset back. For the same cause the first offset in a topic goes alone: of several first
+        ones at once, Apache's broker keeps the last (``ConsumerOffsetManager.commitOffset`` makes
+        the table of a topic and group without a lock). Java's client sends them oneway, and has
+        both risks."""
         async with self._turns.setdefault(queue, asyncio.Lock()):
             topic = queue.broker_name, queue.topic
             if topic in self._begun:
@@ -118,11 +114,11 @@ class OffsetStore:
             queue_id=queue.queue_id,
             commit_offset=offset,
         )
-        await self._instance.remoting.call(self._address(queue), request, timeout=CALL_TIMEOUT_S)
+        await self._ask(queue, request)
 
     def told_nothing(self, queues: Iterable[MessageQueue]) -> None:
-        """Their brokers may have forgotten all that they were told: the next place in each topic is
-        a first one again."""
+        """Their brokers may have forgotten all that they were told: the next offset in each topic
+        is a first one again."""
         for queue in queues:
             begun = self._begun.get((queue.broker_name, queue.topic))
             if begun is not None and begun.is_set():
@@ -134,39 +130,26 @@ class OffsetStore:
     async def min_offset(self, queue: MessageQueue) -> int:
         """The oldest message that is kept."""
         request = GetMinOffset(topic=queue.topic, queue_id=queue.queue_id)
-        return (
-            await self._instance.remoting.call(
-                self._address(queue), request, timeout=CALL_TIMEOUT_S
-            )
-        ).offset
+        return (await self._ask(queue, request)).offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """One past the newest message."""
         request = GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id)
-        return (
-            await self._instance.remoting.call(
-                self._address(queue), request, timeout=CALL_TIMEOUT_S
-            )
-        ).offset
+        return (await self._ask(queue, request)).offset
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first message stored at or after that time (ms since 1970 UTC)."""
         request = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
-        return (
-            await self._instance.remoting.call(
-                self._address(queue), request, timeout=CALL_TIMEOUT_S
-            )
-        ).offset
+        return (await self._ask(queue, request)).offset
 
     async def starting_offset(
         self, queue: MessageQueue, consume_from: ConsumeFrom | datetime
     ) -> Start:
         """Where to begin (``RebalancePushImpl.computePullFromWhere``).
 
-        A 0 may be the place that is kept, or say only that the queue is young: it holds as long as
-        the broker is asked in time, and is to be committed like a place that nobody has kept (Java
-        commits whatever was answered, ``RemoteBrokerOffsetStore.readOffset``).
-        """
+        A 0 may be the offset that is kept, or say only that the queue is young: it holds as long as
+        the broker is asked in time, and is to be committed like an offset that nobody has kept
+        (Java commits whatever was answered, ``RemoteBrokerOffsetStore.readOffset``)."""
         committed = await self.committed(
             queue, zero_if_young=not isinstance(consume_from, datetime)
         )
@@ -175,7 +158,7 @@ class OffsetStore:
         return Start(await self.first_offset(queue, consume_from), answered=False, stored=False)
 
     async def first_offset(self, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> int:
-        """Where to begin without a place."""
+        """Where to begin without an offset."""
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         if isinstance(consume_from, datetime) and not is_retry:
             return await self.offset_at(queue, int(consume_from.timestamp() * 1000))
@@ -183,11 +166,11 @@ class OffsetStore:
             return await self.max_offset(queue)
         return 0  # the first pull corrects it to the oldest there is
 
-    def _address(self, queue: MessageQueue) -> str:
+    async def _ask(self, queue: MessageQueue, request: Request[ReplyT]) -> ReplyT:
         address = self._instance.routes.address_of(queue.broker_name, topic=queue.topic)
         if address is None:
             raise ConnectError(f"no address is known for broker {queue.broker_name}")
-        return address
+        return await self._instance.remoting.call(address, request, timeout=CALL_TIMEOUT_S)
 
 
 # --- The offsets of a broadcasting consumer: ``<directory>/<clientId>/<group>/offsets.json``, in
@@ -247,7 +230,7 @@ class LocalOffsets:
         self._offsets = dict(read.offset_table)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Note our place; ``flush`` writes it down."""
+        """Note our offset; ``flush`` writes it down."""
         if self._offsets.get(queue) != offset:
             self._offsets[queue] = offset
             self._dirty = True
@@ -270,7 +253,7 @@ class LocalOffsets:
     async def starting_offset(
         self, queue: MessageQueue, consume_from: ConsumeFrom | datetime
     ) -> Start:
-        """Where to begin: as the file says, or where a queue without a place is begun."""
+        """Where to begin: as the file says, or where a queue without an offset is begun."""
         offset = self._offsets.get(queue)
         if offset is not None and offset >= 0:
             return Start(offset, answered=True, stored=True)

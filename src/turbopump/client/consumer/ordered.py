@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from turbopump.client.consumer.delivery import Delivery
-from turbopump.client.consumer.ready_messages import AnyReady
+from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.instance import CALL_TIMEOUT_S, ClientInstance
 from turbopump.errors import BodyError, ConnectError, ProtocolError, RemotingError, ResponseError
 from turbopump.message.message import MessageQueue
@@ -44,7 +44,7 @@ class InOrder:
 class OrderedLine:
     """Hands messages to ``ready``, up to ``count`` at a time, until it is stopped."""
 
-    def __init__(self, ready: AnyReady, count: int) -> None:
+    def __init__(self, ready: ReadyMessages, count: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._ready = ready
         self._count = count

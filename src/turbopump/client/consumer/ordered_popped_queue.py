@@ -20,13 +20,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from turbopump.client.consumer.pop import PoppedDelivery, PopResult
-from turbopump.client.consumer.popped_queue import PopQueue
+from turbopump.client.consumer.popped_queue import PopParts, PopQueue
 from turbopump.client.consumer.queue_loop import Membership
-from turbopump.client.consumer.receipts import Receipts
-from turbopump.client.consumer.settings import PopSettings
 from turbopump.errors import MessageError, RemotingError
 from turbopump.message.message import MessageQueue
-from turbopump.protocol.requests.pop import InitMode
 
 log = logging.getLogger(__name__)
 
@@ -58,15 +55,8 @@ class _Line:
 class OrderedPopQueue(PopQueue):
     """Pops in order once started."""
 
-    def __init__(
-        self,
-        shared: Membership,
-        queue: MessageQueue,
-        settings: PopSettings,
-        init_mode: InitMode,
-        receipts: Receipts,
-    ) -> None:
-        super().__init__(shared, queue, settings, init_mode, receipts)
+    def __init__(self, shared: Membership, queue: MessageQueue, pops: PopParts) -> None:
+        super().__init__(shared, queue, pops)
         assert shared.order is not None
         self._order = shared.order
         self._lines: dict[int, _Line] = {}
@@ -223,8 +213,8 @@ class OrderedPopQueue(PopQueue):
         if message not in line.out or message not in line.left or message.overdue or self.dropped:
             self._put_down(message)
         elif level < 0 or (retries_max is not None and message.reconsume_times >= retries_max):
-            self._backs.begin_plain(
-                message, level, lambda taken: self._given_up(line, message, taken=taken)
+            self._backs.begin(
+                message, None, level, lambda taken: self._given_up(line, message, taken=taken)
             )
         else:
             message.reconsume_times += 1

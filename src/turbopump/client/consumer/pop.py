@@ -269,12 +269,12 @@ def _give_handles(messages: Sequence[MessageT], reply: PopMessageReply, broker_n
             kind=key.kind,
             broker_name=broker_name,
             queue_id=message.queue_id,
-            queue_offset=_place(message, offsets.get(key, ()), index),
+            queue_offset=_popped_offset(message, offsets.get(key, ()), index),
         ).encode()
 
 
-def _place(message: ReceivedMessage, offsets: Sequence[int], index: int) -> int:
-    """Its place in the queue that was popped, which need not be what it was stored with."""
+def _popped_offset(message: ReceivedMessage, offsets: Sequence[int], index: int) -> int:
+    """Its offset in the queue that was popped, which need not be the one it was stored with."""
     if message.queue_offset in offsets or index >= len(offsets):
         return message.queue_offset
     return offsets[index]
@@ -397,7 +397,7 @@ def master_address(routes: Routes, broker_name: str, topic: str) -> str:
 
 
 def init_mode_of(consume_from: ConsumeFrom | datetime) -> InitMode:
-    """Where a group without a place begins. Brokers know no time here: a datetime means the last,
+    """Where a group without an offset begins. Brokers know no time here: a datetime means the last,
     as in Java."""
     return InitMode.MIN if consume_from is ConsumeFrom.FIRST else InitMode.MAX
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from threading import get_ident
 from typing import Final
 
@@ -41,19 +42,22 @@ LEVELS_S: Final = (1, 5, *LADDER_S)
 """The same by delay level, from 1: those that brokers have by default."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PopParts:
+    """What the popped queues of one consumer share, too. ``init_mode``: where a group without an
+    offset begins."""
+
+    settings: PopSettings
+    init_mode: InitMode
+    receipts: Receipts
+
+
 class PopQueue(QueueLoop):
-    """Pops ``queue`` once started; ``init_mode`` says where a group without an offset begins."""
+    """Pops ``queue`` once started."""
 
     verb = "pop"
 
-    def __init__(
-        self,
-        shared: Membership,
-        queue: MessageQueue,
-        settings: PopSettings,
-        init_mode: InitMode,
-        receipts: Receipts,
-    ) -> None:
+    def __init__(self, shared: Membership, queue: MessageQueue, pops: PopParts) -> None:
         super().__init__(shared.instance, queue)
         assert shared.backs is not None
         self._thread = get_ident()
@@ -62,12 +66,12 @@ class PopQueue(QueueLoop):
         self._backs = shared.backs
         self._consumption = shared.consumption
         self._statistics = shared.consumption.of(queue.topic)
-        self._settings = settings
-        self._init_mode = init_mode
-        self._receipts = receipts
+        self._settings = pops.settings
+        self._init_mode = pops.init_mode
+        self._receipts = pops.receipts
         self._held: dict[PoppedDelivery, None] = {}
         """Popped and not settled, the oldest first."""
-        self._window = float(settings.threshold)
+        self._window = float(pops.settings.threshold)
         """How many may be in hand: fewer after some were not handled in their time, more again when
         they are."""
         self._asking = False
@@ -187,7 +191,10 @@ class PopQueue(QueueLoop):
                     log.warning(
                         "time of a message not changed, it comes again after %g s group=%s "
                         "msg_id=%s cause=%s",
-                        *(self._settings.invisible_s, self._shared.group, message.msg_id, error),
+                        self._settings.invisible_s,
+                        self._shared.group,
+                        message.msg_id,
+                        error,
                     )
                 self._change_fault = str(error)
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore, Start
+from turbopump.client.allocation import Strategy
+from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
 from turbopump.client.consumer.pull import PullAnswer, pull_request, wanted_messages
 from turbopump.client.consumer.queue_loop import PullLoop
 from turbopump.client.consumer.queue_table import CommittedTable
@@ -40,9 +42,20 @@ class Limits(NamedTuple):
     batch: int
 
 
+@dataclass(frozen=True, slots=True)
+class LitePullSettings:
+    """As its user gave them, checked: see ``LitePullConsumer``."""
+
+    consume_from: ConsumeFrom | datetime
+    auto_commit: bool
+    limits: Limits
+    strategy: Strategy
+    namespace: str | None
+
+
 class Prefetching(CommittedTable["PrefetchedQueue"]):
-    """``subscriptions`` as they are when a queue is begun. ``auto_commit``: what was polled is done
-    at the next poll, and is committed every five seconds and when its queue is lost; else what
+    """``subscriptions`` as they are when a queue is begun. With ``auto_commit`` what was polled is
+    done at the next poll, and is committed every five seconds and when its queue is lost; else what
     ``commit_these`` was asked to, until the brokers have it."""
 
     def __init__(
@@ -50,18 +63,12 @@ class Prefetching(CommittedTable["PrefetchedQueue"]):
         instance: ClientInstance,
         group: str,
         subscriptions: MutableMapping[str, Subscription],
-        consume_from: ConsumeFrom | datetime,
         offsets: OffsetStore,
-        limits: Limits,
-        *,
-        auto_commit: bool,
-        namespace: str | None,
+        settings: LitePullSettings,
     ) -> None:
         super().__init__(instance, group, subscriptions, offsets)
-        self._consume_from = consume_from
-        self._limits = limits
-        self._auto_commit = auto_commit
-        self._namespace = namespace
+        self._brokers = offsets
+        self._settings = settings
         self._arrived = asyncio.Event()
 
     def find(self, queue: MessageQueue) -> PrefetchedQueue | None:
@@ -93,7 +100,7 @@ class Prefetching(CommittedTable["PrefetchedQueue"]):
     async def poll(self, count: int, timeout: float) -> list[ReceivedMessage]:
         """What is there, queue by queue, when there is something; nothing after ``timeout``
         seconds."""
-        if self._auto_commit:
+        if self._settings.auto_commit:
             for prefetched in self._queues.values():
                 prefetched.settle()
         try:
@@ -128,10 +135,11 @@ class Prefetching(CommittedTable["PrefetchedQueue"]):
         return messages
 
     def _has_room(self, prefetched: PrefetchedQueue) -> bool:
+        limits = self._settings.limits
         return (
-            prefetched.waiting < self._limits.queue_messages
-            and prefetched.bytes < self._limits.queue_bytes
-            and sum(other.waiting for other in self._queues.values()) < self._limits.messages
+            prefetched.waiting < limits.queue_messages
+            and prefetched.bytes < limits.queue_bytes
+            and sum(other.waiting for other in self._queues.values()) < limits.messages
         )
 
     def _begin(self, queue: MessageQueue) -> None:
@@ -140,17 +148,12 @@ class Prefetching(CommittedTable["PrefetchedQueue"]):
             self._group,
             self._subscriptions[queue.topic],
             queue,
-            auto_commit=self._auto_commit,
-            batch=self._limits.batch,
-            namespace=self._namespace,
-            find_start=self._find_start,
+            self._brokers,
+            self._settings,
             room=self._has_room,
             on_arrival=self._arrived.set,
         )
         prefetched.start()
-
-    async def _find_start(self, queue: MessageQueue) -> Start:
-        return await self._offsets.starting_offset(queue, self._consume_from)
 
     # --- committing
 
@@ -180,10 +183,9 @@ SUSPEND_S: Final = 20.0
 
 
 class PrefetchedQueue(PullLoop[ReceivedMessage]):
-    """Pulls ``queue`` (as brokers know it) once started, ``batch`` messages at a time, from where
-    ``find_start`` says. ``room`` says whether more may be pulled now; ``look`` makes it be asked
-    again. ``on_arrival`` is called when there is something to take.
-    """
+    """Pulls ``queue`` (as brokers know it) once started, from where the group stands. ``room`` says
+    whether more may be pulled now; ``look`` makes it be asked again. ``on_arrival`` is called when
+    there is something to take."""
 
     def __init__(
         self,
@@ -191,11 +193,9 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
         group: str,
         subscription: Subscription,
         queue: MessageQueue,
+        offsets: OffsetStore,
+        settings: LitePullSettings,
         *,
-        auto_commit: bool,
-        batch: int,
-        namespace: str | None,
-        find_start: Callable[[MessageQueue], Awaitable[Start]],
         room: Callable[[PrefetchedQueue], bool],
         on_arrival: Callable[[], None],
     ) -> None:
@@ -214,10 +214,8 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
         """Where the next pull begins."""
         self._group = group
         self._subscription = subscription
-        self._auto_commit = auto_commit
-        self._batch = batch
-        self._namespace = namespace
-        self._find_start = find_start
+        self._offsets = offsets
+        self._settings = settings
         self._may_pull = room
         self._on_arrival = on_arrival
         self._ready: deque[ReceivedMessage] = deque()
@@ -238,7 +236,7 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
     @property
     def to_commit(self) -> int | None:
         """The offset that its broker is to be told."""
-        return self.done_offset if self._auto_commit else self.owed_offset
+        return self.done_offset if self._settings.auto_commit else self.owed_offset
 
     def info(self) -> ProcessQueueInfo:
         """As an operator sees it."""
@@ -285,7 +283,7 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
     async def _read(self) -> float:
         if self.next_offset is None:
             await self._introduced()
-            start = await self._find_start(self.queue)
+            start = await self._offsets.starting_offset(self.queue, self._settings.consume_from)
             self.next_offset = self.done_offset = start.offset
             self.sent_offset = start.offset if start.stored else None
             self.owed_offset = start.offset if start.answered and not start.stored else None
@@ -294,7 +292,12 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
     def _request(self) -> PullMessage:
         assert self.next_offset is not None
         return pull_request(
-            self._group, self._subscription, self.queue, self.next_offset, self._batch, SUSPEND_S
+            self._group,
+            self._subscription,
+            self.queue,
+            self.next_offset,
+            self._settings.limits.batch,
+            SUSPEND_S,
         )
 
     def _take(self, answer: PullAnswer[ReceivedMessage]) -> None:
@@ -302,7 +305,9 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
         assert offset is not None
         found = [
             message
-            for message in wanted_messages(answer, self._subscription, self._namespace)
+            for message in wanted_messages(
+                answer, self._subscription, self.queue.broker_name, self._settings.namespace
+            )
             if message.queue_offset >= offset
         ]
         # nothing in the user's hands: what the filter left out is done

@@ -112,8 +112,6 @@ async def pull(
     messages, damaged = pulled_messages(
         command.body, queue, request.queue_offset, reply.next_begin_offset, message_type
     )
-    for message in messages:
-        message.broker_name = queue.broker_name
     return PullAnswer(status, messages, damaged, reply)
 
 
@@ -141,14 +139,17 @@ def pull_request(
 
 
 def wanted_messages(
-    answer: PullAnswer[ReceivedMessage], subscription: Subscription, namespace: str | None
+    answer: PullAnswer[ReceivedMessage],
+    subscription: Subscription,
+    broker_name: str,
+    namespace: str | None,
 ) -> list[ReceivedMessage]:
-    """Those that are wanted (a broker compares hashes of tags only), with topics as users know
-    them."""
+    """Those that are wanted (a broker compares hashes of tags only), with their broker's name, and
+    topics as users know them."""
     messages = [message for message in answer.messages if subscription.wants(message)]
-    if namespace:
-        for message in messages:
-            message.topic = unwrap(namespace, message.topic)
+    for message in messages:
+        message.broker_name = broker_name
+        message.topic = unwrap(namespace, message.topic)
     return messages
 
 
@@ -224,9 +225,10 @@ async def pull_now(
             f"topic {queue.topic!r} has no queue on a broker {queue.broker_name!r}; its queues: "
             "turbopump topic route"
         )
-    request = pull_request(TOOLS_GROUP, tag_subscription(queue.topic, ALL, 0), queue, offset, count)
+    everything = tag_subscription(queue.topic, ALL, 0)
+    request = pull_request(TOOLS_GROUP, everything, queue, offset, count)
     answer = await pull(instance, address, request, queue, ReceivedMessage, TIMEOUT_S)
-    return answer.messages, answer.reply
+    return wanted_messages(answer, everything, queue.broker_name, None), answer.reply
 
 
 # --- What brokers found, put together.

@@ -18,7 +18,7 @@ from typing import ClassVar, Final, Generic, TypeVar
 
 from turbopump.client.consumer.ordered import InOrder
 from turbopump.client.consumer.pull import PullAnswer, PullStatus, log_damaged, pull
-from turbopump.client.consumer.ready_messages import AnyReady
+from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.consumer.send_back import SendBack
 from turbopump.client.consumer.statistics import Consumption
 from turbopump.client.consumer.subscription import Subscription
@@ -62,7 +62,7 @@ class Membership:
     instance: ClientInstance
     group: str
     subscriptions: MutableMapping[str, Subscription]
-    ready: AnyReady
+    ready: ReadyMessages
     backs: SendBack | None
     consumption: Consumption
     order: InOrder | None

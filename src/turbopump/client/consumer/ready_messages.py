@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from threading import Lock
-from typing import Final, Generic, TypeVar
+from typing import Final
 
-from turbopump.client.consumer.delivery import Delivery, DeliveryBatch
+from turbopump.client.consumer.delivery import Delivery, DeliveryBatch, Handled, messages_in
 
 TURN_MAX_S: Final = 0.01
 """A taker that never has to wait lets the loop do other things this often: heartbeats must go out
@@ -26,15 +25,25 @@ class NoMoreMessages(Exception):  # noqa: N818 - an end, not an error
     """The consumer is closed."""
 
 
-HandedT = TypeVar("HandedT", Delivery, DeliveryBatch)
+class ReadyMessages:
+    """A queue with many takers. Bounded by what the pulls may put into it.
 
+    Each taker gets a message; with ``batch``, what is next and of one queue, up to so many messages
+    together: what is there now, nobody waits for a batch to fill. ``ordered``: as ``DeliveryBatch``
+    has it. ``on_take`` is told what is handed out, also by threads that take it.
+    """
 
-class Ready(ABC, Generic[HandedT]):
-    """A queue with many takers, who get ``HandedT`` each. Bounded by what the pulls may put into
-    it."""
-
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        on_take: Callable[[Handled], None] | None = None,
+        *,
+        batch: int | None = None,
+        ordered: bool = False,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._on_take = on_take
+        self._batch = batch
+        self._ordered = ordered
         self._ready: deque[Delivery] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self.paused = False
@@ -42,6 +51,10 @@ class Ready(ABC, Generic[HandedT]):
         self._waking = 0
         self._listener: Callable[[], None] | None = None
         self._turn_started = self._loop.time()
+        self._one_taker = Lock()
+        """Of several threads, one looks what goes together. Others take nothing then: where they
+        get in each other's way, fewer are quicker (no-op handlers: 2.5 us a message in lists of
+        four; 10 if they waited), and where handlers are slow they meet seldom."""
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call it whenever there may be more to take: for who takes with ``begin``."""
@@ -58,10 +71,11 @@ class Ready(ABC, Generic[HandedT]):
         if self._listener is not None:
             self._listener()
 
-    @abstractmethod
-    def give_back(self, message: HandedT) -> None:
+    def give_back(self, handed: Handled) -> None:
         """It was taken and nothing was done with it: it is the next again, if it is still
         wanted."""
+        for message in reversed(messages_in(handed)):
+            self.put_back(message)
 
     def put_back(self, message: Delivery) -> None:
         """One message, as ``give_back``."""
@@ -91,12 +105,12 @@ class Ready(ABC, Generic[HandedT]):
         self._ready.clear()
         self._wake(len(self._waiters))
 
-    def now(self) -> HandedT | None:
+    def now(self) -> Handled | None:
         """The next message if there is one and the loop need not do other things first; else
         ``take`` waits for it."""
         return None if self._loop.time() - self._turn_started > TURN_MAX_S else self._next()
 
-    async def take(self) -> HandedT:
+    async def take(self) -> Handled:
         """The next message, when there is one. Raises NoMoreMessages once closed."""
         while True:
             message = self._next()
@@ -118,17 +132,83 @@ class Ready(ABC, Generic[HandedT]):
                 raise NoMoreMessages
             await self._more()
 
+    async def take_some(self, count: int) -> list[Delivery]:
+        """At least one message and at most ``count``, from one without batches. Raises
+        NoMoreMessages once closed."""
+        messages = [*messages_in(await self.take())]
+        while len(messages) < count and (handed := self._next()) is not None:
+            messages += messages_in(handed)
+        return messages
+
     @property
     def waiting(self) -> int:
         """How many could be taken now, and perhaps some that are not wanted any more."""
-        return 0 if self.paused else len(self._ready)
+        return 0 if self.paused else -(-len(self._ready) // (self._batch or 1))
 
-    @abstractmethod
-    def begin(self) -> HandedT | None:
-        """From any thread: the next message if there is one."""
+    def begin(self) -> Handled | None:
+        """From any thread: the next if there is one."""
+        if self._batch is not None:
+            return self._begin_together(self._batch)
+        while not self.paused:
+            try:
+                message = self._ready.popleft()
+            except IndexError:
+                return None
+            if message.wanted and self._begin(message):
+                return self._handed(message)
+        return None
 
-    @abstractmethod
-    def _next(self) -> HandedT | None: ...
+    def _begin_together(self, count: int) -> Handled | None:
+        while self._one_taker.acquire(blocking=False):
+            try:
+                messages = [] if self.paused or self._closed else self._together(count)
+            finally:
+                self._one_taker.release()
+            if not messages:
+                return None
+            taken = [message for message in messages if self._begin(message)]
+            if taken:
+                return self._handed(DeliveryBatch(taken, ordered=self._ordered))
+        return None
+
+    def _next(self) -> Handled | None:
+        if self.paused:
+            return None
+        if self._batch is not None:
+            messages = self._together(self._batch)
+            for message in messages:
+                message.taken = True
+            return (
+                self._handed(DeliveryBatch(messages, ordered=self._ordered)) if messages else None
+            )
+        while self._ready:
+            message = self._ready.popleft()
+            if message.wanted:
+                message.taken = True
+                return self._handed(message)
+        return None
+
+    def _handed(self, handed: Handled) -> Handled:
+        if self._on_take is not None:
+            self._on_take(handed)
+        return handed
+
+    def _together(self, count: int) -> list[Delivery]:
+        """The next messages, of one queue. In a thread, the loop may put messages in meanwhile, or
+        close."""
+        ready, together = self._ready, list[Delivery]()
+        while len(together) < count:
+            try:
+                message = ready.popleft()
+            except IndexError:
+                break
+            if not message.wanted:
+                continue
+            if together and not message.goes_with(together[0]):
+                ready.appendleft(message)
+                break
+            together.append(message)
+        return together
 
     def _begin(self, message: Delivery) -> bool:
         """In a thread: if its queue is dropped now, either it is seen there that the message is
@@ -174,127 +254,6 @@ class Ready(ABC, Generic[HandedT]):
                 count -= 1
 
 
-AnyReady = Ready[Delivery] | Ready[DeliveryBatch]
-
-
-class ReadyMessages(Ready[Delivery]):
-    """Messages one by one. ``on_take`` is told of each that is handed out, also by threads that
-    take one."""
-
-    def __init__(self, on_take: Callable[[Delivery], None] | None = None) -> None:
-        super().__init__()
-        self._on_take = on_take
-
-    def give_back(self, message: Delivery) -> None:
-        self.put_back(message)
-
-    def begin(self) -> Delivery | None:
-        while not self.paused:
-            try:
-                message = self._ready.popleft()
-            except IndexError:
-                return None
-            if message.wanted and self._begin(message):
-                if self._on_take is not None:
-                    self._on_take(message)
-                return message
-        return None
-
-    async def take_some(self, count: int) -> list[Delivery]:
-        """At least one message and at most ``count``. Raises NoMoreMessages once closed."""
-        messages = [await self.take()]
-        while len(messages) < count and (message := self._next()) is not None:
-            messages.append(message)
-        return messages
-
-    def _next(self) -> Delivery | None:
-        while self._ready and not self.paused:
-            message = self._ready.popleft()
-            if message.wanted:
-                message.taken = True
-                if self._on_take is not None:
-                    self._on_take(message)
-                return message
-        return None
-
-
-# --- For a handler that takes several messages at once: those that are next to each other and of
-# one queue go together. It gets what is there now; nobody waits for a batch to fill.
-
-
-class ReadyBatches(Ready[DeliveryBatch]):
-    """Hands out up to ``count`` messages together. ``on_take`` is told of those that are, also by
-    threads that take them. ``ordered``: as ``DeliveryBatch`` has it."""
-
-    def __init__(
-        self,
-        count: int,
-        on_take: Callable[[Sequence[Delivery]], None] | None = None,
-        *,
-        ordered: bool = False,
-    ) -> None:
-        super().__init__()
-        self._count = count
-        self._on_take = on_take
-        self._ordered = ordered
-        self._one_taker = Lock()
-        """Of several threads, one looks what goes together. Others take nothing then: where they
-        get in each other's way, fewer are quicker (no-op handlers: 2.5 us a message in lists of
-        four; 10 if they waited), and where handlers are slow they meet seldom."""
-
-    @property
-    def waiting(self) -> int:
-        return -(-super().waiting // self._count)
-
-    def give_back(self, message: DeliveryBatch) -> None:
-        for one in reversed(message.messages):
-            self.put_back(one)
-
-    def begin(self) -> DeliveryBatch | None:
-        while True:
-            if not self._one_taker.acquire(blocking=False):
-                return None
-            try:
-                messages = [] if self.paused or self._closed else self._together()
-            finally:
-                self._one_taker.release()
-            if not messages:
-                return None
-            taken = [message for message in messages if self._begin(message)]
-            if taken:
-                return self._handed(taken)
-
-    def _next(self) -> DeliveryBatch | None:
-        messages = [] if self.paused else self._together()
-        if not messages:
-            return None
-        for message in messages:
-            message.taken = True
-        return self._handed(messages)
-
-    def _together(self) -> list[Delivery]:
-        """The next messages, of one queue. In a thread, the loop may put messages in meanwhile, or
-        close."""
-        ready, together = self._ready, list[Delivery]()
-        while len(together) < self._count:
-            try:
-                message = ready.popleft()
-            except IndexError:
-                break
-            if not message.wanted:
-                continue
-            if together and not message.goes_with(together[0]):
-                ready.appendleft(message)
-                break
-            together.append(message)
-        return together
-
-    def _handed(self, messages: Sequence[Delivery]) -> DeliveryBatch:
-        if self._on_take is not None:
-            self._on_take(messages)
-        return DeliveryBatch(messages, ordered=self._ordered)
-
-
 # --- ``async for message in consumer``.
 
 
@@ -313,9 +272,11 @@ class MessageStream:
         if current is not None:
             current.done()
         try:
-            self._current = message = await self._ready.take()
+            message = await self._ready.take()
         except NoMoreMessages:
             raise StopAsyncIteration from None
+        assert isinstance(message, Delivery)
+        self._current = message
         return message
 
     def __del__(self) -> None:

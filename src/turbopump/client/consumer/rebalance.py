@@ -69,6 +69,12 @@ def decide(
     return Change([queue for queue in ours if queue not in before], sorted(before - kept))
 
 
+def _every_queue(
+    queues: Sequence[MessageQueue], _clients: Sequence[str], _client_id: str
+) -> list[MessageQueue]:
+    return list(queues)
+
+
 class Balancer:
     """Looks at every topic each 20 s, at ``wake`` and, after a failure, soon again.
 
@@ -148,24 +154,15 @@ class Balancer:
         """Divide the queues of ``topic`` as they and the members are now; False if not all of it
         could be done. Raises RemotingError, RouteNotFoundError, BodyError."""
         route = await self._instance.routes.get(topic)
-        if self._strategy is None:
-            clients = [self._instance.client_id]
-            change = decide(
-                route.subscribe_queues,
-                clients,
-                self._instance.client_id,
-                self._assigned(topic),
-                lambda queues, *_: list(queues),
-            )
-        else:
-            clients = await self._clients(sorted(route.every_address(slaves=True)))
-            change = decide(
-                route.subscribe_queues,
-                clients,
-                self._instance.client_id,
-                self._assigned(topic),
-                self._strategy,
-            )
+        strategy = self._strategy
+        clients = [self._instance.client_id] if strategy is None else await self._clients(route)
+        change = decide(
+            route.subscribe_queues,
+            clients,
+            self._instance.client_id,
+            self._assigned(topic),
+            strategy or _every_queue,
+        )
         if change.gained or change.lost:
             gained, lost = (
                 " ".join(map(str, queues)) or "-" for queues in (change.gained, change.lost)
@@ -178,9 +175,10 @@ class Balancer:
         self._changes.pop(topic, None)
         return self._instance.client_id in clients
 
-    async def _clients(self, addresses: Sequence[str]) -> list[str]:
+    async def _clients(self, route: TopicRoute) -> list[str]:
         """The members of our group as any one of the topic's brokers knows them."""
         request = GetConsumerListByGroup(consumer_group=self._group)
+        addresses = sorted(route.every_address(slaves=True))
         address, command = await ask_one(self._instance, addresses, request)
         clients = fastjson.decode(command.body, ConsumerIdList).consumer_id_list
         if self._instance.client_id not in clients:

@@ -115,7 +115,7 @@ class Receipts:
             if taken:
                 self.acknowledge_later(message, deadline)
 
-        backs.begin_plain(message, -1, settled)
+        backs.begin(message, None, -1, settled)
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         """Do this too, and let ``finish`` wait for it."""

@@ -36,7 +36,7 @@ from turbopump.client.consumer.offsets import (
 from turbopump.client.consumer.ordered import InOrder
 from turbopump.client.consumer.process_queue import PullLimits
 from turbopump.client.consumer.queue_loop import Membership
-from turbopump.client.consumer.ready_messages import ReadyBatches, ReadyMessages
+from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.consumer.rebalance import Balancer, Change
 from turbopump.client.consumer.send_back import SendBack
 from turbopump.client.consumer.settings import PopSettings
@@ -78,9 +78,8 @@ class PushSettings:
 
 
 class RunningPush(RunningConsumer):
-    """``ready``: what waits to be handled; ``messages``: the same for who takes it without a
-    handler. ``subscriptions``: by topic, as they are at any time. ``tracing`` None: nothing is
-    traced. ``concurrency``: handler calls at once."""
+    """``ready``: what waits to be handled. ``subscriptions``: by topic, as they are at any time.
+    ``tracing`` None: nothing is traced. ``concurrency``: handler calls at once."""
 
     what = "PushConsumer"
 
@@ -102,11 +101,9 @@ class RunningPush(RunningConsumer):
         self.consumption = Consumption(
             asyncio.get_running_loop().time, tracing.of_consumer() if tracing is not None else None
         )
-        self.ready: ReadyMessages | ReadyBatches
-        self.ready = self.messages = ReadyMessages(self.consumption.began)
-        if settings.handler_batch is not None:
-            began, ordered = self.consumption.began_together, settings.order is not None
-            self.ready = ReadyBatches(settings.handler_batch, began, ordered=ordered)
+        self.ready = ReadyMessages(
+            self.consumption.began, batch=settings.handler_batch, ordered=settings.order is not None
+        )
         self._offsets: OffsetStore | LocalOffsets = OffsetStore(instance, group)
         self._backs: SendBack | None = None
         if settings.broadcast:
@@ -284,7 +281,8 @@ def _give_back(message: Handled, seconds: float) -> None:
     log.warning(
         "handler has not ended for %.0f s, its message is given back, what it says later does "
         "not count %s",
-        *(seconds, keys_of(message)),
+        seconds,
+        keys_of(message),
     )
     message.retry(
         level=LEVEL, reason=LateHandlerError(f"its handler had not ended after {seconds:.0f} s")

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.instance import ClientInstance
@@ -71,42 +71,21 @@ class SendBack:
     def begin(
         self,
         message: ReceivedMessage,
-        queue: MessageQueue,
+        queue: MessageQueue | None,
         level: int,
         settled: Callable[[bool], None],
     ) -> None:
         """Give it back and say whether a broker has it. ``queue`` is where it was pulled from.
         ``level``: the delay level until it comes again; 0: the broker chooses, longer each time;
-        below 0: it is a dead letter now."""
+        below 0: it is a dead letter now.
 
-        self._spawn(message, self._send_back(message, queue, level), settled)
+        ``queue`` None: give up on it. It goes as a plain message to the retry topic, one attempt
+        further than it was, which a broker turns into a dead letter. So an ordered consumer does it
+        (``ConsumeMessageOrderlyService.sendMessageBack``).
+        """
 
-    def begin_plain(
-        self, message: ReceivedMessage, level: int, settled: Callable[[bool], None]
-    ) -> None:
-        """Give up on it: as a plain message to the retry topic, one attempt further than it was,
-        which a broker turns into a dead letter. So an ordered consumer does it
-        (``ConsumeMessageOrderlyService.sendMessageBack``)."""
-
-        async def work() -> bool:
-            try:
-                await self._as_plain_message(message, level)
-            except (RemotingError, RouteNotFoundError, MessageError) as error:
-                self._tell_refused(message, str(error))
-                return False
-            self._refused = False
-            return True
-
-        self._spawn(message, work(), settled)
-
-    def _spawn(
-        self,
-        message: ReceivedMessage,
-        giving: Coroutine[Any, Any, bool],
-        settled: Callable[[bool], None],
-    ) -> None:
         async def work() -> None:
-            settled(await giving)
+            settled(await self._send_back(message, queue, level))
 
         task = self._instance.spawn(work(), name=f"send back {message.msg_id}")
         self._tasks.add(task)
@@ -117,28 +96,37 @@ class SendBack:
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=patience)
 
-    async def _send_back(self, message: ReceivedMessage, queue: MessageQueue, level: int) -> bool:
+    async def _send_back(
+        self, message: ReceivedMessage, queue: MessageQueue | None, level: int
+    ) -> bool:
+        cause = ""
         try:
-            if message.sys_flag & SysFlag.INNER_BATCH:
-                raise RemotingError(
-                    "the log has no entry of this message alone, it came in an inner batch"
+            if queue is not None and not message.sys_flag & SysFlag.INNER_BATCH:
+                await self._to_its_broker(message, queue, level)
+                self._refused = False
+                return True
+            if queue is not None:
+                cause = (
+                    "the log has no entry of this message alone, it came in an inner batch; then "
                 )
-            await self._to_its_broker(message, queue, level)
         except RemotingError as error:
-            try:
-                await self._as_plain_message(message, level)
-            except (RemotingError, RouteNotFoundError, MessageError) as second:
-                self._tell_refused(message, f"{error}; then {second}")
-                return False
+            cause = f"{error}; then "
+        try:
+            await self._as_plain_message(message, level)
+        except (RemotingError, RouteNotFoundError, MessageError) as error:
+            self._log_refused(message, f"{cause}{error}")
+            return False
         self._refused = False
         return True
 
-    def _tell_refused(self, message: ReceivedMessage, cause: str) -> None:
+    def _log_refused(self, message: ReceivedMessage, cause: str) -> None:
         if not self._refused:  # one line when it begins: it is tried again and again
             log.warning(
                 "messages cannot be given back, they are kept and tried again here group=%s "
                 "msg_id=%s cause=%s",
-                *(self._group, message.msg_id, cause),
+                self._group,
+                message.msg_id,
+                cause,
             )
         self._refused = True
 

@@ -12,10 +12,11 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import get_ident
 from typing import Final
 
-from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.delivery import Delivery, DeliveryBatch, Handled
 from turbopump.client.tracing import ConsumeTraces
 from turbopump.protocol.requests.consumers import ConsumeStatus
 
@@ -24,15 +25,28 @@ MINUTE_S: Final = 60.0
 HOUR_S: Final = 3600.0
 
 
+@dataclass(slots=True)
 class _Slice:
     """What happened in ten seconds from ``start`` on."""
 
-    __slots__ = ("failed", "handled", "handling_s", "ok", "pulled", "pulling_s", "pulls", "start")
+    start: float
+    pulls: int = 0
+    pulled: int = 0
+    pulling_s: float = 0.0
+    handled: int = 0
+    handling_s: float = 0.0
+    ok: int = 0
+    failed: int = 0
 
-    def __init__(self, start: float) -> None:
-        self.start = start
-        self.pulls = self.pulled = self.handled = self.ok = self.failed = 0
-        self.pulling_s = self.handling_s = 0.0
+    def add(self, other: _Slice) -> None:
+        """What happened in both."""
+        self.pulls += other.pulls
+        self.pulled += other.pulled
+        self.pulling_s += other.pulling_s
+        self.handled += other.handled
+        self.handling_s += other.handling_s
+        self.ok += other.ok
+        self.failed += other.failed
 
 
 class TopicStatistics:
@@ -84,13 +98,7 @@ class TopicStatistics:
         total = _Slice(first)
         for piece in (*self._past, self._now):
             if piece.start >= first:
-                total.pulls += piece.pulls
-                total.pulled += piece.pulled
-                total.pulling_s += piece.pulling_s
-                total.handled += piece.handled
-                total.handling_s += piece.handling_s
-                total.ok += piece.ok
-                total.failed += piece.failed
+                total.add(piece)
         return total
 
     def _roll(self, now: float) -> _Slice:
@@ -134,8 +142,12 @@ class Consumption:
         now = self._now()
         return {topic: statistics.status(now) for topic, statistics in self._topics.items()}
 
-    def began(self, message: Delivery) -> None:
-        """Somebody has taken the message; from any thread."""
+    def began(self, message: Handled) -> None:
+        """Somebody has taken the message, or the batch for one call of a handler; from any
+        thread."""
+        if isinstance(message, DeliveryBatch):
+            self._began_together(message.messages)
+            return
         message.taken_at = self._now()
         if self._traces is None:
             return
@@ -146,8 +158,7 @@ class Consumption:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._traces.began_at, message)
 
-    def began_together(self, messages: Sequence[Delivery]) -> None:
-        """Somebody has taken these, for one call of a handler; from any thread."""
+    def _began_together(self, messages: Sequence[Delivery]) -> None:
         now = self._now()
         for message in messages:
             message.taken_at = now
