@@ -122,9 +122,8 @@ def _age(ms: int | None, now_ms: int) -> str:
     return next((f"{past // size} {unit} ago" for size, unit in _AGES if past >= size), "now")
 
 
-# --- Dead letters as a file: JSON lines, or Parquet. One rule: nothing is kept in memory but a row
-# group.
-
+# Dead letters as a file: JSON lines, or Parquet. One rule: nothing is kept in memory but a
+# row group.
 ROW_GROUP: Final = 1024
 ROW_GROUP_SIZE: Final = 64 * 1024 * 1024
 """Bytes of bodies."""

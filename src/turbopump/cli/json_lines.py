@@ -124,13 +124,9 @@ def _body(fields: _Line, number: int) -> bytes:
     )
 
 
-# --- Standard input in an event loop: what has arrived, as it arrives, from a pipe, a terminal or a
-# file.
-#
-# Its one rule: a Ctrl-C while it waits ends the command at once. So a daemon thread reads (the loop's
-# own executor would be waited for at the end, and epoll takes no files). It must not know what the
-# lines mean.
-
+# Standard input in an event loop: what has arrived, as it arrives, from a pipe, a terminal or
+# a file. Its one rule: a Ctrl-C while it waits ends the command at once. So a daemon thread reads
+# (the loop's own executor would be waited for at the end, and epoll takes no files).
 LINE_SIZE_MAX: Final = 32 * 1024 * 1024
 """Bytes: a JSON body of 4 MiB in which every byte is escaped fits."""
 CHUNK_SIZE: Final = 1 << 16

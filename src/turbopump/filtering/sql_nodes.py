@@ -14,13 +14,10 @@ from typing import Final, NamedTuple, Protocol
 
 from turbopump.filtering.sql_tokens import NoVerdictError, SqlError, Tokens
 
-# --- Comparing as Java does: a property is text, and becomes what it is compared with. A whole number
-# within ±2³¹ is an ``int``, a larger one a ``Long``; both refuse text that the other's Java class
-# would refuse.
-#
-# Source: apache/rocketmq ``ComparisonExpression.__compare``; ``java.lang.Integer.valueOf``,
-# ``Double.valueOf``, ``Double.compareTo``.
-
+# Comparing as Java does: a property is text, and becomes what it is compared with. A whole
+# number within ±2³¹ is an ``int``, a larger one a ``Long``; both refuse text that the other's
+# Java class would refuse. Source: apache/rocketmq ``ComparisonExpression.__compare``;
+# ``java.lang.Integer.valueOf``, ``Double.valueOf``, ``Double.compareTo``.
 Value = str | int | float | bool
 """Of a property or a literal; ``Long`` is an ``int`` too, and a bool is looked at first."""
 

@@ -119,9 +119,7 @@ class Tokens:
         return Token(kind, text, at)
 
 
-# --- What can go wrong with a SQL92 filter.
-
-
+# What can go wrong with a SQL92 filter.
 class SqlError(ValueError):
     """The expression is no SQL92 filter; says where and what should stand there."""
 

@@ -113,14 +113,11 @@ def walk_batch(data: bytes) -> list[tuple[int, int, int, int, int]]:
     return found
 
 
-# --- Entries that hold a whole batch, taken apart: each message as an entry of its own, as it would
-# lie in a topic without such batches.
-#
-# What a message has not itself (hosts, times, place in the log) is the batch's; its queue offset is
-# the batch's and its number in it. The flags stay, so that whoever gets it knows that the log has no
-# entry of it. Source: apache/rocketmq ``MessageDecoder.decodeMessage``,
-# ``PullAPIWrapper.processPullResult``.
-
+# Entries that hold a whole batch, taken apart: each message as an entry of its own, as it
+# would lie in a topic without such batches. What a message has not itself (hosts, times, place in
+# the log) is the batch's; its queue offset is the batch's and its number in it. The flags stay,
+# so that whoever gets it knows that the log has no entry of it. Source: apache/rocketmq
+# ``MessageDecoder.decodeMessage``, ``PullAPIWrapper.processPullResult``.
 _COMPRESSION: Final = int(SysFlag.COMPRESSED | COMPRESSION_MASK)
 _WRAPPED: Final = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 

@@ -59,12 +59,10 @@ def time_properties(
     return {TIMER_DELAY_MS: str(milliseconds)}
 
 
-# --- Delay levels: which one a message asks for, and when it is due.
-#
-# A delayed message waits in the schedule topic, in the queue of its level (level 3 in queue 2), with
-# the property DELAY; the tagsCode of its unit is the time of its delivery. Source: apache/rocketmq
+# Delay levels: which one a message asks for, and when it is due. A delayed message waits in
+# the schedule topic, in the queue of its level (level 3 in queue 2), with the property DELAY; the
+# tagsCode of its unit is the time of its delivery. Source: apache/rocketmq
 # ``ScheduleMessageService``, ``CommitLog.checkMessageAndReturnSize``.
-
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
 

@@ -196,16 +196,13 @@ def _number(text: str, whole: str) -> int:
     return int(text)
 
 
-# --- What a producer needs to call a timer message back: where it waits, for when, and its unique id.
-#
-# ::
+# What a producer needs to call a timer message back: where it waits, for when, and its unique
+# id.
 #
 #     URL-safe Base64 of:   v1 <topic> <broker> <time in ms> <unique id>        separated by single spaces
 #
-# The time is that of the message's slot, plus 1. The unique id is the rest, spaces and all; RocketMQ
-# reads it up to its first space. Source: apache/rocketmq ``RecallMessageHandle``.
-
-
+# The time is that of the message's slot, plus 1. The unique id is the rest, spaces and all;
+# RocketMQ reads it up to its first space. Source: apache/rocketmq ``RecallMessageHandle``.
 @dataclass(frozen=True, slots=True)
 class RecallHandle:
     """``time_text`` as it stands in the handle."""

@@ -335,13 +335,9 @@ class ReceivedMessage:
         return offset_msg_id(self.store_host[0], self.store_host[1], self.commit_log_offset)
 
 
-# --- The name of one queue: topic, broker and queue number.
-#
-# One value, frozen and ordered, used as a key wherever something is kept per queue. It must not know
-# what is in the queue, nor where its broker lives. Apache's peers write it as a JSON *key* too
+# The name of one queue: topic, broker and queue number. One value, frozen and ordered, used
+# as a key wherever something is kept per queue. Apache's peers write it as a JSON *key* too
 # (`{{"brokerName":…}:5}`).
-
-
 class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel"):
     """One queue of one topic on one broker. Sorts by topic, then broker name, then queue id, as
     Apache's does, so that every consumer of a group computes the same allocation from the same

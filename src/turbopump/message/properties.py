@@ -139,9 +139,8 @@ def send_properties(
     )
 
 
-# --- The bits of a message's ``sysFlag`` (apache/rocketmq ``MessageSysFlag``, ``CompressionType``).
-
-
+# The bits of a message's ``sysFlag`` (apache/rocketmq ``MessageSysFlag``,
+# ``CompressionType``).
 class SysFlag:
     """What the store must know of a message. Plain ints: ``int & IntFlag`` would cost 0.7 µs,
     several times per message."""
@@ -166,16 +165,13 @@ ZLIB: Final = 0x300
 """Compression type; 0 together with COMPRESSED is zlib too (clients before 5.0)."""
 
 
-# --- Why a consumer could not handle a message, as a property of the copy that comes again or becomes
-# a dead letter.
-#
-# ::
+# Why a consumer could not handle a message, as a property of the copy that comes again or
+# becomes a dead letter.
 #
 #     TURBOPUMP_FAILURE = attempt SP text           "3 ValueError: no stock": the attempt that failed, counted from 1, and one line
 #
 # One rule: it says nothing about another attempt: whoever reads it compares the number. Our own;
 # Apache's clients and brokers carry it along like any property.
-
 CONSUME_FAILURE: Final = "TURBOPUMP_FAILURE"
 TEXT_MAX: Final = 300
 """Characters of a text that are kept."""

@@ -67,13 +67,10 @@ def _behind(data: bytes, at: int, size: int) -> int:
     return len(data)
 
 
-# --- The messages of a pull's answer, checked but not read: each keeps its bytes, and reads a field of
-# them when it is first asked for.
-#
-# The rule: it stops at the first entry that is damaged or not of the usual kind (v6 hosts, a batch),
-# which is for ``good_entries`` to look at. What a consumer needs of every message is read at once:
-# its topic, offset, size and how often it came.
-
+# The messages of a pull's answer, checked but not read: each keeps its bytes, and reads a
+# field of them when it is first asked for. The rule: it stops at the first entry that is damaged
+# or not of the usual kind (v6 hosts, a batch), which is for ``good_entries`` to look at. What a
+# consumer needs of every message is read at once: its topic, offset, size and how often it came.
 MessageT = TypeVar("MessageT", bound=ReceivedMessage)
 
 _UNUSUAL = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | SysFlag.INNER_BATCH

@@ -318,12 +318,9 @@ def _show_acting_masters(brokers: list[BrokerData], queues: dict[str, QueueData]
             addresses[MASTER_ID] = addresses.pop(min(addresses))
 
 
-# --- What a broker tells a name server about itself, what is kept of it, and the three ways a
-# registration can end: plain values.
-#
-# Their one rule: a broker is its cluster, name, id and address together; two that differ in one of
-# these are two brokers. They must not know the table.
-
+# What a broker tells a name server about itself, what is kept of it, and the three ways a
+# registration can end: plain values. Their one rule: a broker is its cluster, name, id and
+# address together; two that differ in one of these are two brokers.
 DEFAULT_TIMEOUT_MS = 120_000
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 import struct
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -35,6 +36,7 @@ EXT_FIELDS_MAX: Final = 10_000
 """More header fields than this are refused; real commands carry a few dozen."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Command:
     """One request or answer.
 
@@ -43,40 +45,16 @@ class Command:
     came in, or goes out in.
     """
 
-    __slots__ = (
-        "body",
-        "code",
-        "ext",
-        "flag",
-        "language",
-        "opaque",
-        "remark",
-        "serialize_type",
-        "version",
-    )
-
-    def __init__(
-        self,
-        code: int,
-        *,
-        opaque: int = 0,
-        flag: int = 0,
-        language: int = LanguageCode.PYTHON,
-        version: int = CURRENT_VERSION,
-        remark: str | None = None,
-        ext: dict[str, str] | None = None,
-        body: bytes = b"",
-        serialize_type: int = JSON,
-    ) -> None:
-        self.code = code
-        self.opaque = opaque
-        self.flag = flag
-        self.language = language
-        self.version = version
-        self.remark = remark
-        self.ext = ext
-        self.body = body
-        self.serialize_type = serialize_type
+    code: int
+    _: KW_ONLY
+    opaque: int = 0
+    flag: int = 0
+    language: int = LanguageCode.PYTHON
+    version: int = CURRENT_VERSION
+    remark: str | None = None
+    ext: dict[str, str] | None = None
+    body: bytes = b""
+    serialize_type: int = JSON
 
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "request"
@@ -112,10 +90,7 @@ def request_command(
     )
 
 
-# --- JSON header
-# -----------------------------------------------------------------------------------------------
-
-
+# JSON header.
 class _JsonHeader(
     msgspec.Struct,
     rename={"ext": "extFields", "serialize_type": "serializeTypeCurrentRPC"},
@@ -140,11 +115,8 @@ _LANGUAGE_NUMBERS: Final = {name: number for number, name in _LANGUAGE_NAMES.ite
 def _language_number(value: Any) -> int:
     if isinstance(value, str):
         return _LANGUAGE_NUMBERS.get(value, LanguageCode.OTHER.value)
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool)
-        else LanguageCode.OTHER.value
-    )
+    known = isinstance(value, int) and not isinstance(value, bool)
+    return value if known else LanguageCode.OTHER.value
 
 
 def _text(value: Any) -> str:
@@ -158,13 +130,7 @@ def _text(value: Any) -> str:
 def _decode_json(header: bytes, body: bytes) -> Command:
     try:
         fields = _json_decoder.decode(header)
-    except (
-        msgspec.DecodeError,
-        UnicodeDecodeError,
-        RecursionError,
-        OverflowError,
-        ValueError,
-    ) as error:
+    except (RecursionError, OverflowError, ValueError) as error:
         raise HeaderError(f"bad JSON header: {error}") from None
     ext = fields.ext
     if ext is not None:
@@ -207,9 +173,7 @@ def _encode_json(command: Command) -> bytes:
     return header
 
 
-# --- ROCKETMQ header
-# -----------------------------------------------------------------------------------------------
-
+# ROCKETMQ header.
 _FIXED: Final = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
 
 
@@ -302,9 +266,7 @@ def encode_command(command: Command) -> bytes:
     )
 
 
-# --- The hot way in
-# -----------------------------------------------------------------------------------------------
-
+# The hot way in.
 ExtT = TypeVar("ExtT", bound=Header)
 
 

@@ -12,8 +12,10 @@ import base64
 import enum
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from decimal import Decimal
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -54,11 +56,10 @@ def parse(data: bytes | bytearray | memoryview) -> Any:
     does."""
     _check_bounds(data)
     data = bytes(data)
-    for text in (data, None):
-        try:
-            return _decoder(Any).decode(_quote_bare_keys(data) if text is None else text)
-        except _REFUSALS:
-            continue
+    with suppress(*_REFUSALS):
+        return _decoder(Any).decode(data)
+    with suppress(*_REFUSALS):
+        return _decoder(Any).decode(_quote_bare_keys(data))
     return parse_tolerant(data.decode("utf-8", "replace"))
 
 
@@ -97,14 +98,12 @@ def _quote_bare_keys(data: bytes) -> bytes:
     return _STRING_OR_BARE_KEY.sub(lambda m: m[0] if m[1] is None else b'"%b"' % m[1], data)
 
 
-# --- Python values -> text exactly as Apache's fastjson 1.2.83 writes it.
-#
-# Three forms: the wire (compact), config files (tab-indented) and the standard JSON that the name
-# server gives to clients that ask for it. Its one rule: byte for byte what a Java peer would write
-# for the same value (golden files hold it to that). Struct members are sorted by wire name and nulls
-# left out; map entries keep their order. A Java List is a Python list, a Java Set a tuple or set: the
+# Python values -> text exactly as Apache's fastjson 1.2.83 writes it. Three forms: the wire
+# (compact), config files (tab-indented) and the standard JSON that the name server gives to
+# clients that ask for it. Its one rule: byte for byte what a Java peer would write for the same
+# value (golden files hold it to that). Struct members are sorted by wire name and nulls left out;
+# map entries keep their order. A Java List is a Python list, a Java Set a tuple or set: the
 # indented form breaks lines in the first and not in the second.
-
 _SPECIAL = re.compile('[\x00-\x1f"\\\\\x7f-\x9f\u2028\u2029]')
 _SPECIAL_OR_NOT_ASCII = re.compile('[\x00-\x1f"/\\\\\x7f-\U0010ffff]')
 _SHORT_ESCAPES = {
@@ -112,29 +111,22 @@ _SHORT_ESCAPES = {
 }
 
 
-class Writer:
-    """Writes one value; `indented` breaks lines as config files do, `standard` quotes every key,
-    sorts map entries and escapes everything beyond ASCII (fastjson's BrowserCompatible and
+class Writer(NamedTuple):
+    """Writes values; `indented` breaks lines as config files do, `standard` quotes every key, sorts
+    map entries and escapes everything beyond ASCII (fastjson's BrowserCompatible and
     MapSortField)."""
 
-    def __init__(self, *, indented: bool = False, standard: bool = False) -> None:
-        self.indented = indented
-        self.standard = standard
-        self.level = 0
-        self.pieces: list[str] = []
+    indented: bool = False
+    standard: bool = False
 
-    def text(self, value: Any) -> str:
-        self.write(value)
-        return "".join(self.pieces)
-
-    def write(self, value: Any) -> None:
+    def text(self, value: Any, level: int = 0) -> str:
+        """`value`, which stands so many levels deep."""
         kind: Any = type(value)
         if kind is str:
-            self.pieces.append(self.quote(value))
-        elif kind is int:
-            self.pieces.append(int.__repr__(value))
-        else:
-            _writer_of(kind)(self, value)
+            return self.quote(value)
+        if kind is int:
+            return int.__repr__(value)
+        return _writer_of(kind)(self, value, level)
 
     def quote(self, text: str) -> str:
         special = _SPECIAL_OR_NOT_ASCII if self.standard else _SPECIAL
@@ -142,117 +134,62 @@ class Writer:
             text = special.sub(_escape, text)
         return f'"{text}"'
 
-    def line(self) -> None:
-        if self.indented:
-            self.pieces.append("\n" + "\t" * self.level)
+    def line(self, level: int) -> str:
+        return "\n" + "\t" * level if self.indented else ""
 
-    def write_struct(self, value: msgspec.Struct) -> None:
-        self.pieces.append("{")
-        self.level += 1
-        self.line()
-        first = True
-        for attribute, opening in _members(type(value)):
-            member = getattr(value, attribute)
-            if member is None:
-                continue
-            if not first:
-                self.pieces.append(",")
-                self.line()
-            first = False
-            self.pieces.append(opening)
-            self.write(member)
-        self.level -= 1
-        self.line()
-        self.pieces.append("}")
+    def struct(self, value: msgspec.Struct, level: int) -> str:
+        members = [
+            opening + self.text(member, level + 1)
+            for attribute, opening in _members(type(value))
+            if (member := getattr(value, attribute)) is not None
+        ]
+        line = self.line(level + 1)
+        return f"{{{line}{f',{line}'.join(members)}{self.line(level)}}}"
 
-    def write_map(self, value: dict[Any, Any]) -> None:
+    def map(self, value: dict[Any, Any], level: int) -> str:
         entries: Iterable[tuple[Any, Any]] = ((k, v) for k, v in value.items() if v is not None)
         if self.standard:
             entries = sorted(entries, key=lambda entry: _sort_key(entry[0]))
-        self.pieces.append("{")
-        self.level += 1
-        first = True
-        for key, item in entries:
-            if not first:
-                self.pieces.append(",")
-            first = False
-            if isinstance(key, str) and not isinstance(key, enum.Enum):
-                self.line()
-                self.pieces.append(self.quote(key))
-            elif self.standard:
-                self.pieces.append(self.quote(Writer().text(key)))
-            else:
-                self.write(key)  # no line break: fastjson makes one for string keys only
-            self.pieces.append(":")
-            self.write(item)
-        self.level -= 1
-        if value:
-            self.line()
-        self.pieces.append("}")
+        texts = [f"{self.key(key, level + 1)}:{self.text(v, level + 1)}" for key, v in entries]
+        return f"{{{','.join(texts)}{self.line(level) if value else ''}}}"
 
-    def write_list(self, value: list[Any]) -> None:
-        self.pieces.append("[")
-        self.level += 1
-        for position, item in enumerate(value):
-            if position:
-                self.pieces.append(",")
-            self.line()
-            self.write(item)
-        self.level -= 1
-        if value:
-            self.line()
-        self.pieces.append("]")
+    def key(self, key: Any, level: int) -> str:
+        if isinstance(key, str) and not isinstance(key, enum.Enum):
+            return self.line(level) + self.quote(key)
+        if self.standard:
+            return self.quote(Writer().text(key))
+        return self.text(key, level)  # no line break: fastjson makes one for string keys only
 
-    def write_set(self, value: Iterable[Any]) -> None:
-        self.pieces.append("[")
-        for position, item in enumerate(value):
-            if position:
-                self.pieces.append(",")
-            self.write(item)
-        self.pieces.append("]")
+    def list(self, value: list[Any], level: int) -> str:
+        line = self.line(level + 1)
+        texts = ",".join([line + self.text(item, level + 1) for item in value])
+        return f"[{texts}{self.line(level) if value else ''}]"
 
-    def write_null(self, value: None) -> None:
-        self.pieces.append("null")
-
-    def write_bool(self, value: bool) -> None:
-        self.pieces.append("true" if value else "false")
-
-    def write_int(self, value: int) -> None:
-        self.pieces.append(int.__repr__(value))
-
-    def write_float(self, value: float) -> None:
-        self.pieces.append(java_double(value))
-
-    def write_str(self, value: str) -> None:
-        self.pieces.append(self.quote(str(value)))
-
-    def write_enum(self, value: enum.Enum) -> None:
-        self.pieces.append(self.quote(value.name))
-
-    def write_bytes(self, value: bytes) -> None:
-        self.pieces.append(f'"{base64.b64encode(value).decode()}"')
+    def set(self, value: Iterable[Any], level: int) -> str:
+        return f"[{','.join([self.text(item, level) for item in value])}]"
 
 
-_BY_TYPE: tuple[tuple[tuple[type, ...], Callable[[Writer, Any], None]], ...] = (
-    ((enum.Enum,), Writer.write_enum),
-    ((type(None),), Writer.write_null),
-    ((bool,), Writer.write_bool),
-    ((int,), Writer.write_int),
-    ((float,), Writer.write_float),
-    ((str,), Writer.write_str),
-    ((bytes, bytearray, memoryview), Writer.write_bytes),
-    ((dict,), Writer.write_map),
-    ((list,), Writer.write_list),
-    ((tuple, set, frozenset), Writer.write_set),
-    ((msgspec.Struct,), Writer.write_struct),
+_Write = Callable[[Writer, Any, int], str]
+_BY_TYPE: tuple[tuple[tuple[type, ...], _Write], ...] = (
+    ((enum.Enum,), lambda writer, value, _: writer.quote(value.name)),
+    ((type(None),), lambda _, value, __: "null"),
+    ((bool,), lambda _, value, __: "true" if value else "false"),
+    ((int,), lambda _, value, __: int.__repr__(value)),
+    ((float,), lambda _, value, __: java_double(value)),
+    ((str,), lambda writer, value, _: writer.quote(str(value))),
+    ((bytes, bytearray, memoryview), lambda _, value, __: f'"{base64.b64encode(value).decode()}"'),
+    ((dict,), Writer.map),
+    ((list,), Writer.list),
+    ((tuple, set, frozenset), Writer.set),
+    ((msgspec.Struct,), Writer.struct),
 )
 
 
 @cache
-def _writer_of(kind: type) -> Callable[[Writer, Any], None]:
-    for types, writer in _BY_TYPE:
+def _writer_of(kind: type) -> _Write:
+    for types, write in _BY_TYPE:
         if issubclass(kind, types):
-            return writer
+            return write
     raise TypeError(f"fastjson has no form for {kind.__name__}")
 
 
@@ -284,13 +221,7 @@ def java_double(value: float) -> str:
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         text = repr(value)
         return text if "." in text else text + ".0"
-    mantissa, _, exponent = f"{value!r}".partition("e")
-    if not exponent:
-        digits = mantissa.lstrip("-").replace(".", "")
-        point = mantissa.lstrip("-").index(".")
-        stripped = digits.lstrip("0")
-        power = point - 1 - (len(digits) - len(stripped))
-        stripped = stripped.rstrip("0") or "0"
-        sign = "-" if value < 0 else ""
-        return f"{sign}{stripped[0]}.{stripped[1:] or '0'}E{power}"
-    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
+    number = Decimal(repr(value))
+    sign, digits, _ = number.as_tuple()
+    text = "".join(map(str, digits)).rstrip("0")
+    return f"{'-' if sign else ''}{text[0]}.{text[1:] or '0'}E{number.adjusted()}"

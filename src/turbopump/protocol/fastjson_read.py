@@ -162,14 +162,12 @@ _SHAPERS: dict[type, Callable[[Any, Any], Any]] = {
 }
 
 
-# --- Text in the fastjson dialect -> Python builtins, for what a strict JSON parser refuses.
-#
+# Text in the fastjson dialect -> Python builtins, for what a strict JSON parser refuses.
 # Apache's peers write maps with bare number keys (`{0:"a"}`) and with whole objects as keys
 # (`{{"topic":"t"}:5}`), and their reader also takes unquoted names, single quotes, stray commas,
 # comments and `NaN`. This parser reads all of those. Its one rule: everything is bounded (text,
-# depth, digits, entries), and whatever is wrong is a `FastjsonError`. It must not know any body type;
-# an object used as a key becomes a tuple of its (name, value) pairs.
-
+# depth, digits, entries), and whatever is wrong is a `FastjsonError`. An object used as a key
+# becomes a tuple of its (name, value) pairs.
 MAX_BYTES = 64 << 20
 """Longest text read at all. A frame is at most 16 MiB; only a broker's own files may be longer."""
 MAX_TOLERANT_CHARS = 8 << 20

@@ -273,12 +273,10 @@ def _check(answer: Command, request: str, address: str) -> None:
         raise ResponseError(answer.code, answer.remark, request=request, address=address)
 
 
-# --- One blocking connection to a name server or broker: a request goes out, its answer comes back.
-#
-# Spark's Python workers are plain processes that do one thing at a time, so a socket and a deadline
-# are all they need. The one rule: after any error the link is dead; whoever wants to try again opens
-# a new one. It must not know what the requests mean.
-
+# One blocking connection to a name server or broker: a request goes out, its answer comes
+# back. Spark's Python workers are plain processes that do one thing at a time, so a socket and a
+# deadline are all they need. The one rule: after any error the link is dead; whoever wants to try
+# again opens a new one.
 _RECEIVE_SIZE: Final = 256 << 10
 
 

@@ -330,17 +330,14 @@ _COLUMNS: Final[dict[str, Callable[[_Entries], pa.Array]]] = {
 }
 
 
-# --- The properties of many messages at once: the map column, and single properties picked out of it.
-#
-# ::
+# The properties of many messages at once: the map column, and single properties picked out of
+# it.
 #
 #     name 0x01 value 0x02 name 0x01 value [0x02]        UTF-8; the last separator may be missing
 #
 # The one rule: the same entries as Apache's ``MessageDecoder.string2messageProperties`` gives, a
 # repeated name taking its last value (batches of older brokers repeat UNIQ_KEY), but found by
-# scanning all messages' bytes together instead of message by message. It must not know about stored
-# entries or Spark.
-
+# scanning all messages' bytes together instead of message by message.
 _MAP: Final = pa.map_(pa.string(), pa.string())
 _NAME_END: Final = 1
 _VALUE_END: Final = 2

@@ -86,12 +86,9 @@ def _object(value: Any, what: str, where: str) -> Mapping[str, Any]:
     return value
 
 
-# --- Ranges of queue offsets: dividing them among tasks, and admitting only so many messages at a
-# time.
-#
-# The one rule: pure arithmetic, the same answer for the same input on every machine, so that a
-# replayed micro-batch reads what it read before. It must not know about brokers or Spark.
-
+# Ranges of queue offsets: dividing them among tasks, and admitting only so many messages at a
+# time. The one rule: pure arithmetic, the same answer for the same input on every machine, so
+# that a replayed micro-batch reads what it read before.
 TASK_ROWS_MIN: Final = 1000
 """A task costs about 10 ms, as much as reading some thousand messages: fewer rows are not worth a
 task of their own."""

@@ -19,9 +19,8 @@ from turbopump.config.addresses import parse_addresses
 from turbopump.errors import ConfigError
 from turbopump.spark.offsets import Offsets, decode_offsets
 
-# --- The nearest known name to a misspelt one, for error sentences.
 
-
+# The nearest known name to a misspelt one, for error sentences.
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'topic'?"`` if a known name is near (case does not matter), else ``""``."""
     spelled = {candidate.lower(): candidate for candidate in known}
@@ -29,12 +28,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {spelled[near[0]]!r}?" if near else ""
 
 
-# --- The columns of a row that is read: names, order and Arrow types.
-#
-# The one rule: this table is the promise to users (docs/guide/spark.md). Columns may be added at its
-# end, never renamed, retyped or reordered. It must not know how a column is made (``decode``) or
-# what Spark calls its types (``source``).
-
+# The columns of a row that is read: names, order and Arrow types. The one rule: this table is
+# the promise to users (docs/guide/spark.md). Columns may be added at its end, never renamed,
+# retyped or reordered.
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
 
 READ_SCHEMA: Final = pa.schema(

@@ -120,13 +120,11 @@ def read_ranges(ranges: Iterable[OffsetRange], options: ReadOptions) -> Iterator
                 )
 
 
-# --- What people see of an error: its sentence, without the traceback of Spark's Python worker.
-#
+# What people see of an error: its sentence, without the traceback of Spark's Python worker.
 # Spark shows an error of a data source as the traceback of the process in which it ran, with the
-# sentence that helps as its last line. PySpark leaves the traceback out where the environment of that
-# process has ``SPARK_HIDE_TRACEBACK`` (pyspark/util.py, ``handle_worker_exception``). A worker ends
-# after an error, so setting it for an error of ours hides nobody else's.
-
+# sentence that helps as its last line. PySpark leaves the traceback out where the environment of
+# that process has ``SPARK_HIDE_TRACEBACK`` (pyspark/util.py, ``handle_worker_exception``). A
+# worker ends after an error, so setting it for an error of ours hides nobody else's.
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -157,12 +155,9 @@ def plain_errors(function: Callable[P, T]) -> Callable[P, T]:
     return inside
 
 
-# --- Reading exactly the messages of an offset range, as raw stored bytes in chunks.
-#
-# The one rule: the same range gives the same messages whenever it is read, or it says that it cannot:
-# each is checked (its CRC), and each offset of the range must be there. It must not know how messages
-# are decoded into rows or what Spark is.
-
+# Reading exactly the messages of an offset range, as raw stored bytes in chunks. The one
+# rule: the same range gives the same messages whenever it is read, or it says that it cannot:
+# each is checked (its CRC), and each offset of the range must be there.
 CHUNK_ROWS_MAX: Final = 10_000
 CHUNK_SIZE_MAX: Final = 4 << 20
 """A chunk is handed on once it has this many messages or bytes: large enough to make vectors pay,

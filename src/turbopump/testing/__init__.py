@@ -47,26 +47,19 @@ __all__ = [
 ]
 
 _HOME = {
-    "BrokerThread": "broker_in_loop",
-    "DeadlockError": "simulated_loop",
-    "ForbiddenInSimulationError": "simulated_loop",
-    "Ledger": "ledger",
-    "Link": "simulated_pipe",
-    "LivelockError": "simulated_loop",
-    "PowerCut": "simulated_mount",
-    "ProcessKilled": "simulated_process",
-    "Queue": "ledger",
-    "Rule": "ledger",
-    "RunningBroker": "broker_in_loop",
-    "SimulatedClock": "simulation",
-    "SimulatedDisk": "simulated_disk",
-    "SimulatedLoop": "simulated_loop",
-    "SimulatedNetwork": "simulated_network",
-    "SimulatedProcess": "simulated_process",
-    "Simulation": "simulation",
-    "Violation": "ledger",
-    "running_broker": "broker_in_loop",
-    "simulate": "simulation",
+    name: module
+    for module, names in {
+        "broker_in_loop": "BrokerThread RunningBroker running_broker",
+        "ledger": "Ledger Queue Rule Violation",
+        "simulated_disk": "SimulatedDisk",
+        "simulated_loop": ("DeadlockError ForbiddenInSimulationError LivelockError SimulatedLoop"),
+        "simulated_mount": "PowerCut",
+        "simulated_network": "SimulatedNetwork",
+        "simulated_pipe": "Link",
+        "simulated_process": "ProcessKilled SimulatedProcess",
+        "simulation": "SimulatedClock Simulation simulate",
+    }.items()
+    for name in names.split()
 }
 
 

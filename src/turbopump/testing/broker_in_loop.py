@@ -49,8 +49,7 @@ class RunningBroker:
 
     async def create_topic(self, topic: str, queues: int = 1) -> None:
         """Create `topic` with so many queues (a send alone would create it with up to 8). Raises
-        ResponseError.
-        """
+        ResponseError."""
         client = RemotingClient()
         try:
             await client.call(
@@ -95,12 +94,9 @@ async def running_broker(
         yield RunningBroker(namesrv, broker.address, Path(directory), broker, name_server)
 
 
-# --- A running broker for code without an event loop: it lives on a loop of its own, in a thread of
-# its own.
-#
-# Its one rule: `start` returns when clients can be served, `stop` when nothing is left; a failure of
-# either comes out there. It must not know pytest.
-
+# A running broker for code without an event loop: it lives on a loop of its own, in a thread
+# of its own. Its one rule: `start` returns when clients can be served, `stop` when nothing is
+# left; a failure of either comes out there.
 T = TypeVar("T")
 
 START_SECONDS_MAX = 30.0
@@ -157,8 +153,7 @@ class BrokerThread:
 
     def create_topic(self, topic: str, queues: int = 1) -> None:
         """Create `topic` with so many queues (a send alone would create it with up to 8). Raises
-        ResponseError.
-        """
+        ResponseError."""
         self.run(self._facts.create_topic(topic, queues))
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float = 30.0) -> T:

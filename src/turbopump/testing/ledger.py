@@ -91,8 +91,7 @@ class Send:
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """One body handed to a consumer. `life` tells one start of a consumer (or one holding of a
-    queue) from the next.
-    """
+    queue) from the next."""
 
     group: str
     consumer: str
@@ -127,8 +126,7 @@ class Ledger:
 
     def send(self, producer: str, topic: str, body: bytes, at: float) -> Send:
         """A producer begins to send `body`, which no other send of this ledger has; report the
-        outcome on the result.
-        """
+        outcome on the result."""
         send = Send(producer, topic, body, at)
         self.sends.append(send)
         return send
@@ -155,8 +153,7 @@ class Ledger:
 
     def missing(self, group: str) -> list[Send]:
         """Acknowledged sends of topics the group has consumed that it was not given yet; empty
-        means caught up.
-        """
+        means caught up."""
         seen = {delivery.body for delivery in self.deliveries if delivery.group == group}
         return [send for send in self.acknowledged if send.body not in seen]
 
@@ -196,8 +193,7 @@ class Ledger:
 
     def _places(self) -> Iterator[Violation]:
         """One body per place, whoever says so and whenever: acknowledgements and deliveries, across
-        restarts.
-        """
+        restarts."""
         at_place: dict[tuple[Queue, int], bytes] = {}
         claims = [
             (send.queue, send.offset, send.body)
@@ -291,8 +287,7 @@ class Ledger:
 
     def _skips(self, group: str) -> Iterator[Violation]:
         """Within one life of a consumer, the next offset of a queue is the next that exists or one
-        it was given before.
-        """
+        it was given before."""
         existing: dict[Queue, list[int]] = defaultdict(list)
         for queue, sends in self._by_queue().items():
             existing[queue] = sorted(send.offset for send in sends)

@@ -214,8 +214,7 @@ class SimulatedDisk:
 
     def _settle(self, wanted: Callable[[Change], bool]) -> None:
         """Make durable the changes that are wanted; if there is one journal, whatever was changed
-        before too.
-        """
+        before too."""
         chosen = [number for number, change in enumerate(self._pending) if wanted(change)]
         if not self.strict_directories and chosen:
             chosen = list(range(chosen[-1] + 1))

@@ -125,8 +125,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def end_trace(self) -> None:
         """The story is over: how what is left gets cancelled is not part of it, and differs between
-        Pythons.
-        """
+        Pythons."""
         self._trace_ended = True
 
     def create_process(self, host: str, name: str | None = None) -> SimulatedProcess:
@@ -202,8 +201,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _shuffled(self) -> list[asyncio.Handle]:
         """The ready handles in a random order that keeps siblings in theirs; every such order is
-        equally likely.
-        """
+        equally likely."""
         ready = list(self._ready)
         self._ready.clear()
         if len(ready) < 2:
@@ -352,8 +350,7 @@ def _forbid(what: str) -> NoReturn:
 
 def run_in(loop: SimulatedLoop, main: Coroutine[Any, Any, T]) -> T:
     """Run `main` to its end on `loop`, cancel what it left behind (in order of creation) and close
-    the loop.
-    """
+    the loop."""
     threads_before = threading.active_count()
     try:
         result = loop.run_until_complete(main)
@@ -375,13 +372,10 @@ async def _settle(tasks: list[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-# --- Tasks and futures of the simulated loop: they hash by serial number, so that sets of them iterate
-# alike in every run.
-#
-# asyncio keeps tasks in sets (`TaskGroup`, `all_tasks`, `asyncio.wait`), and the default hash is an
-# address. Knows the process a task belongs to, and nothing of the loop but that it hands out serial
-# numbers.
-
+# Tasks and futures of the simulated loop: they hash by serial number, so that sets of them
+# iterate alike in every run. asyncio keeps tasks in sets (`TaskGroup`, `all_tasks`,
+# `asyncio.wait`), and the default hash is an address. Knows the process a task belongs to, and
+# nothing of the loop but that it hands out serial numbers.
 _FAREWELLS_MAX = 100
 
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 class PowerCut(BaseException):
     """Raised by every call on the mount of a process that is dead, and in the middle of the
-    operation it died in.
-    """
+    operation it died in."""
 
 
 class SimulatedMount:
@@ -183,8 +182,7 @@ class SimulatedMount:
 
     def start_sync(self, segments: Iterable[Segment], done: Done) -> None:
         """What was written before this call is durable when `done(None)` is called; nothing is
-        promised of later writes.
-        """
+        promised of later writes."""
         self._check_alive()
         batch: list[tuple[SimulatedSegment, Sectors]] = []
         for segment in segments:
@@ -415,15 +413,12 @@ class SimulatedLock:
         self._locks.discard(self._path)
 
 
-# --- One file of a simulated disk: what the program sees, and what would be there after a power cut.
-#
-# `content` is the page cache, the platter the disk under it; they differ in whole sectors of 512
-# bytes. Its one rule: only `sync` promises anything; before it, any subset of the changed sectors may
-# have reached the platter, one of them torn. It must not know names and directories.
-#
-# Both are kept as strides of 32 KiB, those of zeros not at all: a timer wheel of 38 MB of which
-# little was ever written costs as much as what was written.
-
+# One file of a simulated disk: what the program sees, and what would be there after a power
+# cut. `content` is the page cache, the platter the disk under it; they differ in whole sectors of
+# 512 bytes. Its one rule: only `sync` promises anything; before it, any subset of the changed
+# sectors may have reached the platter, one of them torn. Both are kept as strides of 32 KiB,
+# those of zeros not at all: a timer wheel of 38 MB of which little was ever written costs as much
+# as what was written.
 SECTOR_SIZE = 512
 STRIDE = 64 * SECTOR_SIZE
 ZEROS = bytes(STRIDE)
@@ -494,8 +489,7 @@ class SimulatedFile:
 
     def changed(self) -> Sectors:
         """What a sync would have to write: the sectors that differ from the platter and that the
-        kernel holds dirty.
-        """
+        kernel holds dirty."""
         return {
             number: sector
             for number, sector in self._differing()

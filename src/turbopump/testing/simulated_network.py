@@ -257,8 +257,7 @@ class SimulatedServer(asyncio.AbstractServer):
 
     def admits(self, host: str) -> bool:
         """Whether a connection to `host` reaches it: one bound to loopback is not reachable by the
-        host's name.
-        """
+        host's name."""
         return self._bound in _ANY_NAMES or (self._bound in _LOOPBACK_NAMES) == (
             host in _LOOPBACK_NAMES
         )
@@ -313,12 +312,10 @@ class SimulatedServer(asyncio.AbstractServer):
             self._all_gone.set()
 
 
-# --- One end of a connection in the simulated network.
-#
-# The transport keeps asyncio's contract of `_SelectorSocketTransport`: callbacks in order,
-# `pause_writing` from within `write`, `connection_lost` exactly once and never from within the call
-# that caused it. It must not know names, ports or listeners: simulated_network.py does.
-
+# One end of a connection in the simulated network. The transport keeps asyncio's contract of
+# `_SelectorSocketTransport`: callbacks in order, `pause_writing` from within `write`,
+# `connection_lost` exactly once and never from within the call that caused it. It must not know
+# names, ports or listeners: simulated_network.py does.
 Bytes = bytes | bytearray | memoryview
 Address = tuple[str, int]
 
@@ -535,8 +532,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def _pump(self) -> None:
         """Move bytes from the buffer into the pipe as its window allows; then whatever waited for
-        an empty buffer.
-        """
+        an empty buffer."""
         self._pump_scheduled = False
         if self._lost:
             return

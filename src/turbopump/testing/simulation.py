@@ -78,8 +78,7 @@ class Simulation:
 
     def end(self, host: str, *, power_cut: bool) -> None:
         """Kill the host's process: by kill -9 (peers are told, the disk keeps all), or by a power
-        cut (neither).
-        """
+        cut (neither)."""
         process = self._processes[host]
         if not process.alive:
             return
@@ -134,12 +133,9 @@ def run_simulation(
             gc.enable()
 
 
-# --- A `turbopump.clock.Clock` for simulations: wall time that starts on a fixed day, runs with the
-# loop and can be made to jump.
-#
-# Its one rule: `monotonic` is the loop's virtual time whatever happens to `now_ms`, as on a real
-# machine.
-
+# A `turbopump.clock.Clock` for simulations: wall time that starts on a fixed day, runs with
+# the loop and can be made to jump. Its one rule: `monotonic` is the loop's virtual time whatever
+# happens to `now_ms`, as on a real machine.
 START_MS = 1_700_000_000_000
 """Wall time at the start of a run: 2023-11-14 22:13:20 UTC, in milliseconds."""
 
