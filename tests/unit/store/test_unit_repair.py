@@ -96,7 +96,7 @@ def test_a_message_whose_head_is_damaged_too_is_searched_for_once(
     assert file is not None
     file.buffer[offset - file.start + 4 : offset - file.start + 30] = bytes(26)
     assert bodies(damaged.store) == [body for body in damaged.bodies if body != b"0005"]
-    monkeypatch.setattr(unit_repair, "_Search", None)
+    monkeypatch.setattr(unit_repair, "PlainSearch", None)
     again = damaged.store.get("T", 0, 5, 1)
     assert (again.status, again.gaps, again.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 1, 6)
     assert damaged.directory.failures == []

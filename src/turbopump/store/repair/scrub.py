@@ -301,7 +301,8 @@ class Scrub:
                 return
         elif (yield from self._is_namesake(offset, (topic, queue_id, index))):
             return
-        right, queue = self._repair.unit_of(entry, position), self._queues.find(topic, queue_id)
+        whole, queue = self._repair.unit_of(entry, position), self._queues.find(topic, queue_id)
+        right = whole[:3] if whole is not None else None
         if right is None or right == unit or queue is None or queue.unit(index) != unit:
             return  # it is right, or no longer what it was when it was read
         queue.rewrite(index, *right)
@@ -327,7 +328,7 @@ class Scrub:
     ) -> Work:
         """The same in a queue whose units stand for several messages."""
         first, number = queue.unit_at(queue.first_number), queue.number_of(index)
-        unit, right = queue.unit_at(number), self._repair.batch_unit_of(entry, position)
+        unit, right = queue.unit_at(number), self._repair.unit_of(entry, position)
         if (
             first is None
             or position < first.offset

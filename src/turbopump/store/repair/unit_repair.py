@@ -16,19 +16,32 @@ on either side of its own:
 The rule: it is done in steps (``cold_reads.py``), for there may be much between; once for each
 queue at a time, and once for each message that is not found. What it did is reported, a line for
 each search.
+
+A damaged unit of a batch queue does not even say which messages it stands for, so units are told by
+their numbers (in a plain queue, a number is a queue offset):
+
+- Between two good units, the entries that the log has of the queue are its units, in their order.
+- Where messages are missing between them, their entries are damaged too: gaps take the places left.
+- Before the first good unit the queue begins with the first entry that the log has; behind the last
+  one it ends as it did.
+- A unit is good if the log has its entry where it says, and as many messages in it; a wrong store
+  time is put right.
 """
 
 from __future__ import annotations
 
+import re
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
+from turbopump.message.codec import entry_fault
 from turbopump.message.properties import SysFlag
-from turbopump.store.disk import Found
+from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import IsLost, Steps, answer
-from turbopump.store.log.commit_log import CommitLog
-from turbopump.store.log.entry_mark import EntryMark, inner_count, read_mark
-from turbopump.store.log.scanner import LogSearch, entry_at
+from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
+from turbopump.store.log.entry_mark import EntryMark, entry_place, inner_count, read_mark
+from turbopump.store.log.scanner import entry_at
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.batch_consume_queue import (
     COUNT_MAX,
@@ -36,8 +49,16 @@ from turbopump.store.queues.batch_consume_queue import (
     BatchUnit,
     batch_units,
 )
-from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue, unpack_unit
 
+PIECE_SIZE: Final = 256 * 1024
+"""Bytes of the log that are searched in one turn: some 0.3 ms."""
+HEAD: Final = 36
+"""Bytes of an entry up to its physicalOffset, that included."""
+
+_SECTOR: Final = 4096
+_SLICE: Final = 16
+"""Entries checked in one turn."""
 LMQ_PREFIX: Final = "%LMQ%"
 """Begins the names of Apache's light queues, whose units point to messages of other topics."""
 SEARCHED_MAX: Final = 10_000
@@ -75,10 +96,11 @@ class UnitRepair:
         self._under_way: set[tuple[str, int]] = set()
         self._not_found: set[tuple[str, int, int]] = set()
 
-    def unit_of(self, entry: bytes, offset: int) -> tuple[int, int, int] | None:
-        """What the unit of a good entry at this offset of the log holds; None if it has none."""
-        mark = read_mark(entry, offset) if not entry[39] & SysFlag.TRANSACTION_PREPARED else None
-        return (offset, len(entry), self._tags_of(mark)) if mark is not None else None
+    def unit_of(self, entry: bytes, offset: int) -> BatchUnit | None:
+        """What the unit of a good entry at this offset of the log holds; None if it has none. The
+        first three fields are those of a plain queue's."""
+        prepared = entry[39] & SysFlag.TRANSACTION_PREPARED
+        return unit_of(entry, offset, self._tags_of) if not prepared else None
 
     def message_of(
         self, queue: ConsumeQueue, unit: Unit, is_lost: IsLost = lambda _directory, _offset: True
@@ -86,26 +108,22 @@ class UnitRepair:
         """The message to which ``unit`` of the queue should point and does not. The unit, and what
         else is wrong round it, is repaired. ``is_lost`` says of what cannot be read whether to do
         without it."""
-        place, key = (queue.topic, queue.queue_id), (queue.topic, queue.queue_id, unit.queue_offset)
+        key = (queue.topic, queue.queue_id, unit.queue_offset)
         if key in self._not_found or queue.topic.startswith(LMQ_PREFIX):
             return Repaired(None)
-        if place in self._under_way:
+        if key[:2] in self._under_way:
             return Repaired(
                 None,
                 error=OSError(0, "its unit in the consume queue is damaged and is being repaired"),
             )
-        self._under_way.add(place)
-        try:
-            search: _Search | BatchSearch
-            if isinstance(queue, BatchConsumeQueue):
-                search = BatchSearch(self._log, queue, unit.queue_offset, self._tags_of, is_lost)
-            else:
-                search = _Search(self._log, queue, unit.queue_offset, self.unit_of, is_lost)
-            yield from search.run()
-        finally:
-            self._under_way.discard(place)
+        search: LogSearch
+        if isinstance(queue, BatchConsumeQueue):
+            search = self._search(queue, is_lost, unit.queue_offset)
+        else:
+            search = PlainSearch(self._log, queue, unit.queue_offset, self._tags_of, is_lost)
+        yield from self._alone(search, search.run())
         if search.repaired:
-            self._report(_told(queue, unit, search))
+            self._report(_repair_line(queue, unit, search))
         if search.wanted is None and search.error is None:
             self._remember(key)
         return Repaired(search.wanted, search.wanted_offset, search.error)
@@ -120,10 +138,9 @@ class UnitRepair:
         one before it; how many there were."""
         if (queue.topic, queue.queue_id) in self._under_way:
             return 0
-        search = BatchSearch(self._log, queue, -1, self._tags_of, is_lost)
-        yield from self._alone(
-            search, search.mend() if number is None else search.repair_round(number)
-        )
+        search = self._search(queue, is_lost)
+        steps = search.mend() if number is None else search.repair_round(number)
+        yield from self._alone(search, steps)
         if number is None:
             self._report_mended(search, queue)
         return search.repaired
@@ -139,7 +156,7 @@ class UnitRepair:
             return OSError(0, "its units in the consume queue are damaged and are being repaired")
         if key in self._not_found and not queue.suspect:
             return None
-        search = BatchSearch(self._log, queue, -1, self._tags_of, is_lost)
+        search = self._search(queue, is_lost)
 
         def both() -> Steps[None]:
             if not queue.suspect:
@@ -158,13 +175,20 @@ class UnitRepair:
         batches = [queue for queue in queues if isinstance(queue, BatchConsumeQueue)]
         first = entry_at(self._log, self._log.start) if batches else None
         for queue in batches:
-            search = BatchSearch(
-                self._log, queue, -1, self._tags_of, lambda _directory, _offset: True
-            )
+            search = self._search(queue, lambda _directory, _offset: True)
             answer(search.settle_front(first.store_timestamp if first is not None else 1 << 62))
             self._report_mended(search, queue)
 
-    def _alone(self, search: BatchSearch, steps: Steps[Any]) -> Steps[None]:
+    def good_unit(
+        self, queue: BatchConsumeQueue, number: int, is_lost: IsLost
+    ) -> Steps[BatchUnit | None]:
+        """The unit of this number, if the log has its entry where it says."""
+        return self._search(queue, is_lost).good(number)
+
+    def _search(self, queue: BatchConsumeQueue, is_lost: IsLost, index: int = -1) -> BatchSearch:
+        return BatchSearch(self._log, queue, index, self._tags_of, is_lost)
+
+    def _alone(self, search: LogSearch, steps: Steps[Any]) -> Steps[None]:
         """Do it while nobody else repairs the same queue."""
         self._under_way.add(search.place)
         try:
@@ -184,20 +208,8 @@ class UnitRepair:
             self._not_found.clear()
         self._not_found.add(key)
 
-    def good_unit(
-        self, queue: BatchConsumeQueue, number: int, is_lost: IsLost
-    ) -> Steps[BatchUnit | None]:
-        """The unit of this number, if the log has its entry where it says."""
-        return (yield from BatchSearch(self._log, queue, -1, self._tags_of, is_lost).good(number))
 
-    def batch_unit_of(self, entry: bytes, offset: int) -> BatchUnit | None:
-        """What the unit of a good entry at this offset of the log holds in a batch queue; None if
-        it has none."""
-        mark = read_mark(entry, offset) if not entry[39] & SysFlag.TRANSACTION_PREPARED else None
-        return unit_of_mark(mark, self._tags_of(mark)) if mark is not None else None
-
-
-def _told(queue: ConsumeQueue, unit: Unit, search: LogSearch) -> str:
+def _repair_line(queue: ConsumeQueue, unit: Unit, search: LogSearch) -> str:
     name = f"the consume queue of {queue.topic} queue {queue.queue_id}"
     if search.wanted is not None and search.repaired == 1:
         return (
@@ -211,119 +223,234 @@ def _told(queue: ConsumeQueue, unit: Unit, search: LogSearch) -> str:
     )
 
 
-class _Search(LogSearch):
-    """One search for the message of ``index``, and for those of the units round it that may be
-    damaged too."""
+class LogSearch:
+    """A search for the message of ``index``, and for others of its queue. ``is_lost`` says of what
+    cannot be read whether to do without it; else it is the ``error``. ``wanted`` is the entry that
+    was looked for."""
 
     def __init__(
         self,
         log: CommitLog,
         queue: ConsumeQueue,
         index: int,
-        unit_of: Callable[[bytes, int], tuple[int, int, int] | None],
+        tags_of: Callable[[EntryMark], int],
         is_lost: IsLost,
     ) -> None:
-        super().__init__(log, queue, index, is_lost)
-        self._unit_of = unit_of
-        self._first = queue.max_index
-        """The first message that was found."""
-        self._all_read = True
+        self._log = log
+        self._tags_of = tags_of
+        self._queue = queue
+        self._index = index
+        self.place = (queue.topic, queue.queue_id)
+        """Topic and queue id."""
+        self._is_lost = is_lost
+        self._checked = 0
+        self.repaired = 0
+        self.wanted: bytes | None = None
+        self.wanted_offset = -1
+        self.error: OSError | None = None
+
+    @abstractmethod
+    def run(self) -> Steps[None]:
+        """Look for the message, and repair the unit that should point to it."""
+
+    def walk(self, low: int, high: int, start: int, end: int) -> Steps[None]:
+        """Take what between two offsets of the log says that it is the queue's, behind the message
+        ``low`` and before ``high``."""
+        log = self._log
+        pattern = re.compile(
+            rb"\xda\xa3\x20[\xa7\xab].{4}"
+            + re.escape(self._queue.queue_id.to_bytes(4))
+            + rb".{4}(.{8})(.{8})",
+            re.DOTALL,
+        )
+        start = max(start, self._queue.deleted_until)
+        position, narrow_to = start, start
+        while position < end:
+            file = log.files.at(position)
+            if file is None:
+                position = log.start  # retention has been here
+                continue
+            begun = position - file.start
+            size = min(_SECTOR if position < narrow_to else PIECE_SIZE, file.end - position)
+            (piece,) = yield [
+                Piece(file.segment, begun, min(size + HEAD, file.segment.size - begun))
+            ]
+            if isinstance(piece, OSError) and size <= _SECTOR:
+                (piece,) = yield [Piece(file.segment, begun, size)]
+            if isinstance(piece, OSError):
+                if size > _SECTOR:
+                    narrow_to = position + size  # only a part of it may be lost
+                    continue
+                self._failed(piece, file, position)
+            else:
+                for match in pattern.finditer(piece):
+                    begin = match.start() - 4
+                    index = int.from_bytes(match[1])
+                    if (
+                        begin >= 0
+                        and low < index < high
+                        and int.from_bytes(match[2]) == position + begin < end
+                    ):
+                        size_there = int.from_bytes(piece[begin : begin + 4])
+                        there = piece[begin : begin + size_there]
+                        at = position + begin
+                        entry = yield from self._whole(file, at, size_there, index, there)
+                        unit = unit_of(entry, at, self._tags_of) if entry is not None else None
+                        if entry is not None and unit is not None:
+                            self._take(unit, entry)
+            position += size
+
+    @abstractmethod
+    def _take(self, unit: BatchUnit, entry: bytes) -> None:
+        """A whole entry of the queue, and what its unit holds."""
+
+    @abstractmethod
+    def _read_unit(self, number: int) -> Steps[BatchUnit | None]:
+        """What the files say; None if nothing is there, or can be read."""
+
+    @abstractmethod
+    def _numbers(self) -> tuple[int, int]:
+        """Of the first unit and the last."""
+
+    def _whole(
+        self, file: MappedFile, offset: int, size: int, index: int, entry: Found
+    ) -> Steps[bytes | None]:
+        """The whole entry, if it is good and the queue's."""
+        at = offset - file.start
+        if not HEAD <= size <= min(ENTRY_SIZE_MAX, file.segment.size - at):
+            return None
+        if isinstance(entry, bytes) and len(entry) < size:
+            (entry,) = yield [Piece(file.segment, at, size)]
+        self._checked += 1
+        if self._checked % _SLICE == 0:
+            yield []
+        if isinstance(entry, OSError):
+            self._failed(entry, file, offset)
+            return None
+        return entry if self._belongs(entry, offset, index) else None
+
+    def _failed(self, error: OSError, file: MappedFile, position: int) -> None:
+        if position >= self._log.start and not self._is_lost(file.segment.path.parent, position):
+            self.error = error
+
+    def _belongs(self, entry: bytes, offset: int, index: int) -> bool:
+        return (
+            entry_fault(entry, offset, crc_required=self._log.requires_crc(offset)) is None
+            and not entry[39] & SysFlag.TRANSACTION_PREPARED
+            and entry_place(entry) == (*self.place, index)
+        )
+
+    def _entry_of(self, offset: int, size: int, index: int) -> Steps[bytes]:
+        """The good entry of the queue at this offset of the log; empty if there is none."""
+        file = self._log.files.at(offset) if 0 <= offset < self._log.end else None
+        if file is None or not HEAD <= size <= min(ENTRY_SIZE_MAX, file.end - offset):
+            return b""
+        entry = yield from self._read(Piece(file.segment, offset - file.start, size))
+        return entry if entry and self._belongs(entry, offset, index) else b""
+
+    def good(self, number: int) -> Steps[BatchUnit | None]:
+        """The unit of this number, if the log has its entry where it says."""
+        unit = yield from self._read_unit(number)
+        if unit is None or not unit.can_be or unit.size == NO_MESSAGE_SIZE:
+            return None
+        entry = yield from self._entry_of(unit.offset, unit.size, unit.base)
+        there = unit_of(entry, unit.offset, self._tags_of) if entry else None
+        if there is None or there.messages != unit.messages:
+            return None
+        return self._confirmed(number, unit, there)
+
+    def _confirmed(self, number: int, unit: BatchUnit, there: BatchUnit) -> BatchUnit:
+        """A unit that was found to be good; ``there`` is what its entry says."""
+        return unit
+
+    def _good_neighbour(self, number: int, direction: int) -> Steps[tuple[int, BatchUnit | None]]:
+        """The nearest good unit before or behind, or about the nearest, and its number; (the number
+        beyond the last, None) if there is none."""
+        distance = 1
+        while True:
+            first, last = self._numbers()
+            border = first if direction < 0 else last
+            at = number + direction * distance
+            if (at - border) * direction > 0:
+                at = border
+            unit = (yield from self.good(at)) if at != number else None
+            if unit is not None:
+                return at, unit
+            if at == border:
+                return border + direction, None
+            distance *= 2
+
+    def _read(self, piece: Piece | None) -> Steps[bytes]:
+        """The bytes of a piece; none where there is none, or it cannot be read."""
+        if piece is None:
+            return b""
+        found: Found
+        (found,) = yield [piece]
+        return found if isinstance(found, bytes) else b""
+
+
+class PlainSearch(LogSearch):
+    """One search for the message of ``index``, and for those of the units round it that may be
+    damaged too. A unit is seen as a batch queue's, of one message, whose store time is not known."""
 
     def run(self) -> Steps[None]:
         log, queue = self._log, self._queue
-        before = yield from self._neighbour(-1)
-        after = yield from self._neighbour(1)
+        self._first = queue.max_index
+        self._all_read = True
+        _, before = yield from self._good_neighbour(self._index, -1)
+        _, after = yield from self._good_neighbour(self._index, 1)
         low, start = (
-            (before.queue_offset, before.offset + before.size)
-            if before is not None
-            else (-1, log.start)
+            (before.base, before.offset + before.size) if before is not None else (-1, log.start)
         )
-        high, end = (
-            (after.queue_offset, after.offset) if after is not None else (queue.max_index, log.end)
-        )
+        high, end = (after.base, after.offset) if after is not None else (queue.max_index, log.end)
         log_start = log.start
         yield from self.walk(low, high, start, end)
         if before is None and self.wanted is None and self._all_read and 0 < log_start == log.start:
-            self._begin_behind(after)
+            # Nothing of the queue lies before the first message found in a log that lost its front:
+            # there the queue begins, if that is behind the message that was looked for, which then
+            # is one of those that are gone.
+            first = min(self._first, after.base if after is not None else queue.max_index)
+            if self._index < first:
+                queue.min_index = max(queue.min_index, first)
 
     def _failed(self, error: OSError, file: MappedFile, position: int) -> None:
         self._all_read = False
         super()._failed(error, file, position)
 
-    def _begin_behind(self, after: Unit | None) -> None:
-        """Nothing of the queue lies before the first message found in a log that lost its front:
-        there the queue begins, if that is behind the message that was looked for, which then is one
-        of those that are gone."""
-        first = min(self._first, after.queue_offset if after is not None else self._queue.max_index)
-        if self._index < first:
-            self._queue.min_index = max(self._queue.min_index, first)
-
-    def _take(
-        self, file: MappedFile, offset: int, size: int, index: int, entry: Found
-    ) -> Steps[None]:
-        """Let the unit point to the entry, if it is whole and the queue's."""
-        queue = self._queue
-        whole = yield from self._whole(file, offset, size, index, entry)
-        if whole is None or not queue.min_index <= index < queue.max_index:
-            return
-        unit, there = self._unit_of(whole, offset), queue.unit(index)
-        if unit is None or there is None:  # the queue was deleted meanwhile
+    def _take(self, unit: BatchUnit, entry: bytes) -> None:
+        queue, index = self._queue, unit.base
+        there = queue.unit(index)
+        if there is None:  # the queue has no such unit, or was deleted meanwhile
             return
         self._first = min(self._first, index)
-        if there != unit:
-            queue.rewrite(index, *unit)
+        if there != unit[:3]:
+            queue.rewrite(index, *unit[:3])
             self.repaired += 1
         if index == self._index:
-            self.wanted, self.wanted_offset = whole, offset
+            self.wanted, self.wanted_offset = entry, unit.offset
 
-    def _neighbour(self, direction: int) -> Steps[Unit | None]:
-        """The nearest unit before or behind that is known to be good, or about the nearest; None if
-        there is none."""
-        queue, distance = self._queue, 1
-        while True:
-            border = queue.min_index if direction < 0 else queue.max_index - 1
-            index = self._index + direction * distance
-            if (index - border) * direction > 0:
-                index = border
-            if index == self._index:
-                return None
-            unit = yield from self._good_unit(index)
-            if unit is not None or index == border:
-                return unit
-            distance *= 2
-
-    def _good_unit(self, index: int) -> Steps[Unit | None]:
-        unit = yield from self._read(self._queue.piece(index, 1))
-        if len(unit) != UNIT_SIZE:
+    def _read_unit(self, number: int) -> Steps[BatchUnit | None]:
+        raw = yield from self._read(self._queue.piece(number, 1))
+        if not raw:
             return None
-        offset, size = (
-            int.from_bytes(unit[:8], signed=True),
-            int.from_bytes(unit[8:12], signed=True),
-        )
-        return (
-            Unit(index, offset, size) if (yield from self._entry_of(offset, size, index)) else None
-        )
+        offset, size, tags = unpack_unit(raw)
+        return BatchUnit(offset, size, tags, 0, number, 1)
 
+    def _numbers(self) -> tuple[int, int]:
+        return self._queue.min_index, self._queue.max_index - 1
 
-# --- Putting right the units of a batch queue, from the log. As ``unit_repair.py`` does it, but for
-# this:
-#
-# A damaged unit does not even say which messages it stands for, so units are told by their numbers.
-# Between two good ones, the entries that the log has of the queue are its units, in their order.
-# Where messages are missing between them, their entries are damaged too: gaps take the places that
-# are left. Before the first good unit the queue begins with the first entry that the log has; behind
-# the last one it ends as it did. A unit is good if the log has its entry where it says, and as many
-# messages in it; a wrong store time is put right.
 
 UNITS_AT_ONCE: Final = 2000
 """Units whose links are looked at in one turn."""
 
 
-def unit_of_mark(mark: EntryMark, tags: int) -> BatchUnit:
-    """The unit of an entry."""
-    return BatchUnit(
-        mark.offset, mark.size, tags, mark.store_timestamp, mark.queue_offset, inner_count(mark)
-    )
+def unit_of(entry: bytes, offset: int, tags_of: Callable[[EntryMark], int]) -> BatchUnit | None:
+    """The unit of a good entry at an offset of the log; None if its texts cannot be read."""
+    mark = read_mark(entry, offset)
+    if mark is None:
+        return None
+    stored_ms, base = mark.store_timestamp, mark.queue_offset
+    return BatchUnit(offset, mark.size, tags_of(mark), stored_ms, base, inner_count(mark))
 
 
 def row_of(
@@ -384,13 +511,11 @@ class BatchSearch(LogSearch):
         tags_of: Callable[[EntryMark], int],
         is_lost: IsLost,
     ) -> None:
-        super().__init__(log, queue, index, is_lost)
+        super().__init__(log, queue, index, tags_of, is_lost)
         self._batches = queue
-        self._tags_of = tags_of
         self._found: list[BatchUnit] = []
 
     def run(self) -> Steps[None]:
-        """Look for the message, and repair the unit that should hold it."""
         yield from self.repair_round(self._batches.number_of(self._index))
 
     def mend(self) -> Steps[None]:
@@ -493,47 +618,20 @@ class BatchSearch(LogSearch):
         if number == queue.first_number:
             queue.min_index = unit.base
 
-    def _good_neighbour(self, number: int, direction: int) -> Steps[tuple[int, BatchUnit | None]]:
-        """The nearest good unit before or behind, or about the nearest, and its number; (the number
-        beyond the last, None) if there is none."""
-        queue, distance = self._batches, 1
-        border = queue.first_number if direction < 0 else queue.next_number - 1
-        while True:
-            at = number + direction * distance
-            if (at - border) * direction > 0:
-                at = border
-            unit = (yield from self.good(at)) if at != number else None
-            if unit is not None:
-                return at, unit
-            if at == border:
-                return border + direction, None
-            distance *= 2
+    def _confirmed(self, number: int, unit: BatchUnit, there: BatchUnit) -> BatchUnit:
+        right = unit._replace(stored_ms=there.stored_ms)
+        if right != unit and self._batches.unit_at(number) == unit:
+            self._put(number, right)
+        return right
 
-    def good(self, number: int) -> Steps[BatchUnit | None]:
-        """The unit of this number, if the log has its entry where it says."""
-        raw = yield from self._read(self._batches.numbered_piece(number, 1))
-        unit = batch_units(raw)[0] if raw else None
-        if unit is None or not unit.can_be or unit.size == NO_MESSAGE_SIZE:
-            return None
-        entry = yield from self._entry_of(unit.offset, unit.size, unit.base)
-        there = self._unit_of(entry, unit.offset) if entry else None
-        if there is None or there.messages != unit.messages:
-            return None
-        if there.stored_ms != unit.stored_ms and self._batches.unit_at(number) == unit:
-            self._put(number, unit._replace(stored_ms=there.stored_ms))
-        return unit._replace(stored_ms=there.stored_ms)
-
-    def _unit_of(self, entry: bytes, offset: int) -> BatchUnit | None:
-        mark = read_mark(entry, offset)
-        return unit_of_mark(mark, self._tags_of(mark)) if mark is not None else None
-
-    def _take(
-        self, file: MappedFile, offset: int, size: int, index: int, entry: Found
-    ) -> Steps[None]:
-        whole = yield from self._whole(file, offset, size, index, entry)
-        unit = self._unit_of(whole, offset) if whole is not None else None
-        if unit is None or whole is None:
-            return
+    def _take(self, unit: BatchUnit, entry: bytes) -> None:
         self._found.append(unit)
         if unit.base <= self._index < unit.end:
-            self.wanted, self.wanted_offset = whole, offset
+            self.wanted, self.wanted_offset = entry, unit.offset
+
+    def _read_unit(self, number: int) -> Steps[BatchUnit | None]:
+        raw = yield from self._read(self._batches.numbered_piece(number, 1))
+        return batch_units(raw)[0] if raw else None
+
+    def _numbers(self) -> tuple[int, int]:
+        return self._batches.first_number, self._batches.next_number - 1
