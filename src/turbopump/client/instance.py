@@ -14,29 +14,15 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from turbopump import errors
 from turbopump.client.environment import Environment
 from turbopump.client.heartbeat import Member, heartbeat_data
 from turbopump.client.identity import RequestSigner
 from turbopump.client.operator_requests import add_operator_requests
 from turbopump.client.routes import Routes, TopicRoute
-from turbopump.errors import (
-    CallTimeoutError,
-    NotStartedError,
-    RemotingError,
-    RequestError,
-    ResponseError,
-    StoredMessageError,
-)
+from turbopump.message import properties as names
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.properties import (
-    CORRELATION_ID,
-    PAIR_END,
-    PRODUCER_GROUP,
-    REPLY_ARRIVE_TIME,
-    SysFlag,
-    property_value,
-)
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import (
@@ -93,7 +79,7 @@ class PendingRequests:
         """From now on a reply is waited for; the future gets it. Raises RequestError if too many
         are."""
         if len(self._waiting) >= self.limit:
-            raise RequestError(
+            raise errors.RequestError(
                 f"{len(self._waiting)} requests of this client wait for replies, and that is the "
                 "most that may; wait for some before you send more, or check that somebody "
                 "replies to them"
@@ -110,7 +96,7 @@ class PendingRequests:
     def reply_came(self, push: PushReplyMessageToClient, context: RequestContext) -> Response:
         """A broker brings a reply."""
         text = push.properties or ""
-        future = self._waiting.pop(property_value(text, CORRELATION_ID) or "", None)
+        future = self._waiting.pop(names.property_value(text, names.CORRELATION_ID) or "", None)
         if future is None or future.done():
             self.late += 1
         else:
@@ -123,17 +109,19 @@ def _reply_of(
 ) -> ReceivedMessage:
     """The message that the reply is; a compressed body is decompressed when it is first asked
     for."""
-    if properties and properties[-1] != PAIR_END:
-        properties += PAIR_END
+    if properties and properties[-1] != names.PAIR_END:
+        properties += names.PAIR_END
     return ReceivedMessage(
         topic=push.topic,
         stored_body=body,
-        properties_text=f"{properties}{REPLY_ARRIVE_TIME}\x01{now_ms}\x02",
+        properties_text=f"{properties}{names.REPLY_ARRIVE_TIME}\x01{now_ms}\x02",
         queue_id=push.queue_id,
         queue_offset=0,
         commit_log_offset=0,
         flag=push.flag,
-        sys_flag=push.sys_flag if _may_be_compressed(body) else push.sys_flag & ~SysFlag.COMPRESSED,
+        sys_flag=push.sys_flag
+        if _may_be_compressed(body)
+        else push.sys_flag & ~names.SysFlag.COMPRESSED,
         born_timestamp=push.born_timestamp,
         born_host=_host(push.born_host),
         store_timestamp=push.store_timestamp,
@@ -252,15 +240,15 @@ class ClientInstance:
         """Raises NotStartedError if ``what`` (``"Producer"``) is closed, or is used in a fork or on
         another event loop."""
         if self._closed or (member is not None and member.left):
-            raise NotStartedError(f"this {what} is closed; start a new one")
+            raise errors.NotStartedError(f"this {what} is closed; start a new one")
         if Forks.count != self._forks:
-            raise NotStartedError(
+            raise errors.NotStartedError(
                 f"this {what} was started in process {self._pid} and is used in its fork "
                 f"{self.environment.pid()}, where its connections must not be touched; start a "
                 "new one after the fork"
             )
         if asyncio.get_running_loop() is not self._loop:
-            raise NotStartedError(
+            raise errors.NotStartedError(
                 f"this {what} was started on another event loop; start a new one on this loop, "
                 "or use turbopump.blocking"
             )
@@ -334,7 +322,7 @@ class ClientInstance:
         )
         try:
             await self.remoting.call(address, request, timeout=FAREWELL_TIMEOUT_S)
-        except RemotingError as error:
+        except errors.RemotingError as error:
             log.info("not unregistered broker=%s cause=%s", address, error)
 
     def _group_changed(self, request: NotifyConsumerIdsChanged, context: RequestContext) -> None:
@@ -345,13 +333,13 @@ class ClientInstance:
     def _transaction_asked(self, request: CheckTransactionState, context: RequestContext) -> None:
         try:
             message = decode_entry(context.body)
-        except StoredMessageError as error:
+        except errors.StoredMessageError as error:
             peer = context.peer.peer
             log.warning(
                 "question about a transaction cannot be read broker=%s cause=%s", peer, error
             )
             return
-        group = message.properties.get(PRODUCER_GROUP)
+        group = message.properties.get(names.PRODUCER_GROUP)
         for member in self._members:
             if member.on_transaction_check is not None and member.group == group:
                 member.on_transaction_check(request, message, context.peer)
@@ -458,11 +446,13 @@ class ClientInstance:
             answer = await self.remoting.exchange(
                 address, Heartbeat(), body, timeout=CALL_TIMEOUT_S
             )
-        except CallTimeoutError:
+        except errors.CallTimeoutError:
             await self.abandon_if_silent(address, asked)
             raise
         if answer.code != ResponseCode.SUCCESS:
-            raise ResponseError(answer.code, answer.remark, request="Heartbeat", address=address)
+            raise errors.ResponseError(
+                answer.code, answer.remark, request="Heartbeat", address=address
+            )
         self._warn(address, answer.remark or "")
         if not connection.closed and membership == self._membership:
             self._introduced.add(address)

@@ -35,19 +35,8 @@ from turbopump.client.namespace import INSTANCE_ID
 from turbopump.client.user_function import is_coroutine_function
 from turbopump.config.addresses import parse_address
 from turbopump.errors import ConfigError, ResponseError
+from turbopump.message import properties as names
 from turbopump.message.message import Message, ReceivedMessage
-from turbopump.message.properties import (
-    CORRELATION_ID,
-    DELAY_TIME_LEVEL,
-    KEYS,
-    REAL_TOPIC,
-    SHARDING_KEY,
-    TAGS,
-    TIMER_DELIVER_MS,
-    TIMER_OUT_MS,
-    TRANSACTION_MASK,
-    SysFlag,
-)
 
 _SPAN: Final = "open telemetry span"
 _TYPES: Final = {
@@ -176,7 +165,9 @@ def _single_attributes(message: ReceivedMessage) -> dict[str, AttributeValue]:
     properties = message.properties
     if message.reconsume_times:
         # the broker's
-        properties = {name: value for name, value in properties.items() if name != DELAY_TIME_LEVEL}
+        properties = {
+            name: value for name, value in properties.items() if name != names.DELAY_TIME_LEVEL
+        }
     return {
         "messaging.message.body.size": len(message.stored_body),
         **_message_attributes(
@@ -212,20 +203,20 @@ def _message_attributes(
     for name, attribute in _NUMBERS.items():
         if properties.get(name, "").isdecimal():
             attributes[attribute] = int(properties[name])
-    if KEYS in properties:
-        attributes["messaging.rocketmq.message.keys"] = properties[KEYS].split()
+    if names.KEYS in properties:
+        attributes["messaging.rocketmq.message.keys"] = properties[names.KEYS].split()
     return attributes
 
 
 _TEXTS: Final = {
     INSTANCE_ID: "messaging.rocketmq.namespace",
-    TAGS: "messaging.rocketmq.message.tag",
-    SHARDING_KEY: "messaging.rocketmq.message.group",
-    CORRELATION_ID: "messaging.message.conversation_id",
+    names.TAGS: "messaging.rocketmq.message.tag",
+    names.SHARDING_KEY: "messaging.rocketmq.message.group",
+    names.CORRELATION_ID: "messaging.message.conversation_id",
 }
 _NUMBERS: Final = {
-    DELAY_TIME_LEVEL: "messaging.rocketmq.message.delay_time_level",
-    TIMER_DELIVER_MS: "messaging.rocketmq.message.delivery_timestamp",
+    names.DELAY_TIME_LEVEL: "messaging.rocketmq.message.delay_time_level",
+    names.TIMER_DELIVER_MS: "messaging.rocketmq.message.delivery_timestamp",
 }
 
 
@@ -233,17 +224,17 @@ def _kind_of(message: ReceivedMessage) -> MessageKind:
     """What it was sent as, by what brokers leave in it. Of one that comes again, ``DELAY`` is the
     broker's word, not the sender's."""
     properties = message.properties
-    if message.sys_flag & TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT:
+    if message.sys_flag & names.TRANSACTION_MASK == names.SysFlag.TRANSACTION_COMMIT:
         return MessageKind.TRANSACTION_COMMIT
-    timed = TIMER_OUT_MS in properties or TIMER_DELIVER_MS in properties
+    timed = names.TIMER_OUT_MS in properties or names.TIMER_DELIVER_MS in properties
     waited = message.reconsume_times == 0 and (
-        DELAY_TIME_LEVEL in properties or REAL_TOPIC in properties
+        names.DELAY_TIME_LEVEL in properties or names.REAL_TOPIC in properties
     )
     return MessageKind.DELAY if timed or waited else MessageKind.NORMAL
 
 
 def _type_of(kind: MessageKind, properties: dict[str, str]) -> str:
-    return _TYPES.get(kind) or ("fifo" if SHARDING_KEY in properties else "normal")
+    return _TYPES.get(kind) or ("fifo" if names.SHARDING_KEY in properties else "normal")
 
 
 def _server(address: str) -> dict[str, AttributeValue]:

@@ -23,19 +23,12 @@ from turbopump.message.codec import decode_entry
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import CURRENT_VERSION, ResponseCode
+from turbopump.protocol.requests import consumers
 from turbopump.protocol.requests.clients import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
     MessageModel,
-)
-from turbopump.protocol.requests.consumers import (
-    ConsumeMessageDirectly,
-    ConsumerRunningInfo,
-    ConsumeStatus,
-    GetConsumerRunningInfo,
-    PopProcessQueueInfo,
-    ProcessQueueInfo,
 )
 from turbopump.protocol.requests.offsets import (
     GetConsumerStatusBody,
@@ -77,7 +70,7 @@ def add_operator_requests(router: Router, members: Callable[[], Sequence[Member]
         offsets = _of_topic(request.topic, consumer.done_offsets())
         return Response(body=fastjson.encode(GetConsumerStatusBody(message_queue_table=offsets)))
 
-    def running(request: GetConsumerRunningInfo, _context: RequestContext) -> Response:
+    def running(request: consumers.GetConsumerRunningInfo, _context: RequestContext) -> Response:
         consumer = find(request.consumer_group)
         if isinstance(consumer, Response):
             return consumer
@@ -86,7 +79,9 @@ def add_operator_requests(router: Router, members: Callable[[], Sequence[Member]
             info.jstack = stacks()
         return Response(body=fastjson.encode(info))
 
-    async def directly(request: ConsumeMessageDirectly, context: RequestContext) -> Response:
+    async def directly(
+        request: consumers.ConsumeMessageDirectly, context: RequestContext
+    ) -> Response:
         consumer = find(request.consumer_group)
         if isinstance(consumer, Response):
             return consumer
@@ -101,8 +96,8 @@ def add_operator_requests(router: Router, members: Callable[[], Sequence[Member]
 
     router.add(ResetConsumerOffset, reset)
     router.add(GetConsumerStatusFromClient, status)
-    router.add(GetConsumerRunningInfo, running)
-    router.add(ConsumeMessageDirectly, directly)
+    router.add(consumers.GetConsumerRunningInfo, running)
+    router.add(consumers.ConsumeMessageDirectly, directly)
 
 
 def _of_topic(topic: str | None, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
@@ -112,17 +107,17 @@ def _of_topic(topic: str | None, offsets: Mapping[MessageQueue, int]) -> dict[Me
 def running_info(
     name_servers: Sequence[str],
     consumer: ConsumerData,
-    queues: Mapping[MessageQueue, ProcessQueueInfo],
+    queues: Mapping[MessageQueue, consumers.ProcessQueueInfo],
     *,
     concurrency: int,
     ordered: bool,
     started_ms: int,
-    statuses: Mapping[str, ConsumeStatus],
-    popped: Mapping[MessageQueue, PopProcessQueueInfo] | None = None,
-) -> ConsumerRunningInfo:
+    statuses: Mapping[str, consumers.ConsumeStatus],
+    popped: Mapping[MessageQueue, consumers.PopProcessQueueInfo] | None = None,
+) -> consumers.ConsumerRunningInfo:
     """What every consumer tells, under Apache's names."""
     subscriptions = consumer.subscription_data_set
-    return ConsumerRunningInfo(
+    return consumers.ConsumerRunningInfo(
         properties={
             "PROP_NAMESERVER_ADDR": ";".join(name_servers),
             "PROP_CONSUME_TYPE": (consumer.consume_type or ConsumeType.CONSUME_PASSIVELY).value,
@@ -139,7 +134,7 @@ def running_info(
         mq_table=dict(queues),
         mq_pop_table=dict(popped or {}),
         status_table={
-            one.topic: statuses.get(one.topic, ConsumeStatus())
+            one.topic: statuses.get(one.topic, consumers.ConsumeStatus())
             for one in subscriptions
             if one.topic
         },

@@ -11,17 +11,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from turbopump import errors
 from turbopump.client.routes import TopicRoute
 from turbopump.client.sending.sender import Sender
 from turbopump.client.tracing import Tracing
-from turbopump.errors import (
-    CallTimeoutError,
-    ConnectError,
-    ConnectionLostError,
-    MessageError,
-    ResponseError,
-    RouteNotFoundError,
-)
 from turbopump.message.handles import RecallHandle
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, topic_fault
 from turbopump.protocol.codes import ResponseCode
@@ -42,26 +35,26 @@ async def recall_message(
     was recalled is not known after a time-out or a lost connection).
     """
     if timeout <= 0:
-        raise CallTimeoutError(
+        raise errors.CallTimeoutError(
             f"{timeout=} leaves no time for it: nobody was asked, and nothing recalled; give it "
             "more seconds"
         )
     fault = topic_fault(topic)
     if fault is not None:
-        raise MessageError(fault)
+        raise errors.MessageError(fault)
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         shown = sender.shown(topic)
-        raise MessageError(
+        raise errors.MessageError(
             f"messages of {shown} cannot be recalled: it is a retry or dead-letter topic"
         )
     if handle is None:  # of a SendResult, whose type says that it may be
-        raise MessageError(
+        raise errors.MessageError(
             "there is no recall handle: only a message with a time that is still ahead has one "
             "(delay= or deliver_at=, not delay_level=), from a broker with "
             "recallMessageEnable=true"
         )
     if not isinstance(handle, str):
-        raise MessageError(
+        raise errors.MessageError(
             f"recall_handle={handle!r:.80} is no handle: the recall_handle of a "
             "SendResult is expected"
         )
@@ -87,7 +80,7 @@ async def _recall(
         route = await sender.instance.routes.renewed(route, deadline - loop.time())
         address = _address(sender, route, decoded.broker_name)
     if address is None:
-        raise RouteNotFoundError(
+        raise errors.RouteNotFoundError(
             f"the broker {decoded.broker_name[:100]} that the recall handle names is not among "
             f"those of topic {sender.shown(topic)}; is it up, and registered with these name "
             "servers?"
@@ -96,7 +89,7 @@ async def _recall(
     began_ms = sender.instance.environment.clock.now_ms()
     good = False
     moved = False
-    lost: ConnectionLostError | None = None
+    lost: errors.ConnectionLostError | None = None
     try:
         while True:
             known = "nothing was recalled" if lost is None else _NOT_KNOWN
@@ -106,24 +99,27 @@ async def _recall(
                 reply = await sender.instance.remoting.call(address, request, timeout=left)
                 good = True
                 return reply.msg_id
-            except (ConnectionLostError, ConnectError, ResponseError) as error:
-                if isinstance(error, ResponseError) and error.code != ResponseCode.TOPIC_NOT_EXIST:
+            except (errors.ConnectionLostError, errors.ConnectError, errors.ResponseError) as error:
+                if (
+                    isinstance(error, errors.ResponseError)
+                    and error.code != ResponseCode.TOPIC_NOT_EXIST
+                ):
                     raise
                 route = await sender.instance.routes.renewed(route, deadline - loop.time())
                 before, address = address, _address(sender, route, decoded.broker_name) or address
-                if isinstance(error, ConnectionLostError):
+                if isinstance(error, errors.ConnectionLostError):
                     lost = error
                 elif address != before and not moved:
                     moved = True
                     continue
-                if lost is None or isinstance(error, ResponseError):
+                if lost is None or isinstance(error, errors.ResponseError):
                     raise
                 if loop.time() + AGAIN_S >= deadline:
-                    raise ConnectionLostError(f"{lost}; {_NOT_KNOWN}") from error
+                    raise errors.ConnectionLostError(f"{lost}; {_NOT_KNOWN}") from error
                 await asyncio.sleep(AGAIN_S)
-    except CallTimeoutError as error:
+    except errors.CallTimeoutError as error:
         sender.instance.routes.renew_soon(route)
-        raise CallTimeoutError(f"{error}; {_NOT_KNOWN}") from None
+        raise errors.CallTimeoutError(f"{error}; {_NOT_KNOWN}") from None
     finally:
         if tracing is not None:
             msg_id, group = decoded.unique_id, sender.group

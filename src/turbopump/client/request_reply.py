@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from copy import copy
 from typing import Any, Final
 
+from turbopump import errors
 from turbopump.client.heartbeat import Member
 from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
@@ -31,15 +32,6 @@ from turbopump.client.sending.send_attempts import Target
 from turbopump.client.sending.send_result import SendResult, no_time
 from turbopump.client.sending.sender import Sender, SendRules, UnderWay
 from turbopump.client.setting_rules import check_timeout
-from turbopump.errors import (
-    MessageError,
-    RemotingError,
-    ReplyError,
-    RequestError,
-    RequestTimeoutError,
-    RouteNotFoundError,
-    SendError,
-)
 from turbopump.message.ids import UniqueIds
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.properties import CLUSTER, CORRELATION_ID, MESSAGE_TYPE, REPLY_TO_CLIENT, TTL
@@ -79,7 +71,7 @@ class Requester:
         if timeout <= 0:
             raise no_time(outgoing.msg_id, self._sender.shown(outgoing.topic), timeout)
         if self._closed:
-            raise RequestError(_CLOSED)
+            raise errors.RequestError(_CLOSED)
         requests = self._instance.requests
         reply = requests.add(correlation_id)
         self._waiting.add(reply)
@@ -106,7 +98,7 @@ class Requester:
         self._closed = True
         for reply in self._waiting:
             if not reply.done():
-                reply.set_exception(RequestError(_CLOSED))
+                reply.set_exception(errors.RequestError(_CLOSED))
         for task in self._returning.values():
             task.cancel()
 
@@ -141,12 +133,14 @@ class Requester:
             try:
                 async with asyncio.timeout(timeout):
                     await self._instance.routes.get(cluster + REPLY_TOPIC_END)
-            except (TimeoutError, RouteNotFoundError):
+            except (TimeoutError, errors.RouteNotFoundError):
                 pass  # then replies come by the brokers of the topic
 
-    def _too_late(self, outgoing: Outgoing, broker: str, spent_ms: float) -> RequestTimeoutError:
+    def _too_late(
+        self, outgoing: Outgoing, broker: str, spent_ms: float
+    ) -> errors.RequestTimeoutError:
         topic = self._sender.shown(outgoing.topic)
-        return RequestTimeoutError(
+        return errors.RequestTimeoutError(
             f"no reply to message {outgoing.msg_id} of topic {topic!r} within {spent_ms:.0f} ms; "
             f"broker {broker} has the message. "
             "Check that a consumer of the topic is running, that it replies (consumer.reply) and "
@@ -170,7 +164,7 @@ class Requester:
         while self._waiting and address in self._instance.routes.addresses(slaves=False):
             try:
                 await self._instance.introduced(address)
-            except RemotingError:
+            except errors.RemotingError:
                 await asyncio.sleep(RECONNECT_PAUSE_S)
             else:
                 return
@@ -239,7 +233,7 @@ class Replier:
         sender.selection = NearFirst(request.broker_name, sender.selection)
         try:
             return await sender.deliver(outgoing, None, timeout)
-        except (SendError, RouteNotFoundError) as error:
+        except (errors.SendError, errors.RouteNotFoundError) as error:
             raise _undelivered(request, error) from error
 
 
@@ -251,7 +245,7 @@ def reply_to(
     asked = request.properties
     missing = [name for name in (REPLY_TO_CLIENT, CORRELATION_ID, CLUSTER) if name not in asked]
     if missing:
-        raise MessageError(
+        raise errors.MessageError(
             f"message {request.msg_id} of topic {request.topic!r} wants no reply: it has no "
             f"property {missing[0]}. "
             "Only what was sent by a producer's request can be replied to"
@@ -264,14 +258,16 @@ def reply_to(
     return Message.as_it_is(asked[CLUSTER] + REPLY_TOPIC_END, body, {**mine, **back})
 
 
-def _undelivered(request: ReceivedMessage, error: SendError | RouteNotFoundError) -> ReplyError:
+def _undelivered(
+    request: ReceivedMessage, error: errors.SendError | errors.RouteNotFoundError
+) -> errors.ReplyError:
     client_id = request.properties[REPLY_TO_CLIENT]
-    return ReplyError(
+    return errors.ReplyError(
         f"the reply to message {request.msg_id} of topic {request.topic!r} did not reach "
         f"{client_id}, which asked: {error}. "
         "If no channel was found: that producer has ended, gave up, or is just connecting again",
         client_id=client_id,
-        code=error.code if isinstance(error, SendError) else None,
+        code=error.code if isinstance(error, errors.SendError) else None,
     )
 
 

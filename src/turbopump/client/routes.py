@@ -15,13 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
-from turbopump.errors import (
-    BodyError,
-    CallTimeoutError,
-    RemotingError,
-    ResponseError,
-    RouteNotFoundError,
-)
+from turbopump import errors
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from turbopump.protocol import fastjson
@@ -50,7 +44,7 @@ DOUBT_S: Final = 1.0
 down does not flood them."""
 
 
-class NameServersSilentError(RouteNotFoundError):
+class NameServersSilentError(errors.RouteNotFoundError):
     """No name server answered, and one at least kept silent rather than refuse: asked once more, it
     may answer."""
 
@@ -203,7 +197,10 @@ class Routes:
         ``get``."""
         task = self._question(topic, inherit)
         return await outcome_of(
-            task, lambda: RouteNotFoundError(f"no route to topic {topic!r}: the client was closed")
+            task,
+            lambda: errors.RouteNotFoundError(
+                f"no route to topic {topic!r}: the client was closed"
+            ),
         )
 
     async def renewed(
@@ -217,7 +214,7 @@ class Routes:
         try:
             async with asyncio.timeout(timeout):
                 return await self.refresh(doubtful.topic, inherit=True)
-        except (TimeoutError, RouteNotFoundError):
+        except (TimeoutError, errors.RouteNotFoundError):
             return doubtful
 
     def renew_soon(self, doubtful: TopicRoute) -> None:
@@ -250,7 +247,7 @@ class Routes:
         for topic, route in list(self.known.items()):
             try:
                 await self.refresh(topic, inherit=route.inherited)
-            except RouteNotFoundError as error:
+            except errors.RouteNotFoundError as error:
                 log.info("route kept topic=%s cause=%s", topic, error)
 
     def close(self) -> None:
@@ -278,7 +275,7 @@ class Routes:
             answers = default
         text = await self._explain(topic, answers, inherit)
         if not (answers.all_unreachable and answers.silent):
-            raise RouteNotFoundError(text)
+            raise errors.RouteNotFoundError(text)
         log.warning(
             "name servers keep silent topic=%s asked=%s", topic, ",".join(answers.unreachable)
         )
@@ -312,14 +309,14 @@ class Routes:
                     ignorant.append(address)
                     continue
                 if command.code != ResponseCode.SUCCESS:
-                    raise ResponseError(
+                    raise errors.ResponseError(
                         command.code, command.remark, request="GetRouteInfo", address=address
                     )
                 route = topic_route(topic, fastjson.decode(command.body, TopicRouteData))
-            except (RemotingError, BodyError) as error:
+            except (errors.RemotingError, errors.BodyError) as error:
                 unreachable[address] = str(error)
                 silent |= loop.time() - began >= 0.9 * timeout  # of the call, or of the connecting
-                if isinstance(error, CallTimeoutError):
+                if isinstance(error, errors.CallTimeoutError):
                     # it may be dead without a word; the next question takes a new connection
                     self._remoting.disconnect(address)
                 continue
@@ -338,7 +335,7 @@ class Routes:
         for topic in topics:
             try:
                 await self.get(topic)
-            except RouteNotFoundError:
+            except errors.RouteNotFoundError:
                 if not self.name_server_answers:
                     raise
 
@@ -383,7 +380,7 @@ class Routes:
             if command.code != ResponseCode.SUCCESS:
                 return None
             return set(fastjson.decode(command.body, ClusterInfo).broker_addr_table)
-        except (RemotingError, BodyError):
+        except (errors.RemotingError, errors.BodyError):
             return None
 
 

@@ -36,17 +36,10 @@ from turbopump.client.trace import (
     sub_before_record,
 )
 from turbopump.errors import MessageError, SendError, TurbopumpError
+from turbopump.message import properties as names
 from turbopump.message.batch import decode_batch
 from turbopump.message.ids import UniqueIds
 from turbopump.message.message import Message, ReceivedMessage
-from turbopump.message.properties import (
-    KEY_SEPARATOR,
-    KEYS,
-    MSG_REGION,
-    TAGS,
-    TRACE_SWITCH,
-    decode_properties,
-)
 from turbopump.message.rules import GROUP_SIZE_MAX
 from turbopump.protocol.codes import ResponseCode
 
@@ -211,7 +204,7 @@ class TraceDispatcher(SendHook):
             self.dropped += max(len(sent) - room, 0)
             sent = sent[:room]
         for one in sent:
-            tags, keys = one.properties.get(TAGS), one.properties.get(KEYS)
+            tags, keys = one.properties.get(names.TAGS), one.properties.get(names.KEYS)
             message = Traced(context.topic, one.msg_id, tags, keys, time_ms, region, group)
             record = pub_record(
                 message,
@@ -226,8 +219,8 @@ class TraceDispatcher(SendHook):
 
     def end_transaction(self, context: EndTransactionContext) -> None:
         """A record of how a transaction ended."""
-        tags, keys = context.properties.get(TAGS), context.properties.get(KEYS)
-        region = context.properties.get(MSG_REGION, DEFAULT_REGION)
+        tags, keys = context.properties.get(names.TAGS), context.properties.get(names.KEYS)
+        region = context.properties.get(names.MSG_REGION, DEFAULT_REGION)
         when = self._now_ms()
         message = Traced(context.topic, context.msg_id, tags, keys, when, region, context.group)
         record = end_transaction_record(
@@ -337,7 +330,9 @@ def _sent(context: SendContext, result: SendResult) -> list[_Sent]:
     if len(offset_msg_ids) != len(msg_ids):
         offset_msg_ids = [result.offset_msg_id] * len(msg_ids)
     return [
-        _Sent(msg_id, offset_msg_id, len(item.body), decode_properties(item.properties.decode()))
+        _Sent(
+            msg_id, offset_msg_id, len(item.body), names.decode_properties(item.properties.decode())
+        )
         for msg_id, offset_msg_id, item in zip(msg_ids, offset_msg_ids, items, strict=True)
     ]
 
@@ -377,7 +372,7 @@ def _fitting(keys: list[str]) -> dict[str, int]:
     fitting: dict[str, int] = {}
     left = KEYS_SIZE_MAX
     for key in keys:
-        size = len(key.encode()) + len(KEY_SEPARATOR)
+        size = len(key.encode()) + len(names.KEY_SEPARATOR)
         if size <= left and key not in fitting:
             fitting[key] = size
             left -= size
@@ -473,15 +468,15 @@ class ConsumeTraces:
     def _before(self, message: ReceivedMessage, began: Together) -> _Begun | None:
         """None: the producer's broker wants no traces."""
         properties = message.properties
-        if properties.get(TRACE_SWITCH) == "false":
+        if properties.get(names.TRACE_SWITCH) == "false":
             return None
         traced = Traced(
             unwrap(self._namespace, message.topic),
             message.msg_id,
-            properties.get(TAGS),
-            properties.get(KEYS),
+            properties.get(names.TAGS),
+            properties.get(names.KEYS),
             began.time_ms,
-            properties.get(MSG_REGION, DEFAULT_REGION),
+            properties.get(names.MSG_REGION, DEFAULT_REGION),
             self._group,
         )
         record = sub_before_record(

@@ -22,13 +22,6 @@ from turbopump.client.trace import ERROR, FIELD_END, RECORD_END, TRACE_TOPIC
 from turbopump.errors import BodyError, MessageNotFoundError, RemotingError, RouteNotFoundError
 from turbopump.message import properties as names
 from turbopump.message.message import MessageQueue, ReceivedMessage
-from turbopump.message.properties import (
-    COMPRESSION_MASK,
-    CONSUME_FAILURE,
-    SysFlag,
-    encode_properties,
-    failure_of,
-)
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
@@ -44,7 +37,7 @@ RESENT_ID: Final = "RESENT_ID"
 PRODUCER_GROUP: Final = "TURBOPUMP_DLQ_RESEND"
 _FIRST_POP_TIME: Final = "1ST_POP_TIME"
 _DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
-_KEPT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | COMPRESSION_MASK
+_KEPT_FLAGS: Final = names.SysFlag.COMPRESSED | names.SysFlag.MULTI_TAGS | names.COMPRESSION_MASK
 _NOT_RESENT: Final = frozenset(
     {
         names.DELAY_TIME_LEVEL,
@@ -79,7 +72,7 @@ _NOT_RESENT: Final = frozenset(
         "CONSUME_START_TIME",
         "POP_CK_OFFSET",
         _FIRST_POP_TIME,
-        CONSUME_FAILURE,
+        names.CONSUME_FAILURE,
         _DLQ_ORIGIN_TOPIC,
         "DLQ_ORIGIN_MESSAGE_ID",
     }
@@ -142,7 +135,7 @@ class DeadLetter:
     @property
     def failure(self) -> str | None:
         """Why its last attempt failed, if a client of ours had it and could say so."""
-        return failure_of(self.message.properties, self.attempts)
+        return names.failure_of(self.message.properties, self.attempts)
 
     @property
     def resend_id(self) -> str:
@@ -189,7 +182,7 @@ class DeadLetter:
             sys_flag=message.sys_flag & _KEPT_FLAGS,
             born_timestamp=message.born_timestamp,
             flag=message.flag,
-            properties=encode_properties(properties),
+            properties=names.encode_properties(properties),
             reconsume_times=0,
             unit_mode=False,
             batch=False,

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from turbopump import errors
+from turbopump.client.dead_letters import target
 from turbopump.client.dead_letters.dead_letter import (
     DeadLetter,
     DeadLetters,
@@ -32,27 +34,9 @@ from turbopump.client.dead_letters.journal import (
     read_journal,
     read_unlocked,
 )
-from turbopump.client.dead_letters.target import (
-    Arrival,
-    OutOfSight,
-    TargetTopics,
-    TargetWatch,
-    arrivals_since,
-    find_by_id,
-    missing_topic_hint,
-    queue_ends,
-)
 from turbopump.client.instance import ClientInstance
 from turbopump.client.setting_rules import FUNCTION, SECONDS_OR_0, Rule, check, is_name, is_seconds
 from turbopump.client.user_function import is_coroutine_function
-from turbopump.errors import (
-    ConnectError,
-    MessageError,
-    RemotingError,
-    ResendError,
-    ResponseError,
-    RouteNotFoundError,
-)
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 
@@ -98,7 +82,7 @@ async def would_resend(
     check({name: _RULES[name] for name in ("group", "journal", "to", "wanted")}, locals())
     done = read_journal(read_unlocked(journal, group), journal_path(journal, group))[0].done
     report = ResendReport(group, dry_run=True)
-    topics = TargetTopics(dead_letters.instance, group, to)
+    topics = target.TargetTopics(dead_letters.instance, group, to)
     async for letter in dead_letters.letters(group, wanted):
         topic = await topics.learn(letter)
         if letter.resend_id in done:
@@ -170,14 +154,14 @@ class _Run:
         self._instance = dead_letters.instance
         self._group = group
         self._journal = journal
-        self._topics = TargetTopics(self._instance, group, to)
+        self._topics = target.TargetTopics(self._instance, group, to)
         self._in_doubt = in_doubt
         self._settle_s = settle
         self._report_progress = on_progress
-        self._watch = TargetWatch(self._instance, group)
+        self._watch = target.TargetWatch(self._instance, group)
         self._aimed: dict[str, MessageQueue] = {}
-        self._seen: dict[str, Arrival] = {}
-        self._stuck: dict[str, OutOfSight] = {}
+        self._seen: dict[str, target.Arrival] = {}
+        self._stuck: dict[str, target.OutOfSight] = {}
         self._lost: set[str] = set()
         self._turn = 0
         self._pace = Pace(None)
@@ -204,12 +188,12 @@ class _Run:
         for queue, start in starts.items():
             aimed = {id_ for id_, aim in doubts.items() if aim.queue == queue}
             try:
-                arrivals = await arrivals_since(self._instance, self._group, {queue: start})
-            except (RemotingError, RouteNotFoundError) as error:
+                arrivals = await target.arrivals_since(self._instance, self._group, {queue: start})
+            except (errors.RemotingError, errors.RouteNotFoundError) as error:
                 log.warning(
                     "nobody can tell what was resent to a queue queue=%s cause=%s", queue, error
                 )
-                self._stuck |= dict.fromkeys(aimed, OutOfSight(queue, str(error)))
+                self._stuck |= dict.fromkeys(aimed, target.OutOfSight(queue, str(error)))
                 continue
             found = doubts.keys() & {arrival.id for arrival in arrivals}
             self._journal.done(found)
@@ -256,7 +240,7 @@ class _Run:
             await self._look_for_others()
         self._report_progress(self.report)
 
-    def _sends(self, letter: DeadLetter, hidden: OutOfSight) -> bool:
+    def _sends(self, letter: DeadLetter, hidden: target.OutOfSight) -> bool:
         """Whether what may be in a queue that cannot be read is sent: as the user has decided."""
         match self._in_doubt:
             case InDoubt.LEAVE:
@@ -286,7 +270,7 @@ class _Run:
                 if attempt:
                     await asyncio.sleep(self._settle_s)
                 outcomes = await self._round(waiting, last=attempt == ROUNDS - 1)
-        except (RemotingError, RouteNotFoundError) as error:
+        except (errors.RemotingError, errors.RouteNotFoundError) as error:
             in_doubt = self._journal.state.in_doubt
             self.report.in_doubt += sum(letter.resend_id in in_doubt for letter in letters)
             self.report.stopped = str(error)
@@ -340,7 +324,7 @@ class _Run:
         assert topic is not None
         queues = [queue for queue in self._queues(topic) if self._watch.watches(queue)]
         if not queues:
-            raise RouteNotFoundError(f"no broker takes messages of {topic} now")
+            raise errors.RouteNotFoundError(f"no broker takes messages of {topic} now")
         self._turn += 1
         return queues[self._turn % len(queues)]
 
@@ -379,11 +363,11 @@ class _Run:
                 wants = "can be written to, and read to see what has arrived"
                 return f"topic {topic} has no queue that {wants}"
             if topic not in self._watch.topics:
-                starts = await queue_ends(self._instance, queues)
+                starts = await target.queue_ends(self._instance, queues)
                 self._journal.start(starts)
                 self._watch.watch(starts)
-        except (RouteNotFoundError, RemotingError) as error:
-            return f"{error}{missing_topic_hint(topic, self._group)}"
+        except (errors.RouteNotFoundError, errors.RemotingError) as error:
+            return f"{error}{target.missing_topic_hint(topic, self._group)}"
         return None
 
     # --- others
@@ -400,7 +384,7 @@ class _Run:
                 self.report.recovered += 1
                 known = True
             if not known or (before.queue, before.offset) != (arrival.queue, arrival.offset):
-                raise ResendError(
+                raise errors.ResendError(
                     f"somebody else is resending the dead letters of group {self._group!r} at the "
                     f"same time: {arrival.id} is at offset {arrival.offset} of {arrival.queue}, "
                     f"and not from here. Sent from here so far: {self.report.sent}. Agree who goes "
@@ -411,18 +395,18 @@ class _Run:
         """Those that are not in their target already, sent by somebody who has another journal."""
         gate = asyncio.Semaphore(16)
 
-        async def find(letter: DeadLetter) -> Arrival | OutOfSight | None:
+        async def find(letter: DeadLetter) -> target.Arrival | target.OutOfSight | None:
             topic = self._topics.of(letter)
             assert topic is not None
             async with gate:
-                return await find_by_id(self._instance, topic, letter.resend_id)
+                return await target.find_by_id(self._instance, topic, letter.resend_id)
 
         unsent: list[DeadLetter] = []
         finds = await asyncio.gather(*(find(letter) for letter in letters))
         for letter, found in zip(letters, finds, strict=True):
             if letter.resend_id in self._journal.state.done:
                 self.report.already += 1
-            elif isinstance(found, Arrival):
+            elif isinstance(found, target.Arrival):
                 self._journal.done([letter.resend_id])
                 self.report.elsewhere += 1
             elif found is None or self._sends(letter, found):
@@ -545,9 +529,9 @@ async def send_once(instance: ClientInstance, letter: DeadLetter, queue: Message
         await instance.remoting.call(
             address, letter.request(queue), letter.message.stored_body, timeout=TIMEOUT_S
         )
-    except (ConnectError, MessageError) as error:
-        return Outcome(final=isinstance(error, MessageError), why=str(error))
-    except ResponseError as error:
+    except (errors.ConnectError, errors.MessageError) as error:
+        return Outcome(final=isinstance(error, errors.MessageError), why=str(error))
+    except errors.ResponseError as error:
         if error.code in _STORED:
             return Outcome(stored=True)
         return Outcome(
@@ -555,6 +539,6 @@ async def send_once(instance: ClientInstance, letter: DeadLetter, queue: Message
             final=error.code in _REFUSED,
             why=str(error),
         )
-    except RemotingError as error:
+    except errors.RemotingError as error:
         return Outcome(in_doubt=True, why=str(error))
     return Outcome(stored=True)

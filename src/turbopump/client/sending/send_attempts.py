@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from turbopump import errors
 from turbopump.client.hooks import MessageKind, SendContext
 from turbopump.client.routes import DOUBT_S, TopicRoute
 from turbopump.client.sending.outgoing import DELAYING, Outgoing
@@ -34,22 +35,8 @@ from turbopump.client.sending.send_result import (
     no_queue,
     result_of,
 )
-from turbopump.errors import (
-    CallTimeoutError,
-    ConnectError,
-    ConnectionLostError,
-    MessageError,
-    RemotingError,
-    ResponseError,
-    SendError,
-)
+from turbopump.message import properties as names
 from turbopump.message.message import MessageQueue
-from turbopump.message.properties import (
-    PROPERTIES_SIZE_MAX,
-    UNIQ_KEY,
-    decode_properties,
-    encode_properties,
-)
 from turbopump.message.user_properties import text_pairs
 from turbopump.protocol.codes import ResponseCode
 
@@ -121,9 +108,11 @@ class Attempts:
                 await self._room(connection)
                 sender.under_way.refuse_if_closed(NOT_WRITTEN)
                 break
-            except (ConnectError, NotWrittenError, ProducerClosedError) as error:
+            except (errors.ConnectError, NotWrittenError, ProducerClosedError) as error:
                 sender.faults.failed(
-                    queue.broker_name, self._loop.time(), connection=isinstance(error, ConnectError)
+                    queue.broker_name,
+                    self._loop.time(),
+                    connection=isinstance(error, errors.ConnectError),
                 )
                 if isinstance(error, NotWrittenError):
                     await sender.instance.abandon_if_silent(address, self._began)
@@ -151,7 +140,7 @@ class Attempts:
             waited = self._loop.time() - self._began
             raise NotWrittenError(f"has not read for {waited:.1f} s what was sent before") from None
         if connection.closed:
-            raise ConnectError(
+            raise errors.ConnectError(
                 f"connection to {connection.peer} ended before the message was written"
             )
 
@@ -182,10 +171,10 @@ class Attempts:
             answer = await sender.ask(connection, self._outgoing, queue, time_left)
             result = result_of(answer, self._outgoing, queue, address)
         except asyncio.CancelledError:
-            error = SendError("the sender was cancelled before the broker answered")
+            error = errors.SendError("the sender was cancelled before the broker answered")
             self._after(context, began, error)
             raise
-        except RemotingError as error:
+        except errors.RemotingError as error:
             self._after(context, began, error)
             attempt = Attempt(queue, address or "no address", str(error), error)
             await self._failed(attempt, began)
@@ -207,7 +196,9 @@ class Attempts:
             async with asyncio.timeout(patience):
                 await self._sender.instance.introduced(address)
         except TimeoutError:
-            raise ConnectError(f"{address} answered no heartbeat within {patience:.1f} s") from None
+            raise errors.ConnectError(
+                f"{address} answered no heartbeat within {patience:.1f} s"
+            ) from None
 
     def _choose(self, route: TopicRoute) -> MessageQueue:
         target = self._target
@@ -233,7 +224,7 @@ class Attempts:
         sender, outgoing = self._sender, self._outgoing
         if not sender.hooks:
             return None
-        properties = decode_properties(outgoing.properties)
+        properties = names.decode_properties(outgoing.properties)
         context = SendContext(
             sender.group,
             outgoing.topic,
@@ -270,9 +261,9 @@ class Attempts:
         self._tried.append(attempt)
         if attempt.error is not None:
             self._sender.statistics.count_failed(attempt.broker_name)
-            lost = isinstance(attempt.error, (ConnectError, ConnectionLostError))
+            lost = isinstance(attempt.error, (errors.ConnectError, errors.ConnectionLostError))
             self._sender.faults.failed(attempt.broker_name, self._loop.time(), connection=lost)
-        if isinstance(attempt.error, CallTimeoutError):
+        if isinstance(attempt.error, errors.CallTimeoutError):
             await self._sender.instance.abandon_if_silent(attempt.address, began)
 
     async def _goes_on(self, route: TopicRoute, attempt: Attempt, retries: int) -> bool:
@@ -283,7 +274,7 @@ class Attempts:
 
     def _is_final(self, attempt: Attempt) -> bool:
         error = attempt.error
-        if isinstance(error, ResponseError):
+        if isinstance(error, errors.ResponseError):
             return error.code not in self._sender.rules.retry_codes and not is_queue_gone(error)
         return isinstance(error, AnswerUnreadError)
 
@@ -293,7 +284,7 @@ class Attempts:
                 return attempt.result  # stored, if not as safely as was wished
         raise self._failure() from self._tried[-1].error
 
-    def _failure(self) -> SendError:
+    def _failure(self) -> errors.SendError:
         sender, outgoing, tried = self._sender, self._outgoing, self._tried
         spent_ms = (self._loop.time() - self._began) * 1000
         topic, closed = sender.shown(outgoing.topic), sender.under_way.closed
@@ -321,7 +312,7 @@ class Attempts:
         queue = self._target
         if isinstance(queue, MessageQueue) and queue.topic != self._outgoing.topic:
             shown = self._sender.shown
-            raise MessageError(
+            raise errors.MessageError(
                 f"the message is for topic {shown(self._outgoing.topic)!r}, the chosen queue is "
                 f"of topic {shown(queue.topic)!r}"
             )
@@ -338,7 +329,7 @@ class Attempts:
         if sender.under_way.closed:
             return None
         if not is_routes_fault(attempt):
-            if isinstance(error, (CallTimeoutError, ConnectionLostError)):
+            if isinstance(error, (errors.CallTimeoutError, errors.ConnectionLostError)):
                 # it may be stored: only the next send looks elsewhere
                 sender.instance.routes.renew_soon(route)
             return None
@@ -365,8 +356,8 @@ class Attempts:
 def is_routes_fault(attempt: Attempt) -> bool:
     """Whether the route may be old, and nothing was stored."""
     error = attempt.error
-    unknown = isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST
-    return unknown or isinstance(error, ConnectError) or is_queue_gone(error)
+    unknown = isinstance(error, errors.ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+    return unknown or isinstance(error, errors.ConnectError) or is_queue_gone(error)
 
 
 def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:
@@ -374,17 +365,19 @@ def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:
     does. The id stays the one that the sender is told."""
     try:
         properties = text_pairs(properties)
-        if properties.get(UNIQ_KEY) != outgoing.msg_id:
+        if properties.get(names.UNIQ_KEY) != outgoing.msg_id:
             log.warning(
                 "send hook's message id left out msg_id=%s instead=%.80r",
                 outgoing.msg_id,
-                properties.get(UNIQ_KEY),
+                properties.get(names.UNIQ_KEY),
             )
-            properties[UNIQ_KEY] = outgoing.msg_id
-        text = encode_properties(properties)
-        if (size := len(text.encode())) > PROPERTIES_SIZE_MAX:
-            raise MessageError(f"{size} bytes, at most {PROPERTIES_SIZE_MAX} are allowed")
-    except (MessageError, UnicodeEncodeError) as error:
+            properties[names.UNIQ_KEY] = outgoing.msg_id
+        text = names.encode_properties(properties)
+        if (size := len(text.encode())) > names.PROPERTIES_SIZE_MAX:
+            raise errors.MessageError(
+                f"{size} bytes, at most {names.PROPERTIES_SIZE_MAX} are allowed"
+            )
+    except (errors.MessageError, UnicodeEncodeError) as error:
         log.warning("send hook's properties left out msg_id=%s cause=%s", outgoing.msg_id, error)
         return outgoing
     return msgspec.structs.replace(outgoing, properties=text)
@@ -394,7 +387,7 @@ def master_of(route: TopicRoute, queue: MessageQueue) -> str:
     """The address to send to. Raises ConnectError if the broker has no master now."""
     address = route.master(queue.broker_name)
     if address is None:
-        raise ConnectError(f"broker {queue.broker_name} has no master at the moment")
+        raise errors.ConnectError(f"broker {queue.broker_name} has no master at the moment")
     return address
 
 

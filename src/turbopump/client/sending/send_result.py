@@ -9,15 +9,8 @@ from typing import Final
 
 import msgspec
 
+from turbopump import errors
 from turbopump.client.sending.outgoing import Outgoing
-from turbopump.errors import (
-    CallTimeoutError,
-    ConnectError,
-    HeaderError,
-    RemotingError,
-    ResponseError,
-    SendError,
-)
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command, TypedJsonHeader
@@ -101,7 +94,7 @@ RETRYABLE_CODES: Final = frozenset(
 ``DefaultMQProducer.retryResponseCodes``)."""
 
 
-class AnswerUnreadError(RemotingError):
+class AnswerUnreadError(errors.RemotingError):
     """The broker says that it has stored the message, but not where: trying again would store it
     twice."""
 
@@ -116,11 +109,13 @@ def result_of(
     nobody can tell where it is."""
     status = STATUS_BY_CODE.get(answer.code)
     if status is None:
-        raise ResponseError(answer.code, answer.remark, request="SendMessage", address=address)
+        raise errors.ResponseError(
+            answer.code, answer.remark, request="SendMessage", address=address
+        )
     if isinstance(answer, Command):
         try:
             reply = header_from_ext(SendAnswer, answer.ext or {})
-        except HeaderError as error:
+        except errors.HeaderError as error:
             raise AnswerUnreadError(
                 f"answered that it is stored, in a header that cannot be read: {error}"
             ) from None
@@ -146,28 +141,28 @@ def result_of(
 # What a person reads when no broker took a message: every attempt, and what to do.
 
 
-class NotWrittenError(CallTimeoutError):
+class NotWrittenError(errors.CallTimeoutError):
     """There was no room on the connection in time: nothing of the message was sent."""
 
 
-class ProducerClosedError(RemotingError):
+class ProducerClosedError(errors.RemotingError):
     """The producer was closed before the message was written."""
 
 
-def no_time(msg_id: str, topic: str, timeout: float) -> SendError:
+def no_time(msg_id: str, topic: str, timeout: float) -> errors.SendError:
     """The error of a message whose deadline had passed before anything was done for it: somebody's
     own, most likely."""
-    return SendError(
+    return errors.SendError(
         f"message {msg_id[:80]} to topic {topic!r} was not sent: {timeout=} leaves no time for it. "
         "Nothing was stored; give it more seconds",
         topic=topic,
     )
 
 
-def no_room(msg_id: str, topic: str, why: str, spent_ms: float) -> SendError:
+def no_room(msg_id: str, topic: str, why: str, spent_ms: float) -> errors.SendError:
     """The error of a message that waited in vain among too many."""
     text = f"message {msg_id[:80]} to topic {topic!r} was not sent: {why}"
-    return SendError(text, topic=topic, spent_ms=spent_ms)
+    return errors.SendError(text, topic=topic, spent_ms=spent_ms)
 
 
 def no_queue(queue: object) -> TypeError:
@@ -184,7 +179,7 @@ class Attempt:
     queue: MessageQueue
     address: str
     outcome: str
-    error: RemotingError | None
+    error: errors.RemotingError | None
     result: SendResult | None = None
 
     @property
@@ -192,12 +187,12 @@ class Attempt:
         return self.queue.broker_name
 
 
-def is_queue_gone(error: RemotingError | None) -> bool:
+def is_queue_gone(error: errors.RemotingError | None) -> bool:
     """Whether the broker has no queue of this id, and therefore stored nothing. Source:
     apache/rocketmq ``AbstractSendMessageProcessor.msgCheck``: code 29, in 4.x 1, which mean other
     things as well."""
     codes = (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR)
-    if not isinstance(error, ResponseError) or error.code not in codes:
+    if not isinstance(error, errors.ResponseError) or error.code not in codes:
         return False
     return re.match(r"request queueId\[\d+\] is illegal", error.remark) is not None
 
@@ -210,20 +205,20 @@ def failure(
     *,
     closed: bool = False,
     queues: int | None = None,
-) -> SendError:
+) -> errors.SendError:
     """The error of a send that nobody took. ``closed``: nobody else was tried, for the producer has
     been closed. ``queues``: how many the topic has at the last broker, by the newest route."""
     attempts = "1 attempt" if len(tried) == 1 else f"{len(tried)} attempts"
     last = tried[-1].error
     remedy = _fewer_queues(tried[-1].queue, topic, queues) if is_queue_gone(last) else _remedy(last)
-    return SendError(
+    return errors.SendError(
         f"message {msg_id[:80]} to topic {topic!r} was not acknowledged: {attempts} in "
         f"{spent_ms:.0f} ms: {'; '.join(_said(tried))}. "
         f"{'The producer was closed meanwhile. ' if closed else ''}{remedy}",
         topic=topic,
         brokers=tuple(attempt.broker_name for attempt in tried),
         spent_ms=spent_ms,
-        code=last.code if isinstance(last, ResponseError) else None,
+        code=last.code if isinstance(last, errors.ResponseError) else None,
     )
 
 
@@ -231,7 +226,11 @@ def _said(tried: list[Attempt]) -> list[str]:
     """What each broker said last; the same refusal, however often it came, is one line."""
     alike: dict[object, list[Attempt]] = {}
     for attempt in tried:
-        what = attempt.error.code if isinstance(attempt.error, ResponseError) else attempt.outcome
+        what = (
+            attempt.error.code
+            if isinstance(attempt.error, errors.ResponseError)
+            else attempt.outcome
+        )
         alike.setdefault((attempt.broker_name, attempt.address, what), []).append(attempt)
     return [
         f"{each[-1].broker_name} ({each[-1].address}) {each[-1].outcome}"
@@ -251,22 +250,22 @@ def _fewer_queues(queue: MessageQueue, topic: str, queues: int | None) -> str:
     )
 
 
-def _remedy(last: RemotingError | None) -> str:
-    if isinstance(last, ResponseError):
+def _remedy(last: errors.RemotingError | None) -> str:
+    if isinstance(last, errors.ResponseError):
         return _CODE_REMEDIES.get(last.code, "The broker's log has the details")
     fitting = (text for kind, text in _REMEDIES.items() if isinstance(last, kind))
     default = "The message may be stored all the same. Check the network and the broker's log"
     return next(fitting, default)
 
 
-_REMEDIES: Final[dict[type[RemotingError], str]] = {
-    ConnectError: "Check that the broker runs and that the address it advertises (brokerIP1, "
+_REMEDIES: Final[dict[type[errors.RemotingError], str]] = {
+    errors.ConnectError: "Check that the broker runs and that the address it advertises (brokerIP1, "
     "--advertise) can be reached from here",
     NotWrittenError: "Nothing was stored. Check the broker's load and disk, or give a longer "
     "send_timeout",
     ProducerClosedError: "Wait for what was started before you close it, or give a longer "
     "send_timeout",
-    CallTimeoutError: "The message may be stored all the same. Check the broker's load and disk, "
+    errors.CallTimeoutError: "The message may be stored all the same. Check the broker's load and disk, "
     "or give a longer send_timeout",
     AnswerUnreadError: "The message is most likely stored: sent again, it would be there twice. "
     "Check what it is that answers at this address",
