@@ -16,6 +16,7 @@ from turbopump.client.setting_rules import ENVIRONMENT_RULES, NAME_SERVER_RULES,
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.addresses import outward_address, parse_address, parse_addresses
 from turbopump.errors import ConfigError
+from turbopump.message.ids import UniqueIds
 
 SYSTEM_CLOCK: Final = SystemClock()
 SYSTEM_RANDOM: Final = random.SystemRandom()
@@ -45,6 +46,11 @@ class Environment:
         """Equal for clients that live in the same world: the same process, clock, chance and
         address."""
         return self.pid(), self.ip, self.clock, self.random
+
+    def unique_ids(self) -> UniqueIds:
+        """A source of message ids that no other client gives."""
+        token = self.random.getrandbits(32)
+        return UniqueIds(self.clock, ip=self.ip, token=token, pid=self.pid())
 
     def new_instance_name(self) -> str:
         """``<pid>#<64 random bits>``: no two clients have the same, in whatever container or thread

@@ -41,11 +41,9 @@ class Credentials:
             value = getattr(self, name)
             # their values are not shown
             if not is_name(value) and (value is not None or name != "security_token"):
-                what = (
-                    "empty, or no valid Unicode"
-                    if isinstance(value, str)
-                    else f"of type {type(value).__name__}"
-                )
+                what = "empty, or no valid Unicode"
+                if not isinstance(value, str):
+                    what = f"of type {type(value).__name__}"
                 raise ConfigError(
                     "credentials need an access_key and a secret_key, text and both not empty; "
                     f"this {name} is {what}"

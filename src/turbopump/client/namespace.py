@@ -38,20 +38,16 @@ def unwrap(namespace: str | None, resource: str) -> str:
 
 def unwrapped(namespace: str | None, queue: MessageQueue) -> MessageQueue:
     """The queue as the user knows it."""
-    return (
-        MessageQueue(unwrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
-        if namespace
-        else queue
-    )
+    if not namespace:
+        return queue
+    return MessageQueue(unwrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
 
 
 def wrapped(namespace: str | None, queue: MessageQueue) -> MessageQueue:
     """The queue as brokers know it."""
-    return (
-        MessageQueue(wrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
-        if namespace
-        else queue
-    )
+    if not namespace:
+        return queue
+    return MessageQueue(wrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
 
 
 def _split(resource: str) -> tuple[str, str]:

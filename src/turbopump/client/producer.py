@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random as random_module
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, overload
 
 from turbopump.client.environment import environment_of, name_server_addresses
@@ -58,7 +59,6 @@ from turbopump.client.tracing import Tracing, trace_topic
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.compression import DECOMPRESSED_SIZE_MAX
-from turbopump.message.ids import UniqueIds
 from turbopump.message.message import BODY_SIZE_MAX, Message, MessageQueue, ReceivedMessage
 from turbopump.message.rules import topic_fault
 
@@ -127,11 +127,11 @@ class Producer(InContext):
         self._plain = back_pressure is None and namespace is None
         self.statistics = SendStatistics()
         """How the sends of this producer went, by broker (docs/reference/statistics.md)."""
-        self._accumulator = (
-            None
-            if auto_batch is None
-            else Accumulator(auto_batch, self._send_together, body_size_max, self.statistics)
-        )
+        self._accumulator: Accumulator | None = None
+        if auto_batch is not None:
+            self._accumulator = Accumulator(
+                auto_batch, self._send_together, body_size_max, self.statistics
+            )
         self._sender: Sender | None = None
         self._pack: Packer  # from the start on
         self._tracing: Tracing | None = None
@@ -164,10 +164,8 @@ class Producer(InContext):
 
     async def _begin(self, instance: ClientInstance) -> None:
         environment = self._environment
-        token = environment.random.getrandbits(32)
-        ids = UniqueIds(environment.clock, ip=environment.ip, token=token, pid=environment.pid())
         self._pack = Packer(
-            ids,
+            environment.unique_ids(),
             body_size_max=self._body_size_max,
             compression=self._compression,
             namespace=self._namespace,
@@ -199,9 +197,8 @@ class Producer(InContext):
             self.statistics,
         )
         if self._faults.settings is not None and self._faults.settings.detector:
-            self._sender.tasks.append(
-                instance.spawn(FaultDetector(instance, self._faults).run(), name="fault detector")
-            )
+            detector = FaultDetector(instance, self._faults)
+            self._sender.tasks.append(instance.spawn(detector.run(), name="fault detector"))
 
     async def close(self) -> None:
         """Wait for what is under way, also replies, recalls and oneway sends, and what waits for
@@ -215,11 +212,9 @@ class Producer(InContext):
             self._requester.close()
         now = asyncio.get_running_loop().time
         deadline = now() + self._rules.timeout
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 await self._wait_idle(sender)
-        except TimeoutError:
-            pass
         sender.close()
         self._limiter.close()
         if self._tracing is not None:
@@ -310,14 +305,12 @@ class Producer(InContext):
         if selector is not None or sharding_key is not None:
             message, target = self._chooser.aim(message, queue, selector, sharding_key)  # type: ignore[assignment]
         elif self._accumulator is not None and self._accumulator.takes(message):
+            piece = self._pack.piece(message)
             if self._limiter.bounded:
-                return await (
-                    await self._limiter.batch(
-                        self._accumulator, message, self._pack.piece(message), queue, timeout
-                    )
-                )
+                future = self._limiter.batch(self._accumulator, message, piece, queue, timeout)
+                return await (await future)
             limit = self._rules.timeout if timeout is None else timeout
-            return await self._accumulator.add(message, self._pack.piece(message), queue, limit)
+            return await self._accumulator.add(message, piece, queue, limit)
         if self._plain:
             return await sender.deliver(self._pack.pack(message), target, timeout)
         return await self._limiter.deliver(sender, self._pack.pack(message), target, timeout)
@@ -343,12 +336,10 @@ class Producer(InContext):
         wait_store_ok: bool,
         timeout: float,
     ) -> SendResult:
-        pack = self._pack
-        outgoing = (
-            pack.pack_single(pieces[0])
-            if len(pieces) == 1
-            else pack.pack_pieces(pieces, wait_store_ok=wait_store_ok)
-        )
+        if len(pieces) == 1:
+            outgoing = self._pack.pack_single(pieces[0])
+        else:
+            outgoing = self._pack.pack_pieces(pieces, wait_store_ok=wait_store_ok)
         return await self._limiter.deliver_unbound(self._started(), outgoing, queue, timeout)
 
     async def start_send(
@@ -501,9 +492,6 @@ class Producer(InContext):
     def _inside(self, topic: str) -> str:
         check({"topic": TOPIC}, {"topic": topic})
         return wrap(self._namespace, topic)
-
-
-# --- What the settings of a producer must be.
 
 
 def _are_codes(value: object) -> bool:

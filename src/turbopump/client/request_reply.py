@@ -32,7 +32,6 @@ from turbopump.client.sending.send_attempts import Target
 from turbopump.client.sending.send_result import SendResult, no_time
 from turbopump.client.sending.sender import Sender, SendRules, UnderWay
 from turbopump.client.setting_rules import check_timeout
-from turbopump.message.ids import UniqueIds
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.properties import CLUSTER, CORRELATION_ID, MESSAGE_TYPE, REPLY_TO_CLIENT, TTL
 from turbopump.message.user_properties import checked_properties
@@ -142,11 +141,9 @@ class Requester:
         topic = self._sender.shown(outgoing.topic)
         return errors.RequestTimeoutError(
             f"no reply to message {outgoing.msg_id} of topic {topic!r} within {spent_ms:.0f} ms; "
-            f"broker {broker} has the message. "
-            "Check that a consumer of the topic is running, that it replies (consumer.reply) and "
-            "needs no longer than that, "
-            "and its log; replies that came too late at this client so far: "
-            f"{self._instance.requests.late}",
+            f"broker {broker} has the message. Check that a consumer of the topic is running, that "
+            "it replies (consumer.reply) and needs no longer than that, and its log; replies that "
+            f"came too late at this client so far: {self._instance.requests.late}",
             topic=topic,
             broker=broker,
             spent_ms=spent_ms,
@@ -155,9 +152,8 @@ class Requester:
     def _disconnected(self, address: str) -> None:
         """Replies come on that connection: be there again at once, not with the next heartbeat."""
         if self._waiting and address not in self._returning:
-            task = self._returning[address] = self._instance.spawn(
-                self._return(address), name=f"return to {address}"
-            )
+            name = f"return to {address}"
+            task = self._returning[address] = self._instance.spawn(self._return(address), name=name)
             task.add_done_callback(lambda _: self._returning.pop(address, None))
 
     async def _return(self, address: str) -> None:
@@ -198,20 +194,14 @@ class Replier:
             group,
             under_way=under_way or UnderWay(),
         )
-        token = random.getrandbits(32)
-        self._pack = Packer(
-            UniqueIds(environment.clock, ip=environment.ip, token=token, pid=environment.pid())
-        )
+        self._pack = Packer(environment.unique_ids())
 
     @classmethod
     def beside(cls, sender: Sender) -> Replier:
         """For a producer: by the rules of its sends, and its close waits for them as for those."""
+        rules, hooks, under_way = sender.rules, sender.hooks, sender.under_way
         return cls(
-            sender.instance,
-            group=sender.group,
-            rules=sender.rules,
-            hooks=sender.hooks,
-            under_way=sender.under_way,
+            sender.instance, group=sender.group, rules=rules, hooks=hooks, under_way=under_way
         )
 
     def close(self) -> None:
@@ -247,13 +237,10 @@ def reply_to(
     if missing:
         raise errors.MessageError(
             f"message {request.msg_id} of topic {request.topic!r} wants no reply: it has no "
-            f"property {missing[0]}. "
-            "Only what was sent by a producer's request can be replied to"
+            f"property {missing[0]}. Only what was sent by a producer's request can be replied to"
         )
-    back: dict[str, str] = {
-        name: asked[name] for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL) if name in asked
-    }
-    back[MESSAGE_TYPE] = REPLY
+    names = (CORRELATION_ID, REPLY_TO_CLIENT, TTL)
+    back = {name: asked[name] for name in names if name in asked} | {MESSAGE_TYPE: REPLY}
     mine = {} if properties is None else checked_properties(properties)
     return Message.as_it_is(asked[CLUSTER] + REPLY_TOPIC_END, body, {**mine, **back})
 
@@ -264,8 +251,8 @@ def _undelivered(
     client_id = request.properties[REPLY_TO_CLIENT]
     return errors.ReplyError(
         f"the reply to message {request.msg_id} of topic {request.topic!r} did not reach "
-        f"{client_id}, which asked: {error}. "
-        "If no channel was found: that producer has ended, gave up, or is just connecting again",
+        f"{client_id}, which asked: {error}. If no channel was found: that producer has ended, "
+        "gave up, or is just connecting again",
         client_id=client_id,
         code=error.code if isinstance(error, errors.SendError) else None,
     )

@@ -38,7 +38,6 @@ from turbopump.client.trace import (
 from turbopump.errors import MessageError, SendError, TurbopumpError
 from turbopump.message import properties as names
 from turbopump.message.batch import decode_batch
-from turbopump.message.ids import UniqueIds
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.rules import GROUP_SIZE_MAX
 from turbopump.protocol.codes import ResponseCode
@@ -50,9 +49,7 @@ SEND_TIMEOUT_S = 5.0
 
 class _Producer(Protocol):
     async def start(self) -> None: ...
-
     async def close(self) -> None: ...
-
     def send(self, message: Message, /) -> Awaitable[object]: ...
 
 
@@ -110,17 +107,9 @@ class Tracing:
 
     def of_consumer(self) -> ConsumeTraces:
         """What a consumer tells of its messages."""
-        around = self._environment
-        ids = UniqueIds(
-            around.clock, ip=around.ip, token=around.random.getrandbits(32), pid=around.pid()
-        )
-        return ConsumeTraces(
-            self.dispatcher.append,
-            group=self._group,
-            namespace=self._namespace,
-            next_id=ids.next,
-            now_ms=around.clock.now_ms,
-        )
+        next_id, now_ms = self._environment.unique_ids().next, self._environment.clock.now_ms
+        group = unwrap(self._namespace, self._group)
+        return ConsumeTraces(self.dispatcher.append, group, self._namespace, next_id, now_ms)
 
     async def start(self) -> None:
         """Before the first record."""
@@ -270,9 +259,8 @@ class TraceDispatcher(SendHook):
             self._timer.cancel()
             self._timer = None
         if self._held and not self._sending:
-            task = asyncio.get_running_loop().create_task(
-                self._send_held(), name="turbopump traces"
-            )
+            loop = asyncio.get_running_loop()
+            task = loop.create_task(self._send_held(), name="turbopump traces")
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 
@@ -297,11 +285,8 @@ class TraceDispatcher(SendHook):
                 await self._send_part(part[: len(part) // 2])
                 await self._send_part(part[len(part) // 2 :])
                 return
-            log.log(
-                logging.DEBUG if self._failing else logging.WARNING,
-                "traces not sent cause=%s",
-                error,
-            )
+            level = logging.DEBUG if self._failing else logging.WARNING
+            log.log(level, "traces not sent cause=%s", error)
             self._failing = True
 
 
@@ -401,24 +386,16 @@ class Together:
     request_id: str = ""
 
 
+@dataclass(slots=True, eq=False)
 class ConsumeTraces:
     """``append`` keeps a record for the next message of the trace topic; ``next_id`` makes request
     ids."""
 
-    def __init__(
-        self,
-        append: Callable[[Traced, str], None],
-        *,
-        group: str,
-        namespace: str | None,
-        next_id: Callable[[], str],
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._append = append
-        self._group = unwrap(namespace, group)
-        self._namespace = namespace
-        self._next_id = next_id
-        self.now_ms = now_ms
+    append: Callable[[Traced, str], None]
+    group: str
+    namespace: str | None
+    next_id: Callable[[], str]
+    now_ms: Callable[[], int]
 
     def began(self, message: Delivery) -> None:
         """It is about to be handled."""
@@ -433,7 +410,7 @@ class ConsumeTraces:
             return
         if isinstance(began, int):
             began = Together(1, began)
-        began.request_id = began.request_id or self._next_id()
+        began.request_id = began.request_id or self.next_id()
         message.trace = self._before(message, began)
 
     def together(self, count: int) -> Together:
@@ -460,7 +437,7 @@ class ConsumeTraces:
 
     def polled(self, messages: Iterable[ReceivedMessage]) -> None:
         """A user has polled these: what he makes of them nobody can tell."""
-        poll = Together(1, self.now_ms(), self._next_id())
+        poll = Together(1, self.now_ms(), self.next_id())
         for begun in [self._before(message, poll) for message in messages]:
             if begun is not None:
                 self._after(begun, 0, ContextCode.SUCCESS, error=None)
@@ -471,18 +448,18 @@ class ConsumeTraces:
         if properties.get(names.TRACE_SWITCH) == "false":
             return None
         traced = Traced(
-            unwrap(self._namespace, message.topic),
+            unwrap(self.namespace, message.topic),
             message.msg_id,
             properties.get(names.TAGS),
             properties.get(names.KEYS),
             began.time_ms,
             properties.get(names.MSG_REGION, DEFAULT_REGION),
-            self._group,
+            self.group,
         )
         record = sub_before_record(
             traced, request_id=began.request_id, retry_times=message.reconsume_times
         )
-        self._append(traced, record)
+        self.append(traced, record)
         return _Begun(traced, began.request_id, began.count)
 
     def _after(self, begun: _Begun, cost_ms: int, code: ContextCode, *, error: str | None) -> None:
@@ -498,4 +475,4 @@ class ConsumeTraces:
             time_ms=self.now_ms(),
             error=error,
         )
-        self._append(begun.traced, record)
+        self.append(begun.traced, record)

@@ -65,10 +65,9 @@ async def in_pool(
     this = asyncio.current_task()
     assert this is not None
     cancels = this.cancelling()
+    loop = asyncio.get_running_loop()
     try:
-        result, failure = await asyncio.get_running_loop().run_in_executor(
-            pool, _ended, function, args
-        )
+        result, failure = await loop.run_in_executor(pool, _ended, function, args)
     except asyncio.CancelledError:
         if this.cancelling() > cancels:
             raise
@@ -100,12 +99,6 @@ def is_coroutine_function(handler: Callable[..., object]) -> bool:
     if inspect.iscoroutinefunction(handler):
         return True
     return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
-
-
-# --- What counts as the failure of a user's function, whatever it raised.
-#
-# One rule: what a function raises ends neither a thread nor a loop; only a cancellation, and Ctrl-C
-# where it really comes, go their way. It must not know what the function was called for.
 
 
 def failure_of(error: BaseException, *, in_thread: bool) -> Exception:
@@ -156,13 +149,9 @@ def meant(result: object) -> object:
     body, or a part of it, never ran."""
     if isinstance(result, CoroutineType):
         result.close()  # else Python warns of it, too
-        raise TypeError(
-            f"the function returned the coroutine {result.__qualname__}, which never "
-            "ran: an await is missing"
-        )
+        what = f"the coroutine {result.__qualname__}, which never ran: an await is missing"
+        raise TypeError(f"the function returned {what}")
     if isinstance(result, GeneratorType | AsyncGeneratorType):
-        raise TypeError(
-            f"the function returned the generator {result.__qualname__}, which never "
-            "ran: there is a yield in it"
-        )
+        what = f"the generator {result.__qualname__}, which never ran: there is a yield in it"
+        raise TypeError(f"the function returned {what}")
     return result

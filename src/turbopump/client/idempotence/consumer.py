@@ -140,9 +140,8 @@ class IdempotentConsumer:
                     "an IdempotentConsumer wraps handlers of single messages, and was given "
                     "several: see docs/guide/idempotence.md"
                 )
-            return await (
-                function.call(message) if self.key_of(message) is None else handle(message)
-            )
+            keyless = self.key_of(message) is None
+            return await (function.call(message) if keyless else handle(message))
 
         setattr(always, ONE_BY_ONE, True)
         return always
@@ -171,9 +170,8 @@ class IdempotentConsumer:
 
     def key_of(self, message: ReceivedMessage) -> str | None:
         """The key as the store knows it."""
-        key = (
-            message.properties.get(self._key) if isinstance(self._key, str) else self._key(message)
-        )
+        by = self._key
+        key = message.properties.get(by) if isinstance(by, str) else by(message)
         # the first colon without a backslash ends the name
         return f"{self._name}:{key}" if key else None
 
@@ -197,17 +195,16 @@ class IdempotentConsumer:
                     if claim is not Claim.YOURS:
                         self._let_go(key)
                 if claim is Claim.YOURS:
-                    renewal = loop.create_task(
-                        self._renew(key, owner), name=f"turbopump lease of {key[:80]}"
-                    )
+                    name = f"turbopump lease of {key[:80]}"
+                    renewal = loop.create_task(self._renew(key, owner), name=name)
                     return Visit(key, owner, renewal)
                 if claim is Claim.DONE:
                     return None
             patience = deadline - loop.time()
             if patience <= 0:
                 raise TwinWaitError(
-                    f"another message with the key {key[:200]!r} is in hand for "
-                    f"longer than {self._wait} s"
+                    f"another message with the key {key[:200]!r} is in hand for longer than "
+                    f"{self._wait} s"
                 )
             if here is None:
                 await asyncio.sleep(min(POLL_S, patience))
@@ -228,13 +225,12 @@ class IdempotentConsumer:
             if done is not None:
                 await (self._finish(visit) if done else self._store.release(visit.key, visit.owner))
         except Exception as error:
+            fate = "will be handled again" if done else "waits for the lease to end"
             log.error(
                 "not written down in the idempotence store, its next copy %s key=%s cause=%s",
-                *(
-                    "will be handled again" if done else "waits for the lease to end",
-                    visit.key[:200],
-                    error,
-                ),
+                fate,
+                visit.key[:200],
+                error,
             )
         finally:
             self._let_go(visit.key)

@@ -39,10 +39,6 @@ from turbopump.clock import Clock
 from turbopump.errors import ConfigError
 from turbopump.message.rules import is_unicode
 
-# TODO-PROSE from idempotence_rules.py:
-# What the settings of idempotent consumers and their stores must be.
-
-
 LEAST_S: Final = 0.001
 """Stores count milliseconds."""
 MOST_S: Final = 1e9
@@ -135,15 +131,11 @@ class IdempotenceStore(Protocol):
         """Let go of files, threads and connections. May be called twice."""
 
 
-# TODO-PROSE from memory.py:
-# The store in this process's memory: for one process, and gone with it.
-
-
 MAX_KEYS: Final = 100_000
 
 
 class MemoryStore:
-    """``max_keys``: so many done keys are kept at most, the latest. Some 200 bytes a key. Belongs
+    """In this process's memory: for one process, and gone with it. ``max_keys``: so many done keys are kept at most, the latest. Some 200 bytes a key. Belongs
     to one event loop. Raises ConfigError."""
 
     def __init__(self, *, max_keys: int = MAX_KEYS, clock: Clock | None = None) -> None:
@@ -205,23 +197,14 @@ class MemoryStore:
             del self._done[oldest[0]]
 
 
-# TODO-PROSE from sqlite.py:
-# The store in an SQLite file: for the processes of one machine, and there after a kill.
-#
-# ::
-#
-#     idempotence(key TEXT PRIMARY KEY, owner TEXT or NULL if done, until_ms INTEGER)
-#
-# Each operation is one transaction, in a thread of the store's own. One rule: times are wall times,
-# for other processes read them.
-
-
 T = TypeVar("T")
 
 SQLITE_MAX_KEYS: Final = 1_000_000
 BUSY_S: Final = 10.0
 """So long an operation waits while another process writes."""
 FORGET_EVERY: Final = 256
+# ``owner`` is NULL if the key is done; ``until_ms`` is wall time, for other processes read it.
+# Each operation is one transaction, in a thread of the store's own.
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS idempotence (key TEXT PRIMARY KEY, owner TEXT, until_ms INTEGER NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS idempotence_until ON idempotence (until_ms);
@@ -229,7 +212,7 @@ CREATE INDEX IF NOT EXISTS idempotence_until ON idempotence (until_ms);
 
 
 class SqliteStore:
-    """``path``: the file, made if it is not there; not on a network file system. ``max_keys``: so
+    """In an SQLite file: for the processes of one machine, and there after a kill. ``path``: the file, made if it is not there; not on a network file system. ``max_keys``: so
     many keys are kept at most, the latest (checked when it is opened, and every 256 finished ones).
     ``durable``: what is done stays so after a power cut too (one fsync per operation); without,
     only after a kill. Raises ConfigError."""
@@ -252,17 +235,22 @@ class SqliteStore:
         self._finished = 0
 
     async def claim(self, key: str, owner: str, lease: float) -> Claim:
-        return await self._run(
-            lambda connection, now: _claim(connection, now, key, owner, int(lease * 1000))
-        )
+        def work(connection: sqlite3.Connection, now: int) -> Claim:
+            row = connection.execute(
+                "SELECT owner, until_ms FROM idempotence WHERE key = ?", (key,)
+            ).fetchone()
+            if row is not None and row[1] > now:
+                return Claim.DONE if row[0] is None else Claim.HELD
+            values = (key, owner, now + int(lease * 1000))
+            connection.execute("REPLACE INTO idempotence VALUES (?, ?, ?)", values)
+            return Claim.YOURS
+
+        return await self._run(work)
 
     async def renew(self, key: str, owner: str, lease: float) -> bool:
         def work(connection: sqlite3.Connection, now: int) -> bool:
-            until = now + int(lease * 1000)
-            renewed = connection.execute(
-                "UPDATE idempotence SET until_ms = ? WHERE key = ? AND owner = ?",
-                (until, key, owner),
-            )
+            update = "UPDATE idempotence SET until_ms = ? WHERE key = ? AND owner = ?"
+            renewed = connection.execute(update, (now + int(lease * 1000), key, owner))
             return renewed.rowcount == 1
 
         return await self._run(work)
@@ -334,16 +322,6 @@ class SqliteStore:
             self._connection = None
 
 
-def _claim(connection: sqlite3.Connection, now: int, key: str, owner: str, lease_ms: int) -> Claim:
-    row = connection.execute(
-        "SELECT owner, until_ms FROM idempotence WHERE key = ?", (key,)
-    ).fetchone()
-    if row is not None and row[1] > now:
-        return Claim.DONE if row[0] is None else Claim.HELD
-    connection.execute("REPLACE INTO idempotence VALUES (?, ?, ?)", (key, owner, now + lease_ms))
-    return Claim.YOURS
-
-
 def _forget(connection: sqlite3.Connection, now: int, max_keys: int) -> None:
     """Those whose time is over, and the oldest done ones above the maximum."""
     connection.execute("DELETE FROM idempotence WHERE until_ms <= ?", (now,))
@@ -356,17 +334,11 @@ def _forget(connection: sqlite3.Connection, now: int, max_keys: int) -> None:
         )
 
 
-# TODO-PROSE from redis.py:
-# The store in Redis: for consumers on many machines. Needs the extra ``turbopump[redis]``.
+#     {prefix}:k:KEY   "h" + owner, expires with the lease;  "d" (done), expires with ``keep``
+#     {prefix}:done    sorted set: done keys by the server's time, to keep so many at most
 #
-# ::
-#
-#     {prefix}:k:KEY      "h" + owner, expires with the lease;  "d", expires when it need no longer be known that it is done
-#     {prefix}:done       sorted set: done keys by the server's time, to keep so many at most
-#
-# Each operation is one script, which Redis runs without interruption; times are the server's own. The
-# braces keep all of it on one node of a Redis Cluster.
-
+# Each operation is one script, which Redis runs without interruption; times are the server's own.
+# The braces keep all of it on one node of a Redis Cluster.
 
 REDIS_MAX_KEYS: Final = 1_000_000
 TIMEOUT_S: Final = 5.0
@@ -406,7 +378,7 @@ return 0
 
 
 class RedisStore:
-    """``url``: as ``redis://host:6379/0``. ``prefix``: what its keys begin with. ``max_keys``: so
+    """In Redis: for consumers on many machines; needs the extra ``turbopump[redis]``. ``url``: as ``redis://host:6379/0``. ``prefix``: what its keys begin with. ``max_keys``: so
     many done keys are kept at most. ``timeout``: seconds after which a Redis that does not answer
     counts as failed.
 
