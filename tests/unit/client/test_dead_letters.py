@@ -329,7 +329,7 @@ async def test_a_broker_that_stops_answering_ends_the_run_and_leaves_doubts_in_t
         raise CallTimeoutError("no answer in 10 s")
 
     async def lost(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
-        monkeypatch.setattr(resending.TargetWatch, "arrivals", silent)
+        monkeypatch.setattr(resending.target.TargetWatch, "arrivals", silent)
         return Outcome(in_doubt=True, why="no answer")
 
     with monkeypatch.context() as patch:
