@@ -141,9 +141,10 @@ class _Outcome:
     _task: asyncio.Task[Any] | None = None
     value: Any = None
     error: BaseException | None = None
-    ready: threading.Lock = field(default_factory=threading.Lock)
+    ready: threading.Lock = field(init=False)
 
     def __post_init__(self) -> None:
+        self.ready = threading.Lock()
         self.ready.acquire()
 
     def start(self) -> None:
