@@ -93,13 +93,18 @@ class Member:
     def ordered(self) -> bool | None:
         """Whether it consumes in order. Who asks for locks does; who does not may have no queue, or
         not consume in order."""
-        if (
-            self.info.ordered is None
-            and self.locking is not None
-            and self.seen - self.locking < LOCKS_TELL_S
-        ):
-            return True
-        return self.info.ordered
+        locks = self.locking is not None and self.seen - self.locking < LOCKS_TELL_S
+        return True if self.info.ordered is None and locks else self.info.ordered
+
+    @property
+    def shares(self) -> bool:
+        """Whether the members of its group share the messages."""
+        return self.info.message_model is not MessageModel.BROADCASTING
+
+    @property
+    def pushed(self) -> bool:
+        """Whether its client fetches messages for it."""
+        return self.info.consume_type is not ConsumeType.CONSUME_ACTIVELY
 
 
 @dataclass(slots=True)
@@ -146,37 +151,30 @@ class ClientTable(Generic[PeerT]):
             if subscription.topic
         }
         group = self.groups.setdefault(data.group_name, ConsumerGroup(data.group_name))
-        changed = self._note_member(group, peer, client_id, version, now)
-        member = group.members[peer]
+        member, changed = self._note_member(group, peer, client_id, version, now)
         member.language = language
         member.info = member_info(data)
-        member.fingerprint = fingerprint
+        member.fingerprint = group.fingerprint = fingerprint
         member.retries_max = data.max_reconsume_times
         member.started_at = data.started_at or 0
-        group.fingerprint = fingerprint
         group.consume_from_where = data.consume_from_where or group.consume_from_where
         group.consume_type = data.consume_type or group.consume_type
         group.message_model = data.message_model or group.message_model
-        for topic, new in subscriptions.items():
-            old = group.subscriptions.get(topic)
-            if old is None:
-                changed = True
-            if old is None or new.data.sub_version > old.data.sub_version:
-                group.subscriptions[topic] = new
-        for topic in [topic for topic in group.subscriptions if topic not in subscriptions]:
-            del group.subscriptions[topic]
+        if subscriptions.keys() != group.subscriptions.keys():
             changed = True
+        for topic, old in group.subscriptions.items():
+            new = subscriptions.get(topic)
+            if new is not None and new.data.sub_version <= old.data.sub_version:
+                subscriptions[topic] = old
+        group.subscriptions = subscriptions
         return changed
 
     def retries_max(self, group_name: str) -> int | None:
         """After how many retries a message of the group is a dead letter, by the member that was
         started last of those that have told one; None: none has."""
         group = self.groups.get(group_name)
-        telling = (
-            [member for member in group.members.values() if member.retries_max is not None]
-            if group is not None
-            else []
-        )
+        members = group.members.values() if group is not None else ()
+        telling = [member for member in members if member.retries_max is not None]
         return max(telling, key=lambda member: member.started_at).retries_max if telling else None
 
     def keep_consumer(
@@ -199,8 +197,7 @@ class ClientTable(Generic[PeerT]):
         )
         if twin is None:
             return None
-        changed = self._note_member(group, peer, client_id, version, now)
-        member = group.members[peer]
+        member, changed = self._note_member(group, peer, client_id, version, now)
         if member.fingerprint != fingerprint:
             member.info, member.fingerprint = twin.info, fingerprint
             member.retries_max, member.started_at = twin.retries_max, twin.started_at
@@ -270,15 +267,12 @@ class ClientTable(Generic[PeerT]):
     def client_ids(self, group_name: str) -> list[str]:
         """The ids of a group's members, each once."""
         group = self.groups.get(group_name)
-        return (
-            list(dict.fromkeys(member.client_id for member in group.members.values()))
-            if group
-            else []
-        )
+        members = group.members.values() if group is not None else ()
+        return list(dict.fromkeys(member.client_id for member in members))
 
-    def members(self, group_name: str) -> Iterable[PeerT]:
+    def members(self, group_name: str) -> list[PeerT]:
         group = self.groups.get(group_name)
-        return list(group.members) if group else []
+        return list(group.members) if group is not None else []
 
     def find_consumer(self, group_name: str, client_id: str) -> PeerT | None:
         """The connection of one member of a group."""
@@ -292,37 +286,31 @@ class ClientTable(Generic[PeerT]):
 
     def _note_member(
         self, group: ConsumerGroup[PeerT], peer: PeerT, client_id: str, version: int, now: float
-    ) -> bool:
+    ) -> tuple[Member, bool]:
+        """The member, and whether it is new."""
         member = group.members.get(peer)
         if member is None or member.client_id != client_id:
-            group.members[peer] = Member(client_id, version, now, since=now)
-            return True
+            member = group.members[peer] = Member(client_id, version, now, since=now)
+            return member, True
         member.version, member.seen = version, now
-        return False
+        return member, False
 
 
 def member_info(data: ConsumerData) -> MemberInfo:
     """What a heartbeat says of a consumer."""
+    consume_from = data.consume_from_where
+    if data.consume_type is ConsumeType.CONSUME_ACTIVELY:
+        consume_from = None
+    elif consume_from is not None and consume_from not in BEGINNINGS:
+        # deprecated: apache/rocketmq ``RebalancePushImpl.computePullFromWhere``
+        consume_from = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     return MemberInfo(
         wants=wants(data.subscription_data_set),
         consume_type=data.consume_type,
         message_model=data.message_model,
-        consume_from=None
-        if data.consume_type is ConsumeType.CONSUME_ACTIVELY
-        else _beginning(data.consume_from_where),
+        consume_from=consume_from,
         ordered=data.ordered,
     )
-
-
-def _beginning(where: ConsumeFromWhere | None) -> ConsumeFromWhere | None:
-    """The deprecated ones mean the last offset: apache/rocketmq
-    ``RebalancePushImpl.computePullFromWhere``."""
-    plain = (
-        None,
-        ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        ConsumeFromWhere.CONSUME_FROM_TIMESTAMP,
-    )
-    return where if where in plain else ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
 
 
 def wants(subscriptions: Iterable[SubscriptionData]) -> Wants:
@@ -348,19 +336,16 @@ def read_subscription(data: SubscriptionData) -> Subscription:
     Raises ValueError for a tag expression that cannot be read; a filter that cannot be is the
     subscription's ``fault``.
     """
+    if data.expression_type in (None, "", TAG):
+        tags = frozenset(data.tags_set) or parse_tags(data.sub_string)
+        return Subscription(data, tag_codes(tags) | frozenset(data.code_set))
     if data.expression_type == SQL92:
         try:
             return Subscription(data, frozenset(), matches=compile_sql(data.sub_string or ""))
         except SqlError as error:
             return Subscription(data, frozenset(), fault=str(error))
-    if data.expression_type not in (None, "", TAG):
-        return Subscription(
-            data,
-            frozenset(),
-            fault=f"expression type {data.expression_type!r} is unknown; there are TAG and SQL92",
-        )
-    tags = frozenset(data.tags_set) or parse_tags(data.sub_string)
-    return Subscription(data, tag_codes(tags) | frozenset(data.code_set))
+    fault = f"expression type {data.expression_type!r} is unknown; there are TAG and SQL92"
+    return Subscription(data, frozenset(), fault=fault)
 
 
 def no_property_filter(kind: str | None) -> Response:
@@ -375,10 +360,10 @@ def no_property_filter(kind: str | None) -> Response:
 # --- Members of one consumer group that cannot get along: they subscribe or consume differently, or
 # two of them have one client id.
 #
-# Values in, sentences out. One rule: a connection that has died and is not closed yet is no second
-# client: both must have sent heartbeats since the younger of the two came. What a member has not said
-# is never held against it. Who only pulls (``CONSUME_ACTIVELY``) may read what he likes, and
-# broadcasting clients are all named alike: neither is a conflict, as for apache/rocketmq
+# A connection that has died and is not closed yet is no second client: both must have sent
+# heartbeats since the younger of the two came. What a member has not said is never held against it.
+# Who only pulls (``CONSUME_ACTIVELY``) may read what he likes, and broadcasting clients are all
+# named alike: neither is a conflict, as for apache/rocketmq
 # ``ConsumerRunningInfo.analyzeSubscription``, which asks the clients instead. Apache's brokers
 # compare nothing: ``ConsumerGroupInfo.updateChannel`` takes over what the last heartbeat said.
 
@@ -412,40 +397,26 @@ def conflicts(
     consumers may be popping a topic, since the broker tells those that ask for their share to."""
     if len(members) < 2:
         return ()
-    sharing = [
-        member for member in members if member.info.message_model is not MessageModel.BROADCASTING
-    ]
-    young = list(
-        {
-            member.client_id: member for member in sorted(members, key=lambda member: member.since)
-        }.values()
-    )
-    found = () if len({member.info for member in young}) == 1 else _differences(young, pops)
+    by_age = sorted(members, key=lambda member: member.since)
+    youngest = list({member.client_id: member for member in by_age}.values())
+    differ = len({member.info for member in youngest}) > 1
     return (
         *(
             f"consumers of group {group} {what}; make them alike, or give them groups of their own"
-            for what in found
+            for what in (_differences(youngest, pops) if differ else ())
             if what
         ),
-        *_same_ids(group, sharing),
+        *_same_ids(group, [member for member in members if member.shares]),
     )
 
 
 def _differences(members: list[Member], pops: Callable[[str], bool]) -> tuple[str, ...]:
-    sharing = [
-        member for member in members if member.info.message_model is not MessageModel.BROADCASTING
-    ]
-    pushed = [
-        member for member in sharing if member.info.consume_type is not ConsumeType.CONSUME_ACTIVELY
-    ]
+    sharing = [member for member in members if member.shares]
+    pushed = [member for member in sharing if member.pushed]
     if all(member.info.consume_type is not ConsumeType.CONSUME_POP for member in sharing):
         pops = _no
     return (
-        _subscriptions(
-            member
-            for member in members
-            if member.info.consume_type is not ConsumeType.CONSUME_ACTIVELY
-        ),
+        _subscriptions(member for member in members if member.pushed),
         _differ(
             "are broadcasting and clustering, so those that are clustering miss messages",
             *(members, lambda member: member.info.message_model, MODELS),
@@ -464,10 +435,20 @@ def _differences(members: list[Member], pops: Callable[[str], bool]) -> tuple[st
     )
 
 
-def _subscriptions(members: Iterable[Member]) -> str:
-    by_wants: dict[Wants, list[str]] = {}
+def _by_value(
+    members: Iterable[Member], said: Callable[[Member], ValueT | None]
+) -> dict[ValueT, list[str]]:
+    """Client ids by what their members say."""
+    ids: dict[ValueT, list[str]] = {}
     for member in members:
-        by_wants.setdefault(member.info.wants, []).append(member.client_id)
+        value = said(member)
+        if value is not None:
+            ids.setdefault(value, []).append(member.client_id)
+    return ids
+
+
+def _subscriptions(members: Iterable[Member]) -> str:
+    by_wants = _by_value(members, lambda member: member.info.wants)
     if len(by_wants) < 2:
         return ""
     common = frozenset.intersection(*by_wants)
@@ -481,11 +462,7 @@ def _differ(
     said: Callable[[Member], ValueT | None],
     names: dict[ValueT, str],
 ) -> str:
-    by_value: dict[ValueT, list[str]] = {}
-    for member in members:
-        value = said(member)
-        if value is not None:
-            by_value.setdefault(value, []).append(member.client_id)
+    by_value = _by_value(members, said)
     if len(by_value) < 2:
         return ""
     return f"{how}: " + "; ".join(
@@ -496,12 +473,9 @@ def _differ(
 def _type(member: Member, pops: Callable[[str], bool]) -> ConsumeType | None:
     """A push consumer that asks the broker for its share is told by it to pull or to pop, and its
     heartbeat does not say that it asks."""
-    info = member.info
-    if info.consume_type is ConsumeType.CONSUME_PASSIVELY and any(
-        pops(topic) for topic, _, _ in info.wants
-    ):
-        return None
-    return info.consume_type
+    kind = member.info.consume_type
+    asks = any(pops(topic) for topic, _, _ in member.info.wants)
+    return None if kind is ConsumeType.CONSUME_PASSIVELY and asks else kind
 
 
 def _same_ids(group: str, members: Iterable[Member]) -> list[str]:
@@ -510,8 +484,7 @@ def _same_ids(group: str, members: Iterable[Member]) -> list[str]:
         by_id.setdefault(member.client_id, []).append(member)
     return [
         f"client id {client_id} is used by {len(members)} consumers of group {group}, which get "
-        "the same queues; give each an "
-        "instance name of its own"
+        "the same queues; give each an instance name of its own"
         for client_id, members in by_id.items()
         if len(members) > 1 and _all_alive(members)
     ]
