@@ -415,22 +415,25 @@ def _differences(members: list[Member], pops: Callable[[str], bool]) -> tuple[st
     pushed = [member for member in sharing if member.pushed]
     if all(member.info.consume_type is not ConsumeType.CONSUME_POP for member in sharing):
         pops = _no
+    models = _by_value(members, lambda member: member.info.message_model)
+    types = _by_value(sharing, lambda member: _type(member, pops))
+    orders = _by_value(pushed, lambda member: member.ordered)
+    beginnings = _by_value(pushed, lambda member: member.info.consume_from)
     return (
         _subscriptions(member for member in members if member.pushed),
         _differ(
             "are broadcasting and clustering, so those that are clustering miss messages",
-            *(members, lambda member: member.info.message_model, MODELS),
+            models,
+            MODELS,
         ),
         _differ(
-            "fetch messages in different ways, so messages are missed or come twice",
-            *(sharing, lambda member: _type(member, pops), TYPES),
+            "fetch messages in different ways, so messages are missed or come twice", types, TYPES
         ),
-        _differ(
-            "are ordered and not, so no order holds", pushed, lambda member: member.ordered, ORDERS
-        ),
+        _differ("are ordered and not, so no order holds", orders, ORDERS),
         _differ(
             "begin at different places, which counts for queues in which the group has no place yet",
-            *(pushed, lambda member: member.info.consume_from, BEGINNINGS),
+            beginnings,
+            BEGINNINGS,
         ),
     )
 
@@ -456,13 +459,7 @@ def _subscriptions(members: Iterable[Member]) -> str:
     return f"subscribe differently, so messages are missed: {_listed(sorted(kinds), '; ')}"
 
 
-def _differ(
-    how: str,
-    members: Iterable[Member],
-    said: Callable[[Member], ValueT | None],
-    names: dict[ValueT, str],
-) -> str:
-    by_value = _by_value(members, said)
+def _differ(how: str, by_value: dict[ValueT, list[str]], names: dict[ValueT, str]) -> str:
     if len(by_value) < 2:
         return ""
     return f"{how}: " + "; ".join(

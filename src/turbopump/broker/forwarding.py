@@ -59,10 +59,13 @@ class Forwarding:
         waits for.
         """
         return await self._put(
-            *(topic, queue_id, message.stored_body),
+            topic,
+            queue_id,
+            message.stored_body,
             message.properties_text if properties is None else properties,
             message.sys_flag if sys_flag is None else sys_flag,
-            *(message.born_timestamp, message.born_host),
+            message.born_timestamp,
+            message.born_host,
             flag=message.flag,
             reconsume_times=message.reconsume_times if reconsume_times is None else reconsume_times,
             prepared_transaction_offset=prepared_transaction_offset,

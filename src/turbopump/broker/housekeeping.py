@@ -190,17 +190,11 @@ class Scrubbing:
         if numbers.passes > self._passes:
             self._passes = numbers.passes
             log.info(
-                "scrub passed through the commit log passes=%d bytes=%d entries=%d "
-                "damaged_ranges=%d damaged_bytes=%d "
-                "wrong_units=%d damaged_indexes=%d",
-                *(
-                    numbers.passes,
-                    numbers.bytes_checked,
-                    numbers.entries_checked,
-                    numbers.damaged_ranges,
-                    numbers.damaged_bytes,
-                ),
-                *(numbers.wrong_units, numbers.damaged_indexes),
+                f"scrub passed through the commit log passes={numbers.passes} "
+                f"bytes={numbers.bytes_checked} entries={numbers.entries_checked} "
+                f"damaged_ranges={numbers.damaged_ranges} "
+                f"damaged_bytes={numbers.damaged_bytes} wrong_units={numbers.wrong_units} "
+                f"damaged_indexes={numbers.damaged_indexes}"
             )
         return pause
 
@@ -235,9 +229,8 @@ class StallWatch:
             self.stalls += 1
             self.longest = max(self.longest, late)
             log.warning(
-                "the broker stood still seconds=%.1f: check the disk's latency and the "
-                "load of this machine",
-                late,
+                f"the broker stood still seconds={late:.1f}: check the disk's latency and "
+                "the load of this machine"
             )
             self._on_stall(late)
 

@@ -132,7 +132,7 @@ class Registration:
             if server not in self._unreachable:
                 self._unreachable.add(server)
                 log.warning(
-                    "name server does not take the registration namesrv=%s cause=%s", server, error
+                    f"name server does not take the registration namesrv={server} cause={error}"
                 )
         else:
             if server in self._unreachable:

@@ -55,21 +55,23 @@ class Tables:
         tell: Callable[[str], None],
     ) -> None:
         self._report = report
-        names = (
-            *("topics", "subscriptionGroup", "consumerOffset", "delayOffset", "queueLocks"),
-            *("consumerOrderInfo", "messageRequestMode"),
-        )
-        self.files = [JsonTable(disk, paths.table(name), report) for name in names]
-        for file in self.files:
-            file.on_recovered = tell
-        topics, groups, offsets, self.delay_offsets, locks, self.order_info, self.request_modes = (
-            self.files
-        )
+        self.files: list[JsonTable] = []
+
+        def file(name: str) -> JsonTable:
+            table = JsonTable(disk, paths.table(name), report)
+            table.on_recovered = tell
+            self.files.append(table)
+            return table
+
+        self.delay_offsets, self.order_info = file("delayOffset"), file("consumerOrderInfo")
+        self.request_modes = file("messageRequestMode")
         used = store.log.end > 0 or disk.file_size(paths.table("topics")) is not None
-        self.topics = TopicTable(topics, clock, auto_create=config.auto_create_topic_enable)
-        self.groups = GroupTable(groups, clock, auto_create=config.auto_create_subscription_group)
-        self.offsets = ConsumerOffsets(offsets, clock)
-        self.locks = SavedLocks(locks, clock, used=used)
+        self.topics = TopicTable(file("topics"), clock, auto_create=config.auto_create_topic_enable)
+        self.groups = GroupTable(
+            file("subscriptionGroup"), clock, auto_create=config.auto_create_subscription_group
+        )
+        self.offsets = ConsumerOffsets(file("consumerOffset"), clock)
+        self.locks = SavedLocks(file("queueLocks"), clock, used=used)
         for table in (self.topics, self.groups, self.offsets, self.locks):
             table.load()
         self._saved: list[SavedAtStop] = [self.topics, self.groups, self.offsets, self.locks]
@@ -113,7 +115,7 @@ class Tables:
             )
         if moved:
             log.warning(
-                "offsets set back to the ends of their recovered queues count=%d", len(moved)
+                f"offsets set back to the ends of their recovered queues count={len(moved)}"
             )
             try:
                 self.offsets.save_now()

@@ -415,9 +415,8 @@ def make_lost_topics(
             )
         )
         log.warning(
-            "topic with messages was not in topics.json, it is made again topic=%s queues=%d",
-            name,
-            count,
+            f"topic with messages was not in topics.json, it is made again topic={name} "
+            f"queues={count}"
         )
         made.append(name)
     return made

@@ -223,38 +223,24 @@ class OrderInfo(SavedTable[OrderInfoTable]):
         return taken.blocked_until(now_ms)
 
     def took(
-        self,
-        queue: GroupQueue,
-        offsets: Sequence[int],
-        pop_time_ms: int,
-        invisible_ms: int,
-        attempt_id: str | None,
-        now_ms: int,
-        following: int,
+        self, queue: GroupQueue, offsets: Sequence[int], taken: TakenInOrder, following: int
     ) -> list[tuple[QueueKey, int]]:
-        """Note what an ordered pop takes, and where the queue goes on; entries for
-        ``orderCountInfo``: how often each message came."""
+        """Note what an ordered pop has ``taken`` at these offsets, and where the queue goes on;
+        entries for ``orderCountInfo``: how often each message came."""
         last = self._find(queue)
         counts: dict[int, int] = {}
-        if last is not None and last.attempt_id is not None and last.attempt_id == attempt_id:
-            counts = dict(last.counts or {})
-        elif last is not None:
-            known = frozenset(last.offsets())
-            counts = {
-                offset: (last.counts or {}).get(offset, 0) + 1
-                for offset in offsets
-                if offset in known
-            }
-        first = offsets[0]
-        self._table.setdefault(f"{queue.topic}@{queue.group}", {})[queue.queue_id] = TakenInOrder(
-            pop_time=pop_time_ms,
-            invisible=invisible_ms,
-            distances=[first, *(offset - first for offset in offsets[1:])],
-            counts=counts,
-            last_consumed=now_ms,
-            attempt_id=attempt_id,
-            following=following if following > offsets[-1] + 1 else None,
-        )
+        if last is not None:
+            known = last.counts or {}
+            if last.attempt_id is not None and last.attempt_id == taken.attempt_id:
+                counts = dict(known)
+            else:
+                again = frozenset(last.offsets()).intersection(offsets)
+                counts = {offset: known.get(offset, 0) + 1 for offset in sorted(again)}
+        first, end = offsets[0], offsets[-1] + 1
+        taken.distances = [first, *(offset - first for offset in offsets[1:])]
+        taken.counts = counts
+        taken.following = following if following > end else None
+        self._table.setdefault(f"{queue.topic}@{queue.group}", {})[queue.queue_id] = taken
         self._dirty = True
         kind = kind_of(queue.topic)
         entries = [

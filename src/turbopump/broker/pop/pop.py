@@ -169,7 +169,7 @@ def recover_offsets(store: MessageStore, offsets: ConsumerOffsets, revive_topic:
         at = result.next_offset
     for (group, topic, queue_id), offset in reached.items():
         log.info(
-            "pops go on where they were group=%s topic=%s queue=%d offset=%d",
-            *(group, topic, queue_id, offset),
+            f"pops go on where they were group={group} topic={topic} queue={queue_id} "
+            f"offset={offset}"
         )
         offsets.commit(group, topic, queue_id, offset)

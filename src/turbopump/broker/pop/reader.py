@@ -15,7 +15,7 @@ from typing import Final
 
 from turbopump.broker.consumers import Subscription
 from turbopump.broker.pop.held_pops import PopView
-from turbopump.broker.pop.offsets import GroupQueue, PopOffsets
+from turbopump.broker.pop.offsets import GroupQueue, PopOffsets, TakenInOrder
 from turbopump.broker.pop.records import Checkpoint, ReviveLog
 from turbopump.broker.reading import read_queue
 from turbopump.broker.statistics import Statistics
@@ -112,27 +112,28 @@ class PopReader:
             log.debug("too many popped messages are out group=%s topic=%s queue=%d", *queue)
             taken.left += self._behind(queue)
             return
-        wanted, subscription = wish.count_max - taken.count, wish.subscription
+        codes, matches = wish.subscription.codes, wish.subscription.matches
+        wanted = wish.count_max - taken.count
         if wanted <= 0:
             taken.left += max(self._view.end(queue) - start, 0)
             return
         while True:
             result = await read_queue(
-                *(self._store, queue.topic, queue.queue_id, start, wanted),
-                *(subscription.codes, subscription.matches),
+                self._store, queue.topic, queue.queue_id, start, wanted, codes, matches
             )
             if result.status not in _ELSEWHERE or result.next_offset == start:
                 break
             log.warning(
-                "pop goes on elsewhere group=%s topic=%s queue=%d from=%d to=%d",
-                *(*queue, start, result.next_offset),
+                f"pop goes on elsewhere group={queue.group} topic={queue.topic} "
+                f"queue={queue.queue_id} from={start} to={result.next_offset}"
             )
             start = result.next_offset
             self._offsets.begin(queue, start)
         for damage in result.damages:
             log.error(
-                "damaged message topic=%s queue=%d offset=%d log_offset=%d cause=%s",
-                *(queue.topic, queue.queue_id, damage.queue_offset, damage.offset, damage.fault),
+                f"damaged message topic={queue.topic} queue={queue.queue_id} "
+                f"offset={damage.queue_offset} log_offset={damage.offset} "
+                f"cause={damage.fault}"
             )
         if result.count:
             self._statistics.got(wish.group, queue.topic, result.count, len(result.data))
@@ -147,10 +148,16 @@ class PopReader:
         offsets = queue_offsets(result.data)
         key = queue_key(kind_of(queue.topic), queue.queue_id)
         if wish.ordered:
-            now = self._clock.now_ms()
             taken.order_counts += self._order.took(
-                *(queue, offsets, taken.pop_time_ms, wish.invisible_ms, wish.attempt_id, now),
-                following=result.next_offset,
+                queue,
+                offsets,
+                TakenInOrder(
+                    pop_time=taken.pop_time_ms,
+                    invisible=wish.invisible_ms,
+                    last_consumed=self._clock.now_ms(),
+                    attempt_id=wish.attempt_id,
+                ),
+                result.next_offset,
             )
             self._offsets.begin(queue, start)
         else:

@@ -72,10 +72,8 @@ class Record(msgspec.Struct, kw_only=True):
 
     def key(self, broker_name: str) -> PopKey:
         """``broker_name`` stands in where an old record has none."""
-        return PopKey(
-            *(self.topic or "", self.group or "", self.queue_id, self.start_offset, self.pop_time),
-            self.broker_name or broker_name,
-        )
+        topic, group, name = self.topic or "", self.group or "", self.broker_name or broker_name
+        return PopKey(topic, group, self.queue_id, self.start_offset, self.pop_time, name)
 
 
 class Checkpoint(Record, kw_only=True):
@@ -190,7 +188,9 @@ class ReviveLog:
         if isinstance(destination, Response):
             raise MessageError(destination.remark or "the timers do not take it")
         return await self._forwarding.append(
-            *(destination.topic, destination.queue_id, fastjson.encode(record)),
+            destination.topic,
+            destination.queue_id,
+            fastjson.encode(record),
             destination.properties,
             for_client=for_client,
         )

@@ -150,8 +150,8 @@ class Reviving:
                 self._open.acknowledge(fastjson.decode(message.body, Acknowledgement), time, offset)
         except fastjson.FastjsonError as error:
             log.error(
-                "record of the revive log cannot be read queue=%d offset=%d cause=%s",
-                *(self._group_queue.queue_id, offset, error),
+                f"record of the revive log cannot be read queue={self._group_queue.queue_id} "
+                f"offset={offset} cause={error}"
             )
 
     async def _settle(self) -> float:
@@ -244,8 +244,8 @@ class Redelivery:
         topic = original_topic(key.topic, key.group)
         if self._topics.find(topic) is None or not self._groups.knows(key.group):
             log.warning(
-                "popped messages are forgotten, topic or group is gone topic=%s group=%s",
-                *(key.topic, key.group),
+                f"popped messages are forgotten, topic or group is gone topic={key.topic} "
+                f"group={key.group}"
             )
             return []
         offsets = list(entry.left)
@@ -253,9 +253,8 @@ class Redelivery:
             fault = await self._put_back_one(key, offset)
             if fault is not None:
                 log.error(
-                    "popped message cannot be put back topic=%s group=%s queue=%d offset=%d "
-                    "cause=%s",
-                    *(key.topic, key.group, key.queue_id, offset, fault),
+                    f"popped message cannot be put back topic={key.topic} group={key.group} "
+                    f"queue={key.queue_id} offset={offset} cause={fault}"
                 )
             entry.left.remove(offset)
             if number % _AT_ONCE == 0:

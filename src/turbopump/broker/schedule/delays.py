@@ -100,10 +100,9 @@ class Delays(SavedTable[DelayOffsetTable]):
         there = sum(level.queue.max_index - level.queue.min_index for level in self.levels)
         if there and not self._saved:
             log.warning(
-                "config/delayOffset.json is missing or tells no positions: all delayed messages "
-                "that are still in the log are delivered, "
-                "those that were delivered before once more messages=%d",
-                there,
+                "config/delayOffset.json is missing or tells no positions: all delayed "
+                "messages that are still in the log are delivered, those that were "
+                f"delivered before once more messages={there}"
             )
         for level in self.levels:
             first, end = level.queue.min_index, level.queue.max_index
@@ -111,9 +110,8 @@ class Delays(SavedTable[DelayOffsetTable]):
             level.begin_at(min(max(wanted, first), end))
             if level.position != wanted and level.number in self._saved:
                 log.warning(
-                    "position of a delay level is outside of its recovered queue level=%d "
-                    "offset=%d first=%d end=%d",
-                    *(level.number, wanted, first, end),
+                    "position of a delay level is outside of its recovered queue "
+                    f"level={level.number} offset={wanted} first={first} end={end}"
                 )
         if self._collect():
             super().save_now()
@@ -310,8 +308,8 @@ class DelayLevel:
 
     def _pass_over(self, queue_offset: int, cause: str) -> None:
         log.error(
-            "delayed message not delivered level=%d queue_offset=%d cause=%s",
-            *(self.number, queue_offset, cause),
+            f"delayed message not delivered level={self.number} queue_offset={queue_offset} "
+            f"cause={cause}"
         )
 
 

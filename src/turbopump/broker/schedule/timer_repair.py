@@ -179,8 +179,8 @@ class TimerRepair:
         if old is None:
             return False
         log.info(
-            "what waits gets new slots, timerPrecisionMs may have changed precision=%d",
-            pending.config.precision_ms,
+            "what waits gets new slots, timerPrecisionMs may have changed "
+            f"precision={pending.config.precision_ms}"
         )
         waiting: list[TimerUnit] = []
         for looked, unit in enumerate(pending.log.scan(self._position, old.end), 1):

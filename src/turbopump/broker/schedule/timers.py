@@ -207,8 +207,8 @@ class Timers:
             await self._saving.begin()
             if pending.queue_offset < queue.min_index:
                 log.error(
-                    "timer messages are lost, deleted with the log first=%d end=%d",
-                    *(pending.queue_offset, queue.min_index),
+                    "timer messages are lost, deleted with the log "
+                    f"first={pending.queue_offset} end={queue.min_index}"
                 )
                 pending.queue_offset = queue.min_index
             first = pending.queue_offset
@@ -378,8 +378,8 @@ class Timers:
         self.numbers.passed_over += 1
         if self.numbers.passed_over <= LOGGED_MAX:
             log.error(
-                "timer message not delivered queue_offset=%d offset=%d cause=%s",
-                *(queue_offset, offset, cause),
+                f"timer message not delivered queue_offset={queue_offset} offset={offset} "
+                f"cause={cause}"
             )
 
 

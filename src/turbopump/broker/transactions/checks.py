@@ -21,7 +21,7 @@ from turbopump.broker.consumers import ClientTable
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.reading import ask
 from turbopump.broker.topics import TopicTable
-from turbopump.broker.transactions.endings import Endings, PendingHalves, SavedOffsets
+from turbopump.broker.transactions.endings import Endings
 from turbopump.broker.transactions.half_messages import (
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
@@ -73,18 +73,16 @@ class TransactionChecks:
         topics: TopicTable,
         clients: ClientTable[Connection],
         clock: Clock,
-        pending: PendingHalves,
         endings: Endings,
-        saved: SavedOffsets,
     ) -> None:
         self._store = store
         self._forwarding = forwarding
         self._topics = topics
         self._clients = clients
         self._now_ms = clock.now_ms
-        self._pending = pending
+        self._pending = endings.pending
         self._endings = endings
-        self._saved = saved
+        self._saved = endings.saved
         self._broker_name = config.broker_name
         self._timeout_ms = config.transaction_time_out
         self._interval = config.transaction_check_interval / 1000
@@ -163,8 +161,8 @@ class TransactionChecks:
                 step = await self._look_at(offset)
             except (OSError, StoreError) as error:
                 log.warning(
-                    "a round of checks was broken off, the next goes on place=%d cause=%s",
-                    *(offset, error),
+                    f"a round of checks was broken off, the next goes on place={offset} "
+                    f"cause={error}"
                 )
                 step = _Step(due=begun, stop=True)
             except MessageError as error:
@@ -192,8 +190,8 @@ class TransactionChecks:
         half = half_of(entry)
         if half is None:
             log.error(
-                "half message does not say whose it is or where it goes, passed over offset=%d",
-                offset,
+                "half message does not say whose it is or where it goes, passed over "
+                f"offset={offset}"
             )
             pending.passed(offset)
             return _Step()
@@ -226,8 +224,7 @@ class TransactionChecks:
         except MessageError as error:
             # of another broker's directory, with no room for what a copy adds
             log.error(
-                "half message cannot be stored again, it is given up offset=%d cause=%s",
-                *(offset, error),
+                f"half message cannot be stored again, it is given up offset={offset} cause={error}"
             )
             await self._give_up(half)
             return _Step()
@@ -333,11 +330,11 @@ class TransactionChecks:
         given_up = self.given_up - given_up
         if asked or given_up:
             log.info(
-                "transactions checked asked=%d no_producer=%d place=%d",
-                *(asked, unheard, self._pending.offset),
+                f"transactions checked asked={asked} no_producer={unheard} "
+                f"place={self._pending.offset}"
             )
         if given_up:
             log.warning(
-                "transactions given up, their messages went to %s count=%d transactionCheckMax=%d",
-                *(GIVEN_UP_TOPIC, given_up, self._checks_max),
+                f"transactions given up, their messages went to {GIVEN_UP_TOPIC} "
+                f"count={given_up} transactionCheckMax={self._checks_max}"
             )

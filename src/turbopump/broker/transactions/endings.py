@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -32,44 +33,37 @@ from turbopump.store.log.commit_log import Placed
 from turbopump.store.message_store import MessageStore
 
 
+@dataclass(slots=True, eq=False)
 class Endings:
     """Ends them, each once. ``committed`` and ``rolled_back`` count since the start."""
 
-    def __init__(
-        self,
-        forwarding: Forwarding,
-        flush: FlushWait,
-        pending: PendingHalves,
-        ops: OpQueue,
-        saved: SavedOffsets,
-    ) -> None:
-        self._forwarding = forwarding
-        self._flush = flush
-        self._pending = pending
-        self._ops = ops
-        self._saved = saved
-        self._under_way: dict[int, asyncio.Future[None]] = {}
-        self.committed = 0
-        self.rolled_back = 0
+    forwarding: Forwarding
+    flush: FlushWait
+    pending: PendingHalves
+    ops: OpQueue
+    saved: SavedOffsets
+    committed: int = 0
+    rolled_back: int = 0
+    _under_way: dict[int, asyncio.Future[None]] = field(default_factory=dict)
 
     async def end(self, half: Half, outcome: Outcome, *, lasting: bool) -> bool:
         """Commit or roll back; False if the transaction had ended before. ``lasting``: return only
         when a roll-back is on the disk, too, if this broker promises so. Raises what
         ``MessageStore.put`` does: it has not ended then."""
         await self.settled(half)
-        if self._pending.has_ended(half.offset, half.origin):
+        if self.pending.has_ended(half.offset, half.origin):
             return False
         done = self._under_way[half.origin] = asyncio.get_running_loop().create_future()
         try:
             if outcome is Outcome.COMMIT:
-                placed = await self._forwarding.forward(
+                placed = await self.forwarding.forward(
                     half.message,
                     half.topic,
                     half.queue_id,
                     sys_flag=half.final_flag,
                     prepared_transaction_offset=half.message.commit_log_offset,
                 )
-                await self._forwarding.confirmed(placed)
+                await self.forwarding.confirmed(placed)
             self.note_ended(half.offset, half.origin)
         finally:
             del self._under_way[half.origin]
@@ -78,7 +72,7 @@ class Endings:
             self.committed += 1
         else:
             self.rolled_back += 1
-            if lasting and self._flush.sync:
+            if lasting and self.flush.sync:
                 await self._written_down()
         return True
 
@@ -90,17 +84,17 @@ class Endings:
     def note_ended(self, *offsets: int) -> None:
         """Have it written that nothing is to be done any more for the half message that stands, or
         stood, at these offsets."""
-        self._ops.add(self._pending.end(*offsets))
-        self._saved.moved()
+        self.ops.add(self.pending.end(*offsets))
+        self.saved.moved()
 
     async def _written_down(self) -> None:
-        mark = await self._ops.write()
+        mark = await self.ops.write()
         if mark is None:
             raise StoreError(
                 "that the transaction is rolled back could not be written down yet; "
                 "the broker tries again"
             )
-        await self._forwarding.confirmed(mark)
+        await self.forwarding.confirmed(mark)
 
 
 # --- Which half messages still await their end: a table of offsets in their queue. No I/O, loop or
@@ -270,8 +264,8 @@ class OpQueue:
                 await self.write()
         except TimeoutError:
             log.warning(
-                "ended transactions not written down, they will be asked about again count=%d",
-                len(self._held),
+                "ended transactions not written down, they will be asked about again "
+                f"count={len(self._held)}"
             )
         self._closed = True
         self._stop_timer()
@@ -303,9 +297,8 @@ class OpQueue:
             except (OSError, StoreError, MessageError) as error:
                 if not self._failing:
                     log.warning(
-                        "ended transactions cannot be written down now, tried again count=%d "
-                        "cause=%s",
-                        *(len(self._held), error),
+                        "ended transactions cannot be written down now, tried again "
+                        f"count={len(self._held)} cause={error}"
                     )
                 self._failing = True
                 self._start_within(AGAIN_S)

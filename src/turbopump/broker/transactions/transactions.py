@@ -88,8 +88,7 @@ class Transactions:
         )
         self.endings = Endings(forwarding, flush, pending, self._ops, self._saved)
         self.checks = TransactionChecks(
-            *(config, store, forwarding, topics, clients, clock),
-            *(pending, self.endings, self._saved),
+            config, store, forwarding, topics, clients, clock, self.endings
         )
         self._ended_known = asyncio.Event()
         self._copies_known = asyncio.Event()
@@ -144,8 +143,8 @@ class Transactions:
             if entry is None or entry.fault is not None:
                 fault = "it is not there" if entry is None else entry.fault
                 log.error(
-                    "what has ended cannot be read, it may be asked about again offset=%d cause=%s",
-                    *(index, fault),
+                    "what has ended cannot be read, it may be asked about again "
+                    f"offset={index} cause={fault}"
                 )
                 continue
             offsets = ended_offsets(entry.message)
