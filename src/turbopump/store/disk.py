@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from turbopump.errors import StoreError
+from turbopump.store.read_only_disk import ReadOnlyDisk, data_from
 from turbopump.store.system_calls import (
     FileLock,
     KernelSyncs,
@@ -102,16 +103,7 @@ class MappedSegment:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def data_from(self, at: int) -> int | None:
-        if at >= self.size:
-            return None
-        if not hasattr(os, "SEEK_DATA"):
-            return at
-        try:
-            return os.lseek(self._fd, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return None
-            return at  # a file system that cannot tell
+        return data_from(self._fd, at, self.size)
 
     def populate(self, at: int, size: int, *, small: bool = False) -> None:
         populate_write(self.buffer, at, min(size, self.size - at), small=small)
@@ -139,7 +131,7 @@ class MappedSegment:
             self._fd = -1
 
 
-class SystemDisk:
+class SystemDisk(ReadOnlyDisk):
     """The real file system. ``post`` brings results of ``start`` back into the owner's thread.
     ``loop``: where somebody waits for every sync of a single file, the kernel makes it, if it can,
     and the owner's loop is told."""
@@ -164,23 +156,8 @@ class SystemDisk:
     def make_directory(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
-    def list_directory(self, path: Path) -> list[str]:
-        try:
-            return sorted(os.listdir(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-
-    def is_directory(self, path: Path) -> bool:
-        return path.is_dir()
-
     def is_writable(self, path: Path) -> bool:
         return os.access(path, os.W_OK | os.X_OK)
-
-    def file_size(self, path: Path) -> int | None:
-        try:
-            return path.stat().st_size
-        except FileNotFoundError:
-            return None
 
     def create_segment(self, path: Path, size: int) -> MappedSegment:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -207,12 +184,6 @@ class SystemDisk:
 
     def link(self, path: Path, other: Path) -> None:
         os.link(path, other)
-
-    def read_file(self, path: Path) -> bytes | None:
-        try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            return None
 
     def write_file(self, path: Path, data: bytes) -> None:
         try:
@@ -329,7 +300,7 @@ class SystemDisk:
                 segment.release()
             done(found)
 
-        self._run(self._readers, lambda: partial(tell, [_read(piece) for piece in pieces]))
+        self._run(self._readers, lambda: partial(tell, [read_now(piece) for piece in pieces]))
 
     def close(self) -> None:
         pools = (self._threads, self._syncers, self._readers)
@@ -370,7 +341,8 @@ class SystemDisk:
             self._finished.popleft()()
 
 
-def _read(piece: Piece) -> Found:
+def read_now(piece: Piece) -> Found:
+    """What ``read_cold`` gives of a piece, or its error."""
     try:
         return piece.segment.read_cold(piece.at, piece.size)
     except OSError as error:

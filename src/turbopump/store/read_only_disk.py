@@ -59,15 +59,7 @@ class ReadOnlyFile:
     def data_from(self, at: int) -> int | None:
         """The first offset at or after ``at`` where bytes may not be zero; None: the rest is a
         hole."""
-        if at >= self.size:
-            return None
-        if not hasattr(os, "SEEK_DATA"):
-            return at
-        try:
-            return os.lseek(self._fd, at, os.SEEK_DATA)
-        except OSError as error:
-            # else: a file system that cannot tell
-            return None if error.errno == errno.ENXIO else at
+        return data_from(self._fd, at, self.size)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -82,6 +74,20 @@ class ReadOnlyFile:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def data_from(fd: int, at: int, size: int) -> int | None:
+    """The first offset at or after ``at`` of a file of ``size`` bytes where bytes may not be zero;
+    None: the rest is a hole."""
+    if at >= size:
+        return None
+    if not hasattr(os, "SEEK_DATA"):
+        return at
+    try:
+        return os.lseek(fd, at, os.SEEK_DATA)
+    except OSError as error:
+        # else: a file system that cannot tell
+        return None if error.errno == errno.ENXIO else at
 
 
 class ReadOnlyDisk:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from turbopump.store.index.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
+from turbopump.store.index.index_file import ENTRY, ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE
 from turbopump.store.index.key_index import WAITING_MAX
 from turbopump.store.inspection.report import Finding, Findings
 from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile
@@ -272,13 +272,9 @@ class _Cursor:
 # come from the files: the number of slots is the one that makes the newest entry the head of its own
 # slot's chain. Memory: one slot table. Format: ``store/index/index_file.py``.
 
-ENTRY: Final = struct.Struct(">iqii")
-"""keyHash, phyOffset, seconds after the file's begin, previous entry of the slot."""
-
 PIECE_SIZE: Final = 65536 * ENTRY_SIZE
 """Bytes of entries read at a time."""
 
-_HEADER: Final = struct.Struct(">qqqqii")
 _USUAL_ENTRIES_PER_SLOT: Final = 4
 _SEARCH_SIZE: Final = 1 << 22
 
@@ -320,7 +316,7 @@ def read_headers(disk: ReadOnlyDisk, paths: Sequence[Path]) -> list[IndexHeader]
         with disk.open_file(path) as file:
             head = file.read(0, HEADER_SIZE)
             if len(head) == HEADER_SIZE:
-                headers.append((IndexHeader(path, file.size, *_HEADER.unpack(head)), file.size))
+                headers.append((IndexHeader(path, file.size, *HEADER.unpack(head)), file.size))
     known: dict[int, int] = {}
     for header, size in headers:
         if size not in known and (slots := slots_of(disk, header)):

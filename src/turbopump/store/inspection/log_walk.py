@@ -26,12 +26,13 @@ from turbopump.message.properties import (
     property_value,
 )
 from turbopump.store.files import StoreFile
-from turbopump.store.inspection.queue_check import UNIT, QueueUnits
+from turbopump.store.inspection.queue_check import QueueUnits
 from turbopump.store.inspection.report import Finding
 from turbopump.store.inspection.store_files import StoreFiles
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN
+from turbopump.store.log.entry_mark import store_timestamp_of, topic_span
 from turbopump.store.log.scanner import BadRange, OpenSegment, SegmentWalk
-from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT
 from turbopump.store.read_only_disk import ReadOnlyDisk
 
 READ_SIZE: Final = 4 * 1024 * 1024
@@ -137,8 +138,6 @@ _HEAD: Final = struct.Struct(">12xi4xq8xi16xq20xI")
 """queueId, queueOffset, sysFlag; storeTimestamp and body length where v4 hosts have them."""
 
 _TAGS, _UNIQ_KEY, _KEYS = (PAIR_END + name + NAME_END for name in (TAGS, UNIQ_KEY, KEYS))
-_LONG: Final = struct.Struct(">q")
-_INT: Final = struct.Struct(">I")
 _V2: Final = MAGIC_V2 & 0xFF
 _ANY_V6: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 
@@ -153,14 +152,13 @@ def entry_facts(entry: bytes) -> EntryFacts:
     """Read them. Raises UnicodeDecodeError for a topic or properties that are no text. About 2
     µs."""
     queue_id, queue_offset, sys_flag, stored_ms, body_size = _HEAD.unpack_from(entry)
-    body_end = 88 + body_size
     if sys_flag & _ANY_V6:
-        stored_at = 56 + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0)
-        at = stored_at + 28 + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
-        stored_ms = _LONG.unpack_from(entry, stored_at)[0]
-        body_end = at + 4 + _INT.unpack_from(entry, at)[0]
-    topic_at = body_end + (2 if entry[7] == _V2 else 1)
-    topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
+        stored_ms = store_timestamp_of(entry)
+        topic_at, topic_end = topic_span(entry)
+    else:
+        body_end = 88 + body_size
+        topic_at = body_end + (2 if entry[7] == _V2 else 1)
+        topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
     text = "\x02" + entry[topic_end + 2 :].decode()
     tags = last_value(text, _TAGS)
     unique = last_value(text, _UNIQ_KEY)
@@ -194,26 +192,6 @@ def last_value(text: str, mark: str) -> str:
     return value or property_value(text, mark[1:-1]) or ""
 
 
-def entry_stored_ms(entry: bytes) -> int:
-    """Only the store time."""
-    stored_ms: int
-    (stored_ms,) = _LONG.unpack_from(entry, 56 + (12 if entry[39] & SysFlag.BORN_HOST_V6 else 0))
-    return stored_ms
-
-
-def entry_topic(entry: bytes) -> bytes:
-    """Only the topic's bytes."""
-    sys_flag = entry[39]
-    at = (
-        84
-        + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0)
-        + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
-    )
-    body_end = at + 4 + _INT.unpack_from(entry, at)[0]
-    topic_at = body_end + (2 if entry[7] == _V2 else 1)
-    return entry[topic_at : topic_at + int.from_bytes(entry[body_end:topic_at])]
-
-
 # --- Messages picked out of a log, in its order: by topic, queue, place and key. Those of an inner
 # batch are picked one by one.
 #
@@ -242,7 +220,7 @@ def select_messages(
     wanted_keys = set(wanted.keys)
     begin = wanted.start if topic is None else _begin(disk, store, wanted)
     for offset, entry in LogWalk(disk, store.segments, on_bad=on_bad).entries(begin):
-        if topic is not None and entry_topic(entry) != topic:
+        if topic is not None and entry[slice(*topic_span(entry))] != topic:
             continue
         if wanted.queue_id is not None and int.from_bytes(entry[12:16]) != wanted.queue_id:
             continue

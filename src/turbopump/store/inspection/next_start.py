@@ -7,7 +7,6 @@ checked.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -31,14 +30,15 @@ from turbopump.store.inspection.store_files import (
 )
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk
-from turbopump.store.recovery.checkpoint import CHECKPOINT_SIZE, SAFETY_MS
+from turbopump.store.recovery.checkpoint import (
+    CHECKPOINT_SIZE,
+    SAFETY_MS,
+    CheckpointFields,
+    safe_offset_of,
+)
 from turbopump.store.recovery.provenance import APACHE_LOCK_MARK
 from turbopump.store.recovery.queue_ends import KnownEnds, decode_known
 from turbopump.store.recovery.recovery import lacks
-
-_TIMES: Final = struct.Struct(">qq")
-_SAFE_OFFSET: Final = struct.Struct(">q")
-_SAFE_OFFSET_AT: Final = CHECKPOINT_SIZE - 24
 
 
 def known_ends(disk: ReadOnlyDisk, paths: StorePaths, *, running: bool) -> KnownEnds:
@@ -62,8 +62,8 @@ def reads_from(disk: ReadOnlyDisk, store: StoreFiles) -> int:
     data = disk.read_file(store.paths.checkpoint)
     if data is None or len(data) != CHECKPOINT_SIZE:
         return store.log_start
-    safe_ms = max(min(_TIMES.unpack_from(data)) - SAFETY_MS, 0)
-    (safe_offset,) = _SAFE_OFFSET.unpack_from(data, _SAFE_OFFSET_AT)
+    fields, safe_offset = CheckpointFields.decode(data), safe_offset_of(data)
+    safe_ms = max(min(fields.log_timestamp, fields.queues_timestamp) - SAFETY_MS, 0)
     for segment in reversed(store.segments):
         if safe_offset and segment.start > safe_offset:
             continue

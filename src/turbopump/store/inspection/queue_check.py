@@ -8,7 +8,6 @@ faults). It must not know how entries are found.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Final
 
@@ -16,10 +15,9 @@ from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.store.files import StoreFile
 from turbopump.store.inspection.store_files import QueueFiles
 from turbopump.store.queues.batch_consume_queue import BatchUnit, batch_units
-from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, NO_MESSAGE_SIZE, UNIT_SIZE
+from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, NO_MESSAGE_SIZE, UNIT, UNIT_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk, ReadOnlyFile
 
-UNIT: Final = struct.Struct(">qiq")
 _SCAN_SIZE: Final = 1 << 20
 _pack = UNIT.pack
 

@@ -8,7 +8,6 @@ store is one clear StoreError. It must not know what is inside the files.
 from __future__ import annotations
 
 import os
-import struct
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from turbopump.store.inspection.report import Findings
 from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 from turbopump.store.read_only_disk import LockState, ReadOnlyDisk
-from turbopump.store.recovery.checkpoint import CHECKPOINT_SIZE
+from turbopump.store.recovery.checkpoint import CHECKPOINT_SIZE, CheckpointFields
 from turbopump.store.recovery.provenance import ABORT_MARK, APACHE_LOCK_MARK, LOCK_MARK, Provenance
 
 
@@ -236,7 +235,6 @@ ReadTable = Callable[[bytes], Any]
 """Text of a table → dicts, lists and plain values. Raises ValueError or a TurbopumpError for text
 that makes no sense."""
 
-_CHECKPOINT: Final = struct.Struct(">qqqqq")
 _MAIN_MEMBERS: Final = {
     "topics": "topicConfigTable",
     "subscriptionGroup": "subscriptionGroupTable",
@@ -250,17 +248,6 @@ _MAIN_MEMBERS: Final = {
     "lmqConsumerOffset": "offsetTable",
 }
 """What is counted of a table; of others every member that is an object."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointFields:
-    """Times in ms, offsets in bytes of the log."""
-
-    log_timestamp: int
-    queues_timestamp: int
-    index_timestamp: int
-    master_flushed_offset: int
-    confirmed_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,9 +322,9 @@ def read_checkpoint(
             f"it has {len(data)} bytes; a checkpoint has {CHECKPOINT_SIZE}",
             "checkpoint",
         )
-    if len(data) < _CHECKPOINT.size:
+    if len(data) < 5 * 8:
         return None
-    fields = CheckpointFields(*_CHECKPOINT.unpack_from(data))
+    fields = CheckpointFields.decode(data)
     for name in ("log_timestamp", "queues_timestamp", "index_timestamp"):
         if not 0 <= getattr(fields, name) < 1 << 43:  # the year 2248
             findings.add(

@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 from turbopump.store.files import StoreFile, StorePaths
 from turbopump.store.inspection.index_check import IndexHeader, read_headers
-from turbopump.store.inspection.log_walk import LogWalk, bad_finding, entry_stored_ms
+from turbopump.store.inspection.log_walk import LogWalk, bad_finding
 from turbopump.store.inspection.queue_check import queue_check
 from turbopump.store.inspection.report import Findings
 from turbopump.store.inspection.store_files import (
-    CheckpointFields,
     ReadTable,
     RunState,
     StoreFiles,
@@ -28,9 +27,11 @@ from turbopump.store.inspection.store_files import (
     read_run_state,
     read_tables,
 )
+from turbopump.store.log.entry_mark import store_timestamp_of
 from turbopump.store.log.scanner import BadRange
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk
+from turbopump.store.recovery.checkpoint import CheckpointFields
 
 
 class SegmentSummary(NamedTuple):
@@ -98,9 +99,7 @@ class StoreSummary:
                 }
                 for index in self.indexes
             ],
-            "checkpoint": {name: getattr(checkpoint, name) for name in checkpoint.__slots__}
-            if checkpoint is not None
-            else None,
+            "checkpoint": checkpoint._asdict() if checkpoint is not None else None,
             "tables": [
                 {"file": table.path.name, "size": table.size, "entries": table.entries}
                 for table in self.tables
@@ -157,7 +156,7 @@ def _queues(disk: ReadOnlyDisk, store: StoreFiles) -> tuple[int, list[QueueSumma
 
 def _first_stored_ms(disk: ReadOnlyDisk, segment: StoreFile) -> int | None:
     entry = next(LogWalk(disk, [segment]).entries(segment.start, segment.start + 1), None)
-    return entry_stored_ms(entry[1]) if entry is not None else None
+    return store_timestamp_of(entry[1]) if entry is not None else None
 
 
 def _log_end(

@@ -24,7 +24,6 @@ from turbopump.store.inspection.log_walk import (
     LogWalk,
     bad_finding,
     entry_facts,
-    entry_topic,
 )
 from turbopump.store.inspection.next_start import (
     MissingUnits,
@@ -42,7 +41,7 @@ from turbopump.store.inspection.store_files import (
     read_checkpoint,
     read_tables,
 )
-from turbopump.store.log.entry_mark import batch_size
+from turbopump.store.log.entry_mark import batch_size, topic_span
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk
 
@@ -296,7 +295,7 @@ class _Check:
         fault = entry_fault(entry, offset)
         if fault is not None:
             return f"no good message ({fault})"
-        topic = entry_topic(entry).decode(errors="backslashreplace")
+        topic = entry[slice(*topic_span(entry))].decode(errors="backslashreplace")
         return (
             f"the message of {topic}/{int.from_bytes(entry[12:16])} index "
             f"{int.from_bytes(entry[20:28])}"

@@ -21,7 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from turbopump.store.disk import Disk, Found, Piece
+from turbopump.store.disk import Disk, Found, Piece, read_now
 
 T = TypeVar("T")
 
@@ -191,7 +191,7 @@ class ColdReads:
         try:
             pieces = next(steps)
             while True:
-                pieces = steps.send(self._count(pieces, [_read(piece) for piece in pieces]))
+                pieces = steps.send(self._count(pieces, [read_now(piece) for piece in pieces]))
         except StopIteration as stop:
             outcome: T = stop.value
             return outcome
@@ -324,19 +324,12 @@ class ColdReads:
         return found
 
 
-def _read(piece: Piece) -> Found:
-    try:
-        return piece.segment.read_cold(piece.at, piece.size)
-    except OSError as error:
-        return error
-
-
 def answer(steps: Steps[T]) -> T:
     """The outcome, with every piece read here and now."""
     try:
         pieces = next(steps)
         while True:
-            pieces = steps.send([_read(piece) for piece in pieces])
+            pieces = steps.send([read_now(piece) for piece in pieces])
     except StopIteration as end:
         value: T = end.value
         return value

@@ -18,7 +18,8 @@ from turbopump.message.codec import CRC_SUFFIX_SIZE, ENTRY_HEAD, FIXED_SIZE, MAG
 from turbopump.message.properties import INNER_NUM, NAME_END, SysFlag, value_after
 from turbopump.store.files import is_directory_name
 
-_V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+_HOSTS_V6: Final = (int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6))
+_V6: Final = sum(_HOSTS_V6)
 _BODY_AT: Final = ENTRY_HEAD.size
 _CRC_NAME: Final = b"__CRC32#\x01"
 _INNER_NUM: Final = INNER_NUM + NAME_END
@@ -39,13 +40,7 @@ class EntryMark(msgspec.Struct, frozen=True, gc=False):
 
 def read_mark(entry: bytes, position: int) -> EntryMark | None:
     """The mark of a good entry; None if its texts cannot be read."""
-    sys_flag = int.from_bytes(entry[36:40])
-    at = 56 + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0)
-    store_timestamp = int.from_bytes(entry[at : at + 8])
-    at += 28 + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
-    body_end = at + 4 + int.from_bytes(entry[at : at + 4])
-    topic_at = body_end + (2 if entry[7] == MAGIC_V2 & 0xFF else 1)
-    topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
+    topic_at, topic_end = topic_span(entry)
     try:
         topic = entry[topic_at:topic_end].decode()
     except UnicodeDecodeError:
@@ -59,8 +54,8 @@ def read_mark(entry: bytes, position: int) -> EntryMark | None:
         topic,
         int.from_bytes(entry[12:16]),
         int.from_bytes(entry[20:28]),
-        sys_flag,
-        store_timestamp,
+        int.from_bytes(entry[36:40]),
+        store_timestamp_of(entry),
         # odd text is no reason to end the log here
         entry[topic_end + 2 :].decode(errors="replace"),
     )
@@ -97,20 +92,23 @@ def messages_by_entry(entries: bytes) -> dict[int, int]:
 
 def entry_place(entry: bytes) -> tuple[str, int, int]:
     """Topic, queue and queue offset of a good entry."""
-    sys_flag = entry[39]
-    at = (
-        84
-        + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0)
-        + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
-    )
-    at += 4 + int.from_bytes(entry[at : at + 4])
-    topic_at = at + (2 if entry[7] == MAGIC_V2 & 0xFF else 1)
-    topic = entry[topic_at : topic_at + int.from_bytes(entry[at:topic_at])]
-    return (
-        topic.decode(errors="replace"),
-        int.from_bytes(entry[12:16]),
-        int.from_bytes(entry[20:28]),
-    )
+    begin, end = topic_span(entry)
+    topic = entry[begin:end].decode(errors="replace")
+    return topic, int.from_bytes(entry[12:16]), int.from_bytes(entry[20:28])
+
+
+def topic_span(entry: bytes) -> tuple[int, int]:
+    """Where in a good entry its topic begins and ends."""
+    at = 84 + sum(12 for flag in _HOSTS_V6 if entry[39] & flag)
+    body_end = at + 4 + int.from_bytes(entry[at : at + 4])
+    begin = body_end + (2 if entry[7] == MAGIC_V2 & 0xFF else 1)
+    return begin, begin + int.from_bytes(entry[body_end:begin])
+
+
+def store_timestamp_of(entry: bytes) -> int:
+    """The store time of a good entry, in ms."""
+    at = 56 + (12 if entry[39] & SysFlag.BORN_HOST_V6 else 0)
+    return int.from_bytes(entry[at : at + 8])
 
 
 def quick_marks(

@@ -26,6 +26,7 @@ from turbopump.store.disk import Disk, Piece
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.consume_queue import (
     NO_MESSAGE_SIZE,
+    UNIT,
     ConsumeQueue,
     first_unit_at,
     pack_unit,
@@ -184,7 +185,6 @@ __all__ = [
     "pack_batch_unit",
 ]
 
-_SIMPLE: Final = struct.Struct(">qiq")
 _UNITS_AT_ONCE: Final = 10_000
 
 
@@ -326,7 +326,7 @@ class BatchConsumeQueue(ConsumeQueue):
 
     def append_many(self, index: int, units: bytes, stored_ms: int = 0) -> bool:
         """``append`` for entries of one message each; ``units`` as a plain queue has them."""
-        numbered = enumerate(_SIMPLE.iter_unpack(units), index)
+        numbered = enumerate(UNIT.iter_unpack(units), index)
         return all(
             self.append(at, offset, size, tags, stored_ms) for at, (offset, size, tags) in numbered
         )

@@ -31,11 +31,11 @@ EXTENDED_TAGS_MAX: Final = -0x8000_0001
 
 _OFFSET_MAX: Final = 1 << 60
 """No log is that long."""
-_UNIT: Final = struct.Struct(">qiq")
-_pack_into = _UNIT.pack_into
-pack_unit: Final = _UNIT.pack
+UNIT: Final = struct.Struct(">qiq")
+_pack_into = UNIT.pack_into
+pack_unit: Final = UNIT.pack
 """20 bytes from commit-log offset, entry size and tagsCode."""
-unpack_unit: Final = _UNIT.unpack_from
+unpack_unit: Final = UNIT.unpack_from
 
 
 class ConsumeQueue:
@@ -121,7 +121,7 @@ class ConsumeQueue:
         if index != self.max_index or file is None or end > file.end:
             return all(
                 self.append(index + number, *unit)
-                for number, unit in enumerate(_UNIT.iter_unpack(units))
+                for number, unit in enumerate(UNIT.iter_unpack(units))
             )
         file.buffer[position - file.start : end - file.start] = units
         file.dirty = True
@@ -191,7 +191,7 @@ class ConsumeQueue:
     def unit(self, index: int) -> tuple[int, int, int] | None:
         """(commit-log offset, size, tagsCode) of one unit."""
         raw = self.units(index, 1)
-        return _UNIT.unpack(raw) if raw else None
+        return UNIT.unpack(raw) if raw else None
 
     def begin_of(self, index: int) -> int:
         """The index of the first message in the entry that holds the message ``index``: itself,
@@ -302,7 +302,7 @@ class ConsumeQueue:
             return False
         file = self._files.at(position)  # it may be one that the queue has no longer
         before, size, _ = (
-            _UNIT.unpack_from(file.buffer, position - file.start) if file is not None else (0, 0, 0)
+            UNIT.unpack_from(file.buffer, position - file.start) if file is not None else (0, 0, 0)
         )
         end = before + size if size != NO_MESSAGE_SIZE else before
         return possible_offset(before, size) is None or end <= here
@@ -363,7 +363,7 @@ def _units_used(file: MappedFile) -> int:
     low, high = 0, (file.end - file.start) // UNIT_SIZE
     while low < high:
         middle = (low + high) // 2
-        offset, size, _ = _UNIT.unpack_from(file.buffer, middle * UNIT_SIZE)
+        offset, size, _ = UNIT.unpack_from(file.buffer, middle * UNIT_SIZE)
         if offset >= 0 and size > 0:
             low = middle + 1
         else:

@@ -9,7 +9,6 @@ Source of the rules and limits: apache/rocketmq ``DefaultMessageStore.getMessage
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,7 +33,7 @@ from turbopump.store.queues.checked_entries import (
     topic_field,
     unreadable_text,
 )
-from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.repair.unit_repair import LMQ_PREFIX, Unit, UnitRepair
 
@@ -49,8 +48,6 @@ _UNITS_HOT: Final = 2_000_000
 
 Accept = Callable[[int], bool] | None
 """Judges tag codes."""
-
-_UNIT = struct.Struct(">qiq")
 
 
 class QueueReader:
@@ -200,7 +197,7 @@ def _read_hot(
     count = taken = run_at = run_size = run_end = run_index = run_count = 0
     is_there = True
     first, units, passed = index, queue.units(index, scan), list[int]()
-    for offset, size, tags in _UNIT.iter_unpack(units):
+    for offset, size, tags in UNIT.iter_unpack(units):
         if accept is not None and not accept(tags):
             passed.append(index)
             index += 1
@@ -308,7 +305,7 @@ def _choose(
     choice = _Choice(chosen, index)
     limits, log_end = context.limits, context.log.end
     taken, opened_at, in_memory_from = 0, queue.opened_at, log_end - limits.hot_size
-    for offset, size, tags in _UNIT.iter_unpack(units):
+    for offset, size, tags in UNIT.iter_unpack(units):
         if size == NO_MESSAGE_SIZE:
             index += 1
             choice.gaps += 1
@@ -350,7 +347,7 @@ def _behind_gaps(queue: ConsumeQueue, index: int, high: int) -> Steps[int]:
         units = yield from _units(queue, index, end - index)
         if not units or isinstance(units, OSError):
             break
-        for _, size, _ in _UNIT.iter_unpack(units):
+        for _, size, _ in UNIT.iter_unpack(units):
             if size != NO_MESSAGE_SIZE:
                 return index
             index += 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from turbopump.store.disk import Disk, Segment
 
@@ -24,6 +24,27 @@ SAFETY_MS: Final = 3000
 _FIELDS: Final = struct.Struct(">qqqqq")
 _OWN: Final = struct.Struct(">qqq")
 _OWN_AT: Final = CHECKPOINT_SIZE - _OWN.size
+
+
+class CheckpointFields(NamedTuple):
+    """What Apache's broker has in it. Times in ms, offsets in bytes of the log."""
+
+    log_timestamp: int
+    queues_timestamp: int
+    index_timestamp: int
+    master_flushed_offset: int
+    confirmed_offset: int
+
+    @classmethod
+    def decode(cls, data: Any) -> CheckpointFields:
+        """Of a file's content, which is at least that long."""
+        return cls(*_FIELDS.unpack_from(data))
+
+
+def safe_offset_of(data: bytes) -> int:
+    """Up to which offset of the log a whole checkpoint says that all is on the disk; 0: unknown."""
+    offset: int = _OWN.unpack_from(data, _OWN_AT)[0]
+    return offset
 
 
 class Checkpoint:
@@ -45,7 +66,7 @@ class Checkpoint:
             self.index_timestamp,
             self.master_flushed_offset,
             self.confirmed_offset,
-        ) = _FIELDS.unpack_from(self._segment.buffer)
+        ) = CheckpointFields.decode(self._segment.buffer)
         self.safe_offset: int
         self.log_end: int
         self.queue_units: int

@@ -12,7 +12,6 @@ The rule is that of ``scrub.py``, whose steps these are: nobody waits for it.
 
 from __future__ import annotations
 
-import struct
 import sys
 from array import array
 from collections.abc import Callable, Generator
@@ -21,7 +20,7 @@ from typing import Final
 
 from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_V1, MAGIC_V2, entry_fault
 from turbopump.store.disk import Disk, Found, Piece
-from turbopump.store.index.index_file import HEADER_SIZE, SLOT_SIZE, IndexFile
+from turbopump.store.index.index_file import ENTRY, HEADER_SIZE, SLOT_SIZE, IndexFile
 from turbopump.store.index.key_index import KeyIndex, keys_of
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.entry_mark import read_mark
@@ -34,7 +33,6 @@ SAMPLE: Final = 1000
 LOG_AT_ONCE: Final = 1 << 20
 """Bytes of the log whose keys are put into a new file at a time."""
 
-_ENTRY: Final = struct.Struct(">iqii")
 _SLOTS_AT_ONCE: Final = 16_384
 _MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 
@@ -114,7 +112,7 @@ class IndexScrub:
             (found,) = yield [file.entries_piece(number, min(ENTRIES_AT_ONCE, count - number))]
             if isinstance(found, OSError):
                 return f"it cannot be read: {found.strerror or found}"
-            for key_hash, offset, seconds, previous in _ENTRY.iter_unpack(found):
+            for key_hash, offset, seconds, previous in ENTRY.iter_unpack(found):
                 slot = key_hash % file.slots
                 if key_hash < 0 or seconds < 0 or previous != heads[slot] or offset < last:
                     return (
@@ -262,7 +260,7 @@ class IndexScrub:
         number = file.count
         while number > 1:
             (entry,) = yield [file.entries_piece(number - 1, 1)]
-            if not isinstance(entry, bytes) or _ENTRY.unpack(entry)[1] != file.end_offset:
+            if not isinstance(entry, bytes) or ENTRY.unpack(entry)[1] != file.end_offset:
                 break
             number -= 1
         return file.count - number

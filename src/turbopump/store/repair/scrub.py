@@ -9,7 +9,6 @@ when it wants to be called again; what was not in memory before it came is let g
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +22,7 @@ from turbopump.store.log.entry_mark import entry_place
 from turbopump.store.log.scanner import LogScanner, Look, entry_starts
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
-from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, UNIT_SIZE
+from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, UNIT, UNIT_SIZE
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.repair.index_scrub import IndexScrub
 from turbopump.store.repair.unit_repair import UnitRepair
@@ -46,7 +45,6 @@ _LOOK_AGAIN_S: Final = 60.0
 _SECTOR: Final = 4096
 _UNITS_AT_ONCE: Final = 200
 _QUEUES_MAX: Final = 1000
-_UNIT: Final = struct.Struct(">qiq")
 _TAGS: Final = b"TAGS\x01"
 
 Work = Generator[list[Piece] | None, list[Found]]
@@ -291,7 +289,7 @@ class Scrub:
                 self._units.clear()
             self._units[key] = (index, found)
             units, at = found, 0
-        offset, size, tags = unit = _UNIT.unpack_from(units, at)
+        offset, size, tags = unit = UNIT.unpack_from(units, at)
         if (offset, size) == (position, len(entry)):
             if (
                 (tags == 0 and _TAGS not in entry)
