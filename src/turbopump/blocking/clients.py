@@ -8,7 +8,14 @@ from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from typing import Any
 
-from turbopump.blocking.on_loop_thread import OnLoopThread, made_as, on_loop, waits, waits_anytime
+from turbopump.blocking.on_loop_thread import (
+    ClientOfGroup,
+    OnLoopThread,
+    made_as,
+    on_loop,
+    waits,
+    waits_anytime,
+)
 from turbopump.client import (
     idempotence,
     lite_pull_consumer,
@@ -25,7 +32,7 @@ from turbopump.client.sending.send_result import SendResult, SendStatistics
 from turbopump.message.message import Message, MessageQueue, ReceivedMessage
 
 
-class Producer(OnLoopThread[producer.Producer]):
+class Producer(ClientOfGroup[producer.Producer]):
     """``turbopump.client.producer.Producer`` without await: ``with Producer("127.0.0.1:9876") as
     producer: producer.send("t", b"x")``.
 
@@ -42,10 +49,6 @@ class Producer(OnLoopThread[producer.Producer]):
     reply = waits(producer.Producer.reply)
     recall = waits(producer.Producer.recall)
     publish_queues = waits(producer.Producer.publish_queues)
-
-    @property
-    def group(self) -> str:
-        return self._client.group
 
     @property
     def statistics(self) -> SendStatistics:
@@ -109,7 +112,7 @@ class TransactionProducer(Producer):
     send_in_transaction = waits(transaction_producer.TransactionProducer.send_in_transaction)
 
 
-class PullConsumer(OnLoopThread[pull_consumer.PullConsumer]):
+class PullConsumer(ClientOfGroup[pull_consumer.PullConsumer]):
     """``turbopump.client.pull_consumer.PullConsumer`` without await. The same settings, methods and
     errors."""
 
@@ -124,17 +127,8 @@ class PullConsumer(OnLoopThread[pull_consumer.PullConsumer]):
     committed = waits(pull_consumer.PullConsumer.committed)
     commit = waits(pull_consumer.PullConsumer.commit)
 
-    @property
-    def group(self) -> str:
-        return self._client.group
 
-    @property
-    def client_id(self) -> str:
-        """What brokers know this client by."""
-        return self._call(_client_id, self._ready())
-
-
-class LitePullConsumer(OnLoopThread[lite_pull_consumer.LitePullConsumer]):
+class LitePullConsumer(ClientOfGroup[lite_pull_consumer.LitePullConsumer]):
     """``turbopump.client.lite_pull_consumer.LitePullConsumer`` without await. The same settings,
     methods and errors."""
 
@@ -160,21 +154,12 @@ class LitePullConsumer(OnLoopThread[lite_pull_consumer.LitePullConsumer]):
     offset_for_time = waits(lite_pull_consumer.LitePullConsumer.offset_for_time)
 
     @property
-    def group(self) -> str:
-        return self._client.group
-
-    @property
-    def client_id(self) -> str:
-        """What brokers know this client by."""
-        return self._call(_client_id, self._ready())
-
-    @property
     def assigned(self) -> list[MessageQueue]:
         """The queues that are ours at the moment, sorted."""
         return self._ready().assigned
 
 
-class SimpleConsumer(OnLoopThread[simple_consumer.SimpleConsumer]):
+class SimpleConsumer(ClientOfGroup[simple_consumer.SimpleConsumer]):
     """``turbopump.client.simple_consumer.SimpleConsumer`` without await. The same settings, methods
     and errors."""
 
@@ -188,15 +173,6 @@ class SimpleConsumer(OnLoopThread[simple_consumer.SimpleConsumer]):
     receive = waits(simple_consumer.SimpleConsumer.receive)
     ack = waits(simple_consumer.SimpleConsumer.ack)
     change_invisible_time = waits(simple_consumer.SimpleConsumer.change_invisible_time)
-
-    @property
-    def group(self) -> str:
-        return self._client.group
-
-    @property
-    def client_id(self) -> str:
-        """What brokers know this client by."""
-        return self._call(_client_id, self._ready())
 
     @property
     def subscriptions(self) -> Mapping[str, str | Sql]:
@@ -246,8 +222,3 @@ class IdempotentConsumer(idempotence.IdempotentConsumer):
             done = True
         finally:
             loop.call(self.end, visit, done=done)
-
-
-async def _client_id(client: Any) -> str:
-    client_id: str = client.client_id
-    return client_id

@@ -12,9 +12,8 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from turbopump.client.lifecycle import InContext
 from turbopump.client.loop_thread import (
     LoopThread,
     leave_behind,
@@ -28,7 +27,17 @@ SelfT = TypeVar("SelfT")
 T = TypeVar("T")
 
 
-ClientT = TypeVar("ClientT", bound=InContext)
+class _Client(Protocol):
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class _Member(_Client, Protocol):
+    group: str
+
+
+ClientT = TypeVar("ClientT", bound=_Client)
+MemberT = TypeVar("MemberT", bound=_Member)
 FaceT = TypeVar("FaceT", bound="OnLoopThread[Any]")
 
 
@@ -167,6 +176,20 @@ class OnLoopThread(Generic[ClientT]):
             if self._thread is not None:
                 self._call(self._client.start)
             self._pid = os.getpid()  # last: from now on nobody waits for the healing
+
+
+class ClientOfGroup(OnLoopThread[MemberT]):
+    """One that belongs to a group."""
+
+    @property
+    def group(self) -> str:
+        return self._client.group
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this client by."""
+        client_id: str = self._call(now, getattr, self._ready(), "client_id")
+        return client_id
 
 
 _healing = threading.Lock()

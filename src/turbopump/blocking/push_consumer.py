@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from turbopump.blocking.on_loop_thread import OnLoopThread, made_as, on_loop, waits, waits_anytime
+from turbopump.blocking.on_loop_thread import ClientOfGroup, made_as, on_loop, waits, waits_anytime
 from turbopump.client import push_consumer as asyncio_push_consumer
 from turbopump.client.allocation import Strategy
 from turbopump.client.consumer.delivery import BatchHandler, Delivery
@@ -60,7 +60,7 @@ class PushConsumerSettings(Surrounding, total=False):
     trace: bool | str
 
 
-class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
+class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
     """``turbopump.client.push_consumer.PushConsumer`` without await: ``for message in consumer:``,
     or a ``handler`` and ``wait_closed``.
 
@@ -87,10 +87,6 @@ class PushConsumer(OnLoopThread[asyncio_push_consumer.PushConsumer]):
     reply = waits(asyncio_push_consumer.PushConsumer.reply)
     wait_closed = waits(asyncio_push_consumer.PushConsumer.wait_closed)
     take = waits(asyncio_push_consumer.PushConsumer.take)
-
-    @property
-    def group(self) -> str:
-        return self._client.group
 
     @property
     def paused(self) -> bool:
@@ -176,7 +172,6 @@ class _Finished:
             self._consumer._on_loop(self._report_called)
 
     def report(self) -> None:
-        """On the loop."""
         for _ in range(len(self._messages)):
             self._messages.popleft().done()
 

@@ -47,7 +47,6 @@ class Member:
 
     @property
     def kind(self) -> str:
-        """In words."""
         return "producer" if self.consumer is None else "consumer"
 
     def clashes_with(self, other: Member) -> bool:

@@ -100,7 +100,6 @@ class SendHooks:
         return bool(self._hooks)
 
     def before(self, context: SendContext) -> None:
-        """Forbid, then before."""
         namespace = self._namespace
         if namespace is not None:
             context.group = unwrap(namespace, context.group)
@@ -111,14 +110,12 @@ class SendHooks:
         self._each(lambda hook: hook.before(context))
 
     def after(self, context: SendContext) -> None:
-        """After."""
         if self._namespace is not None and context.result is not None:
             queue = unwrapped(self._namespace, context.result.queue)
             context.result = context.result.moved_to(queue)
         self._each(lambda hook: hook.after(context))
 
     def end_transaction(self, context: EndTransactionContext) -> None:
-        """A transaction's state was told."""
         group, topic = (unwrap(self._namespace, name) for name in (context.group, context.topic))
         context = replace(context, group=group, topic=topic)
         self._each(lambda hook: hook.end_transaction(context))

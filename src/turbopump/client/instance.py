@@ -90,11 +90,9 @@ class PendingRequests:
         return future
 
     def remove(self, correlation_id: str) -> None:
-        """Nobody waits any more."""
         self._waiting.pop(correlation_id, None)
 
     def reply_came(self, push: PushReplyMessageToClient, context: RequestContext) -> Response:
-        """A broker brings a reply."""
         text = push.properties or ""
         future = self._waiting.pop(names.property_value(text, names.CORRELATION_ID) or "", None)
         if future is None or future.done():

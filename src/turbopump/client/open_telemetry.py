@@ -80,7 +80,6 @@ class OpenTelemetry(SendHook):
         inject(properties, context=set_span_in_context(span))
 
     def after(self, context: SendContext) -> None:
-        """It has ended."""
         span = context.state.pop(_SPAN, None)
         if span is None:
             return

@@ -62,7 +62,6 @@ class Requester:
     async def request(
         self, message: Message, target: Target, timeout: float | None
     ) -> ReceivedMessage:
-        """As ``Producer.request``."""
         began = self._now()
         timeout = self._sender.rules.timeout if timeout is None else timeout
         correlation_id = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
@@ -216,7 +215,6 @@ class Replier:
         properties: Mapping[str, str] | None,
         timeout: float | None,
     ) -> SendResult:
-        """As ``PushConsumer.reply``."""
         check_timeout(timeout)
         outgoing = self._pack.pack(reply_to(request, body, properties))
         sender = copy(self._sender)

@@ -251,7 +251,6 @@ class Routes:
                 log.info("route kept topic=%s cause=%s", topic, error)
 
     def close(self) -> None:
-        """Stop asking."""
         for task in self._asking.values():
             task.cancel()
 

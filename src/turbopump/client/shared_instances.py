@@ -45,14 +45,12 @@ class _Process:
     can go, and they with it."""
 
     def instances(self) -> Iterator[tuple[InstanceSettings, ClientInstance]]:
-        """Those there are."""
         for settings, entry in list(self.entries):
             instance = entry()
             if instance is not None:
                 yield settings, instance
 
     def add(self, settings: InstanceSettings, instance: ClientInstance) -> None:
-        """Until it ends."""
         self.entries[:] = [entry for entry in self.entries if entry[1]() is not None]
         added = (settings, weakref.ref(instance))
         self.entries.append(added)

@@ -106,13 +106,11 @@ class Tracing:
         )
 
     def of_consumer(self) -> ConsumeTraces:
-        """What a consumer tells of its messages."""
         next_id, now_ms = self._environment.unique_ids().next, self._environment.clock.now_ms
         group = unwrap(self._namespace, self._group)
         return ConsumeTraces(self.dispatcher.append, group, self._namespace, next_id, now_ms)
 
     async def start(self) -> None:
-        """Before the first record."""
         await self._producer.start()
 
     async def finish(self, timeout: float) -> None:
@@ -207,7 +205,6 @@ class TraceDispatcher(SendHook):
             self.append(message, record)
 
     def end_transaction(self, context: EndTransactionContext) -> None:
-        """A record of how a transaction ended."""
         tags, keys = context.properties.get(names.TAGS), context.properties.get(names.KEYS)
         region = context.properties.get(names.MSG_REGION, DEFAULT_REGION)
         when = self._now_ms()
@@ -223,7 +220,6 @@ class TraceDispatcher(SendHook):
         self.append(message, record)
 
     def recalled(self, topic: str, msg_id: str, *, group: str, time_ms: int, success: bool) -> None:
-        """A record of a recall."""
         topic, group = unwrap(self._namespace, topic), unwrap(self._namespace, group)
         message = Traced(topic, msg_id, None, None, time_ms, DEFAULT_REGION, group)
         self.append(message, recall_record(message, success=success))
@@ -398,7 +394,6 @@ class ConsumeTraces:
     now_ms: Callable[[], int]
 
     def began(self, message: Delivery) -> None:
-        """It is about to be handled."""
         message.trace = self.now_ms()
         self.began_at(message)
 
@@ -419,7 +414,6 @@ class ConsumeTraces:
         return Together(count, self.now_ms())
 
     def began_all(self, messages: Iterable[Delivery]) -> None:
-        """``began_at`` of each."""
         for message in messages:
             self.began_at(message)
 

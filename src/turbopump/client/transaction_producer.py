@@ -59,7 +59,6 @@ class TransactionState(Enum):
 
     @property
     def outcome(self) -> Outcome:
-        """As it travels."""
         return Outcome[self.name]
 
 
@@ -125,7 +124,6 @@ class TransactionAnswers:
     _closed: bool = False
 
     def take(self, asked: Asked, sender: Sender) -> None:
-        """Answer soon."""
         if self._closed:
             return
         if len(self._waiting) >= WAITING_MAX:

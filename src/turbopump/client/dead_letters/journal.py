@@ -174,7 +174,6 @@ class JournalFile:
             raise
 
     def read(self) -> bytes:
-        """All of it."""
         with os.fdopen(os.dup(self._file), "rb") as file:
             file.seek(0)
             return file.read()
@@ -192,13 +191,11 @@ class JournalFile:
             os.fsync(self._file)
 
     def close(self) -> None:
-        """Release the lock."""
         os.close(self._file)
         os.close(self._lock)
 
 
 def journal_path(directory: Path, group: str) -> Path:
-    """Where a group's journal is."""
     return directory / f"{_name_of(group)}.journal"
 
 

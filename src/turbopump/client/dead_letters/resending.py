@@ -203,7 +203,6 @@ class _Run:
             self.report.recovered += len(found)
 
     async def _of_this_cluster(self, doubts: Mapping[str, Aim]) -> dict[str, Aim]:
-        """Those of ``doubts`` whose letter is here."""
         here: dict[str, Aim] = {}
         if doubts:
             async for letter in self._dead_letters.letters(self._group):
@@ -216,7 +215,6 @@ class _Run:
     # --- sending
 
     async def send_all(self, wanted: Wanted | None, rate: float | None) -> None:
-        """Send what is chosen, some at a time."""
         self._report_progress(self.report)
         steps = list(FIRST_STEPS)
         self._pace = Pace(rate)
@@ -474,7 +472,6 @@ class Pace:
         self._one_by_one = asyncio.Lock()
 
     async def turn(self) -> None:
-        """Wait for the next turn."""
         if self._rate is None:
             return
         loop = asyncio.get_running_loop()
@@ -521,7 +518,6 @@ class Outcome(NamedTuple):
 
 
 async def send_once(instance: ClientInstance, letter: DeadLetter, queue: MessageQueue) -> Outcome:
-    """Send it to ``queue``, once."""
     address = instance.routes.known[queue.topic].master(queue.broker_name)
     if address is None:
         return Outcome(why=f"broker {queue.broker_name} has no master now")

@@ -68,11 +68,9 @@ class TargetWatch:
         self._offsets: dict[MessageQueue, int] = {}
 
     def watch(self, starts: Mapping[MessageQueue, int]) -> None:
-        """Begin to read these queues, each at its offset."""
         self._offsets.update(starts)
 
     def watches(self, queue: MessageQueue) -> bool:
-        """Whether what comes into it is seen."""
         return queue in self._offsets
 
     @property

@@ -96,7 +96,6 @@ class InFlightBound:
             )
 
     async def wait_idle(self) -> None:
-        """Wait until nothing is in flight, and nobody waits."""
         while self.messages or self._line:
             self._idle = self._idle or asyncio.Event()
             self._idle.clear()
@@ -156,7 +155,6 @@ class InFlightLimiter:
     async def deliver(
         self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
     ) -> SendResult:
-        """Wait for room, then send it. Raises as ``Producer.send``."""
         timeout = await self.enter(outgoing, timeout)
         return await self.deliver_entered(sender, outgoing, target, timeout)
 
@@ -215,7 +213,6 @@ class InFlightLimiter:
         return future
 
     async def wait_idle(self) -> None:
-        """Wait until nobody has room, or waits for it."""
         if self._bound is not None:
             await self._bound.wait_idle()
 

@@ -200,7 +200,6 @@ class Packer:
         return Outgoing(piece.topic, body, text, sys_flag, item.flag, piece.msg_id)
 
     def _compressed(self, body: bytes) -> tuple[bytes, int]:
-        """The body as it travels, and its flags."""
         compressed, flags = compress(body, self._compression_type, self._compression_level)
         # a body of 4 MiB that does not shrink would be too large for the broker
         return (compressed, flags) if len(compressed) < len(body) else (body, 0)

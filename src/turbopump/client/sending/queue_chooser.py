@@ -266,7 +266,6 @@ class FaultStrategy:
         self.empty = not self._until and not self._unreachable
 
     def forget(self, broker_name: str) -> None:
-        """There is no such broker any more."""
         self._until.pop(broker_name, None)
         self.reached(broker_name)
 
@@ -304,7 +303,6 @@ class FaultDetector:
         self._faults = faults
 
     async def run(self) -> None:
-        """Ask every ``detect_interval`` seconds."""
         settings = self._faults.settings
         assert settings is not None
         while True:

@@ -149,7 +149,6 @@ class Attempts:
     async def _attempt(
         self, route: TopicRoute, queue: MessageQueue | None, *, may_retry: bool
     ) -> SendResult | Attempt:
-        """At ``queue``, or one chosen now."""
         sender, loop = self._sender, self._loop
         if queue is None:
             queue = self._choose(route)
@@ -392,7 +391,6 @@ def master_of(route: TopicRoute, queue: MessageQueue) -> str:
 
 
 def only_broker(route: TopicRoute, broker_name: str) -> bool:
-    """Whether there is no other to send to."""
     return all(other.broker_name == broker_name for other in route.publish_queues)
 
 

@@ -160,13 +160,11 @@ def no_time(msg_id: str, topic: str, timeout: float) -> errors.SendError:
 
 
 def no_room(msg_id: str, topic: str, why: str, spent_ms: float) -> errors.SendError:
-    """The error of a message that waited in vain among too many."""
     text = f"message {msg_id[:80]} to topic {topic!r} was not sent: {why}"
     return errors.SendError(text, topic=topic, spent_ms=spent_ms)
 
 
 def no_queue(queue: object) -> TypeError:
-    """The error of what was given as a queue and is none."""
     take = "take one of `await producer.publish_queues(topic)`"
     return TypeError(f"queue={queue!r:.80} is no MessageQueue; {take}")
 
@@ -345,7 +343,6 @@ class SendStatistics:
             broker.longest_s = seconds
 
     def count_failed(self, broker_name: str) -> None:
-        """An attempt did not."""
         self.brokers.setdefault(broker_name, BrokerSends()).failed += 1
 
     def __repr__(self) -> str:

@@ -166,7 +166,6 @@ class Sender:
         return unwrap(self.namespace, topic)
 
     async def send_oneway(self, outgoing: Outgoing, target: Target) -> None:
-        """One attempt, and no answer."""
         with self.under_way:
             await Attempts(self, outgoing, target, self._time(), self.rules.timeout).oneway()
 
@@ -179,7 +178,6 @@ class Sender:
     def ask(
         self, connection: Connection, outgoing: Outgoing, queue: MessageQueue, timeout: float
     ) -> asyncio.Future[TypedJsonHeader[SendAnswer] | Command]:
-        """Send it; the future gets the answer."""
         opaque = connection.next_opaque
         frame = self.encode(outgoing, queue, opaque, self.now_ms())
         return connection.start_typed_call(opaque, frame, timeout, SEND_ANSWER)
@@ -265,13 +263,11 @@ class UnderWay:
             raise ProducerClosedError(why)
 
     def ended(self) -> None:
-        """One less."""
         self.count -= 1
         if self.idle is not None and not self.count:
             self.idle.set()
 
     async def wait_idle(self) -> None:
-        """Wait until nothing is under way."""
         while self.count:
             self.idle = self.idle or asyncio.Event()
             self.idle.clear()
@@ -295,7 +291,6 @@ class TopicCreation:
         message."""
 
     def is_due(self, route: TopicRoute) -> bool:
-        """Whether the topic does not exist yet and nothing has been done about it."""
         return route.inherited and route.topic not in self._tried
 
     async def make(self, route: TopicRoute, timeout: float) -> None:
