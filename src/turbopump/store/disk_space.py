@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
@@ -90,41 +90,32 @@ class SpaceLimits:
         )
 
 
+@dataclass(slots=True, eq=False)
 class SpaceWatch:
     """``look`` now and then; ``refusal`` says why messages are not taken, None while they are.
 
-    ``level`` is how pressing it is, ``full_roots`` are those in which no new file should be made.
-    ``report`` gets a line when sends begin to be refused and when the system does not tell how much
-    room there is, ``on_room`` one when sends are taken again. ``forcibly`` says whether the oldest
-    files go while space is short: whoever reads the refusal is not told to switch on what is on.
+    ``level`` is how pressing it is, ``full_roots`` are those in which no new file should be made,
+    ``figures`` what was last found, by directory. ``report`` gets a line when sends begin to be
+    refused and when the system does not tell how much room there is, ``on_room`` one when sends are
+    taken again. ``forcibly`` says whether the oldest files go while space is short: the refusal then
+    does not advise it.
     """
 
-    def __init__(
-        self,
-        disk: Disk,
-        log_roots: Sequence[Path],
-        others: Sequence[Path],
-        limits: SpaceLimits,
-        report: Callable[[str], None],
-        *,
-        forcibly: bool = True,
-    ) -> None:
-        self._forcibly = forcibly
-        self._disk = disk
-        self._log_roots = log_roots
-        self._others = others
-        self.limits = limits
-        self._report = report
-        self.on_room: Callable[[str], None] = lambda _text: None
-        self.level = Level.ROOMY
-        self.refusal: str | None = None
-        self.full_roots: frozenset[Path] = frozenset()
-        self.figures: dict[Path, Space] = {}
-        """What was last found, by directory."""
-        self._full: Path | None = None
-        self._lacking: tuple[Path, int, str] | None = None
-        self._busy = False
-        self._silent: str | None = None
+    disk: Disk
+    log_roots: Sequence[Path]
+    others: Sequence[Path]
+    limits: SpaceLimits
+    report: Callable[[str], None]
+    forcibly: bool = True
+    on_room: Callable[[str], None] = lambda _text: None
+    level: Level = Level.ROOMY
+    refusal: str | None = None
+    full_roots: frozenset[Path] = frozenset()
+    figures: dict[Path, Space] = field(default_factory=dict)
+    _full: Path | None = None
+    _lacking: tuple[Path, int, str] | None = None
+    _busy: bool = False
+    _silent: str | None = None
 
     def look(self, then: Callable[[], None] = lambda: None) -> None:
         """Ask how much room there is, and call ``then`` when that is known; nothing happens while
@@ -132,7 +123,7 @@ class SpaceWatch:
         if self._busy:
             return
         self._busy = True
-        paths = [*self._log_roots, *self._others]
+        paths = [*self.log_roots, *self.others]
         if self._lacking is not None:
             paths.append(self._lacking[0])
         found: dict[Path, Space] = {}
@@ -151,17 +142,17 @@ class SpaceWatch:
             self._busy = False
             silent = str(error) if error is not None else None
             if silent is not None and silent != self._silent:
-                self._report(f"how much room there is cannot be asked: {silent}")
+                self.report(f"how much room there is cannot be asked: {silent}")
             self._silent = silent
             self.judge(found)
             then()
 
-        self._disk.start(ask, done)
+        self.disk.start(ask, done)
 
     def _space(self, path: Path) -> Space:
         """Room in a directory, or where it will be if it has had no file yet."""
         try:
-            return self._disk.space(path)
+            return self.disk.space(path)
         except FileNotFoundError:
             if path == path.parent:
                 raise
@@ -172,12 +163,12 @@ class SpaceWatch:
         self.figures.update(figures)
         limits, known = self.limits, self.figures
         levels = {path: limits.level(space) for path, space in known.items()}
-        roots = [path for path in self._log_roots if path in levels]
+        roots = [path for path in self.log_roots if path in levels]
         self.full_roots = frozenset(path for path in roots if levels[path] >= Level.CRAMPED)
         pressed = (
             [min(roots, key=lambda path: (levels[path], known[path].used_percent))] if roots else []
         )
-        pressed.extend(path for path in self._others if path in levels)
+        pressed.extend(path for path in self.others if path in levels)
         if pressed:
             worst = max(pressed, key=lambda path: levels[path])
             self.level = levels[worst]
@@ -187,7 +178,7 @@ class SpaceWatch:
                 self._full = None
         if self._lacking is not None:
             lacking, size, _ = self._lacking
-            places = self._log_roots if lacking in self._log_roots else (lacking,)
+            places = self.log_roots if lacking in self.log_roots else (lacking,)
             if any(path in figures and figures[path].free >= size for path in places):
                 self._lacking = None  # the next send tries
         self._conclude()
@@ -207,8 +198,8 @@ class SpaceWatch:
         """Whether new files of so many bytes (0: none) in the log and in the queues leave the
         reserve free, as far as is known. What fits into files that are there needs no room: they
         have all their blocks."""
-        roots = [space for path in self._log_roots if (space := self.figures.get(path)) is not None]
-        queues = self.figures.get(self._others[0]) if self._others else None
+        roots = [space for path in self.log_roots if (space := self.figures.get(path)) is not None]
+        queues = self.figures.get(self.others[0]) if self.others else None
         fits_log = (
             not log_size or not roots or any(_leaves_reserve(space, log_size) for space in roots)
         )
@@ -235,12 +226,12 @@ class SpaceWatch:
         else:
             self.refusal = None
         if before is None and self.refusal is not None:
-            self._report(f"sends are refused: {self.refusal}")
+            self.report(f"sends are refused: {self.refusal}")
         elif before is not None and self.refusal is None:
             self.on_room("there is room again: sends are taken")
 
     def _advice(self) -> str:
-        if self._forcibly:
+        if self.forcibly:
             return (
                 "free some space there; whatever of the oldest messages can go is deleted "
                 "already (cleanFileForciblyEnable=true)"

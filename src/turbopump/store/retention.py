@@ -21,8 +21,8 @@ between them is for whoever owns the clock. Source: apache/rocketmq ``CleanCommi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Final
@@ -71,47 +71,34 @@ class RetentionRules:
     batch_max: int = 10
 
 
+@dataclass(slots=True, eq=False)
 class Retention:
     """Deletes what is old. ``report`` gets a line for what cannot be deleted, ``on_deleted`` for
     each segment that was."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        clock: Clock,
-        log: CommitLog,
-        queues: ConsumeQueueTable,
-        index: KeyIndex | None,
-        rules: RetentionRules,
-        space: SpaceWatch,
-        flusher: Flusher,
-        roots: LogRoots,
-        queue_ends: QueueEnds,
-        report: Callable[[str], None],
-    ) -> None:
-        self._disk = disk
-        self._clock = clock
-        self._log = log
-        self._queues = queues
-        self._index = index
-        self.rules = rules
-        self._space = space
-        self._flusher = flusher
-        self._roots = roots
-        self._queue_ends = queue_ends
-        self._report = report
-        self.on_deleted: Callable[[str], None] = lambda _text: None
-        self.needed_from: list[Callable[[], int | None]] = []
-        """Each tells from which offset of the log on messages wait that it has still to deliver
-        (delays, timers); None: there are none."""
-        self._manual_rounds = 0
-        self._deleted = 0
-        self._forced = False
-        self._to_trim: Iterator[ConsumeQueue] = iter(())
-        self._doomed: list[tuple[ConsumeQueue, MappedFile]] = []
-        self._may_go = False
-        self._trimmed_to = 0
-        self._trim_again = False
+    disk: Disk
+    clock: Clock
+    log: CommitLog
+    queues: ConsumeQueueTable
+    index: KeyIndex | None
+    rules: RetentionRules
+    space: SpaceWatch
+    flusher: Flusher
+    roots: LogRoots
+    queue_ends: QueueEnds
+    report: Callable[[str], None]
+    on_deleted: Callable[[str], None] = lambda _text: None
+    needed_from: list[Callable[[], int | None]] = field(default_factory=list)
+    """Each tells from which offset of the log on messages wait that it has still to deliver
+    (delays, timers); None: there are none."""
+    _manual_rounds: int = 0
+    _deleted: int = 0
+    _forced: bool = False
+    _to_trim: list[ConsumeQueue] = field(default_factory=list)
+    _doomed: list[tuple[ConsumeQueue, MappedFile]] = field(default_factory=list)
+    _may_go: bool = False
+    _trimmed_to: int = 0
+    _trim_again: bool = False
 
     def ask(self) -> None:
         """Let expired files go in the next rounds, whatever the hour. RocketMQ:
@@ -125,76 +112,74 @@ class Retention:
             self._trim_again, self._trimmed_to = False, 0
         asked = self._manual_rounds > 0
         self._manual_rounds = max(self._manual_rounds - 1, 0)
-        hour = datetime.fromtimestamp(self._clock.now_ms() / 1000).hour
-        return asked or hour in self.rules.hours or self._space.level >= Level.TIGHT
+        hour = datetime.fromtimestamp(self.clock.now_ms() / 1000).hour
+        return asked or hour in self.rules.hours or self.space.level >= Level.TIGHT
 
     def delete_next(self, then: Then) -> None:
         """Delete the first segment of the log if it is its turn."""
-        files = self._log.files.files
-        self._forced = self.rules.forcibly and self._space.level >= Level.CRAMPED
+        files = self.log.files.files
+        self._forced = self.rules.forcibly and self.space.level >= Level.CRAMPED
         if (
             len(files) < 2
             or self._deleted >= self.rules.batch_max
-            or files[0].end > min(self._flusher.synced, self._needed())
+            or files[0].end > min(self.flusher.synced, self._needed())
         ):
             then(Next.NOTHING)
             return
-        first, due = files[0], self._clock.now_ms() - self.rules.reserved_ms
+        first, due = files[0], self.clock.now_ms() - self.rules.reserved_ms
         old: list[bool] = []
 
         def look() -> None:
-            if self._forced or self._disk.modified_ms(first.segment.path) <= due:
-                self._roots.before_deleting(first)
+            if self._forced or self.disk.modified_ms(first.segment.path) <= due:
+                self.roots.before_deleting(first)
                 old.append(True)
 
         def looked(error: OSError | None) -> None:
             if error is not None:
-                self._report(f"{first.segment.path} is not deleted: {error}")
+                self.report(f"{first.segment.path} is not deleted: {error}")
             if not old or files[:1] != [first]:
                 then(Next.NOTHING)
                 return
-            self._disk.start_remove([first.segment], removed)
+            self.disk.start_remove([first.segment], removed)
 
         def removed(gone: int, error: OSError | None) -> None:
             if error is not None:
-                self._report(
+                self.report(
                     f"{first.segment.path} cannot be deleted ({error.strerror or error}): trying "
                     "again with the next round"
                 )
             if gone and files[:1] == [first]:
-                self._log.files.forget_first()
+                self.log.files.forget_first()
                 self._deleted += 1
                 why = "space is short" if self._forced else "it is older than fileReservedTime"
                 self.on_deleted(
-                    f"deleted {first.segment.path}, {why}; the log begins at {self._log.start}"
+                    f"deleted {first.segment.path}, {why}; the log begins at {self.log.start}"
                 )
             then(Next.AFTER_A_PAUSE if gone and error is None else Next.NOTHING)
 
-        self._disk.start(look, looked)
+        self.disk.start(look, looked)
 
     def _needed(self) -> int:
         return min(
             (offset for ask in self.needed_from if (offset := ask()) is not None),
-            default=self._log.end,
+            default=self.log.end,
         )
 
     def trim_next(self, then: Then) -> None:
         """Let a number of queues begin where the log does, or remove a number of their files, and
         at the end trim the indexes."""
-        if self._log.start > self._trimmed_to:
-            self._trimmed_to = self._log.start
-            self._to_trim, self._doomed, self._may_go = iter(list(self._queues)), [], False
-        start, looked_at = self._trimmed_to, 0
-        for queue in self._to_trim:
+        if self.log.start > self._trimmed_to:
+            self._trimmed_to = self.log.start
+            self._to_trim, self._doomed, self._may_go = list(self.queues), [], False
+        start = self._trimmed_to
+        turn, self._to_trim = self._to_trim[:QUEUES_AT_ONCE], self._to_trim[QUEUES_AT_ONCE:]
+        for queue in turn:
             queue.raise_min(start)
             self._doomed.extend((queue, file) for file in queue.files_before(start))
-            looked_at += 1
-            if looked_at >= QUEUES_AT_ONCE:
-                break
-        if looked_at:
+        if turn:
             then(Next.AT_ONCE)
         elif self._doomed and not self._may_go:
-            self._queue_ends.save_firsts(lambda good: self._noted_firsts(good, then))
+            self.queue_ends.save_firsts(lambda good: self._noted_firsts(good, then))
         elif self._doomed:
             self._remove_queue_files(then)
         else:
@@ -213,20 +198,20 @@ class Retention:
         batch = [
             (queue, file)
             for queue, file in taken
-            if self._queues.find(queue.topic, queue.queue_id) is queue
+            if self.queues.find(queue.topic, queue.queue_id) is queue
         ]
 
         def removed(gone: int, error: OSError | None) -> None:
             for queue, file in batch[:gone]:
                 queue.forget_first(file)
             if error is not None:
-                self._report(f"files of queues cannot be deleted: {error}")
+                self.report(f"files of queues cannot be deleted: {error}")
             then(Next.AFTER_A_PAUSE)
 
-        self._disk.start_remove([file.segment for _, file in batch], removed)
+        self.disk.start_remove([file.segment for _, file in batch], removed)
 
     def _trim_indexes(self, start: int, then: Then) -> None:
-        index = self._index
+        index = self.index
         dropped = index.take_before(start) if index is not None else []
         if index is None or not dropped:
             then(Next.NOTHING)
@@ -236,15 +221,15 @@ class Retention:
             for file in dropped:
                 file.segment.close()
             if error is not None:
-                self._report(f"index files cannot be deleted, the next start tries again: {error}")
+                self.report(f"index files cannot be deleted, the next start tries again: {error}")
             then(Next.NOTHING)
 
         def noted(error: OSError | None) -> None:
             if error is not None:
-                self._report(
+                self.report(
                     "which index files there are cannot be noted, the next start fills "
                     f"them again: {error}"
                 )
-            self._disk.start_remove([file.segment for file in dropped], removed)
+            self.disk.start_remove([file.segment for file in dropped], removed)
 
-        self._disk.start(index.note_names, noted)
+        self.disk.start(index.note_names, noted)
