@@ -167,7 +167,7 @@ async def test_a_filter_over_many_messages_leaves_the_loop_to_others(
         found.append(
             (
                 yield from read_matching(
-                    lambda at: reader._steps("T", 0, at, 32, None), 0, 32, none, lambda: now
+                    lambda at: reader.steps("T", 0, at, 32), 0, 32, none, lambda: now
                 )
             )
         )

@@ -13,12 +13,15 @@ and says where in the files one lies. Units follow each other without holes: the
 + count of the one before. A queue whose first messages are gone begins with number 0 all the same,
 where it is written anew. Source: apache/rocketmq ``BatchConsumeQueue``. Derived data, as all queues
 are.
+
+One or a few damaged units never decide anything: where the units at the place in question do not
+agree, all are asked.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -33,14 +36,6 @@ from turbopump.store.queues.consume_queue import (
     possible_offset,
 )
 
-# --- The unit of a batch queue, and what a row of units says as a whole, where some of them may be
-# damaged.
-#
-# The ruler is in ``batch_consume_queue.py``. A sound unit begins with the message with which the one
-# before it ends, and its entry lies behind that one's. The rule: one or a few damaged units never
-# decide anything; where the units at the place in question do not agree, all are asked. It must not
-# know of files.
-
 BATCH_UNIT_SIZE: Final = 46
 COUNT_MAX: Final = 0x7FFF
 """Messages of one entry: the count is a signed short."""
@@ -50,6 +45,8 @@ _NOT_COMPACTED: Final = -1
 _LOOK: Final = 204
 """Units behind the end of a file that are looked at: two sectors of 4 KiB may be damaged, and there
 are units behind them all the same."""
+_SIMPLE: Final = struct.Struct(">qiq")
+_UNITS_AT_ONCE: Final = 10_000
 
 
 class BatchUnit(NamedTuple):
@@ -76,10 +73,6 @@ class BatchUnit(NamedTuple):
             and self.base >= 0
             and self.messages > 0
         )
-
-
-UnitAt = Callable[[int], BatchUnit | None]
-"""The unit of a number; None where there is none."""
 
 
 def pack_batch_unit(unit: BatchUnit) -> bytes:
@@ -116,76 +109,6 @@ def units_written(buffer: Any, room: int) -> int:
     ).rstrip(b"\0"):
         low += -(-len(data) // BATCH_UNIT_SIZE)
     return low
-
-
-def border_at(
-    offset: int,
-    low: int,
-    high: int,
-    unit_at: UnitAt,
-    all_units: Callable[[], Iterable[BatchUnit]],
-    *,
-    lowest: bool,
-) -> tuple[int, bool]:
-    """The number of the first unit, of those from ``low`` to ``high``, whose entry lies at or after
-    this offset of the log; and whether the units on its two sides agree. If not, it is the number
-    that contradicts the fewest of ``all_units`` (the ``lowest``, or the highest)."""
-
-    def offset_of(number: int) -> int | None:
-        unit = unit_at(number)
-        return possible_offset(unit.offset, unit.size) if unit is not None else None
-
-    number = first_unit_at(offset, low, high, offset_of)
-    if _agree(offset, number, low, high, unit_at):
-        return number, True
-    best, against, least = low, 0, 0
-    for at, unit in enumerate(all_units(), low + 1):
-        if possible_offset(unit.offset, unit.size) is not None:
-            against += 1 if unit.offset >= offset else -1
-        if against < least or (against == least and not lowest):
-            best, least = at, against
-    return best, False
-
-
-def _agree(offset: int, number: int, low: int, high: int, unit_at: UnitAt) -> bool:
-    """Whether the unit before a number lies before the offset, that of the number behind it, and
-    they and the next follow one another."""
-    before = unit_at(number - 1) if number > low else None
-    unit = unit_at(number) if number < high else None
-    behind = unit_at(number + 1) if number + 1 < high else None
-    if before is not None and not (before.can_be and before.offset < offset):
-        return False
-    if unit is None:
-        return True
-    if not unit.can_be or unit.offset < offset or (before is not None and before.end != unit.base):
-        return False
-    return behind is None or (unit.end == behind.base and unit.offset <= behind.offset)
-
-
-def base_of(number: int, low: int, high: int, unit_at: UnitAt, end: int) -> int | None:
-    """The first message of the unit of a number, as far as it and its neighbours tell; ``end`` is
-    the one behind the last unit. None if nothing can be said."""
-    before = unit_at(number - 1) if number > low else None
-    unit = unit_at(number)
-    if number >= high or unit is None:
-        return end
-    behind = unit_at(number + 1)
-    following = behind.base if behind is not None else end
-    if unit.can_be and (unit.end == following or (before is not None and before.end == unit.base)):
-        return unit.base
-    return before.end if before is not None and before.can_be else None
-
-
-__all__ = [
-    "BATCH_UNIT_SIZE",
-    "COUNT_MAX",
-    "BatchConsumeQueue",
-    "BatchUnit",
-    "batch_units",
-    "pack_batch_unit",
-]
-
-_UNITS_AT_ONCE: Final = 10_000
 
 
 class BatchConsumeQueue(ConsumeQueue):
@@ -238,42 +161,34 @@ class BatchConsumeQueue(ConsumeQueue):
         self.max_index = last.end if last is not None else 0
 
     @property
+    def _next_number(self) -> int:
+        return self.next_number
+
+    @property
     def floor(self) -> int:
         """Number of the first unit in the files: its entry may be gone."""
         return self._files.start // BATCH_UNIT_SIZE
 
-    # --- units by number
-    # ----------------------------------------------------------------------------------------------
-
     def unit_at(self, number: int) -> BatchUnit | None:
         """The unit with this number, if it is there."""
         piece = self.numbered_piece(number, 1)
-        return (
-            batch_units(piece.segment.read(piece.at, piece.size))[0] if piece is not None else None
-        )
+        return _read(piece)[0] if piece is not None else None
 
     def gone_unit(self, number: int) -> BatchUnit | None:
         """A unit before ``first_number`` that the files still have."""
-        file = (
-            self._files.at(number * BATCH_UNIT_SIZE)
-            if self.floor <= number < self.first_number
-            else None
-        )
-        if file is None:
+        if not self.floor <= number < self.first_number:
             return None
-        return batch_units(
-            file.segment.read(number * BATCH_UNIT_SIZE - file.start, BATCH_UNIT_SIZE)
-        )[0]
+        piece = self._piece_at(number, 1)
+        return _read(piece)[0] if piece is not None else None
 
     def numbered_piece(self, number: int, count: int) -> Piece | None:
         """Where up to ``count`` units lie from this number on, as many as one file holds; None
         where there are none."""
         count = min(count, self.next_number - number)
-        file = (
-            self._files.at(number * BATCH_UNIT_SIZE)
-            if count > 0 and number >= self.first_number
-            else None
-        )
+        return self._piece_at(number, count) if count > 0 and number >= self.first_number else None
+
+    def _piece_at(self, number: int, count: int) -> Piece | None:
+        file = self._files.at(number * BATCH_UNIT_SIZE)
         if file is None:
             return None
         at = number * BATCH_UNIT_SIZE - file.start
@@ -304,9 +219,6 @@ class BatchConsumeQueue(ConsumeQueue):
         pack_batch_unit_into(file.buffer, number * BATCH_UNIT_SIZE - file.start, unit)
         file.dirty = True
 
-    # --- units by the messages in them
-    # ---------------------------------------------------------------------------------------
-
     def append(
         self,
         index: int,
@@ -319,9 +231,10 @@ class BatchConsumeQueue(ConsumeQueue):
         """Put the unit of ``count`` messages from ``index`` on; False if messages before it are
         missing. A unit that is already there is written again, the same; if another is there (the
         topic was deleted and made again), it goes, with all behind it."""
+        unit = BatchUnit(physical_offset, size, tags_code, stored_ms, index, count)
         if index != self.max_index:
-            return self._append_apart(index, physical_offset, size, tags_code, stored_ms, count)
-        self._write(BatchUnit(physical_offset, size, tags_code, stored_ms, index, count))
+            return self._append_apart(unit)
+        self._write(unit)
         return True
 
     def append_many(self, index: int, units: bytes, stored_ms: int = 0) -> bool:
@@ -344,18 +257,6 @@ class BatchConsumeQueue(ConsumeQueue):
         last unit for the newest message of the queue.)"""
         self._write(BatchUnit(0, 1, 0, 0, index - 1, 1))
         self.min_index, self.first_number = index, self.next_number
-
-    def new_file_for(self, count: int) -> int:
-        """Bytes of the file that ``make_room`` would make; 0 if it needs none."""
-        end = (self.next_number + count) * BATCH_UNIT_SIZE
-        return 0 if self._files and self._files.files[-1].end >= end else self._files.file_size
-
-    def make_room(self, count: int) -> None:
-        """Make the files that the next ``count`` units need, so that appending them cannot fail.
-        Raises OSError."""
-        end = (self.next_number + count) * BATCH_UNIT_SIZE
-        while not self._files or self._files.files[-1].end < end:
-            self._files.append_file(self._files.files[-1].end if self._files else 0)
 
     def units(self, index: int, count: int) -> bytes:
         """The units of up to ``count`` messages from ``index`` on, as a plain queue would have
@@ -381,11 +282,9 @@ class BatchConsumeQueue(ConsumeQueue):
     def piece(self, index: int, count: int) -> Piece | None:
         """Where the unit of the message ``index`` lies, and those behind it; None where there is
         none."""
-        return (
-            self.numbered_piece(self.number_of(index), count)
-            if self.min_index <= index < self.max_index
-            else None
-        )
+        if not self.min_index <= index < self.max_index:
+            return None
+        return self.numbered_piece(self.number_of(index), count)
 
     def unit(self, index: int) -> tuple[int, int, int] | None:
         """(commit-log offset, size, tagsCode) of the entry that holds a message."""
@@ -395,20 +294,10 @@ class BatchConsumeQueue(ConsumeQueue):
     def unit_of(self, index: int) -> BatchUnit | None:
         """The unit of the message ``index``; None if there is none, or the units round it are
         damaged."""
-        unit = (
-            self.unit_at(self.number_of(index))
-            if self.min_index <= index < self.max_index
-            else None
-        )
+        if not self.min_index <= index < self.max_index:
+            return None
+        unit = self.unit_at(self.number_of(index))
         return unit if unit is not None and unit.base <= index < unit.end else None
-
-    def begin_of(self, index: int) -> int:
-        """The index of the first message in the entry that holds the message ``index``."""
-        unit = self.unit_of(index)
-        return unit.base if unit is not None else index
-
-    # --- where the log begins and ends
-    # ---------------------------------------------------------------------------------------
 
     def cut_at(
         self, physical_offset: int, is_there: Callable[[ConsumeQueue, int, int, int], bool]
@@ -430,10 +319,6 @@ class BatchConsumeQueue(ConsumeQueue):
         self.tail_damaged = self.tail_damaged or not agreed
         self._cut_to(number)
 
-    @property
-    def ends_with_a_file(self) -> bool:
-        return self.next_number * BATCH_UNIT_SIZE % self._files.file_size == 0
-
     def first_at(self, physical_offset: int) -> int:
         """The index of the first message in an entry at or after this offset of the log."""
         unit = self.unit_at(self._border_at(physical_offset)[0])
@@ -450,11 +335,10 @@ class BatchConsumeQueue(ConsumeQueue):
         if not self.suspect and first.can_be and in_order and first.offset >= log_start:
             return
         number, agreed = self._border_at(log_start)
-        index = base_of(number, self.first_number, self.next_number, self.unit_at, self.max_index)
+        index = self._base_of(number)
         self.suspect = self.suspect or not agreed
-        self.min_index = max(
-            self.min_index, self.min_index if index is None else min(index, self.max_index)
-        )
+        if index is not None:
+            self.min_index = max(self.min_index, min(index, self.max_index))
         self.first_number = number
 
     def files_before(self, log_start: int) -> list[MappedFile]:
@@ -470,15 +354,8 @@ class BatchConsumeQueue(ConsumeQueue):
         unit = self.unit_at(self.next_number - 1)
         return unit[:3] if unit is not None and unit.size != NO_MESSAGE_SIZE else None
 
-    def _append_apart(
-        self,
-        index: int,
-        physical_offset: int,
-        size: int,
-        tags_code: int,
-        stored_ms: int,
-        count: int,
-    ) -> bool:
+    def _append_apart(self, unit: BatchUnit) -> bool:
+        index = unit.base
         if index < self.min_index:
             return True
         if index > self.max_index:
@@ -488,14 +365,12 @@ class BatchConsumeQueue(ConsumeQueue):
         else:
             number = self.number_of(index)
             there = self.unit_at(number)
-            if there is not None and (there.base, there.messages) == (index, count):
-                self.rewrite_at(
-                    number, BatchUnit(physical_offset, size, tags_code, stored_ms, index, count)
-                )
+            if there is not None and there[4:] == unit[4:]:
+                self.rewrite_at(number, unit)
                 return True
             self._cut_to(number)
-            self.fill_gap(index, physical_offset)
-        self._write(BatchUnit(physical_offset, size, tags_code, stored_ms, index, count))
+            self.fill_gap(index, unit.offset)
+        self._write(unit)
         return True
 
     def _write(self, unit: BatchUnit) -> None:
@@ -522,18 +397,56 @@ class BatchConsumeQueue(ConsumeQueue):
 
     def _border_at(self, physical_offset: int, *, lowest: bool = True) -> tuple[int, bool]:
         """The number of the first unit whose entry lies at or after this offset of the log; and
-        whether the units round it agree."""
-        return border_at(
-            physical_offset,
-            self.first_number,
-            self.next_number,
-            self.unit_at,
-            self._all_units,
-            lowest=lowest,
-        )
+        whether the units on its two sides agree. If not, it is the number that contradicts the
+        fewest of all units (the ``lowest``, or the highest)."""
+        low = self.first_number
+        number = first_unit_at(physical_offset, low, self.next_number, self._offset_of)
+        if self._agree(physical_offset, number):
+            return number, True
+        best, against, least = low, 0, 0
+        for at, unit in enumerate(self._all_units(), low + 1):
+            if possible_offset(unit.offset, unit.size) is not None:
+                against += 1 if unit.offset >= physical_offset else -1
+            if against < least or (against == least and not lowest):
+                best, least = at, against
+        return best, False
+
+    def _offset_of(self, number: int) -> int | None:
+        unit = self.unit_at(number)
+        return possible_offset(unit.offset, unit.size) if unit is not None else None
+
+    def _agree(self, physical_offset: int, number: int) -> bool:
+        """Whether the unit before a number lies before the offset, that of the number behind it,
+        and they and the next follow one another."""
+        before, unit, behind = (self.unit_at(at) for at in (number - 1, number, number + 1))
+        if before is not None and not (before.can_be and before.offset < physical_offset):
+            return False
+        if unit is None:
+            return True
+        if not unit.can_be or unit.offset < physical_offset:
+            return False
+        if before is not None and before.end != unit.base:
+            return False
+        return behind is None or (unit.end == behind.base and unit.offset <= behind.offset)
+
+    def _base_of(self, number: int) -> int | None:
+        """The first message of the unit of a number, as far as it and its neighbours tell; behind
+        the last unit, where the queue ends. None if nothing can be said."""
+        before, unit, behind = (self.unit_at(at) for at in (number - 1, number, number + 1))
+        if unit is None:
+            return self.max_index
+        following = behind.base if behind is not None else self.max_index
+        follows = before is not None and before.end == unit.base
+        if unit.can_be and (unit.end == following or follows):
+            return unit.base
+        return before.end if before is not None and before.can_be else None
 
     def _all_units(self) -> Iterator[BatchUnit]:
         number = self.first_number
         while (piece := self.numbered_piece(number, _UNITS_AT_ONCE)) is not None:
-            yield from (units := batch_units(piece.segment.read(piece.at, piece.size)))
+            yield from (units := _read(piece))
             number += len(units)
+
+
+def _read(piece: Piece) -> list[BatchUnit]:
+    return batch_units(piece.segment.read(piece.at, piece.size))

@@ -73,9 +73,15 @@ class ConsumeQueue:
         self.max_index = 0
         """Index of the next unit."""
         self.opened_at = 0
-        self.deleted_until = 0
         """Index of the first unit that this process wrote: those before may not be in memory."""
+        self.deleted_until = 0
+        """Offset of the log up to which the messages of its topic were deleted with it."""
         self.end = Watermark()
+
+    @property
+    def _next_number(self) -> int:
+        """Number of the next unit in the files."""
+        return self.max_index
 
     def load(self) -> None:
         """Map the files and find the last unit."""
@@ -153,22 +159,19 @@ class ConsumeQueue:
 
     def new_file_for(self, count: int) -> int:
         """Bytes of the file that ``make_room`` would make; 0 if it needs none."""
-        end = (self.max_index + count) * UNIT_SIZE
+        end = (self._next_number + count) * self.unit_size
         return 0 if self._files and self._files.files[-1].end >= end else self._files.file_size
 
     def make_room(self, count: int) -> None:
         """Make the files that the next ``count`` units need, so that appending them cannot fail.
         Raises OSError."""
-        file = self._file
-        end = (self.max_index + count) * UNIT_SIZE
+        file, begin = self._file, self._next_number * self.unit_size
+        end = begin + count * self.unit_size
         if file is not None and end <= file.end:
             return
         while not self._files or self._files.files[-1].end < end:
-            last = self._files.files[-1] if self._files else None
-            start = self.max_index * UNIT_SIZE
-            self._files.append_file(
-                last.end if last is not None else start - start % self._files.file_size
-            )
+            start = begin - begin % self._files.file_size
+            self._files.append_file(self._files.files[-1].end if self._files else start)
 
     def units(self, index: int, count: int) -> bytes:
         """Up to ``count`` units from ``index`` on as raw bytes, as many as one file holds; empty
@@ -192,11 +195,6 @@ class ConsumeQueue:
         """(commit-log offset, size, tagsCode) of one unit."""
         raw = self.units(index, 1)
         return UNIT.unpack(raw) if raw else None
-
-    def begin_of(self, index: int) -> int:
-        """The index of the first message in the entry that holds the message ``index``: itself,
-        where each has an entry of its own."""
-        return index
 
     def cut_at(
         self, physical_offset: int, is_there: Callable[[ConsumeQueue, int, int, int], bool]
@@ -224,7 +222,7 @@ class ConsumeQueue:
     def ends_with_a_file(self) -> bool:
         """Whether the next unit would be the first of a file: then the files behind may have been
         taken away."""
-        return self.max_index * UNIT_SIZE % self._files.file_size == 0
+        return self._next_number * self.unit_size % self._files.file_size == 0
 
     def first_at(self, physical_offset: int) -> int:
         """The index of the first unit at or after this offset of the log (binary search). Damaged

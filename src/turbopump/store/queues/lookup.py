@@ -286,39 +286,6 @@ class Lookup:
                 high = (low + high) // 2
         return last_before if upper else first_after
 
-    def in_time(
-        self,
-        topic: str,
-        queue_id: int,
-        begin_ms: int,
-        end_ms: int,
-        count_max: int = COUNT_MAX,
-        *,
-        bytes_max: int = BYTES_MAX,
-    ) -> Steps[list[StoredEntry]]:
-        """The newest good messages of a queue stored between the times (ms, both count), newest
-        first."""
-        found: list[StoredEntry] = []
-        queue = self._queues.find(topic, queue_id)
-        if queue is None or begin_ms > end_ms:
-            return found
-        index = yield from self.place_in_time(topic, queue_id, end_ms, upper=True)
-        begin = yield from self.place_in_time(topic, queue_id, begin_ms)
-        left = bytes_max
-        while index >= begin and len(found) < count_max:
-            entry = yield from self.entry_in_queue(topic, queue_id, index)
-            if (
-                entry is not None
-                and entry.fault is None
-                and begin_ms <= entry.message.store_timestamp <= end_ms
-            ):
-                if found and len(entry.data) > left:
-                    break
-                found.append(entry)
-                left -= len(entry.data)
-            index = queue.begin_of(index) - 1
-        return found
-
     def earliest_time(self, topic: str, queue_id: int) -> Steps[int]:
         """When the first message that a queue still has was stored (ms); −1 if it has none."""
         queue = self._queues.find(topic, queue_id)
