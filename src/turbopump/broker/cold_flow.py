@@ -11,6 +11,7 @@ less, three groups at a time, when there is too much of it. Source: apache/rocke
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from turbopump.broker.groups import SYSTEM_GROUPS
@@ -34,40 +35,33 @@ _FREE: Final = frozenset(
 )
 
 
+@dataclass(slots=True, eq=False)
 class ColdFlow:
     """``group_max`` and ``total_max``: bytes in five seconds."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        enabled: bool,
-        group_max: int,
-        total_max: int,
-        strategy: SimpleStrategy | None = None,
-    ) -> None:
-        self.enabled = enabled
-        self._clock = clock
-        self._group_max = group_max
-        self._total_max = total_max
-        self._strategy = strategy
-        self._thresholds: dict[str, int] = {}
-        self._adapted: dict[str, int] = {}
-        self._readings: dict[str, ColdReading] = {}
-        self._last: dict[str, float] = {}
-        self._total = 0
-        self._end = 0.0
+    clock: Clock
+    _: KW_ONLY
+    enabled: bool
+    group_max: int
+    total_max: int
+    strategy: SimpleStrategy | None = None
+    _thresholds: dict[str, int] = field(default_factory=dict)
+    _adapted: dict[str, int] = field(default_factory=dict)
+    _readings: dict[str, ColdReading] = field(default_factory=dict)
+    _last: dict[str, float] = field(default_factory=dict)
+    _total: int = 0
+    _end: float = 0.0
 
     def read(self, group: str, size: int) -> None:
         """A group was given so many bytes of what may not be in memory."""
         if size <= 0 or _is_free(group):
             return
         self._roll()
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         reading = self._readings.setdefault(group, ColdReading(create_time_mills=now_ms))
         reading.cold_acc += size
         reading.last_cold_read_time_mills = now_ms
-        self._last[group] = self._clock.monotonic()
+        self._last[group] = self.clock.monotonic()
         self._total += size
 
     def must_wait(self, group: str) -> bool:
@@ -76,7 +70,7 @@ class ColdFlow:
         reading = self._readings.get(group)
         if not self.enabled or reading is None:
             return False
-        return reading.cold_acc >= self._threshold(group) or self._total >= self._total_max
+        return reading.cold_acc >= self._threshold(group) or self._total >= self.total_max
 
     def set_threshold(self, group: str, size: int) -> bool:
         """Until the next start, so much for this group; False: there are too many."""
@@ -98,20 +92,20 @@ class ColdFlow:
                 **self._thresholds,
                 **{f"{group}{ADAPTIVE}": size for group, size in self._adapted.items()},
             },
-            cg_cold_read_threshold=self._group_max,
-            global_cold_read_threshold=self._total_max,
+            cg_cold_read_threshold=self.group_max,
+            global_cold_read_threshold=self.total_max,
             global_acc=self._total,
         )
 
     def _roll(self) -> None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if now < self._end:
             return
-        if self._strategy is not None and self._end:
-            self._strategy.collect(self._total)
-            self._adapt(self._strategy)
+        if self.strategy is not None and self._end:
+            self.strategy.collect(self._total)
+            self._adapt(self.strategy)
             for _ in range(min(int((now - self._end) / WINDOW_S), REMEMBERED)):
-                self._strategy.collect(0)  # windows in which nobody read anything
+                self.strategy.collect(0)  # windows in which nobody read anything
         self._end = now + WINDOW_S
         self._total = 0
         for group in [group for group, last in self._last.items() if last <= now - FORGET_S]:
@@ -121,7 +115,7 @@ class ColdFlow:
             reading.cold_acc = 0
 
     def _adapt(self, strategy: SimpleStrategy) -> None:
-        exceeded = self._total > self._total_max
+        exceeded = self._total > self.total_max
         if not exceeded and strategy.raises():
             for group, reading in self._readings.items():
                 if group not in self._thresholds and reading.cold_acc >= self._threshold(group):
@@ -129,10 +123,10 @@ class ColdFlow:
         if strategy.lowers(exceeded=exceeded):
             adapted = [group for group in self._adapted if group not in self._thresholds]
             for group in sorted(adapted, key=self._threshold, reverse=True)[:LOWERED_AT_ONCE]:
-                self._adapted[group] = max(int(self._adapted[group] * LOWERED), self._group_max)
+                self._adapted[group] = max(int(self._adapted[group] * LOWERED), self.group_max)
 
     def _threshold(self, group: str) -> int:
-        return self._thresholds.get(group, self._adapted.get(group, self._group_max))
+        return self._thresholds.get(group, self._adapted.get(group, self.group_max))
 
 
 def _is_free(group: str) -> bool:

@@ -14,6 +14,7 @@ import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Final, NamedTuple
 
@@ -352,28 +353,23 @@ _NOTHING_OF_THE_KIND: Final = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class RuntimeInfo:
     """The figures of one broker. Whoever has more adds a source: its keys replace those that are
     here."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        paths: StorePaths,
-        store: MessageStore,
-        statistics: Statistics,
-        sends: SendQueue,
-        clock: Clock,
-    ) -> None:
-        self._config = config
-        self._paths = paths
-        self._store = store
-        self._statistics = statistics
-        self._sends = sends
-        self._clock = clock
-        self._boot_ms = clock.now_ms()
-        self._began = clock.monotonic()
-        self._sources: list[Callable[[], Mapping[str, str]]] = []
+    config: BrokerConfig
+    paths: StorePaths
+    store: MessageStore
+    statistics: Statistics
+    sends: SendQueue
+    clock: Clock
+    _boot_ms: int = 0
+    _began: float = 0.0
+    _sources: list[Callable[[], Mapping[str, str]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._boot_ms, self._began = self.clock.now_ms(), self.clock.monotonic()
 
     def add_source(self, source: Callable[[], Mapping[str, str]]) -> None:
         """``source`` is asked each time, at once, for keys and values."""
@@ -382,14 +378,14 @@ class RuntimeInfo:
     def table(self, earliest_ms: int) -> dict[str, str]:
         """Key to value. ``earliest_ms``: when the oldest message was stored, which takes a read of
         the disk."""
-        config, sends = self._config, self._sends
+        config, sends = self.config, self.sends
         figures = {
             **_NOTHING_OF_THE_KIND,
             "brokerVersionDesc": VERSION_TEXT,
             "brokerVersion": str(CURRENT_VERSION),
             "brokerActive": "true",
             "bootTimestamp": str(self._boot_ms),
-            "runtime": _time_text(int(self._clock.monotonic() - self._began)),
+            "runtime": _time_text(int(self.clock.monotonic() - self._began)),
             "earliestMessageTimeStamp": str(earliest_ms),
             "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
             "sendThreadPoolQueueSize": str(len(sends.backlog)),
@@ -398,14 +394,14 @@ class RuntimeInfo:
             "putMessageFailedTimes": str(sends.refused.total()),
             **self._counts(),
             **self._latencies(),
-            **self._places(),
+            **self._positions(),
         }
         for source in self._sources:
             figures.update(source())
         return figures
 
     def _counts(self) -> dict[str, str]:
-        statistics = self._statistics
+        statistics = self.statistics
         totals, rates = statistics.rates()
         mornings = statistics.mornings
         return {
@@ -428,7 +424,7 @@ class RuntimeInfo:
         }
 
     def _latencies(self) -> dict[str, str]:
-        latency = self._store.latency
+        latency = self.store.latency
         return {
             "putMessageEntireTimeMax": str(int(latency.longest * 1000)),
             "putMessageDistributeTime": "".join(
@@ -438,8 +434,8 @@ class RuntimeInfo:
             "putLatency999": f"{_percentile(latency.last_minute, 0.999):.2f}",
         }
 
-    def _places(self) -> dict[str, str]:
-        store = self._store
+    def _positions(self) -> dict[str, str]:
+        store = self.store
         log = store.log
         places = {
             "commitLogMinOffset": str(log.start),
@@ -449,7 +445,7 @@ class RuntimeInfo:
             "remainHowManyDataToFlush": _size_text(max(log.end - store.durable.value, 0)),
         }
         figures = store.space.figures
-        roots = [(path, figures[path]) for path in self._paths.commit_logs if path in figures]
+        roots = [(path, figures[path]) for path in self.paths.commit_logs if path in figures]
         for path, space in roots:
             places[f"commitLogDiskRatio_{path}"] = str(space.used_percent / 100)
         if roots:
@@ -458,7 +454,7 @@ class RuntimeInfo:
             places["commitLogDirCapacity"] = (
                 f"Total : {_size_text(space.total)}, Free : {_size_text(space.free)}."
             )
-        queues = figures.get(self._paths.consume_queues)
+        queues = figures.get(self.paths.consume_queues)
         if queues is not None:
             places["consumeQueueDiskRatio"] = str(queues.used_percent / 100)
         return places

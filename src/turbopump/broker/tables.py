@@ -17,7 +17,6 @@ from turbopump.broker.queue_locks import SavedLocks
 from turbopump.broker.topics import TopicTable, make_lost_topics
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.protocol.requests.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
 from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
 from turbopump.store.json_table import JsonTable
@@ -77,16 +76,7 @@ class Tables:
         self._saved: list[SavedAtStop] = [self.topics, self.groups, self.offsets, self.locks]
         self._set_back_offsets(store)
         topics_saved_ms = self.topics.version.timestamp
-        self.topics.add_system_topics(
-            cluster=config.broker_cluster_name,
-            broker=config.broker_name,
-            default_queues=config.default_topic_queue_nums,
-            cluster_perm=PERM_READ | PERM_WRITE | PERM_INHERIT
-            if config.cluster_topic_enable
-            else PERM_INHERIT,
-            broker_perm=PERM_READ | PERM_WRITE if config.broker_topic_enable else PERM_INHERIT,
-            trace=config.msg_trace_topic_name if config.trace_topic_enable else None,
-        )
+        self.topics.add_system_topics(config)
         make_lost_topics(store, self.topics, topics_saved_ms, config.default_topic_queue_nums)
 
     def save_too(self, table: SavedAtStop) -> None:
@@ -113,13 +103,12 @@ class Tables:
                 "queue=%d offset=%d end=%d",
                 *one,
             )
-        if moved:
-            log.warning(
-                f"offsets set back to the ends of their recovered queues count={len(moved)}"
+        if not moved:
+            return
+        log.warning("offsets set back to the ends of their recovered queues count=%d", len(moved))
+        try:
+            self.offsets.save_now()
+        except OSError as error:  # the repeating save goes on trying
+            self._report(
+                f"the offsets that were set back could not be saved ({error.strerror or error})"
             )
-            try:
-                self.offsets.save_now()
-            except OSError as error:  # the repeating save goes on trying
-                self._report(
-                    f"the offsets that were set back could not be saved ({error.strerror or error})"
-                )

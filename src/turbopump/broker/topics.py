@@ -15,6 +15,7 @@ from typing import Final
 
 from turbopump.broker.saved_table import SavedTable
 from turbopump.clock import Clock
+from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import TurbopumpError
 from turbopump.message.rules import (
     DEFAULT_TOPIC,
@@ -75,23 +76,15 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             self._watch(name)
         self.version = saved.data_version
 
-    def add_system_topics(
-        self,
-        *,
-        cluster: str,
-        broker: str,
-        default_queues: int,
-        cluster_perm: int,
-        broker_perm: int,
-        trace: str | None,
-    ) -> None:
-        """The topics that every broker has from its start; ``trace`` is that of traces, if it is
-        one of them."""
+    def add_system_topics(self, config: BrokerConfig) -> None:
+        """The topics that every broker has from its start."""
+        cluster, broker = config.broker_cluster_name, config.broker_name
+        cluster_perm = READ_WRITE if config.cluster_topic_enable else 0
         wanted = [
             ("SELF_TEST_TOPIC", 1, READ_WRITE),
             ("BenchmarkTest", BENCHMARK_QUEUES, READ_WRITE),
-            (cluster, 16, cluster_perm),
-            (broker, 1, broker_perm),
+            (cluster, 16, cluster_perm | PERM_INHERIT),
+            (broker, 1, READ_WRITE if config.broker_topic_enable else PERM_INHERIT),
             ("OFFSET_MOVED_EVENT", 1, READ_WRITE),
             ("SCHEDULE_TOPIC_XXXX", DELAY_LEVELS, READ_WRITE),
             (f"{cluster}_REPLY_TOPIC", 1, READ_WRITE),
@@ -99,20 +92,17 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, READ_WRITE),
             ("rmq_sys_wheel_timer", 1, READ_WRITE),
         ]
-        if trace is not None:
-            wanted.append((trace, 1, READ_WRITE))
+        if config.trace_topic_enable:
+            wanted.append((config.msg_trace_topic_name, 1, READ_WRITE))
         if self._auto_create:
-            wanted.insert(1, (DEFAULT_TOPIC, default_queues, READ_WRITE | PERM_INHERIT))
+            model = (DEFAULT_TOPIC, config.default_topic_queue_nums, READ_WRITE | PERM_INHERIT)
+            wanted.insert(1, model)
         self.system = frozenset(name for name, _, _ in wanted)
-        changed = False
-        for name, queues, perm in wanted:
-            if name not in self._topics:
-                self._topics[name] = TopicConfig(
-                    topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
-                )
-                self._watch(name)
-                changed = True
-        if changed:
+        missing = [topic for topic in wanted if topic[0] not in self._topics]
+        for name, queues, perm in missing:
+            self._topics[name] = plain_topic(name, queues, perm)
+            self._watch(name)
+        if missing:
             self._changed()
 
     def find(self, topic: str) -> TopicConfig | None:
@@ -130,13 +120,8 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         """The topic; made with so many queues, for reading and writing, if it is not there."""
         config = self._topics.get(name)
         if config is None:
-            config = TopicConfig(
-                topic_name=name,
-                read_queue_nums=queues,
-                write_queue_nums=queues,
-                perm=READ_WRITE,
-                topic_sys_flag=sys_flag,
-            )
+            config = plain_topic(name, queues)
+            config.topic_sys_flag = sys_flag
             self.put(config)
         return config
 
@@ -171,14 +156,9 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         if default_topic == DEFAULT_TOPIC and not self._auto_create:
             return None
         count = max(min(queues, model.write_queue_nums), 0)
-        config = TopicConfig(
-            topic_name=topic,
-            read_queue_nums=count,
-            write_queue_nums=count,
-            perm=model.perm & ~PERM_INHERIT,
-            topic_sys_flag=model.topic_sys_flag,
-            topic_filter_type=model.topic_filter_type,
-        )
+        config = plain_topic(topic, count, model.perm & ~PERM_INHERIT)
+        config.topic_sys_flag = model.topic_sys_flag
+        config.topic_filter_type = model.topic_filter_type
         self.put(config)
         return config
 
@@ -221,6 +201,11 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self._dirty = True
         self.save()
         self.on_change()
+
+
+def plain_topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
+    """A topic with as many queues for reading as for writing."""
+    return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
 
 # --- Attributes of topics: which there are, how ``+name=value,-name`` changes them, and the type of a
@@ -404,16 +389,10 @@ def make_lost_topics(
             max(queue.queue_id for queue in queues) + 1,
             1 if name.startswith(_GROUP_TOPICS) else default_queues,
         )
-        attributes = {QUEUE_TYPE: BATCH_CQ} if any(queue.is_batch for queue in queues) else {}
-        topics.put(
-            TopicConfig(
-                topic_name=name,
-                read_queue_nums=count,
-                write_queue_nums=count,
-                perm=READ_WRITE,
-                attributes=attributes,
-            )
-        )
+        topic = plain_topic(name, count)
+        if any(queue.is_batch for queue in queues):
+            topic.attributes = {QUEUE_TYPE: BATCH_CQ}
+        topics.put(topic)
         log.warning(
             f"topic with messages was not in topics.json, it is made again topic={name} "
             f"queues={count}"

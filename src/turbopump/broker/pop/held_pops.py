@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -138,17 +138,19 @@ class HeldPop:
     timer: asyncio.TimerHandle | None = None
 
 
+@dataclass(slots=True, eq=False)
 class HeldPops:
     """Every waiting pop of a broker; at most ``line_max`` in a line, ``total_max`` in all."""
 
-    def __init__(self, view: PopView, line_max: int, total_max: int) -> None:
-        self._view = view
-        self._line_max = line_max
-        self._total_max = total_max
-        self._lines: dict[Line, dict[HeldPop, None]] = {}
-        self._watches: dict[Line, dict[GroupQueue, Waiter | asyncio.TimerHandle]] = {}
-        self._looking: set[Line] = set()
-        self._total = 0
+    view: PopView
+    line_max: int
+    total_max: int
+    _lines: dict[Line, dict[HeldPop, None]] = field(default_factory=dict)
+    _watches: dict[Line, dict[GroupQueue, Waiter | asyncio.TimerHandle]] = field(
+        default_factory=dict
+    )
+    _looking: set[Line] = field(default_factory=set)
+    _total: int = 0
 
     def count(self, line: Line, queue_id: int) -> int:
         """How many wait for a queue."""
@@ -166,7 +168,7 @@ class HeldPops:
         ordered: bool = False,
     ) -> bool:
         """Wait at most so long (see ``HeldPop``); False if too many wait."""
-        if self._total >= self._total_max or self.count(line, queue_id) >= self._line_max:
+        if self._total >= self.total_max or self.count(line, queue_id) >= self.line_max:
             return False
         held = HeldPop(line, queue_id, again, closed, takes, ordered)
         held.timer = asyncio.get_running_loop().call_later(seconds, self._expired, held)
@@ -194,8 +196,8 @@ class HeldPops:
             if held.closed():
                 self._release(held)
                 continue
-            queues = self._view.queues(line, held.queue_id, ordered=held.ordered)
-            if not any(self._view.has_more(queue) for queue in queues):
+            queues = self.view.queues(line, held.queue_id, ordered=held.ordered)
+            if not any(self.view.has_more(queue) for queue in queues):
                 watched.update(queues)
                 continue
             self._release(held)
@@ -208,7 +210,7 @@ class HeldPops:
     def _watch(self, line: Line, queues: set[GroupQueue]) -> None:
         watches = self._watches.setdefault(line, {})
         for queue in sorted(queues - watches.keys()):
-            watch = self._view.when_more(queue, partial(self._woken, line, queue))
+            watch = self.view.when_more(queue, partial(self._woken, line, queue))
             if watch is not None:
                 watches[queue] = watch
 

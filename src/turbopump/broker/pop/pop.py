@@ -23,13 +23,13 @@ from turbopump.broker.pop.reviving import Redelivery, Reviving
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.statistics import Statistics
 from turbopump.broker.tables import Tables
+from turbopump.broker.topics import plain_topic
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import StoreError
 from turbopump.message.codec import decode_entries
 from turbopump.message.properties import REAL_TOPIC
 from turbopump.protocol import fastjson
-from turbopump.protocol.requests.topics import PERM_READ, PERM_WRITE, TopicConfig
 from turbopump.store.message_store import MessageStore
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
@@ -74,14 +74,7 @@ class Pop:
         topic, queues = self.revive_log.topic, config.revive_queue_num
         known = topics.find(topic)
         if known is None or known.read_queue_nums < queues:
-            topics.put(
-                TopicConfig(
-                    topic_name=topic,
-                    read_queue_nums=queues,
-                    write_queue_nums=queues,
-                    perm=PERM_READ | PERM_WRITE,
-                )
-            )
+            topics.put(plain_topic(topic, queues))
         else:
             queues = known.read_queue_nums
         redelivery = Redelivery(self.view, tables.groups, forwarding, self.held.look)

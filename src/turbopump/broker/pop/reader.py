@@ -71,27 +71,19 @@ class Taken:
     """Why a queue gave nothing although it may have had something."""
 
 
+@dataclass(slots=True, eq=False)
 class PopReader:
     """Takes messages of queues."""
 
-    def __init__(self, view: PopView, revive_log: ReviveLog, statistics: Statistics) -> None:
-        self._view = view
-        self._store = view.store
-        self._offsets = view.offsets
-        self._order = view.order
-        self._in_flight = view.in_flight
-        self._clock = view.clock
-        self._broker_name = view.config.broker_name
-        self._as_stored = view.config.pop_response_return_actual_retry_topic
-        """Messages of a retry topic are given out as they are stored, too."""
-        self._revive_log = revive_log
-        self._statistics = statistics
+    view: PopView
+    revive_log: ReviveLog
+    statistics: Statistics
 
     async def take(self, wish: PopWish, queues: list[GroupQueue], taken: Taken) -> None:
         """Take what there is in each queue in turn, until ``wish`` is satisfied. A queue that
         somebody else pops just now is left out."""
         for queue in queues:
-            if not self._offsets.lock(queue):
+            if not self.view.offsets.lock(queue):
                 taken.left += self._behind(queue)
                 continue
             try:
@@ -100,26 +92,26 @@ class PopReader:
                 taken.refused = str(error)
                 log.error("pop failed group=%s topic=%s queue=%d cause=%s", *queue, error)
             finally:
-                self._offsets.unlock(queue)
+                self.view.offsets.unlock(queue)
 
     async def _take_of(self, wish: PopWish, queue: GroupQueue, taken: Taken) -> None:
         start = self._start(queue, wish)
         if wish.ordered:
-            now = self._clock.now_ms()
-            if self._order.blocked_until(queue, now, wish.attempt_id) is not None:
+            now = self.view.clock.now_ms()
+            if self.view.order.blocked_until(queue, now, wish.attempt_id) is not None:
                 return
-        elif self._in_flight.is_full(queue):
+        elif self.view.in_flight.is_full(queue):
             log.debug("too many popped messages are out group=%s topic=%s queue=%d", *queue)
             taken.left += self._behind(queue)
             return
         codes, matches = wish.subscription.codes, wish.subscription.matches
         wanted = wish.count_max - taken.count
         if wanted <= 0:
-            taken.left += max(self._view.end(queue) - start, 0)
+            taken.left += max(self.view.end(queue) - start, 0)
             return
         while True:
             result = await read_queue(
-                self._store, queue.topic, queue.queue_id, start, wanted, codes, matches
+                self.view.store, queue.topic, queue.queue_id, start, wanted, codes, matches
             )
             if result.status not in _ELSEWHERE or result.next_offset == start:
                 break
@@ -128,7 +120,7 @@ class PopReader:
                 f"queue={queue.queue_id} from={start} to={result.next_offset}"
             )
             start = result.next_offset
-            self._offsets.begin(queue, start)
+            self.view.offsets.begin(queue, start)
         for damage in result.damages:
             log.error(
                 f"damaged message topic={queue.topic} queue={queue.queue_id} "
@@ -136,10 +128,10 @@ class PopReader:
                 f"cause={damage.fault}"
             )
         if result.count:
-            self._statistics.got(wish.group, queue.topic, result.count, len(result.data))
+            self.statistics.got(wish.group, queue.topic, result.count, len(result.data))
             await self._give(wish, queue, start, result, taken)
         elif result.next_offset > start and result.status not in _EMPTY:
-            self._offsets.commit(queue, result.next_offset, 0)
+            self.view.offsets.commit(queue, result.next_offset, 0)
         taken.left += max(result.max_offset - result.next_offset, 0)
 
     async def _give(
@@ -148,18 +140,18 @@ class PopReader:
         offsets = queue_offsets(result.data)
         key = queue_key(kind_of(queue.topic), queue.queue_id)
         if wish.ordered:
-            taken.order_counts += self._order.took(
+            taken.order_counts += self.view.order.took(
                 queue,
                 offsets,
                 TakenInOrder(
                     pop_time=taken.pop_time_ms,
                     invisible=wish.invisible_ms,
-                    last_consumed=self._clock.now_ms(),
+                    last_consumed=self.view.clock.now_ms(),
                     attempt_id=wish.attempt_id,
                 ),
                 result.next_offset,
             )
-            self._offsets.begin(queue, start)
+            self.view.offsets.begin(queue, start)
         else:
             checkpoint = Checkpoint(
                 start_offset=start,
@@ -170,15 +162,15 @@ class PopReader:
                 topic=queue.topic,
                 group=queue.group,
                 distances=[offset - start for offset in offsets],
-                broker_name=self._broker_name,
+                broker_name=self.view.config.broker_name,
             )
-            taken.placed = await self._revive_log.checkpoint(taken.revive_queue_id, checkpoint)
-            self._offsets.commit(queue, result.next_offset, taken.placed.log_end)
-            self._in_flight.took(queue, offsets)
+            taken.placed = await self.revive_log.checkpoint(taken.revive_queue_id, checkpoint)
+            self.view.offsets.commit(queue, result.next_offset, taken.placed.log_end)
+            self.view.in_flight.took(queue, offsets)
         taken.starts.append((key, start))
         taken.offsets.append((key, offsets))
         taken.count += result.count
-        if queue.topic == wish.topic or self._as_stored:
+        if queue.topic == wish.topic or self.view.config.pop_response_return_actual_retry_topic:
             taken.parts.append(result.data)
             return
         handle = PopHandle(
@@ -187,7 +179,7 @@ class PopReader:
             invisible_ms=wish.invisible_ms,
             revive_queue_id=ORDER_REVIVE_QUEUE if wish.ordered else taken.revive_queue_id,
             kind=key.kind,
-            broker_name=self._broker_name,
+            broker_name=self.view.config.broker_name,
             queue_id=queue.queue_id,
         )
         taken.parts += [
@@ -195,19 +187,19 @@ class PopReader:
         ]
 
     def _start(self, queue: GroupQueue, wish: PopWish) -> int:
-        reset = self._offsets.take_reset(queue)
+        reset = self.view.offsets.take_reset(queue)
         if reset is not None:
-            self._order.forget(queue)
-            self._in_flight.forget(queue)
+            self.view.order.forget(queue)
+            self.view.in_flight.forget(queue)
             return reset
-        start = self._offsets.find(queue)
+        start = self.view.offsets.find(queue)
         if start is None:
-            start = self._view.first_offset(queue, wish.init_mode)
-            self._offsets.begin(queue, start)
+            start = self.view.first_offset(queue, wish.init_mode)
+            self.view.offsets.begin(queue, start)
         return start
 
     def _behind(self, queue: GroupQueue) -> int:
-        return max(self._view.end(queue) - (self._offsets.find(queue) or 0), 0)
+        return max(self.view.end(queue) - (self.view.offsets.find(queue) or 0), 0)
 
 
 def queue_offsets(data: bytes) -> list[int]:

@@ -217,32 +217,23 @@ _ATTEMPTS_AT_ONCE = 32
 """Messages of a batch in one turn of the loop."""
 
 
+@dataclass(slots=True, eq=False)
 class Redelivery:
     """Stores popped messages once more. ``look`` is told where there is something for pops that
     wait."""
 
-    def __init__(
-        self,
-        view: PopView,
-        groups: GroupTable,
-        forwarding: Forwarding,
-        look: Callable[[Line], None],
-    ) -> None:
-        self._config = view.config
-        self._store = view.store
-        self._topics = view.topics
-        self._in_flight = view.in_flight
-        self._groups = groups
-        self._forwarding = forwarding
-        self._look = look
+    view: PopView
+    groups: GroupTable
+    forwarding: Forwarding
+    look: Callable[[Line], None]
 
     async def put_back(self, entry: OpenCheckpoint) -> list[int]:
         """Put back what is left of a checkpoint; the offsets, or none if topic or group is gone.
         Raises StoreError, OSError: the rest stays in ``entry.left``."""
         key = entry.key
-        self._in_flight.ended(GroupQueue(key.group, key.topic, key.queue_id), entry.left)
+        self.view.in_flight.ended(GroupQueue(key.group, key.topic, key.queue_id), entry.left)
         topic = original_topic(key.topic, key.group)
-        if self._topics.find(topic) is None or not self._groups.knows(key.group):
+        if self.view.topics.find(topic) is None or not self.groups.knows(key.group):
             log.warning(
                 f"popped messages are forgotten, topic or group is gone topic={key.topic} "
                 f"group={key.group}"
@@ -259,14 +250,14 @@ class Redelivery:
             entry.left.remove(offset)
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-        self._look(Line(topic, key.group))
+        self.look(Line(topic, key.group))
         return offsets
 
     async def _put_back_one(self, key: PopKey, offset: int) -> str | None:
         """Why it cannot be put back; None: it is. An inner batch is stored as its messages: a retry
         topic has no such batches, and its filters look at each message's tags."""
-        question = self._store.lookup.entry_in_queue(key.topic, key.queue_id, offset)
-        found = await ask(self._store.cold_reads, question)
+        question = self.view.store.lookup.entry_in_queue(key.topic, key.queue_id, offset)
+        found = await ask(self.view.store.cold_reads, question)
         if found is None:
             return "it is not in the log any more"
         if found.fault is not None:
@@ -285,7 +276,7 @@ class Redelivery:
         return None
 
     async def _put(self, message: ReceivedMessage, key: PopKey) -> None:
-        group = self._groups.find(key.group)
+        group = self.groups.find(key.group)
         attempts_max = group.retry_max_times if group is not None else 0
         kept = {name: value for name, value in message.properties.items() if name != POP_CK}
         properties = dict(kept)
@@ -293,24 +284,26 @@ class Redelivery:
             properties[FIRST_POP_TIME] = str(key.pop_time_ms)
         properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_msg_id)
         if 0 <= attempts_max <= message.reconsume_times:
-            topic = dead_letter_topic(self._topics, key.group)
+            topic = dead_letter_topic(self.view.topics, key.group)
             properties[RETRY_TOPIC] = original_topic(key.topic, key.group)
             properties[DELAY_TIME_LEVEL] = "0"
         else:
             name = key.topic
             if not name.startswith(RETRY_PREFIX):
-                name = pop_retry_topic(key.topic, key.group, v2=self._config.enable_retry_topic_v2)
-            topic = self._topics.find_or_make(name, 1)
+                name = pop_retry_topic(
+                    key.topic, key.group, v2=self.view.config.enable_retry_topic_v2
+                )
+            topic = self.view.topics.find_or_make(name, 1)
         assert topic.topic_name is not None
         attempts = message.reconsume_times + 1
         text = encode_properties(properties)
         try:
-            await self._forwarding.forward(
+            await self.forwarding.forward(
                 message, topic.topic_name, 0, properties=text, reconsume_times=attempts
             )
         except MessageError:  # perhaps the properties are full: without those that are added here
             as_it_was = encode_properties(kept) if POP_CK in message.properties else None
-            await self._forwarding.forward(
+            await self.forwarding.forward(
                 message, topic.topic_name, 0, properties=as_it_was, reconsume_times=attempts
             )
 

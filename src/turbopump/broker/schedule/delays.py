@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -75,19 +76,12 @@ class Delays(SavedTable[DelayOffsetTable]):
         self._clock = clock
         self._version = DataVersion()
         self._saved: dict[int, int] = {}
-        turn = asyncio.Lock()
+        shared = store, forwarding, clock, asyncio.Lock()
         numbers = set(range(1, levels.highest + 1))
         # of a table that was longer
         numbers |= {queue.queue_id + 1 for queue in store.queues if queue.topic == SCHEDULE_TOPIC}
         self.levels = [
-            DelayLevel(
-                number,
-                levels.delays_ms[min(number, levels.highest) - 1],
-                store,
-                forwarding,
-                clock,
-                turn,
-            )
+            DelayLevel(number, levels.delays_ms[min(number, levels.highest) - 1], *shared)
             for number in sorted(numbers)
         ]
 
@@ -174,45 +168,42 @@ class Delays(SavedTable[DelayOffsetTable]):
         return DelayOffsetTable(data_version=self._version, offset_table=self._saved)
 
 
+@dataclass(eq=False)
 class DelayLevel:
     """One level, and the queue in which its messages wait. ``position`` is the queue offset of the
     next one to deliver. Of all levels one delivers at a time, the holder of ``turn``."""
 
-    def __init__(
-        self,
-        number: int,
-        delay_ms: int,
-        store: MessageStore,
-        forwarding: Forwarding,
-        clock: Clock,
-        turn: asyncio.Lock,
-    ) -> None:
-        self.number = number
-        self.queue: ConsumeQueue = store.queues.find_or_make(SCHEDULE_TOPIC, number - 1)
-        self.position = 0
-        self.unflushed: deque[tuple[int, int]] = deque()
-        """(end of the log, position) of slices whose messages may not be on the disk yet."""
+    number: int
+    delay_ms: int
+    store: MessageStore
+    forwarding: Forwarding
+    clock: Clock
+    turn: asyncio.Lock
+    queue: ConsumeQueue = field(init=False)
+    task: RetryingTask = field(init=False)
+    position: int = 0
+    unflushed: deque[tuple[int, int]] = field(default_factory=deque)
+    """(end of the log, position) of slices whose messages may not be on the disk yet."""
+    _safe: int = 0
+    _odd_end: int = 0
+    _odd_due: int = 0
+
+    def __post_init__(self) -> None:
+        self.queue = self.store.queues.find_or_make(SCHEDULE_TOPIC, self.number - 1)
         self.task = RetryingTask(
-            f"delay level {number}",
+            f"delay level {self.number}",
             self._step,
             log,
-            failing=f"delayed messages wait, trying again level={number}",
-            again=f"delayed messages are delivered again level={number}",
+            failing=f"delayed messages wait, trying again level={self.number}",
+            again=f"delayed messages are delivered again level={self.number}",
         )
-        self._safe = 0
-        self._delay_ms = delay_ms
-        self._store = store
-        self._forwarding = forwarding
-        self._clock = clock
-        self._turn = turn
-        self._odd_end = self._odd_due = 0
 
     def begin_at(self, position: int) -> None:
         self.position = self._safe = position
 
     def safe_position(self) -> int:
         """Up to where everything was delivered and is on the disk."""
-        flushed = self._store.durable.value
+        flushed = self.store.durable.value
         while self.unflushed and self.unflushed[0][0] <= flushed:
             self._safe = self.unflushed.popleft()[1]
         return self._safe
@@ -236,9 +227,9 @@ class DelayLevel:
         queue = self.queue
         begin = self.position = max(self.position, queue.min_index)
         units = await read_units(
-            self._store.cold_reads, queue, begin, min(SLICE, queue.end.value - begin)
+            self.store.cold_reads, queue, begin, min(SLICE, queue.end.value - begin)
         )
-        now, due_count = self._clock.now_ms(), 0
+        now, due_count = self.clock.now_ms(), 0
         for at in range(0, len(units), UNIT_SIZE):
             _, size, due_ms = unpack_unit(units, at)
             wait_ms = self._due_ms(begin + due_count, due_ms, now) - now
@@ -247,8 +238,8 @@ class DelayLevel:
                     return wait_ms
                 break
             due_count += 1
-        found = await read_queue(self._store, SCHEDULE_TOPIC, queue.queue_id, begin, due_count)
-        async with self._turn:
+        found = await read_queue(self.store, SCHEDULE_TOPIC, queue.queue_id, begin, due_count)
+        async with self.turn:
             await self._deliver(found)
             await asyncio.sleep(0)  # the others' turn
         if self.position == begin:
@@ -260,8 +251,8 @@ class DelayLevel:
         """A message that would wait for longer than its level's delay from now on (the clock was
         set back, or the table was changed) does not, and neither do those that are stored already.
         RocketMQ: such a message is delivered at once."""
-        if due_ms > now + self._delay_ms and index >= self._odd_end:
-            self._odd_end, self._odd_due = self.queue.max_index, now + self._delay_ms
+        if due_ms > now + self.delay_ms and index >= self._odd_end:
+            self._odd_end, self._odd_due = self.queue.max_index, now + self.delay_ms
         return min(due_ms, self._odd_due) if index < self._odd_end else due_ms
 
     async def _deliver(self, found: GetResult) -> None:
@@ -297,7 +288,7 @@ class DelayLevel:
         legal = topic and topic not in (_HALF_TOPIC, SCHEDULE_TOPIC)
         if legal and queue_id.isascii() and queue_id.isdigit():
             try:
-                placed = await self._forwarding.forward(message, topic, int(queue_id))
+                placed = await self.forwarding.forward(message, topic, int(queue_id))
             except MessageError as error:
                 fault = str(error)
             else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from turbopump.broker.reading import read_pieces
@@ -55,28 +56,26 @@ def first_slice(positions: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return taken
 
 
+@dataclass(slots=True, eq=False)
 class TimerRepair:
     """Reads, checks and repairs for one ``Timers``. ``pass_over`` gets the queue offset (-1:
     unknown), the log offset and the fault of a message that cannot be delivered."""
 
-    def __init__(
-        self,
-        pending: PendingTimers,
-        store: MessageStore,
-        queue: ConsumeQueue,
-        pass_over: Callable[[int, int, str], None],
-    ) -> None:
-        self._pending = pending
-        self._store = store
-        self._queue = queue
-        self._pass_over = pass_over
-        self._unread: dict[int, int] = {}
-        self._doubted: set[int] = set()
-        self._held: dict[tuple[str, bool], tuple[int, int, Slot]] = {}
-        old = pending.old_slots
-        self._position = old.start if old is not None else 0
-        self._left = old.delivered if old is not None else 0
-        self._last_offset = -1
+    pending: PendingTimers
+    store: MessageStore
+    queue: ConsumeQueue
+    pass_over: Callable[[int, int, str], None]
+    _unread: dict[int, int] = field(default_factory=dict)
+    _doubted: set[int] = field(default_factory=set)
+    _held: dict[tuple[str, bool], tuple[int, int, Slot]] = field(default_factory=dict)
+    _position: int = 0
+    _left: int = 0
+    _last_offset: int = -1
+
+    def __post_init__(self) -> None:
+        old = self.pending.old_slots
+        if old is not None:
+            self._position, self._left = old.start, old.delivered
 
     async def read(self, positions: list[tuple[int, int]]) -> dict[int, TimerMessage | str]:
         """The messages at (offset, size), by offset; or why one cannot be delivered. Raises OSError
@@ -84,12 +83,12 @@ class TimerRepair:
         found: dict[int, TimerMessage | str] = {}
         pieces: dict[int, Piece] = {}
         for offset, size in positions:
-            file = self._store.log.files.at(offset)
+            file = self.store.log.files.at(offset)
             if file is None or offset + size > file.end:
                 found[offset] = "it is not in the log any more"
             else:
                 pieces[offset] = Piece(file.segment, offset - file.start, size)
-        datas = await read_pieces(self._store.cold_reads, list(pieces.values()))
+        datas = await read_pieces(self.store.cold_reads, list(pieces.values()))
         for offset, data in zip(pieces, datas, strict=True):
             if isinstance(data, OSError):
                 attempts = self._unread[offset] = self._unread.get(offset, 0) + 1
@@ -102,19 +101,19 @@ class TimerRepair:
         return found
 
     def _decode(self, offset: int, data: bytes) -> TimerMessage | str:
-        fault = entry_fault(data, offset, crc_required=self._store.log.requires_crc(offset))
+        fault = entry_fault(data, offset, crc_required=self.store.log.requires_crc(offset))
         if fault is not None:
             return fault
         try:
             message = decode_entry(data, check_crc=False)
-            return timer_message(message, self._pending.config.precision_ms)
+            return timer_message(message, self.pending.config.precision_ms)
         except StoredMessageError as error:
             return str(error)
 
     def put(self, offset: int, size: int, slot: Slot, now: int) -> int:
         """Put a message into its slot, or where that is delivered, into the next one; which that is.
         Raises OSError, StoreError."""
-        pending = self._pending
+        pending = self.pending
         due, until = max(slot.due, pending.read_time), max(slot.until, pending.read_time)
         pending.put(due, offset, size, now, slot.topic_hash, recalls=slot.recalls, until=until)
         return due
@@ -140,7 +139,7 @@ class TimerRepair:
         until = message.until
         if magic & MAGIC_ROLL:
             return until > due.time
-        late_ms = _LATE_SLOTS * self._pending.config.precision_ms
+        late_ms = _LATE_SLOTS * self.pending.config.precision_ms
         late = until < due.time and until <= due.written[number] + late_ms
         return message.due <= due.time <= until or late
 
@@ -161,7 +160,7 @@ class TimerRepair:
 
     def _has(self, offset: int, size: int) -> bool:
         """Whether the queue has a message there."""
-        unit = self._queue.unit(self._queue.first_at(offset))
+        unit = self.queue.unit(self.queue.first_at(offset))
         return unit is not None and unit[:2] == (offset, size)
 
     # --- new slots, after a start with another ``timerPrecisionMs``
@@ -175,7 +174,7 @@ class TimerRepair:
         and what rolled on, is known exactly, other than when everything is made anew from the
         queue. A message costs about as much as one that is taken in. Raises StoreDamagedError if
         the log is not as it was written, OSError, StoreError."""
-        pending, old = self._pending, self._pending.old_slots
+        pending, old = self.pending, self.pending.old_slots
         if old is None:
             return False
         log.info(
@@ -210,7 +209,7 @@ class TimerRepair:
                 self._left -= delivered
                 if isinstance(message, str):
                     if not delivered:
-                        self._pass_over(-1, unit.offset, message)
+                        self.pass_over(-1, unit.offset, message)
                 # a recall counts for its whole slot, and may have several units in a row
                 elif unit.offset != self._last_offset and (unit.recalls or not delivered):
                     self.put(unit.offset, unit.size, message.slot, now)
@@ -229,16 +228,16 @@ class TimerRepair:
     @property
     def active(self) -> bool:
         """Whether everything is being made anew; nothing may be delivered or saved until then."""
-        return self._pending.redo_before > 0
+        return self.pending.redo_before > 0
 
     def begin_anew(self, why: str) -> None:
         self._held.clear()
-        self._pending.begin_anew(self._queue.min_index, why)
+        self.pending.begin_anew(self.queue.min_index, why)
 
     def is_pending(self, index: int, offset: int, size: int, message: TimerMessage) -> bool:
         """Whether the message at queue offset ``index`` waits for its time, as far as is known
         now."""
-        pending, key = self._pending, (message.unique_id, message.recalls)
+        pending, key = self.pending, (message.unique_id, message.recalls)
         self._held.pop(key, None)
         if index >= pending.redo_before:
             return True
@@ -254,7 +253,7 @@ class TimerRepair:
     def finish(self, end: int, now: int) -> bool:
         """The queue is read up to ``end``: what is held still waits. False if there is more to
         read."""
-        pending = self._pending
+        pending = self.pending
         if pending.queue_offset < max(pending.redo_before, end):
             return False
         for offset, size, slot in self._held.values():

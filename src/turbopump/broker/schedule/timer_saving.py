@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from turbopump.broker.background import wait_for
@@ -30,38 +31,35 @@ delete."""
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class TimerSaving:
-    """Saves ``pending``."""
+    """Saves ``pending``; ``interval`` in seconds."""
 
-    def __init__(
-        self,
-        pending: PendingTimers,
-        store: MessageStore,
-        queue: ConsumeQueue,
-        disk: Disk,
-        clock: Clock,
-        flush_interval: float,
-    ) -> None:
-        self._pending = pending
-        self._store = store
-        self._queue = queue
-        self._disk = disk
-        self._clock = clock
-        self._interval = flush_interval
-        self._task: asyncio.Task[None] | None = None
-        self._changed = self._failed = self._stopped = False
-        self._writing = asyncio.Lock()
-        """Held while a checkpoint is on its way to the disk."""
-        self._exists = pending.saved.timestamp > 0
-        self._oldest = 0
-        self._looking: asyncio.Task[None] | None = None
-        self._looked_at = -OLDEST_EVERY_S
+    pending: PendingTimers
+    store: MessageStore
+    queue: ConsumeQueue
+    disk: Disk
+    clock: Clock
+    interval: float
+    _task: asyncio.Task[None] | None = None
+    _exists: bool = False
+    _changed: bool = False
+    _failed: bool = False
+    _stopped: bool = False
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a checkpoint is on its way to the disk."""
+    _oldest: int = 0
+    _looking: asyncio.Task[None] | None = None
+    _looked_at: float = -OLDEST_EVERY_S
+
+    def __post_init__(self) -> None:
+        self._exists = self.pending.saved.timestamp > 0
 
     async def begin(self) -> None:
         """To be called before a message is taken in: without a checkpoint nobody would know, after
         a crash, what was delivered. Raises OSError."""
         if not self._exists:
-            error = await self._write(self._pending.checkpoint(self._clock.now_ms()))
+            error = await self._write(self.pending.checkpoint(self.clock.now_ms()))
             if error is not None:
                 raise error
             self._exists = True
@@ -80,16 +78,16 @@ class TimerSaving:
 
     def save_now(self) -> None:
         """Save in this thread. Raises OSError."""
-        pending = self._pending
+        pending = self.pending
         # the first ones came too late to be taken in
-        if not self._exists and self._queue.max_index > self._queue.min_index:
-            pending.write_checkpoint(pending.checkpoint(self._clock.now_ms()))
+        if not self._exists and self.queue.max_index > self.queue.min_index:
+            pending.write_checkpoint(pending.checkpoint(self.clock.now_ms()))
         elif pending.moved and self._exists and not self._failed and not pending.rebuilding:
-            self._store.flusher.flush_all_now()
-            if self._store.durable.error is None:
+            self.store.flusher.flush_all_now()
+            if self.store.durable.error is None:
                 for segment in pending.dirty_segments():
                     segment.sync()
-                pending.write_checkpoint(pending.checkpoint(self._clock.now_ms()))
+                pending.write_checkpoint(pending.checkpoint(self.clock.now_ms()))
         pending.close()
 
     async def settled(self) -> None:
@@ -100,14 +98,14 @@ class TimerSaving:
     def save_redo(self) -> None:
         """Note, in this thread, that everything is made anew; should the note fail, the next start
         finds log and checkpoint at odds."""
-        pending = self._pending
+        pending = self.pending
         checkpoint = TimerCheckpoint(
             pending.read_time,
             0,
             pending.queue_offset,
             0,
             pending.redo_before,
-            self._clock.now_ms(),
+            self.clock.now_ms(),
             pending.saved.counter + 1,
             precision_ms=pending.config.precision_ms,
         )
@@ -123,8 +121,8 @@ class TimerSaving:
     def needed_from(self) -> int | None:
         """The offset of the log from which on messages wait here, or a smaller one while that is
         being looked up; None: none waits."""
-        pending = self._pending
-        unit = self._queue.unit(min(pending.queue_offset, pending.saved.queue_offset))
+        pending = self.pending
+        unit = self.queue.unit(min(pending.queue_offset, pending.saved.queue_offset))
         waiting = pending.next_time() is not None or pending.rebuilding
         saved = self._task is None and not self._changed and not self._failed
         if unit is None and saved and not waiting:
@@ -137,8 +135,8 @@ class TimerSaving:
 
     async def _look(self) -> None:
         try:
-            end = self._store.log.end  # what comes meanwhile lies behind it
-            found = await ask(self._store.cold_reads, self._pending.oldest())
+            end = self.store.log.end  # what comes meanwhile lies behind it
+            found = await ask(self.store.cold_reads, self.pending.oldest())
             self._oldest = end if found is None else found
         except StoreError as error:
             log.warning("the oldest timer message cannot be looked for now cause=%s", error)
@@ -149,24 +147,24 @@ class TimerSaving:
     async def _run(self) -> None:
         """Save again and again, until nothing changes any more."""
         while self._changed and not self._failed:
-            await asyncio.sleep(self._interval)
-            if self._pending.rebuilding or not self._exists:
+            await asyncio.sleep(self.interval)
+            if self.pending.rebuilding or not self._exists:
                 break
             await self._save()
         self._task = None
 
     async def _save(self) -> None:
-        pending, flushed = self._pending, self._store.durable
+        pending, flushed = self.pending, self.store.durable
         self._changed = False
         pending.log.prepare()
-        checkpoint, log_end = pending.checkpoint(self._clock.now_ms()), self._store.log.end
+        checkpoint, log_end = pending.checkpoint(self.clock.now_ms()), self.store.log.end
         if flushed.error is None and flushed.value < log_end:
             await wait_for((flushed, log_end))
         if flushed.error is not None:
             self._failed = True
             return
         segments = pending.dirty_segments()
-        error = await self._done(lambda done: self._disk.start_sync(segments, done))
+        error = await self._done(lambda done: self.disk.start_sync(segments, done))
         # the pages may be gone from memory: what is written from now on proves nothing
         if error is not None:
             self._failed = True
@@ -189,12 +187,12 @@ class TimerSaving:
     async def _write(self, checkpoint: TimerCheckpoint) -> OSError | None:
         async with self._writing:
             error = await self._done(
-                lambda done: self._disk.start(
-                    lambda: self._pending.write_checkpoint(checkpoint), done
+                lambda done: self.disk.start(
+                    lambda: self.pending.write_checkpoint(checkpoint), done
                 )
             )
             if error is None:
-                self._pending.saved = checkpoint
+                self.pending.saved = checkpoint
         return error
 
     async def _done(
@@ -205,9 +203,9 @@ class TimerSaving:
         return await outcome
 
     def _trim(self) -> None:
-        timer_log = self._pending.log
-        files = timer_log.files_before(self._pending.saved.log_begin) or timer_log.drop_before(
-            self._store.log.start
+        timer_log = self.pending.log
+        files = timer_log.files_before(self.pending.saved.log_begin) or timer_log.drop_before(
+            self.store.log.start
         )
         if not files:
             return
@@ -216,6 +214,6 @@ class TimerSaving:
             for file in files[:gone]:
                 timer_log.forget_first(file)
             if error is not None:
-                self._pending.report(f"files of the timer log cannot be deleted: {error}")
+                self.pending.report(f"files of the timer log cannot be deleted: {error}")
 
-        self._disk.start_remove([file.segment for file in files], removed)
+        self.disk.start_remove([file.segment for file in files], removed)

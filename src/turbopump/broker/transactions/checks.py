@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from turbopump.broker.background import wait_for
@@ -61,38 +62,23 @@ class _Step(NamedTuple):
     stop: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class TransactionChecks:
     """Asks. ``asked``, ``unheard`` (no producer of the group is connected) and ``given_up`` count
     half messages since the start."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        forwarding: Forwarding,
-        topics: TopicTable,
-        clients: ClientTable[Connection],
-        clock: Clock,
-        endings: Endings,
-    ) -> None:
-        self._store = store
-        self._forwarding = forwarding
-        self._topics = topics
-        self._clients = clients
-        self._now_ms = clock.now_ms
-        self._pending = endings.pending
-        self._endings = endings
-        self._saved = endings.saved
-        self._broker_name = config.broker_name
-        self._timeout_ms = config.transaction_time_out
-        self._interval = config.transaction_check_interval / 1000
-        self._checks_max = config.transaction_check_max
-        self._age_max_ms = config.file_reserved_time * 3_600_000
-        self._turn = 0
-        self._failed: dict[int, int] = {}
-        self.asked = 0
-        self.unheard = 0
-        self.given_up = 0
+    config: BrokerConfig
+    store: MessageStore
+    forwarding: Forwarding
+    topics: TopicTable
+    clients: ClientTable[Connection]
+    clock: Clock
+    endings: Endings
+    asked: int = 0
+    unheard: int = 0
+    given_up: int = 0
+    _turn: int = 0
+    _failed: dict[int, int] = field(default_factory=dict)
 
     # --- when
 
@@ -100,9 +86,10 @@ class TransactionChecks:
         """Rounds for ever: the first after an interval, for producers come back first; none while
         nothing is pending."""
         loop = asyncio.get_running_loop()
-        pending, timeout = self._pending, self._timeout_ms / 1000
-        earliest = due = loop.time() + self._interval
-        look = max(self._interval, 1.0)
+        pending, timeout = self.endings.pending, self.config.transaction_time_out / 1000
+        interval = self.config.transaction_check_interval / 1000
+        look = max(interval, 1.0)
+        earliest = due = loop.time() + interval
         known = self._end
         while True:
             if pending.offset >= self._end:
@@ -118,24 +105,24 @@ class TransactionChecks:
                 known = self._end
                 wait_ms, copies = await self._round()
                 known += copies
-                earliest = loop.time() + self._interval
+                earliest = loop.time() + interval
                 due = loop.time() + wait_ms / 1000
 
     def _in_the_way(self) -> bool:
         """Whether the first one that is pending lies in the segment that is next to be deleted for
         want of room: a round puts those that are to be asked about much later behind the others."""
-        files, queue = self._store.log.files.files, self._store.queues.find(HALF_TOPIC, QUEUE)
-        unit = queue.unit(self._pending.offset) if queue is not None else None
-        cramped = self._store.space.level >= Level.CRAMPED
+        files, queue = self.store.log.files.files, self.store.queues.find(HALF_TOPIC, QUEUE)
+        unit = queue.unit(self.endings.pending.offset) if queue is not None else None
+        cramped = self.store.space.level >= Level.CRAMPED
         return cramped and bool(files) and unit is not None and unit[0] < files[0].end
 
     @property
     def _end(self) -> int:
-        return self._store.max_offset(HALF_TOPIC, QUEUE)
+        return self.store.max_offset(HALF_TOPIC, QUEUE)
 
     async def _arrival(self, end: int, seconds: float | None = None) -> bool:
         """Wait until the queue is longer than this; False if it is not after so many seconds."""
-        queue = self._store.queues.find_or_make(HALF_TOPIC, QUEUE)
+        queue = self.store.queues.find_or_make(HALF_TOPIC, QUEUE)
         await wait_for((queue.end, end + 1), seconds=seconds)
         return self._end > end
 
@@ -144,14 +131,14 @@ class TransactionChecks:
     async def _round(self) -> tuple[int, int]:
         """Go through what was pending when it began. In how many ms the next is due, and how many
         were put behind the others."""
-        begun, end = self._now_ms(), self._end
+        begun, end = self.clock.now_ms(), self._end
         before = (self.asked, self.unheard, self.given_up)
-        pending, soonest, copies, looked = self._pending, begun + _LONG_MS, 0, 0
+        pending, soonest, copies, looked = self.endings.pending, begun + _LONG_MS, 0, 0
         while True:
             looked += 1
             if looked % SLICE == 0:
                 await asyncio.sleep(0)
-            pending.begin_at(self._store.min_offset(HALF_TOPIC, QUEUE))
+            pending.begin_at(self.store.min_offset(HALF_TOPIC, QUEUE))
             if not pending.advance():
                 continue
             if (offset := pending.offset) >= end:
@@ -174,14 +161,14 @@ class TransactionChecks:
             soonest = min(soonest, step.due)
             if step.stop:
                 break
-        self._saved.moved()
+        self.endings.saved.moved()
         self._report(*before)
-        return max(soonest - self._now_ms(), 0), copies
+        return max(soonest - self.clock.now_ms(), 0), copies
 
     async def _look_at(self, offset: int) -> _Step:
         """Do what there is to be done for the half message at ``offset``."""
-        lookup, pending = self._store.lookup, self._pending
-        entry = await ask(self._store.cold_reads, lookup.entry_in_queue(HALF_TOPIC, QUEUE, offset))
+        lookup, pending = self.store.lookup, self.endings.pending
+        entry = await ask(self.store.cold_reads, lookup.entry_in_queue(HALF_TOPIC, QUEUE, offset))
         if entry is None:  # a gap, or retention was here
             pending.passed(offset)
             return _Step()
@@ -195,11 +182,11 @@ class TransactionChecks:
             )
             pending.passed(offset)
             return _Step()
-        await self._endings.settled(half)
+        await self.endings.settled(half)
         if pending.offset != offset or pending.has_ended(offset):
             return _Step()
         if pending.has_ended(half.origin):
-            self._endings.note_ended(half.offset)
+            self.endings.note_ended(half.offset)
             return _Step()
         # a newer copy: the last run made it, and was killed before it had saved its offset
         copy = pending.copies.get(half.origin, -1)
@@ -231,7 +218,7 @@ class TransactionChecks:
 
     async def _is_there(self, half: Half, steps: Steps[StoredEntry | None]) -> bool:
         """Whether the entry that ``steps`` find is a copy of this half message."""
-        copy = half_of(await ask(self._store.cold_reads, steps))
+        copy = half_of(await ask(self.store.cold_reads, steps))
         return copy is not None and copy.is_the_same_as(half)
 
     async def _ask_or_put_off(self, half: Half) -> _Step:
@@ -252,30 +239,34 @@ class TransactionChecks:
             return _Step(due=0, stop=True)
         log.error("half message passed over offset=%d cause=%s", offset, fault)
         self._failed = {}
-        self._pending.passed(offset)
+        self.endings.pending.passed(offset)
         return _Step()
 
     def _is_hopeless(self, half: Half) -> bool:
         """Asked about often enough, or so old that its files may be deleted."""
-        age = self._now_ms() - half.message.born_timestamp
-        return half.checks >= self._checks_max or age > self._age_max_ms
+        age = self.clock.now_ms() - half.message.born_timestamp
+        return (
+            half.checks >= self.config.transaction_check_max
+            or age > self.config.file_reserved_time * 3_600_000
+        )
 
     def _due(self, half: Half) -> int | None:
         """When to ask, ms since 1970; None: now. The producer's clock counts; a birth in the future
         is old enough, as for RocketMQ."""
         born = half.message.born_timestamp
-        age = self._now_ms() - born
+        age = self.clock.now_ms() - born
         if half.immunity_ms is not None:
             return born + half.immunity_ms + 1 if age <= half.immunity_ms else None
-        return born + self._timeout_ms + 1 if 0 <= age <= self._timeout_ms else None
+        timeout_ms = self.config.transaction_time_out
+        return born + timeout_ms + 1 if 0 <= age <= timeout_ms else None
 
     async def _ask(self, half: Half) -> None:
         properties = half.asked_again()
         placed = await self._put_behind(half, properties)
-        if self._pending.has_ended(half.origin):
+        if self.endings.pending.has_ended(half.origin):
             return
         self.asked += 1
-        header, body = half.question(properties, placed, self._broker_name)
+        header, body = half.question(properties, placed, self.config.broker_name)
         peer = await self._producer_of(half.group)
         if peer is None:
             self.unheard += 1
@@ -286,32 +277,32 @@ class TransactionChecks:
 
     async def _put_behind(self, half: Half, properties: str) -> Placed:
         """Store it again at the end of the queue; where that is."""
-        placed = await self._forwarding.forward(
+        placed = await self.forwarding.forward(
             half.message, HALF_TOPIC, QUEUE, properties=properties
         )
-        if self._pending.has_ended(half.offset, half.origin):  # meanwhile
-            self._endings.note_ended(placed.queue_offset)
+        if self.endings.pending.has_ended(half.offset, half.origin):  # meanwhile
+            self.endings.note_ended(placed.queue_offset)
         else:
-            self._pending.note_copy(half.origin, placed.queue_offset)
-        self._pending.passed(half.offset)
+            self.endings.pending.note_copy(half.origin, placed.queue_offset)
+        self.endings.pending.passed(half.offset)
         return placed
 
     async def _give_up(self, half: Half) -> None:
-        self._topics.find_or_make(GIVEN_UP_TOPIC, 1)
+        self.topics.find_or_make(GIVEN_UP_TOPIC, 1)
         try:
-            await self._forwarding.forward(
+            await self.forwarding.forward(
                 half.message, GIVEN_UP_TOPIC, QUEUE, properties=half.put_off()
             )
         except MessageError:  # of another broker's directory, with no room for where it was first
-            await self._forwarding.forward(half.message, GIVEN_UP_TOPIC, QUEUE)
-        self._pending.copies.pop(half.origin, None)
-        self._pending.passed(half.offset)
+            await self.forwarding.forward(half.message, GIVEN_UP_TOPIC, QUEUE)
+        self.endings.pending.copies.pop(half.origin, None)
+        self.endings.pending.passed(half.offset)
         self.given_up += 1
 
     async def _producer_of(self, group: str) -> Connection | None:
         """A connection of the group, in turn; the next one if it does not take what was written
         before."""
-        members = [peer for peer in self._clients.producers.get(group, ()) if not peer.closed]
+        members = [peer for peer in self.clients.producers.get(group, ()) if not peer.closed]
         self._turn += 1
         for number in range(min(len(members), PRODUCERS_TRIED)):
             peer = members[(self._turn + number) % len(members)]
@@ -331,10 +322,10 @@ class TransactionChecks:
         if asked or given_up:
             log.info(
                 f"transactions checked asked={asked} no_producer={unheard} "
-                f"place={self._pending.offset}"
+                f"place={self.endings.pending.offset}"
             )
         if given_up:
             log.warning(
                 f"transactions given up, their messages went to {GIVEN_UP_TOPIC} "
-                f"count={given_up} transactionCheckMax={self._checks_max}"
+                f"count={given_up} transactionCheckMax={self.config.transaction_check_max}"
             )

@@ -209,41 +209,33 @@ AGAIN_S: Final = 1.0
 """After how long an entry that the store has refused is tried again."""
 
 
+@dataclass(slots=True, eq=False)
 class OpQueue:
     """Writes down which half messages have ended: entries of about ``size_max`` bytes, ``interval``
     seconds after the first of what they name was added at the latest. What the store refuses is
     kept and tried again. Source: apache/rocketmq ``TransactionalOpBatchService``."""
 
-    def __init__(
-        self,
-        forwarding: Forwarding,
-        pending: PendingHalves,
-        saved: SavedOffsets,
-        *,
-        size_max: int,
-        interval: float,
-    ) -> None:
-        self._forwarding = forwarding
-        self._pending = pending
-        self._saved = saved
-        self._size_max = size_max
-        self._interval = interval
-        self._held: list[int] = []
-        self._size = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._writing: asyncio.Task[Placed | None] | None = None
-        self._failing = False
-        self._closed = False
+    forwarding: Forwarding
+    pending: PendingHalves
+    saved: SavedOffsets
+    size_max: int
+    interval: float
+    _held: list[int] = field(default_factory=list)
+    _size: int = 0
+    _timer: asyncio.TimerHandle | None = None
+    _writing: asyncio.Task[Placed | None] | None = None
+    _failing: bool = False
+    _closed: bool = False
 
     def add(self, offsets: Iterable[int]) -> None:
         """Have it written that these have ended."""
         for offset in offsets:
             self._held.append(offset)
             self._size += len(str(offset)) + 1
-        if self._size > self._size_max:
+        if self._size > self.size_max:
             self._start()
         elif self._held:
-            self._start_within(self._interval)
+            self._start_within(self.interval)
 
     async def write(self) -> Placed | None:
         """Write what was added; the last entry, or None if there is none now because the store
@@ -287,13 +279,13 @@ class OpQueue:
         """One entry, and more while there is enough for them."""
         while True:
             count, size = 0, 0
-            while count < len(self._held) and (not count or size < self._size_max):
+            while count < len(self._held) and (not count or size < self.size_max):
                 size += len(str(self._held[count])) + 1
                 count += 1
             offsets = self._held[:count]
             body = "".join([f"{offset}," for offset in offsets]).encode()
             try:
-                placed = await self._forwarding.append(OP_TOPIC, QUEUE, body, OP_PROPERTIES)
+                placed = await self.forwarding.append(OP_TOPIC, QUEUE, body, OP_PROPERTIES)
             except (OSError, StoreError, MessageError) as error:
                 if not self._failing:
                     log.warning(
@@ -306,12 +298,12 @@ class OpQueue:
             self._failing = False
             del self._held[:count]
             self._size -= size
-            self._pending.note_mark(placed.queue_offset, offsets)
-            self._saved.moved()
-            if self._size <= self._size_max:
+            self.pending.note_mark(placed.queue_offset, offsets)
+            self.saved.moved()
+            if self._size <= self.size_max:
                 break
         if self._held:
-            self._start_within(self._interval)
+            self._start_within(self.interval)
         return placed
 
     def _stop_timer(self) -> None:
