@@ -728,6 +728,7 @@ def test_entries_in_memory_fit_their_units_alike(
     changes=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=2),
     unit_changes=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=2),
     start=st.sampled_from([0, 4096, 1 << 40]),
+    with_crc=st.booleans(),
 )
 def test_entries_are_gathered_alike(
     sizes: list[int],
@@ -737,6 +738,7 @@ def test_entries_are_gathered_alike(
     changes: list[tuple[int, int]],
     unit_changes: list[tuple[int, int]],
     start: int,
+    with_crc: bool,
 ) -> None:
     """As producers write them: a queue's messages lie apart, here in any order."""
     places = list(range(len(sizes)))
@@ -748,7 +750,7 @@ def test_entries_are_gathered_alike(
         where[number] = (start + len(segment), len(entry))
         segment += entry + b"between"
     units = b"".join(pack_unit(*where[number], 0) for number in range(len(sizes)))
-    wanted = (start, 7, (3).to_bytes(4), topic_field("T"))
+    wanted = (start, 7, (3).to_bytes(4), topic_field("T"), with_crc)
     data = b"".join(segment[at - start : at - start + size] for at, size in sorted_by_number(where))
     assert TWINS["gather"].plain(units, 100, 1 << 20, bytes(segment), *wanted) == (data, len(sizes))
     agree("gather", units, count_max, size_max, bytes(segment), *wanted)

@@ -11,6 +11,7 @@ KiB (docs/explanations/decisions/0005):
     key_hash         0.66    0.10                             batch_reply  9.8     0.64 for a batch of 32
     send_reply       1.1     0.28                             put_entries  0.48    0.06 an entry
     good_entries     1.7     0.11 an entry                entries_fit  0.75 0.02 an entry
+    gather           1.6     0.08 an entry of 1 KiB       
     identified_item  0.5     0.1
     unread_messages  3.2     0.50 a message of a pull         property_texts  1.1 0.11 a message looked at by a filter
 

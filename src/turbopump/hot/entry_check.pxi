@@ -17,12 +17,9 @@ cdef object _good_entries(
         raise _not_usual
     cdef const uint8_t *bytes_at = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef const uint8_t *queue_field = <const uint8_t *>PyBytes_AS_STRING(queue_id)
-    cdef const uint8_t *topic_at = <const uint8_t *>PyBytes_AS_STRING(topic)
-    cdef int64_t data_size = PyBytes_GET_SIZE(data), topic_size = PyBytes_GET_SIZE(topic)
-    cdef int64_t number, queue_offset, offset, size, body_size, told, digit
-    cdef uint32_t magic
-    cdef const uint8_t *at
-    cdef const uint8_t *suffix
+    cdef _Span topic_span = _span(topic)
+    cdef int64_t data_size = PyBytes_GET_SIZE(data)
+    cdef int64_t number, queue_offset, offset, size
     cdef object unit
     for number in range(first, end):
         unit = listed[number]
@@ -35,25 +32,31 @@ cdef object _good_entries(
             raise _not_usual
         if size < 91 or offset < start or offset + size > start + data_size:
             return number
-        at = bytes_at + (offset - start)
-        magic = _get32(at + 4)
-        if (<int64_t>_get32(at) != size or (magic != 0xDAA320A7 and magic != 0xDAA320AB) or <int64_t>_get64(at + 28) != offset
-                or memcmp(at + 12, queue_field, 4) != 0 or <int64_t>_get64(at + 20) != queue_offset):
-            return number
-        suffix = at + size - 20
-        if memcmp(suffix, b"__CRC32#\x01", 9) != 0 or suffix[19] != 2:
-            return number
-        told = 0
-        for digit in range(10):
-            if not c"0" <= suffix[18 - digit] <= c"9":
-                return number
-            told = told * 10 + suffix[18 - digit] - 48
-        body_size = <int64_t>_get32(at + 84)
-        if 88 + body_size + topic_size > size or memcmp(at + 88 + body_size, topic_at, topic_size) != 0:
-            return number
-        if told != _crc(at, size - 20):
+        if not _good(bytes_at + (offset - start), size, offset, queue_field, queue_offset, topic_span):
             return number
     return end
+
+
+cdef inline bint _good(
+    const uint8_t *at, int64_t size, int64_t offset, const uint8_t *queue_field, int64_t queue_offset, _Span topic
+) except -1:
+    """Whether the 91 bytes or more at ``at`` are this message of the queue, by all that is usual."""
+    cdef uint32_t magic = _get32(at + 4)
+    if (<int64_t>_get32(at) != size or (magic != 0xDAA320A7 and magic != 0xDAA320AB) or <int64_t>_get64(at + 28) != offset
+            or memcmp(at + 12, queue_field, 4) != 0 or <int64_t>_get64(at + 20) != queue_offset):
+        return False
+    cdef const uint8_t *suffix = at + size - 20
+    if memcmp(suffix, b"__CRC32#\x01", 9) != 0 or suffix[19] != 2:
+        return False
+    cdef int64_t told = 0, digit, body_size
+    for digit in range(10):
+        if not c"0" <= suffix[18 - digit] <= c"9":
+            return False
+        told = told * 10 + suffix[18 - digit] - 48
+    body_size = <int64_t>_get32(at + 84)
+    if 88 + body_size + topic.size > size or memcmp(at + 88 + body_size, topic.at, topic.size) != 0:
+        return False
+    return told == _crc(at, size - 20)
 
 
 def entries_fit(data, units, passed, queue_offset, queue_id, topic):
@@ -103,16 +106,18 @@ cdef inline bint _fits(
     return body + topic.size <= size and memcmp(at + body, topic.at, topic.size) == 0
 
 
-def gather(units, count_max, size_max, segment, start, queue_offset, queue_id, topic):
+def gather(units, count_max, size_max, segment, start, queue_offset, queue_id, topic, with_crc):
     try:
-        return _gather(units, _int64(count_max), _int64(size_max), segment, _int64(start), _int64(queue_offset), queue_id, topic)
+        return _gather(
+            units, _int64(count_max), _int64(size_max), segment, _int64(start), _int64(queue_offset), queue_id, topic, with_crc
+        )
     except Exception:
-        return plain["gather"](units, count_max, size_max, segment, start, queue_offset, queue_id, topic)
+        return plain["gather"](units, count_max, size_max, segment, start, queue_offset, queue_id, topic, with_crc)
 
 
 cdef object _gather(
     object units, int64_t count_max, int64_t size_max, object segment, int64_t start, int64_t queue_offset,
-    object queue_id, object topic
+    object queue_id, object topic, bint with_crc
 ):
     if not (PyBytes_CheckExact(units) and PyBytes_CheckExact(queue_id) and PyBytes_CheckExact(topic)
             and PyBytes_GET_SIZE(queue_id) == 4 and 0 <= queue_offset < 1 << 62 and 0 <= start < 1 << 62 and count_max >= 0):
@@ -137,6 +142,8 @@ cdef object _gather(
             if (count and taken + size > size_max) or size < 91 or offset < start or offset - start > view.len - size:
                 break
             if not _fits(first + (offset - start), size, unit, queue_field, queue_offset + count, topic_span):
+                break
+            if with_crc and not _good(first + (offset - start), size, offset, queue_field, queue_offset + count, topic_span):
                 break
             count += 1
             taken += size

@@ -360,7 +360,7 @@ def test_while_somebody_writes_reads_get_a_share_of_the_time_in_small_pieces(
     reads.run(reading(), lambda _none: None)
     for _ in range(1000):
         loop.turn()
-    assert (len(log), loop.pauses) == (999, []), "nobody writes"
+    assert (len(log), loop.pauses) == (1001, []), "nobody writes"
 
     log.clear()
     begun = loop.now
@@ -402,17 +402,15 @@ def test_a_pause_holds_for_reads_that_come_in_it(
         return 1
 
     loop.written += 1
-    reads.run(long(), done.append)
-    while loop.soon:
-        loop.turn()
-    assert (done, loop.pauses) == ([1], [])
+    assert reads.run(long(), done.append) == 1, "nobody stands in line: at once"
+    assert (done, loop.soon, loop.pauses) == ([], [], [])
     begun = loop.now
     loop.written += 1
     reads.run(long(), done.append)
     assert loop.now - begun == pytest.approx(0.004 / 0.1, abs=0.011)
     while loop.soon:
         loop.turn()
-    assert done == [1, 1]
+    assert done == [1]
 
 
 def test_a_read_that_fails_does_not_hold_up_the_others(
@@ -445,3 +443,18 @@ def test_closing_between_turns_drops_what_is_ready(
     reads.close()
     loop.turn()
     assert (log, loop.soon, reads.waiting) == ([], [], 0)
+
+
+def test_what_is_in_memory_is_read_at_once_unless_somebody_stands_in_line(
+    reads: ColdReads, segment: MappedSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_memory(monkeypatch)
+    loop, done, log = Loop(reads), list[object](), list[int]()
+    loop.with_pace(0.25)
+    assert reads.run(loop.working(segment, log, 1), done.append) is Later.PENDING, "a turn is over"
+    assert reads.run(two_steps(segment), done.append) is Later.PENDING, "behind the first"
+    assert (log, done, reads.waiting) == ([1], [], 2)
+    while reads.waiting:
+        loop.turn()
+    assert done == [WANTED, 1]
+    assert reads.run(two_steps(segment), done.append) == WANTED

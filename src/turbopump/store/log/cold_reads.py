@@ -166,12 +166,14 @@ class ColdReads:
         wanted: Callable[[], bool] = lambda: True,
         failed: Callable[[Exception], None] | None = None,
     ) -> T | Literal[Later.PENDING, Later.REFUSED]:
-        """The outcome, if it needs nothing from files (or there is no loop, and all is in memory);
-        else ``done`` gets it later, or ``failed`` the error that the steps raise. A read that is no
-        longer ``wanted`` when its turn comes (the connection that asked is closed) is dropped, as
-        are those that wait when the store closes."""
+        """The outcome, if it needs nothing from files, or all is in memory and nobody stands in
+        line; else ``done`` gets it later, or ``failed`` the error that the steps raise. A read
+        that is no longer ``wanted`` when its turn comes (the connection that asked is closed) is
+        dropped, as are those that wait when the store closes."""
         try:
             pieces = next(steps)
+            if self._pace is not None and not (self._ready or self._waiting or self._closed):
+                pieces = self._ahead(steps, pieces, self._pace)
         except StopIteration as stop:
             outcome: T = stop.value
             return outcome
@@ -185,6 +187,23 @@ class ColdReads:
         self._take_turn(read)
         read.done = done
         return outcomes[0] if outcomes else Later.PENDING
+
+    def _ahead(self, steps: Steps[Any], pieces: list[Piece], pace: Pace) -> list[Piece]:
+        """Where nobody stands in line and reads are due: the steps whose pieces are in memory, for
+        at most a turn; the pieces that are wanted next. Raises StopIteration, with the outcome."""
+        begun = now = self._now()
+        if pace.pause(begun):
+            return pieces
+        try:
+            while pieces and now - begun < TURN_S:
+                found = self._in_memory(pieces)
+                if found is None:
+                    break
+                pieces = steps.send(found)
+                now = self._now()
+            return pieces
+        finally:
+            pace.took(begun, self._now())
 
     def finish(self, steps: Steps[T]) -> T:
         """The outcome, read here and now."""

@@ -39,7 +39,7 @@ _SLICE: Final = 16
 """Entries looked into one by one in one turn: some 50 µs."""
 _QUICK_SLICE: Final = 64 if IS_COMPILED else 16
 """Entries checked in one call."""
-_PIECE_SIZE_MAX: Final = 512 * 1024
+PIECE_SIZE_MAX: Final = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def _read(units: list[Unit], log: CommitLog) -> Steps[list[_Span]]:
         if (
             start <= offset <= end + _GAP_READ
             and offset < file_end
-            and offset + size - start <= _PIECE_SIZE_MAX
+            and offset + size - start <= PIECE_SIZE_MAX
         ):
             inside.append(unit)
             if offset + size > end:
@@ -369,12 +369,14 @@ def gather(
     queue_offset: int,
     queue_id: bytes,
     topic: bytes,
+    with_crc: bool,
 ) -> tuple[bytes, int]:
     """The entries that packed ``units`` point to, side by side, and how many: at most
     ``count_max``, and ``size_max`` bytes but for the first. It ends before the first that does not
     lie in ``segment``, a buffer that begins at offset ``start`` of the log, or that does not begin
-    as the message of its unit does (see ``entries_fit``); the first unit is that of
-    ``queue_offset``. Some 1 µs an entry, compiled 0.1 with 1 KiB of it.
+    as the message of its unit does (see ``entries_fit``), or, ``with_crc``, is not good at first
+    sight (see ``good_entries``); the first unit is that of ``queue_offset``. Some 1 µs an entry,
+    compiled 0.1 with 1 KiB of it.
     """
     taken: list[bytes] = []
     size = 0
@@ -386,7 +388,12 @@ def gather(
             break
         entry = segment[offset - start : offset - start + entry_size]
         unit = units[at : at + _UNIT.size]
-        if not entries_fit(entry, unit, [], queue_offset + len(taken), queue_id, topic):
+        number = queue_offset + len(taken)
+        if not entries_fit(entry, unit, [], number, queue_id, topic):
+            break
+        if with_crc and not good_entries(
+            entry, offset, [Unit(number, offset, entry_size)], 0, 1, queue_id, topic
+        ):
             break
         taken.append(entry)
         size += entry_size

@@ -17,12 +17,13 @@ from typing import Final
 from turbopump.compiled import IS_COMPILED, has_twin
 from turbopump.message.codec import FIXED_SIZE, MAGIC_V2
 from turbopump.message.properties import NAME_END, SysFlag, value_after
-from turbopump.store.disk import Found
+from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
 from turbopump.store.queues.batch_queue_reader import BatchRead
 from turbopump.store.queues.checked_entries import (
+    PIECE_SIZE_MAX,
     GetResult,
     GetStatus,
     ReadContext,
@@ -137,6 +138,10 @@ def read_queue(
             result.unreadable = unreadable_text(units, "the queue")
         return result
     high = queue.end.value
+    if accept is None and IS_COMPILED:
+        at_sight = yield from _read_at_sight(queue, context, offset, units, count_max)
+        if at_sight is not None:
+            return at_sight
     choice = _choose(units, offset, queue, context, hot_from, count_max, accept)
     result = yield from _read_cold(choice, queue, context)
     if result.gaps and not result.count and result.unreadable is None:
@@ -251,6 +256,7 @@ def _gather_into(
     result.data, result.count = gather(
         *(units, count, size, segment.buffer, segment.start, result.next_offset),
         *_fields(queue.queue_id, queue.topic),
+        False,
     )
     if not result.count:
         return False
@@ -288,6 +294,43 @@ class _Choice:
     units: list[Unit]
     next_index: int
     gaps: int = 0
+
+
+def _read_at_sight(
+    queue: ConsumeQueue, context: ReadContext, index: int, units: bytes, count_max: int
+) -> Steps[GetResult | None]:
+    """Nearly every cold read: the messages lie close together in one segment, and are good. None if
+    one is not: then each of them is looked into."""
+    log, limits = context.log, context.limits
+    first, _, _ = _UNIT.unpack_from(units)
+    segment = log.segment_at(first) if first < log.end and log.requires_crc(first) else None
+    if segment is None:
+        return None
+    is_cold = first < log.end - limits.hot_size
+    count_max = min(count_max, limits.count_cold if is_cold else limits.count_hot)
+    size_max = limits.bytes_cold if is_cold else limits.bytes_hot
+    count = min(count_max, len(units) // UNIT_SIZE)
+    while True:  # it ends before the first that is hot
+        last, size, _ = _UNIT.unpack_from(units, (count - 1) * UNIT_SIZE)
+        if count == 1 or last < context.hot_from or index + count <= queue.opened_at:
+            break
+        count -= 1
+    span = last + size - first
+    if not 0 < span <= min(PIECE_SIZE_MAX, segment.end - first):
+        return None
+    (data,) = yield [Piece(segment.segment, first - segment.start, span)]
+    if isinstance(data, OSError):
+        return None
+    result = GetResult(GetStatus.FOUND, index, queue.min_index, queue.end.value)
+    result.data, result.count = gather(
+        *(units, count, size_max, data, first, index), *_fields(queue.queue_id, queue.topic), True
+    )
+    if result.count < count:  # there was no room for more, or the next one is not good
+        _, size, _ = _UNIT.unpack_from(units, result.count * UNIT_SIZE)
+        if len(result.data) + size <= size_max or not result.count:
+            return None
+    result.next_offset += result.count
+    return result
 
 
 def _choose(
