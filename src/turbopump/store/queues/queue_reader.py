@@ -302,7 +302,7 @@ def _read_at_sight(
     """Nearly every cold read: the messages lie close together in one segment, and are good. None if
     one is not: then each of them is looked into."""
     log, limits = context.log, context.limits
-    first, _, _ = _UNIT.unpack_from(units)
+    first, _, _ = UNIT.unpack_from(units)
     segment = log.segment_at(first) if first < log.end and log.requires_crc(first) else None
     if segment is None:
         return None
@@ -311,7 +311,7 @@ def _read_at_sight(
     size_max = limits.bytes_cold if is_cold else limits.bytes_hot
     count = min(count_max, len(units) // UNIT_SIZE)
     while True:  # it ends before the first that is hot
-        last, size, _ = _UNIT.unpack_from(units, (count - 1) * UNIT_SIZE)
+        last, size, _ = UNIT.unpack_from(units, (count - 1) * UNIT_SIZE)
         if count == 1 or last < context.hot_from or index + count <= queue.opened_at:
             break
         count -= 1
@@ -326,7 +326,7 @@ def _read_at_sight(
         *(units, count, size_max, data, first, index), *_fields(queue.queue_id, queue.topic), True
     )
     if result.count < count:  # there was no room for more, or the next one is not good
-        _, size, _ = _UNIT.unpack_from(units, result.count * UNIT_SIZE)
+        _, size, _ = UNIT.unpack_from(units, result.count * UNIT_SIZE)
         if len(result.data) + size <= size_max or not result.count:
             return None
     result.next_offset += result.count
