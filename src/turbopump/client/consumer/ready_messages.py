@@ -172,21 +172,19 @@ class ReadyMessages:
         return None
 
     def _next(self) -> Handled | None:
-        if self.paused:
+        if self._batch is None:
+            while self._ready and not self.paused:
+                message = self._ready.popleft()
+                if message.wanted:
+                    message.taken = True
+                    if self._on_take is not None:  # as _handed, in place: once for every message
+                        self._on_take(message)
+                    return message
             return None
-        if self._batch is not None:
-            messages = self._together(self._batch)
-            for message in messages:
-                message.taken = True
-            return (
-                self._handed(DeliveryBatch(messages, ordered=self._ordered)) if messages else None
-            )
-        while self._ready:
-            message = self._ready.popleft()
-            if message.wanted:
-                message.taken = True
-                return self._handed(message)
-        return None
+        messages = [] if self.paused else self._together(self._batch)
+        for message in messages:
+            message.taken = True
+        return self._handed(DeliveryBatch(messages, ordered=self._ordered)) if messages else None
 
     def _handed(self, handed: Handled) -> Handled:
         if self._on_take is not None:
@@ -258,7 +256,8 @@ class ReadyMessages:
 
 
 class MessageStream:
-    """One reader; several may share a consumer, each message goes to one of them."""
+    """One reader; several may share a consumer, each message goes to one of them. ``ready`` has no
+    batches."""
 
     def __init__(self, ready: ReadyMessages) -> None:
         self._ready = ready
@@ -272,10 +271,9 @@ class MessageStream:
         if current is not None:
             current.done()
         try:
-            message = await self._ready.take()
+            message: Delivery = await self._ready.take()  # type: ignore[assignment]
         except NoMoreMessages:
             raise StopAsyncIteration from None
-        assert isinstance(message, Delivery)
         self._current = message
         return message
 
