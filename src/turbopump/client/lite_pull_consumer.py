@@ -39,11 +39,10 @@ from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrapped, wrap, wrapped
-from turbopump.client.producer import Producer
 from turbopump.client.routes import TopicRoute
 from turbopump.client.setting_rules import check, group_in
 from turbopump.client.shared_instances import join_instance
-from turbopump.client.tracing import Tracing, consumer_tracing, trace_topic
+from turbopump.client.tracing import Tracing, trace_topic
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue, ReceivedMessage
@@ -133,14 +132,6 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         instance = join_instance(self._settings, self._environment, member)
 
         def make() -> RunningLitePull:
-            tracing = consumer_tracing(
-                Producer,
-                self._settings,
-                self._environment,
-                self._trace_topic,
-                group=self.group,
-                namespace=self._namespace,
-            )
             return RunningLitePull(
                 instance,
                 member,
@@ -148,7 +139,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
                 self._subscriptions,
                 lambda: self._named,
                 self._listeners,
-                tracing,
+                self._tracing(self._settings, self._trace_topic),
             )
 
         await self._run(instance, member, make, RunningLitePull.close)

@@ -43,12 +43,11 @@ from turbopump.client.heartbeat import Member
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, unwrapped, wrap
-from turbopump.client.producer import Producer
 from turbopump.client.request_reply import Replier
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.setting_rules import check, group_in
 from turbopump.client.shared_instances import join_broadcasting, join_instance
-from turbopump.client.tracing import consumer_tracing, trace_topic
+from turbopump.client.tracing import trace_topic
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue, ReceivedMessage
@@ -287,20 +286,12 @@ class PushConsumer(GroupConsumer[RunningPush]):
             instance = join_instance(settings, self._environment, member)
 
         def make() -> RunningPush:
-            tracing = consumer_tracing(
-                Producer,
-                settings,
-                self._environment,
-                self._trace_topic,
-                group=self.group,
-                namespace=self._namespace,
-            )
             return RunningPush(
                 instance,
                 member,
                 self._push_settings,
                 self._subscriptions,
-                tracing,
+                self._tracing(settings, self._trace_topic),
                 concurrency=self._concurrency,
             )
 

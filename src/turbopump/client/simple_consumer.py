@@ -26,11 +26,9 @@ from turbopump.client.consumer.pop import (
     PoppedMessage,
     PopResult,
     init_mode_of,
-    introduced_master,
-    pop,
 )
-from turbopump.client.consumer.receipts import TIMEOUT_S as CALL_TIMEOUT_S
-from turbopump.client.consumer.receipts import Receipts
+from turbopump.client.consumer.pop_requests import TIMEOUT_S as CALL_TIMEOUT_S
+from turbopump.client.consumer.pop_requests import PopRequests, introduced_master
 from turbopump.client.consumer.send_back import SendBack
 from turbopump.client.consumer.settings import INVISIBLE_RULES, RECEIVE_RULES, SIMPLE_RULES
 from turbopump.client.consumer.subscription import (
@@ -224,7 +222,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         several = [messages] if isinstance(messages, PoppedMessage) else list(messages)
         for message in several:
             _refuse_others(message)
-        await running.receipts.acknowledge(several, timeout=timeout)
+        await running.requests.acknowledge(several, timeout=timeout)
 
     async def change_invisible_time(
         self, message: PoppedMessage, seconds: float, *, timeout: float = CALL_TIMEOUT_S
@@ -238,7 +236,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         check(INVISIBLE_RULES, {"seconds": seconds})
         check_timeout(timeout)
         _refuse_others(message)
-        message.handle = await self._life.ready().receipts.change_invisible_time(
+        message.handle = await self._life.ready().requests.change_invisible_time(
             message, seconds, timeout=timeout
         )
         return message.handle
@@ -281,17 +279,15 @@ class RunningSimple:
         self.instance = instance
         self.member = member
         self.closing = False
-        self.receipts = Receipts(instance, member.group, namespace)
+        self.requests = PopRequests(instance, member.group, init_mode, namespace)
         self._group = member.group
         self._subscriptions = subscriptions
-        self._init_mode = init_mode
         self._backs = SendBack(instance, member.group, retries_max, namespace)
         self._retries_max = None if ordered else retries_max
         self._ordered = ordered
         self._unanswered: dict[str, str] = {}
         """By source, the attempt of an ordered pop that got no answer, and may have taken
         something."""
-        self._namespace = namespace
         self._loop = asyncio.get_running_loop()
         self._turn = 0
         self._failed: dict[str, Error] = {}
@@ -315,7 +311,7 @@ class RunningSimple:
                 await asyncio.wait(self._late, timeout=CLOSE_PATIENCE_S)
                 await asyncio.sleep(0)  # their callbacks
             await self._backs.finish(CLOSE_PATIENCE_S)
-            await self.receipts.finish(CLOSE_PATIENCE_S)
+            await self.requests.finish(CLOSE_PATIENCE_S)
         finally:
             await self.instance.leave(self.member)
 
@@ -433,17 +429,13 @@ class RunningSimple:
             new = f"{self.instance.environment.random.getrandbits(128):032x}"
             attempt_id = self._unanswered.pop(str(source), new)
         popping = self._loop.create_task(
-            pop(
-                self.instance,
-                self._group,
+            self.requests.pop(
                 self._subscriptions[source.topic],
                 source,
                 PoppedMessage,
                 batch=batch,
                 invisible_s=invisible_s,
                 wait_s=0.0,
-                init_mode=self._init_mode,
-                namespace=self._namespace,
                 attempt_id=attempt_id,
             ),
             name=f"turbopump pop {source}",
@@ -461,7 +453,7 @@ class RunningSimple:
 
     def _live(self, found: PopResult[PoppedMessage], deadline: float) -> list[PoppedMessage]:
         for message in found.unwanted:
-            self.receipts.acknowledge_later(message, deadline)
+            self.requests.acknowledge_later(message, deadline)
         if self._retries_max is None:
             return list(found.wanted)
         live = []
@@ -479,7 +471,7 @@ class RunningSimple:
             message.msg_id,
         )
 
-        self.receipts.bury(self._backs, message, deadline)
+        self.requests.bury(self._backs, message, deadline)
 
     def _came_late(self, popping: asyncio.Task[PopResult[PoppedMessage]]) -> None:
         self._late.discard(popping)
@@ -488,11 +480,11 @@ class RunningSimple:
 
     def _give_back(self, messages: Sequence[PoppedMessage]) -> None:
         for message in messages:
-            self.receipts.spawn(self._give_back_one(message), name=f"give back {message.msg_id}")
+            self.requests.spawn(self._give_back_one(message), name=f"give back {message.msg_id}")
 
     async def _give_back_one(self, message: PoppedMessage) -> None:
         try:
-            await self.receipts.change_invisible_time(message, GIVEN_BACK_S)
+            await self.requests.change_invisible_time(message, GIVEN_BACK_S)
         except (RemotingError, MessageError) as error:
             log.info("not given back, comes again later msg_id=%s cause=%s", message.msg_id, error)
 

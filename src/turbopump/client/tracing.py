@@ -123,23 +123,6 @@ class Tracing:
         await self._producer.close()
 
 
-def consumer_tracing(
-    make: Callable[..., _Producer],
-    settings: InstanceSettings,
-    environment: Environment,
-    topic: str | None,
-    *,
-    group: str,
-    namespace: str | None,
-) -> Tracing | None:
-    """What a consumer that traces to ``topic`` has beside it; None if it does not trace."""
-    if topic is None:
-        return None
-    return Tracing(
-        make, settings, environment, group=group, topic=topic, namespace=namespace, kind="CONSUME"
-    )
-
-
 BATCH: Final = 10
 """Records that make a message (``traceMsgBatchNum``)."""
 FLUSH_INTERVAL_S: Final = 5.0

@@ -20,12 +20,12 @@ from turbopump.client.consumer.offsets import ConsumeFrom, LocalOffsets, OffsetS
 from turbopump.client.consumer.ordered import HeldLock, QueueLocks
 from turbopump.client.consumer.ordered_popped_queue import OrderedPopQueue
 from turbopump.client.consumer.pop import init_mode_of
+from turbopump.client.consumer.pop_requests import PopRequests
 from turbopump.client.consumer.popped_queue import PopParts, PopQueue
 from turbopump.client.consumer.process_queue import PullLimits
 from turbopump.client.consumer.queue_loop import Membership
 from turbopump.client.consumer.queue_table import CommittedTable, QueueTable
 from turbopump.client.consumer.rebalance import Change, ask_one
-from turbopump.client.consumer.receipts import Receipts
 from turbopump.client.consumer.settings import PopSettings
 from turbopump.client.consumer.subscription import ALL, tag_subscription
 from turbopump.errors import RemotingError
@@ -342,8 +342,10 @@ class PopAssignment(QueueTable[PopQueue]):
         super().__init__(shared.instance, shared.group, shared.subscriptions)
         self._shared = shared
         self.settings = settings
-        self._receipts = Receipts(shared.instance, shared.group, shared.namespace)
-        self._parts = PopParts(settings, init_mode_of(consume_from), self._receipts)
+        self._requests = PopRequests(
+            shared.instance, shared.group, init_mode_of(consume_from), shared.namespace
+        )
+        self._parts = PopParts(settings, self._requests)
         self._lost: list[PopQueue] = []
 
     async def apply(self, change: Change) -> bool:
@@ -367,4 +369,4 @@ class PopAssignment(QueueTable[PopQueue]):
             popped.close(give_back_taken=give_back_taken)
         self._queues.clear()
         self._lost.clear()
-        await self._receipts.finish(patience)
+        await self._requests.finish(patience)

@@ -20,9 +20,11 @@ from turbopump.client.consumer.rebalance import Balancer
 from turbopump.client.consumer.subscription import Sql, Subscription, topic_subscription
 from turbopump.client.environment import Environment
 from turbopump.client.heartbeat import Member, Operated
+from turbopump.client.identity import InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext, Lifecycle, Running
 from turbopump.client.operator_requests import running_info
+from turbopump.client.producer import Producer
 from turbopump.client.tracing import Tracing
 from turbopump.clock import Clock
 from turbopump.errors import NotStartedError
@@ -89,6 +91,20 @@ class GroupConsumer(InContext, Generic[RunningT]):
         except BaseException:
             await self._life.undo(end)
             raise
+
+    def _tracing(self, settings: InstanceSettings, topic: str | None) -> Tracing | None:
+        """What it has beside it that traces to ``topic``; None: it does not trace."""
+        if topic is None:
+            return None
+        return Tracing(
+            Producer,
+            settings,
+            self._environment,
+            group=self.group,
+            topic=topic,
+            namespace=self._namespace,
+            kind="CONSUME",
+        )
 
     def _subscribe(self, topic: str, tags: str | Sql) -> None:
         subscription = topic_subscription(

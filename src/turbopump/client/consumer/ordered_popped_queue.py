@@ -120,7 +120,7 @@ class OrderedPopQueue(PopQueue):
             message = line.left.popleft()
             line.unwanted.discard(message)
             self._release(message)
-            self._receipts.acknowledge_later(message, message.deadline)
+            self._requests.acknowledge_later(message, message.deadline)
 
     def _hand_out(self, line: _Line, delay: float, again: Collection[PoppedDelivery]) -> None:
         """After ``delay`` seconds, what is next then; with half of the invisible time left then, or
@@ -129,7 +129,7 @@ class OrderedPopQueue(PopQueue):
         if out[0].overdue:
             self._forget(out)
         elif out[0].deadline - self._loop.time() - delay < self._settings.invisible_s / 2:
-            self._receipts.spawn(
+            self._requests.spawn(
                 self._keep(line, out, line.left[-1], delay, again),
                 name=f"keep invisible {out[0].msg_id}",
             )
@@ -150,7 +150,7 @@ class OrderedPopQueue(PopQueue):
         is invisible."""
         asked, seconds = self._loop.time(), delay + self._settings.invisible_s
         try:
-            await self._receipts.change_invisible_time(last, seconds)
+            await self._requests.change_invisible_time(last, seconds)
         except (RemotingError, MessageError) as error:
             log.warning("queue in order not kept, comes again queue=%s cause=%s", self.queue, error)
             if line.out is out:
@@ -224,7 +224,7 @@ class OrderedPopQueue(PopQueue):
         if taken:
             self._release(message)
             if not self._closed:
-                self._receipts.acknowledge_later(message, message.deadline)
+                self._requests.acknowledge_later(message, message.deadline)
             self._after(message)
         elif message in line.out and message in line.left:
             self._again(line, message, self._order.suspend_s)

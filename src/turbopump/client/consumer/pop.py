@@ -1,8 +1,9 @@
-"""One pop: the request, and what its answer means.
+"""Popped messages: how they come out of a pop's answer, each with the handle by which its broker
+knows this delivery of it.
 
-One rule: it says how the pop went, and decides nothing. It must not know why it pops, or what
-becomes of the messages. Source: apache/rocketmq ``PullAPIWrapper.popAsync``,
-``MQClientAPIImpl.popMessageAsync``.
+One rule: a handle names one delivery of one message; when its invisible time changes, it gets
+another. It must not know who popped. Source: apache/rocketmq
+``MQClientAPIImpl.processPopResponse``.
 """
 
 from __future__ import annotations
@@ -14,18 +15,8 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.offsets import ConsumeFrom
-from turbopump.client.consumer.pull import DamagedMessage, log_damaged
-from turbopump.client.consumer.subscription import Subscription
-from turbopump.client.instance import ClientInstance
-from turbopump.client.namespace import unwrap
-from turbopump.client.routes import Routes
-from turbopump.errors import (
-    BodyError,
-    ConnectError,
-    MessageError,
-    ResponseError,
-    StoredMessageError,
-)
+from turbopump.client.consumer.pull import DamagedMessage
+from turbopump.errors import MessageError, StoredMessageError
 from turbopump.message.batch import is_wrapped, unwrapped
 from turbopump.message.codec import decode_entry
 from turbopump.message.handles import (
@@ -40,8 +31,21 @@ from turbopump.message.handles import (
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import POP_CK, property_value
 from turbopump.message.pulled import DamagedEntry, good_entries
-from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.pop import InitMode, PopMessage, PopMessageReply
+from turbopump.protocol.requests.pop import InitMode, PopMessageReply
+
+BATCH_MAX: Final = 32
+"""Messages in one pop; brokers refuse more."""
+ANSWER_S: Final = 10.0
+"""For the answer, beyond what the broker may hold the pop."""
+WAIT_S: Final = 5.0
+"""How long a broker may hold a pop, or a question whether there is something to pop. Java's client
+says 15; but no arrival in a retry topic of the usual form wakes what Apache's brokers hold, so that
+a message that comes again would come so much later."""
+GIVEN_BACK_S: Final = 1.0
+"""A message that came and is not handled is made to come again after so long, instead of when its
+time is over. RocketMQ's proxy does so (``NACK_INVISIBLE_TIME``)."""
+ATTEMPTS_MAX: Final = 16
+"""Retries before a message is a dead letter, if nothing else is said."""
 
 # --- Inner batches that were popped. For its broker a batch is one message: it is done when all of
 # its messages are, and when one is to come again they all do. Apache's clients take nothing apart
@@ -104,10 +108,6 @@ def to_acknowledge(messages: Iterable[PoppedT]) -> Iterator[PoppedT]:
         elif batch.done(message) and batch not in told:
             told.add(batch)
             yield message
-
-
-# --- Popped messages. A handle names one delivery of one message; when its invisible time changes,
-# it gets another. RocketMQ: ``MQClientAPIImpl.processPopResponse``.
 
 
 class PoppedMessage(ReceivedMessage):
@@ -288,27 +288,6 @@ def single_handle(message: Popped) -> PopHandle:
     return handle
 
 
-BATCH_MAX: Final = 32
-"""Messages in one pop; brokers refuse more."""
-ANSWER_S: Final = 10.0
-"""For the answer, beyond what the broker may hold the pop."""
-WAIT_S: Final = 5.0
-"""How long a broker may hold a pop, or a question whether there is something to pop. Java's client
-says 15; but no arrival in a retry topic of the usual form wakes what Apache's brokers hold, so that
-a message that comes again would come so much later."""
-GIVEN_BACK_S: Final = 1.0
-"""A message that came and is not handled is made to come again after so long, instead of when its
-time is over. RocketMQ's proxy does so (``NACK_INVISIBLE_TIME``)."""
-ATTEMPTS_MAX: Final = 16
-"""Retries before a message is a dead letter, if nothing else is said."""
-
-_NOTHING: Final = (
-    ResponseCode.POLLING_TIMEOUT,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.POLLING_FULL,
-)
-
-
 class PopResult(NamedTuple, Generic[MessageT]):
     """``wanted`` by the filter; the ``unwanted`` came because brokers compare hashes of tags.
     ``full``: too many pops wait there."""
@@ -318,90 +297,7 @@ class PopResult(NamedTuple, Generic[MessageT]):
     full: bool = False
 
 
-async def pop(
-    instance: ClientInstance,
-    group: str,
-    subscription: Subscription,
-    queue: MessageQueue,
-    message_type: type[MessageT],
-    *,
-    batch: int,
-    invisible_s: float,
-    wait_s: float,
-    init_mode: InitMode,
-    namespace: str | None,
-    attempt_id: str | None = None,
-) -> PopResult[MessageT]:
-    """Take messages of ``queue`` (as brokers know it; queue id −1: of any) for ``invisible_s``
-    seconds.
-
-    ``wait_s``: how long the broker may hold it. ``attempt_id``: it is an ordered pop, and one that
-    is made again because no answer came gets what the first one took. Messages come without
-    ``namespace``; damaged ones are logged and left out, and come again. Raises RemotingError, and
-    BodyError for an answer that cannot be read.
-    """
-    address = await introduced_master(instance, queue)
-    request = PopMessage(
-        consumer_group=group,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        max_msg_nums=batch,
-        invisible_time=milliseconds(invisible_s),
-        poll_time=int(wait_s * 1000),
-        born_time=0,  # the broker's own now: our clock may be another
-        init_mode=init_mode,
-        exp_type=subscription.kind,
-        exp=subscription.expression,
-        order=attempt_id is not None,
-        attempt_id=attempt_id,
-    )
-    command = await instance.remoting.exchange(address, request, timeout=wait_s + ANSWER_S)
-    if command.code in _NOTHING:
-        return PopResult((), full=command.code == ResponseCode.POLLING_FULL)
-    if command.code != ResponseCode.SUCCESS:
-        raise ResponseError(command.code, command.remark, request="PopMessage", address=address)
-    try:
-        messages, damaged = popped_messages(
-            command.body, command.header(PopMessageReply), queue, message_type
-        )
-    except MessageError as error:
-        raise BodyError(f"the answer of {address} to a pop cannot be read: {error}") from None
-    log_damaged(damaged)
-    wanted = [message for message in messages if subscription.wants(message)]
-    unwanted = (
-        [message for message in messages if not subscription.wants(message)]
-        if len(wanted) < len(messages)
-        else []
-    )
-    for message in messages:
-        message.topic = unwrap(namespace, queue.topic)
-    return PopResult(wanted, unwanted)
-
-
-async def introduced_master(instance: ClientInstance, queue: MessageQueue) -> str:
-    """The address of the master of the queue's broker, which knows us now. Raises RemotingError."""
-    address = master_address(instance.routes, queue.broker_name, queue.topic)
-    await instance.introduced(address)
-    return address
-
-
-def master_address(routes: Routes, broker_name: str, topic: str) -> str:
-    """By the route of ``topic``, or any other. Raises ConnectError if it has no master at the
-    moment: only a master pops."""
-    first = [routes.known[topic]] if topic in routes.known else []
-    for route in [*first, *routes.known.values()]:
-        address = route.master(broker_name)
-        if address is not None:
-            return address
-    raise ConnectError(f"no master of broker {broker_name} is known")
-
-
 def init_mode_of(consume_from: ConsumeFrom | datetime) -> InitMode:
     """Where a group without an offset begins. Brokers know no time here: a datetime means the last,
     as in Java."""
     return InitMode.MIN if consume_from is ConsumeFrom.FIRST else InitMode.MAX
-
-
-def milliseconds(seconds: float) -> int:
-    """At least one."""
-    return max(round(seconds * 1000), 1)

@@ -17,7 +17,8 @@ from threading import get_ident
 from typing import Final
 
 from turbopump.client.consumer.delivery import Delivery
-from turbopump.client.consumer.pop import GIVEN_BACK_S, WAIT_S, PoppedDelivery, PopResult, pop
+from turbopump.client.consumer.pop import GIVEN_BACK_S, WAIT_S, PoppedDelivery, PopResult
+from turbopump.client.consumer.pop_requests import PopRequests
 from turbopump.client.consumer.queue_loop import (
     ERROR_PAUSE_S,
     FLOW_CONTROL_PAUSE_S,
@@ -25,13 +26,11 @@ from turbopump.client.consumer.queue_loop import (
     Membership,
     QueueLoop,
 )
-from turbopump.client.consumer.receipts import Receipts
 from turbopump.client.consumer.settings import PopSettings
 from turbopump.errors import MessageError, RemotingError, ResponseError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.consumers import PopProcessQueueInfo
-from turbopump.protocol.requests.pop import InitMode
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +43,10 @@ LEVELS_S: Final = (1, 5, *LADDER_S)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PopParts:
-    """What the popped queues of one consumer share, too. ``init_mode``: where a group without an
-    offset begins."""
+    """What the popped queues of one consumer share, too."""
 
     settings: PopSettings
-    init_mode: InitMode
-    receipts: Receipts
+    requests: PopRequests
 
 
 class PopQueue(QueueLoop):
@@ -67,8 +64,7 @@ class PopQueue(QueueLoop):
         self._consumption = shared.consumption
         self._statistics = shared.consumption.of(queue.topic)
         self._settings = pops.settings
-        self._init_mode = pops.init_mode
-        self._receipts = pops.receipts
+        self._requests = pops.requests
         self._held: dict[PoppedDelivery, None] = {}
         """Popped and not settled, the oldest first."""
         self._window = float(pops.settings.threshold)
@@ -130,7 +126,7 @@ class PopQueue(QueueLoop):
         self._release(message)
         # also when it is late: until the broker has brought it again, that still saves the repeat
         if not self._closed:
-            self._receipts.acknowledge_later(message, message.deadline)
+            self._requests.acknowledge_later(message, message.deadline)
         self._after(message)
 
     def delivery_failed(self, message: Delivery, delay: float | None, level: int) -> None:
@@ -149,7 +145,7 @@ class PopQueue(QueueLoop):
         if message.overdue or self._closed:
             return  # it comes again anyway
         if level < 0 or message.reconsume_times >= self._settings.retries_max:
-            self._receipts.bury(self._backs, message, message.deadline)
+            self._requests.bury(self._backs, message, message.deadline)
             return
         if delay is None:
             delay = (
@@ -182,7 +178,7 @@ class PopQueue(QueueLoop):
     def _change(self, message: PoppedDelivery, delay: float) -> None:
         async def change() -> None:
             try:
-                await self._receipts.change_invisible_time(message, max(delay, 0.0))
+                await self._requests.change_invisible_time(message, max(delay, 0.0))
                 self._change_fault = None
             except (RemotingError, MessageError) as error:
                 if isinstance(error, ResponseError) and error.code == ResponseCode.NO_MESSAGE:
@@ -198,7 +194,7 @@ class PopQueue(QueueLoop):
                     )
                 self._change_fault = str(error)
 
-        self._receipts.spawn(change(), name=f"change invisible time {message.msg_id}")
+        self._requests.spawn(change(), name=f"change invisible time {message.msg_id}")
 
     # --- popping
 
@@ -261,17 +257,13 @@ class PopQueue(QueueLoop):
         asked = self._loop.time()
         self._asking = True
         try:
-            found = await pop(
-                self._instance,
-                self._shared.group,
+            found = await self._requests.pop(
                 self._shared.subscriptions[self.queue.topic],
                 self.queue,
                 PoppedDelivery,
                 batch=min(self._settings.batch, int(self._window) - len(self._held)),
                 invisible_s=self._settings.invisible_s,
                 wait_s=WAIT_S,
-                init_mode=self._init_mode,
-                namespace=self._shared.namespace,
                 attempt_id=self._attempt_id,
             )
         finally:
@@ -292,13 +284,13 @@ class PopQueue(QueueLoop):
     def _take(self, found: PopResult[PoppedDelivery]) -> None:
         deadline = self._loop.time() + self._settings.invisible_s
         for message in found.unwanted:
-            self._receipts.acknowledge_later(message, deadline)
+            self._requests.acknowledge_later(message, deadline)
         handed: list[PoppedDelivery] = []
         for message in found.wanted:
             message.deliver(self, message.reconsume_times + 1)
             message.invisible_until(deadline, self._loop.time)
             if message.reconsume_times > self._settings.retries_max:
-                self._receipts.bury(
+                self._requests.bury(
                     self._backs, message, message.deadline
                 )  # RocketMQ acknowledges it, and it is gone
                 continue

@@ -1,12 +1,11 @@
-"""What brokers are told of popped messages: that they are done, or that they are to come again at
-another time.
+"""What brokers are asked and told by who pops: for messages, that these are done, or that they are
+to come again at another time.
 
-One rule: it is told to the master of the broker that a handle names. What nobody waits for is told
-together: what became done while one request was on its way goes with the next, to each broker in
-turn, and again until its broker has it or the message has become visible anyway. Source:
-apache/rocketmq ``MQClientAPIImpl.ackMessageAsync``, ``batchAckMessageAsync``,
-``changeInvisibleTimeAsync``.
-"""
+One rule: an answer is given to the master of the broker that a handle names. What nobody waits for
+is told together: what became done while one request was on its way goes with the next, to each
+broker in turn, and again until its broker has it or the message has become visible anyway. Source:
+apache/rocketmq ``MQClientAPIImpl.popMessageAsync``, ``ackMessageAsync``, ``batchAckMessageAsync``,
+``changeInvisibleTimeAsync``."""
 
 from __future__ import annotations
 
@@ -18,18 +17,24 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from turbopump.client.consumer.pop import (
+    ANSWER_S,
+    MessageT,
     Popped,
     PoppedDelivery,
     PoppedMessage,
-    master_address,
-    milliseconds,
+    PopResult,
+    popped_messages,
     single_handle,
     to_acknowledge,
 )
+from turbopump.client.consumer.pull import log_damaged
 from turbopump.client.consumer.send_back import SendBack
+from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
-from turbopump.client.namespace import wrap
+from turbopump.client.namespace import unwrap, wrap
+from turbopump.client.routes import Routes
 from turbopump.errors import (
+    BodyError,
     ConnectError,
     MessageError,
     RemotingError,
@@ -37,6 +42,7 @@ from turbopump.errors import (
     RouteNotFoundError,
 )
 from turbopump.message.handles import PopHandle
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pop import (
@@ -45,6 +51,9 @@ from turbopump.protocol.requests.pop import (
     BatchAckBody,
     BatchAckMessage,
     ChangeInvisibleTime,
+    InitMode,
+    PopMessage,
+    PopMessageReply,
     pack_bits,
 )
 
@@ -68,6 +77,13 @@ SPAN_MAX: Final = 4096
 for every offset between."""
 
 
+_NOTHING: Final = (
+    ResponseCode.POLLING_TIMEOUT,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.POLLING_FULL,
+)
+
+
 class _Waiting(NamedTuple):
     message: Popped
     deadline: float
@@ -80,12 +96,16 @@ class _Receipt(NamedTuple):
     offset: int
 
 
-class Receipts:
-    """Of one group, by the name that brokers know; users know topics without ``namespace``."""
+class PopRequests:
+    """Of one group, by the name that brokers know; users know topics without ``namespace``.
+    ``init_mode``: where the group begins in a queue without an offset."""
 
-    def __init__(self, instance: ClientInstance, group: str, namespace: str | None) -> None:
+    def __init__(
+        self, instance: ClientInstance, group: str, init_mode: InitMode, namespace: str | None
+    ) -> None:
         self._instance = instance
         self._group = group
+        self._init_mode = init_mode
         self._namespace = namespace
         self._loop = asyncio.get_running_loop()
         self._without_batches: set[str] = set()
@@ -95,7 +115,62 @@ class Receipts:
         self._tasks: set[asyncio.Task[None]] = set()
         self._refused = False
 
-    # --- nobody waits
+    async def pop(
+        self,
+        subscription: Subscription,
+        queue: MessageQueue,
+        message_type: type[MessageT],
+        *,
+        batch: int,
+        invisible_s: float,
+        wait_s: float,
+        attempt_id: str | None,
+    ) -> PopResult[MessageT]:
+        """Take messages of ``queue`` (as brokers know it; queue id −1: of any) for ``invisible_s``
+        seconds.
+
+        ``wait_s``: how long the broker may hold it. ``attempt_id``: it is an ordered pop, and one
+        that is made again because no answer came gets what the first one took. Messages come
+        without ``namespace``; damaged ones are logged and left out, and come again. Raises
+        RemotingError, and BodyError for an answer that cannot be read.
+        """
+        address = await introduced_master(self._instance, queue)
+        request = PopMessage(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            max_msg_nums=batch,
+            invisible_time=milliseconds(invisible_s),
+            poll_time=int(wait_s * 1000),
+            born_time=0,  # the broker's own now: our clock may be another
+            init_mode=self._init_mode,
+            exp_type=subscription.kind,
+            exp=subscription.expression,
+            order=attempt_id is not None,
+            attempt_id=attempt_id,
+        )
+        command = await self._instance.remoting.exchange(
+            address, request, timeout=wait_s + ANSWER_S
+        )
+        if command.code in _NOTHING:
+            return PopResult((), full=command.code == ResponseCode.POLLING_FULL)
+        if command.code != ResponseCode.SUCCESS:
+            raise ResponseError(command.code, command.remark, request="PopMessage", address=address)
+        try:
+            messages, damaged = popped_messages(
+                command.body, command.header(PopMessageReply), queue, message_type
+            )
+        except MessageError as error:
+            raise BodyError(f"the answer of {address} to a pop cannot be read: {error}") from None
+        log_damaged(damaged)
+        wanted: list[MessageT] = []
+        unwanted: list[MessageT] = []
+        for message in messages:
+            (wanted if subscription.wants(message) else unwanted).append(message)
+            message.topic = unwrap(self._namespace, queue.topic)
+        return PopResult(wanted, unwanted)
+
+    # --- acknowledgements that nobody waits for
 
     def acknowledge_later(self, message: Popped, deadline: float) -> None:
         """It is done. ``deadline``, in the loop's seconds: when it comes again if its broker does
@@ -163,7 +238,7 @@ class Receipts:
             )
         self._refused = True
 
-    # --- somebody does
+    # --- those that somebody waits for, and changes
 
     async def acknowledge(self, messages: Iterable[Popped], *, timeout: float = TIMEOUT_S) -> None:
         """These are done. Several of one broker go as one request, which says nothing of each. Of
@@ -310,3 +385,26 @@ class Receipts:
             except RouteNotFoundError as error:
                 raise ConnectError(str(error)) from None
             return master_address(self._instance.routes, broker_name, topic)
+
+
+async def introduced_master(instance: ClientInstance, queue: MessageQueue) -> str:
+    """The address of the master of the queue's broker, which knows us now. Raises RemotingError."""
+    address = master_address(instance.routes, queue.broker_name, queue.topic)
+    await instance.introduced(address)
+    return address
+
+
+def master_address(routes: Routes, broker_name: str, topic: str) -> str:
+    """By the route of ``topic``, or any other. Raises ConnectError if it has no master at the
+    moment: only a master pops."""
+    first = [routes.known[topic]] if topic in routes.known else []
+    for route in [*first, *routes.known.values()]:
+        address = route.master(broker_name)
+        if address is not None:
+            return address
+    raise ConnectError(f"no master of broker {broker_name} is known")
+
+
+def milliseconds(seconds: float) -> int:
+    """At least one."""
+    return max(round(seconds * 1000), 1)
