@@ -93,15 +93,8 @@ def encode_entry(
 
     ``with_crc`` appends the property ``__CRC32#`` over all that precedes it.
     """
-    size = (
-        FIXED_SIZE
-        - 16
-        + len(born_host)
-        + len(store_host)
-        + len(body)
-        + len(topic)
-        + len(properties)
-    )
+    size = FIXED_SIZE - 16 + len(born_host) + len(store_host)
+    size += len(body) + len(topic) + len(properties)
     if len(topic) > TOPIC_SIZE_MAX_V1:
         magic, topic_head = MAGIC_V2, len(topic).to_bytes(2)
         size += 1
@@ -115,46 +108,27 @@ def encode_entry(
         properties_size = len(properties) + CRC_SUFFIX_SIZE
     else:
         properties_size = len(properties)
-    if len(born_host) == 8 and len(store_host) == 8:  # the usual case, in one pack
-        head = ENTRY_HEAD.pack(
-            size,
-            magic,
-            crc32(body) & 0x7FFFFFFF,
-            queue_id,
-            flag,
-            queue_offset,
-            physical_offset,
-            sys_flag,
-            born_timestamp,
-            born_host,
-            store_timestamp,
-            store_host,
-            reconsume_times,
-            prepared_transaction_offset,
-            len(body),
-        )
-    else:
-        crc = crc32(body) & 0x7FFFFFFF
-        head = b"".join(
-            (
-                _HEAD_A.pack(
-                    size,
-                    magic,
-                    crc,
-                    queue_id,
-                    flag,
-                    queue_offset,
-                    physical_offset,
-                    sys_flag,
-                    born_timestamp,
-                ),
-                born_host,
-                _LONG.pack(store_timestamp),
-                store_host,
-                _TAIL.pack(reconsume_times, prepared_transaction_offset, len(body)),
-            )
-        )
-    entry = b"".join((head, body, topic_head, topic, properties_size.to_bytes(2), properties))
+    head = ENTRY_HEAD
+    if len(born_host) != 8 or len(store_host) != 8:
+        head = struct.Struct(f">IIIiiqqiq{len(born_host)}sq{len(store_host)}siqI")
+    fixed = head.pack(
+        size,
+        magic,
+        crc32(body) & 0x7FFFFFFF,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+        prepared_transaction_offset,
+        len(body),
+    )
+    entry = b"".join((fixed, body, topic_head, topic, properties_size.to_bytes(2), properties))
     if not with_crc:
         return entry
     return b"".join((entry, CRC_NAME, (b"%010d" % (crc32(entry) & 0x7FFFFFFF))[::-1], b"\x02"))
@@ -218,11 +192,6 @@ def without_crc(properties: bytes) -> bytes:
     return b"\x02".join([pair for pair in pairs if not pair.startswith(CRC_NAME)])
 
 
-def crc_suffix(crc: int) -> bytes:
-    """The 20 bytes of the property that carries ``crc``."""
-    return b"__CRC32#\x01%s\x02" % (b"%010d" % crc)[::-1]
-
-
 def entry_fault(
     entry: bytes, position: int | None = None, *, crc_required: bool = False
 ) -> str | None:
@@ -254,12 +223,7 @@ def entry_fault(
         return None  # written by one encoder and unchanged since: its lengths add up
     if crc_required:
         return "its CRC (property __CRC32#) is missing"
-    sys_flag = entry[39]
-    at = (
-        84
-        + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0)
-        + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
-    )
+    at = 84 + 12 * ((entry[39] >> 4 & 1) + (entry[39] >> 5 & 1))  # the bits of v6 hosts
     body_end = at + 4 + int.from_bytes(entry[at : at + 4])
     topic_at = body_end + (2 if magic == MAGIC_V2 else 1)
     topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])

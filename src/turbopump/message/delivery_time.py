@@ -33,11 +33,9 @@ def time_properties(
     """The property for the one of the two that is given: ms since 1970 UTC or a datetime; seconds
     or a timedelta. Raises MessageError."""
     if deliver_at is not None:
-        at = (
-            math.ceil(deliver_at.timestamp() * 1000)
-            if isinstance(deliver_at, datetime)
-            else deliver_at
-        )
+        at = deliver_at
+        if isinstance(at, datetime):
+            at = math.ceil(at.timestamp() * 1000)
         if at.__class__ is not int or not _EARLIEST_MS <= at < _LATEST_MS:
             raise MessageError(
                 f"deliver_at={deliver_at!r} is no time: ms since 1970 UTC, or a "

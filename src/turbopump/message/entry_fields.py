@@ -14,12 +14,7 @@ from turbopump.message.ids import decode_host
 
 BODY_AT: Final = 88
 
-_UINT, _INT, _LONG, _HOST = (
-    struct.Struct(">I"),
-    struct.Struct(">i"),
-    struct.Struct(">q"),
-    struct.Struct(">8s"),
-)
+_UINT, _INT, _LONG, _HOST = map(struct.Struct, (">I", ">i", ">q", ">8s"))
 _HEAD: Final = {
     "body_crc": (_UINT, 8),
     "queue_id": (_INT, 12),

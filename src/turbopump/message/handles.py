@@ -76,11 +76,9 @@ def kind_of(topic: str) -> QueueKind:
 
 def real_topic(kind: QueueKind, topic: str, group: str) -> str:
     """The topic that holds a queue of ``kind`` of ``topic``."""
-    return (
-        topic
-        if kind is QueueKind.NORMAL
-        else pop_retry_topic(topic, group, v2=kind is QueueKind.RETRY_V2)
-    )
+    if kind is QueueKind.NORMAL:
+        return topic
+    return pop_retry_topic(topic, group, v2=kind is QueueKind.RETRY_V2)
 
 
 def original_topic(topic: str, group: str) -> str:
@@ -137,15 +135,17 @@ class PopHandle(msgspec.Struct, frozen=True, kw_only=True):
         if len(parts) < 7:
             raise MessageError(f"pop handle has {len(parts)} fields, not 7 or 8: {text[:128]!r}")
         kind = QueueKind(parts[4]) if parts[4] in ("0", "1", "2") else QueueKind.NORMAL
+        start, pop_time, invisible, revive_queue = (_number(part, text) for part in parts[:4])
+        queue_id, *offset = (_number(part, text) for part in parts[6:8])
         return cls(
-            start_offset=_number(parts[0], text),
-            pop_time_ms=_number(parts[1], text),
-            invisible_ms=_number(parts[2], text),
-            revive_queue_id=_number(parts[3], text),
+            start_offset=start,
+            pop_time_ms=pop_time,
+            invisible_ms=invisible,
+            revive_queue_id=revive_queue,
             kind=kind,
             broker_name=parts[5],
-            queue_id=_number(parts[6], text),
-            queue_offset=_number(parts[7], text) if len(parts) > 7 else None,
+            queue_id=queue_id,
+            queue_offset=offset[0] if offset else None,
         )
 
 

@@ -70,11 +70,8 @@ class UniqueIds:
     def __init__(self, clock: Clock, *, ip: str, token: int, pid: int | None = None) -> None:
         self._now_ms = clock.now_ms
         process = os.getpid() if pid is None else pid
-        self._prefix = (
-            (packed_ip(ip) + (process & 0xFFFF).to_bytes(2) + (token & 0xFFFFFFFF).to_bytes(4))
-            .hex()
-            .upper()
-        )
+        own = (process & 0xFFFF).to_bytes(2) + (token & 0xFFFFFFFF).to_bytes(4)
+        self._prefix = (packed_ip(ip) + own).hex().upper()
         self._counter = 0
         self._month_start = 0
         self._next_month = 0
@@ -94,12 +91,7 @@ class UniqueIds:
 
 
 def _month_of(now_ms: int) -> tuple[int, int]:
-    start = datetime.fromtimestamp(now_ms / 1000, UTC).replace(
-        day=1, hour=0, minute=0, second=0, microsecond=0
-    )
-    later = (
-        start.replace(year=start.year + 1, month=1)
-        if start.month == 12
-        else start.replace(month=start.month + 1)
-    )
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
+    start = datetime(now.year, now.month, 1, tzinfo=UTC)
+    later = datetime(now.year + now.month // 12, now.month % 12 + 1, 1, tzinfo=UTC)
     return int(start.timestamp() * 1000), int(later.timestamp() * 1000)

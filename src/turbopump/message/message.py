@@ -7,6 +7,7 @@ The stored bytes are in ``codec.py``; the rules for names and sizes are in ``rul
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -181,6 +182,7 @@ def _joined(keys: Iterable[str]) -> str:
         ) from None
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ReceivedMessage:
     """A message as the broker stored it. Offsets: ``queue_offset`` counts messages of its queue,
     ``commit_log_offset`` bytes.
@@ -189,73 +191,28 @@ class ReceivedMessage:
     when first asked for; of one that was pulled (``unread_messages``), so is everything else.
     """
 
-    __slots__ = (
-        "_body",
-        "_entry",
-        "_properties",
-        "_properties_text",
-        "body_crc",
-        "born_host",
-        "born_timestamp",
-        "broker_name",
-        "commit_log_offset",
-        "flag",
-        "prepared_transaction_offset",
-        "queue_id",
-        "queue_offset",
-        "reconsume_times",
-        "store_host",
-        "store_size",
-        "store_timestamp",
-        "stored_body",
-        "sys_flag",
-        "topic",
-    )
-
-    _entry: bytes | None
+    topic: str
+    stored_body: bytes
+    properties_text: str
+    """The property text as it is stored, the CRC of the stored bytes with it."""
+    queue_id: int
+    queue_offset: int
+    commit_log_offset: int
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: tuple[str, int]
+    store_timestamp: int
+    store_host: tuple[str, int]
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body_crc: int
+    store_size: int
+    broker_name: str = ""
+    _entry: bytes | None = field(default=None, init=False)
     """The stored bytes of a message whose fields are read when asked for; None for others."""
-
-    def __init__(
-        self,
-        *,
-        topic: str,
-        stored_body: bytes,
-        properties_text: str,
-        queue_id: int,
-        queue_offset: int,
-        commit_log_offset: int,
-        flag: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: tuple[str, int],
-        store_timestamp: int,
-        store_host: tuple[str, int],
-        reconsume_times: int,
-        prepared_transaction_offset: int,
-        body_crc: int,
-        store_size: int,
-        broker_name: str = "",
-    ) -> None:
-        self.topic = topic
-        self.stored_body = stored_body
-        self.queue_id = queue_id
-        self.queue_offset = queue_offset
-        self.commit_log_offset = commit_log_offset
-        self.flag = flag
-        self.sys_flag = sys_flag
-        self.born_timestamp = born_timestamp
-        self.born_host = born_host
-        self.store_timestamp = store_timestamp
-        self.store_host = store_host
-        self.reconsume_times = reconsume_times
-        self.prepared_transaction_offset = prepared_transaction_offset
-        self.body_crc = body_crc
-        self.store_size = store_size
-        self.broker_name = broker_name
-        self._entry = None
-        self._properties_text = properties_text
-        self._properties: dict[str, str] | None = None
-        self._body: bytes | None = None
+    _properties: dict[str, str] | None = field(default=None, init=False)
+    _body: bytes | None = field(default=None, init=False)
 
     if not TYPE_CHECKING:  # a name that is not there is still an error to mypy
 
@@ -263,8 +220,8 @@ class ReceivedMessage:
             """Called for a slot that is empty: of a message that was not read yet."""
             if name == "stored_body":
                 value = self.stored_body = body_of(self._entry)
-            elif name == "_properties_text":
-                value = self._properties_text = properties_text_of(self._entry)
+            elif name == "properties_text":
+                value = self.properties_text = properties_text_of(self._entry)
             elif name == "broker_name":
                 value = self.broker_name = ""
             elif name in HEAD_FIELDS and self._entry is not None:
@@ -295,17 +252,12 @@ class ReceivedMessage:
         return self._body
 
     @property
-    def properties_text(self) -> str:
-        """The property text as it is stored, the CRC of the stored bytes with it."""
-        return self._properties_text
-
-    @property
     def properties(self) -> dict[str, str]:
         """Every property, the system's among them (``turbopump.message.properties`` has their
         names), but for ``__CRC32#``: that one belongs to the stored bytes, which are others
         wherever the message is stored next."""
         if self._properties is None:
-            text = self._properties_text if self._entry is None else properties_text_of(self._entry)
+            text = self.properties_text if self._entry is None else properties_text_of(self._entry)
             self._properties = decode_properties(text)
             self._properties.pop(names.CRC32, None)
         return self._properties

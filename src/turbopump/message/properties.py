@@ -130,13 +130,8 @@ def send_properties(
     )
     ended = text + PAIR_END if text and text[-1] != PAIR_END else text
     keys = value_after(text, _KEYS) if _KEYS in text else None
-    return (
-        special,
-        value_after(text, _UNIQ_KEY),
-        value_after(text, _TAGS),
-        keys,
-        ended.encode() + added,
-    )
+    unique_id, tags = value_after(text, _UNIQ_KEY), value_after(text, _TAGS)
+    return special, unique_id, tags, keys, ended.encode() + added
 
 
 # The bits of a message's ``sysFlag`` (apache/rocketmq ``MessageSysFlag``,
@@ -180,9 +175,7 @@ TEXT_MAX: Final = 300
 def failure_text(cause: BaseException | str) -> str:
     """One line without control characters: ``ValueError: no stock``, or what was said."""
     text = cause if isinstance(cause, str) else "".join(format_exception_only(cause))
-    printable = "".join(
-        character if character.isprintable() else " " for character in text[: 4 * TEXT_MAX]
-    )
+    printable = "".join(each if each.isprintable() else " " for each in text[: 4 * TEXT_MAX])
     line = " ".join(printable.split())
     return line if len(line) <= TEXT_MAX else line[: TEXT_MAX - 1] + "…"
 

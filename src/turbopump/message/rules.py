@@ -16,41 +16,25 @@ DEFAULT_TOPIC: Final = "TBW102"
 
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
-SYSTEM_TOPICS: Final = frozenset(
-    {
-        DEFAULT_TOPIC,
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "CHECKPOINT_TOPIC",
-    }
-)
-SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
-NOT_SENDABLE_TOPICS: Final = frozenset(
-    {
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    }
-)
+_BROKERS_OWN: Final = """
+    SCHEDULE_TOPIC_XXXX RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC
+    TRANS_CHECK_MAX_TIME_TOPIC SELF_TEST_TOPIC OFFSET_MOVED_EVENT
+"""
+NOT_SENDABLE_TOPICS: Final = frozenset(_BROKERS_OWN.split())
 """Topics that only the broker itself writes to."""
+SYSTEM_TOPICS: Final = NOT_SENDABLE_TOPICS | {
+    DEFAULT_TOPIC,
+    "BenchmarkTest",
+    "RMQ_SYS_TRACE_TOPIC",
+    "CHECKPOINT_TOPIC",
+}
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 
 
 def topic_fault(topic: str) -> str | None:
     """Why ``topic`` is not a legal name, or None if it is."""
-    return _name_fault(
-        "topic",
-        topic,
-        RETRY_TOPIC_SIZE_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_SIZE_MAX,
-    )
+    is_groups = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    return _name_fault("topic", topic, RETRY_TOPIC_SIZE_MAX if is_groups else TOPIC_SIZE_MAX)
 
 
 def group_fault(group: str) -> str | None:

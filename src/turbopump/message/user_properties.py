@@ -37,6 +37,12 @@ _USE: Final[Mapping[str, str]] = {
 }
 """What to use instead."""
 
+_APACHES_OWN: Final = """
+    BUYER_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME EXTEND_UNIQ_INFO
+    MAX_RECONSUME_TIMES CONSUME_START_TIME DUP_INFO POP_CK_OFFSET 1ST_POP_TIME
+    INNER_MULTI_QUEUE_OFFSET __BORNHOST BORN_TIMESTAMP TIMER_DELAY_LEVEL DLQ_ORIGIN_TOPIC
+    DLQ_ORIGIN_MESSAGE_ID
+"""
 RESERVED: Final = frozenset(
     {
         *_USE,
@@ -58,23 +64,7 @@ RESERVED: Final = frozenset(
         names.TIMER_ROLL_TIMES,
         names.TIMER_OUT_MS,
         names.CRC32,
-        "BUYER_ID",
-        "TRANSFER_FLAG",
-        "CORRECTION_FLAG",
-        "MQ2_FLAG",
-        "RECONSUME_TIME",
-        "EXTEND_UNIQ_INFO",
-        "MAX_RECONSUME_TIMES",
-        "CONSUME_START_TIME",
-        "DUP_INFO",
-        "POP_CK_OFFSET",
-        "1ST_POP_TIME",
-        "INNER_MULTI_QUEUE_OFFSET",
-        "__BORNHOST",
-        "BORN_TIMESTAMP",
-        "TIMER_DELAY_LEVEL",
-        "DLQ_ORIGIN_TOPIC",
-        "DLQ_ORIGIN_MESSAGE_ID",
+        *_APACHES_OWN.split(),
     }
 )
 """Names that a user may not give."""
@@ -125,15 +115,12 @@ def checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
         if names.MSG_REGION in copied and names.TRACE_SWITCH in copied:
             return handed_on(copied)
         name = next(name for name in copied if name in RESERVED)
-        instead = (
-            f"{_USE[name]} instead"
-            if name in _USE
-            else ("brokers and clients set it, choose another name")
-        )
+        instead = "brokers and clients set it, choose another name"
+        if name in _USE:
+            instead = f"{_USE[name]} instead"
         raise MessageError(
             f"property {name!r} is RocketMQ's own: {instead}. What a received message has may be "
-            "handed on as it is; "
-            "for a copy of a Message, take its user_properties"
+            "handed on as it is; for a copy of a Message, take its user_properties"
         )
     for name, value in copied.items():
         if not (name.strip() and value.strip()) and not (
