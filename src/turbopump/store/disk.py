@@ -248,16 +248,16 @@ class SystemDisk(ReadOnlyDisk):
             for segment in batch:
                 segment.sync()
 
-        def tell(error: OSError | None) -> None:
+        def report(error: OSError | None) -> None:
             for segment in batch:
                 segment.release()
             done(error)
 
         if self._kernel is not None and len(batch) == 1:
             assert isinstance(batch[0], MappedSegment)
-            if self._kernel.start(batch[0]._fd, tell):
+            if self._kernel.start(batch[0]._fd, report):
                 return
-        self._run(self._syncers, lambda: partial(tell, _outcome(sync)))
+        self._run(self._syncers, lambda: partial(report, _outcome(sync)))
 
     def start_remove(
         self, segments: Sequence[Segment], done: Callable[[int, OSError | None], None]
@@ -282,11 +282,11 @@ class SystemDisk(ReadOnlyDisk):
             for fd in kept:
                 os.close(fd)
 
-        def tell(error: OSError | None) -> None:
+        def report(error: OSError | None) -> None:
             done(gone, error)
             self.start(free, lambda _error: None)
 
-        self.start(remove, tell)
+        self.start(remove, report)
 
     def start_read(self, pieces: Sequence[Piece], done: Callable[[list[Found]], None]) -> None:
         held = []
@@ -295,12 +295,12 @@ class SystemDisk(ReadOnlyDisk):
             piece.segment.hold()
             held.append(piece.segment)
 
-        def tell(found: list[Found]) -> None:
+        def report(found: list[Found]) -> None:
             for segment in held:
                 segment.release()
             done(found)
 
-        self._run(self._readers, lambda: partial(tell, [read_now(piece) for piece in pieces]))
+        self._run(self._readers, lambda: partial(report, [read_now(piece) for piece in pieces]))
 
     def close(self) -> None:
         pools = (self._threads, self._syncers, self._readers)
@@ -312,7 +312,7 @@ class SystemDisk(ReadOnlyDisk):
             if threads is not None:
                 threads.shutdown(wait=True)
         while self._finished:
-            self._tell()
+            self._report()
         self._closed = True
 
     def _run(
@@ -330,13 +330,13 @@ class SystemDisk(ReadOnlyDisk):
 
         def run() -> None:
             self._finished.append(operation())
-            # a RuntimeError means that the owner's loop is gone: ``close`` may still tell
+            # a RuntimeError means that the owner's loop is gone: ``close`` may still report
             with contextlib.suppress(RuntimeError):
-                post(self._tell)
+                post(self._report)
 
         threads.submit(run)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self._finished:
             self._finished.popleft()()
 

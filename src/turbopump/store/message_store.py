@@ -380,7 +380,7 @@ class MessageStore:
             raise StoreClosedError(self.refusal)
         try:
             queue.make_room(1)  # what may fail comes before the first byte is written
-            offset = log.place(size)
+            offset = log.reserve(size)
         except OSError as error:
             raise self._no_room(error) from None
         now = self._clock.now_ms()
@@ -454,7 +454,7 @@ class MessageStore:
         log = self.log
         try:
             queue.make_room(count)
-            offset = log.place(size)
+            offset = log.reserve(size)
         except OSError as error:
             raise self._no_room(error) from None
         now = self._clock.now_ms()

@@ -1,4 +1,4 @@
-"""fdatasync by a thread of the kernel's own: asked for with one system call, told of through a
+"""fdatasync by a thread of the kernel's own: asked for with one system call, reported through a
 descriptor that the owner's loop watches.
 
 A sync in a thread of this process costs two changes of thread, each of which waits for the GIL:
@@ -125,14 +125,14 @@ class KernelSyncs:
         self._found_at = ctypes.addressof(self._found)
         # can be read once for each that ended
         self._ended = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
-        self._loop.add_reader(self._ended, self._tell)
+        self._loop.add_reader(self._ended, self._report)
         return True
 
     def close(self) -> None:
-        """Wait for what was begun and tell of it; then begin nothing more."""
+        """Wait for what was begun and report it; then begin nothing more."""
         while self._under_way:
             with contextlib.suppress(InterruptedError):  # by a signal
-                self._tell_next(self._libraries[1], at_least=1)
+                self._report_next(self._libraries[1], at_least=1)
         if not self._possible:
             return
         self._possible = False
@@ -140,15 +140,15 @@ class KernelSyncs:
         os.close(self._ended)
         self._call(self._destroy, self._context)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         try:
             os.eventfd_read(self._ended)
         except BlockingIOError:
             return
-        self._tell_next(self._libraries[0], at_least=0)
+        self._report_next(self._libraries[0], at_least=0)
 
-    def _tell_next(self, library: Any, *, at_least: int) -> None:
-        """Tell of the sync that ended first, if there is one; wait if there must ``at_least`` be
+    def _report_next(self, library: Any, *, at_least: int) -> None:
+        """Report the sync that ended first, if there is one; wait if there must ``at_least`` be
         one."""
         if self._call(self._events, self._context, at_least, 1, self._found_at, library=library):
             number, _, result, _ = _EVENT.unpack(self._found)

@@ -47,7 +47,7 @@ def test_pages_come_in_small_numbers_where_every_send_waits_for_a_sync(
     log = CommitLog(SystemDisk(), [tmp_path], SEGMENT, synced_often=synced_often)
     log.open_at(0)
     while log.end < 3 * POPULATE_STEP:
-        log.place(PAGE)
+        log.reserve(PAGE)
         log.written(PAGE)
     log.close()
     assert asked == [(at, step, synced_often) for at in range(0, asked[-1][0] + 1, step)], (

@@ -80,7 +80,7 @@ def test_a_slot_gives_its_messages_in_the_order_in_which_they_came(one: Timers) 
 def test_what_is_too_far_ahead_rolls_by_apaches_rule(
     one: Timers, due: int, slot: int, rolls: bool
 ) -> None:
-    assert one.timers.place(seconds(due), NOW) == (seconds(slot), rolls)
+    assert one.timers.slot_for(seconds(due), NOW) == (seconds(slot), rolls)
 
 
 def test_no_slot_takes_the_place_of_one_that_is_not_delivered(one: Timers) -> None:
@@ -430,9 +430,8 @@ def test_a_log_that_cannot_be_read_is_damaged(one: Timers) -> None:
     log = one.timers.log
     for position in (log.end, 1 << 40):
         assert log.piece(position) is None
-        assert log.piece_from(position, 100) is None
         assert log.unit(position) is None
-    log.forget_first(log._files.files[-1])
+    log.forget_first(log.files.files[-1])
     assert log.start == 0, "that was not the first"
 
 
@@ -463,7 +462,7 @@ def test_making_anew_that_was_cut_short_begins_anew(one: Timers, tmp_path: Path)
 def test_the_next_file_of_the_log_is_made_ahead_and_close_lets_go_of_all(one: Timers) -> None:
     for _ in range(UNITS - 1):
         one.add(seconds(5))
-    assert one.timers.log.file_size == LOG_FILE
+    assert one.timers.log.files.file_size == LOG_FILE
     one.timers.log.prepare()
     assert one.config.paths.timer_log.with_name("timerlog.spare").exists()
     one.add(seconds(5))

@@ -242,7 +242,7 @@ class TimerRepair:
         if index >= pending.redo_before:
             return True
         written = pending.config.floor(message.message.store_timestamp)
-        time, rolls = pending.place(message.until, written)
+        time, rolls = pending.slot_for(message.until, written)
         if time >= pending.read_time or not rolls:
             return time >= pending.read_time
         if len(self._held) >= HELD_MAX or not message.unique_id:

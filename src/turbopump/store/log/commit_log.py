@@ -43,7 +43,7 @@ read."""
 
 
 class CommitLog:
-    """The log in the directories ``roots``, and in those that are ``read_only``. ``place`` to
+    """The log in the directories ``roots``, and in those that are ``read_only``. ``reserve`` to
     ``written``: one copy into the map.
 
     ``synced_often``: a few messages at a time (SYNC_FLUSH); fresh pages then come in small numbers
@@ -105,7 +105,7 @@ class CommitLog:
         self._current = self.files.at(end)
         self._populated = end
 
-    def place(self, size: int) -> int:
+    def reserve(self, size: int) -> int:
         """The physical offset at which an entry of ``size`` bytes will go: at the end, or at the
         start of the next segment.
 
@@ -125,7 +125,7 @@ class CommitLog:
         return self._roll()
 
     def new_file_for(self, size: int) -> int:
-        """Bytes of the file that ``place`` would make for an entry of ``size`` bytes; 0 if it needs
+        """Bytes of the file that ``reserve`` would make for an entry of ``size`` bytes; 0 if it needs
         none."""
         current = self._current
         fits = current is not None and current.end - self.end >= size + BLANK_SIZE_MIN
@@ -133,14 +133,14 @@ class CommitLog:
 
     @property
     def room(self) -> tuple[Any, int]:
-        """The map that the offset which ``place`` gave lies in, and the byte of it: where the entry
+        """The map that the offset which ``reserve`` gave lies in, and the byte of it: where the entry
         is to be written."""
         current = self._current
         assert current is not None
         return current.buffer, self.end - current.start
 
     def written(self, size: int) -> None:
-        """The ``size`` bytes that ``place`` was asked for are in their place."""
+        """The ``size`` bytes that ``reserve`` was asked for are written."""
         assert self._current is not None
         self._current.dirty = True
         self.end += size

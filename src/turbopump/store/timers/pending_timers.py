@@ -143,9 +143,6 @@ class PendingTimers:
             self._wheel = TimerWheel(self._disk, path, slots, self.config.precision_ms)
         return self._wheel
 
-    # --- messages come
-    # ----------------------------------------------------------------------------------------------
-
     def put(
         self,
         due: int,
@@ -169,7 +166,7 @@ class PendingTimers:
         self, due: int, offset: int, size: int, written: int, topic_hash: int, *, recalls: bool
     ) -> bool:
         """Put it into one slot; whether it rolls from there."""
-        time, rolls = self.place(due, written)
+        time, rolls = self.slot_for(due, written)
         magic = MAGIC_DEFAULT | (MAGIC_ROLL if rolls else 0) | (MAGIC_DELETE if recalls else 0)
         wheel = self.wheel
         written = min(written, time)  # what is overdue by weeks has no place for the difference
@@ -177,7 +174,7 @@ class PendingTimers:
         wheel.put(time, position, -1 if recalls else 1)
         return rolls
 
-    def place(self, due: int, written: int) -> tuple[int, bool]:
+    def slot_for(self, due: int, written: int) -> tuple[int, bool]:
         """The slot of a message that is due in the slot ``due`` and put there at ``written``; True
         if it must roll from there.
 
@@ -194,9 +191,6 @@ class PendingTimers:
         last = self.read_time + (self.config.slots * 2 - BLANK_SLOTS) * self.config.precision_ms
         time = min(time, last)
         return time, time != self.config.floor(due)
-
-    # --- messages go
-    # ----------------------------------------------------------------------------------------------
 
     def next_time(self) -> int | None:
         """The first slot that holds what is not delivered; None if there is none."""
@@ -269,9 +263,6 @@ class PendingTimers:
         self.read_time = first
         self.delivered = 0
 
-    # --- the disk
-    # ----------------------------------------------------------------------------------------------
-
     def checkpoint(self, now: int) -> TimerCheckpoint:
         """How far things are; to be written when all of that is on the disk."""
         return TimerCheckpoint(
@@ -302,7 +293,7 @@ class PendingTimers:
     def dirty_segments(self) -> list[Segment]:
         """What was written since this was last asked."""
         return [
-            *self.log.dirty_segments(),
+            *self.log.files.dirty_segments(),
             *(self._wheel.dirty_segments() if self._wheel is not None else ()),
         ]
 
@@ -315,9 +306,6 @@ class PendingTimers:
         self.log.close()
         if self._wheel is not None:
             self._wheel.close()
-
-    # --- damage
-    # ----------------------------------------------------------------------------------------------
 
     def begin_anew(self, queue_start: int, why: str) -> None:
         """The log or the wheel cannot be used: both are made again from the queue, which begins at
@@ -360,9 +348,6 @@ class PendingTimers:
         if self.log.end == self.log_begin:  # none waits
             self.forget()
 
-    # --- what the commit log must keep
-    # ---------------------------------------------------------------------------------------
-
     def oldest(self) -> Steps[int | None]:
         """The offset in the commit log of the oldest message that waits here, or waited when the
         checkpoint was written; None if none does. Goes on where it last stopped: all before that is
@@ -378,7 +363,7 @@ class PendingTimers:
                     self._oldest_at = begin + at
                     return unit.offset if unit is not None else 0
             following = begin + len(block) if block else self.log.end
-            position = self._oldest_at = self.log.next_place(following)
+            position = self._oldest_at = self.log.next_position(following)
             if looked >= _PAUSE_EVERY:
                 looked = 0
                 yield []
@@ -387,11 +372,9 @@ class PendingTimers:
     def _read(self, position: int, before: int) -> Steps[tuple[bytes, int]]:
         """The unit at ``position`` with those before it, or behind it; and the position of the
         first byte. Empty if it cannot be read."""
-        place = (
-            self.log.piece(position, before) if before else self.log.piece_from(position, _BLOCK)
-        )
-        if place is None:
+        there = self.log.piece(position, before, UNIT_SIZE if before else _BLOCK)
+        if there is None:
             return b"", position
-        piece, within = place
+        piece, within = there
         (found,) = yield [piece]
         return (found, position - within) if isinstance(found, bytes) else (b"", position)

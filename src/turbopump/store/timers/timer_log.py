@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from turbopump.errors import StoreError
 from turbopump.message.codec import FIXED_SIZE
-from turbopump.store.disk import Disk, Piece, Segment
+from turbopump.store.disk import Disk, Piece
 from turbopump.store.mapped_file import MappedFile, MappedFiles
 
 UNIT_SIZE: Final = 52
@@ -86,37 +85,28 @@ def read_unit(data: bytes, at: int, position: int) -> TimerUnit | None:
 
 
 class TimerLog:
-    """The log in ``directory``; ``end`` is the position of the next unit. Made with its first
-    unit."""
+    """The log in ``directory``; ``end`` is the position of the next unit, unknown until ``cut_at``
+    after ``files.load``. Made with its first unit."""
 
     def __init__(self, disk: Disk, directory: Path, file_size: int) -> None:
         self._disk = disk
         self._directory = directory
-        self._files = MappedFiles(disk, (directory,), file_size, ahead=True)
+        self.files = MappedFiles(disk, (directory,), file_size, ahead=True)
         self.end = 0
         self._current: MappedFile | None = None
 
-    def load(self) -> None:
-        """Map the files. ``end`` is unknown until ``cut_at``. Raises StoreDamagedError if they do
-        not belong together, OSError."""
-        self._files.load()
-
     @property
     def start(self) -> int:
-        return self._files.start
+        return self.files.start
 
     @property
     def capacity(self) -> int:
         """Where the last file ends."""
-        return self._files.files[-1].end if self._files else 0
-
-    @property
-    def file_size(self) -> int:
-        return self._files.file_size
+        return self.files.files[-1].end if self.files else 0
 
     def file_start(self, position: int) -> int:
         """Where the file that holds ``position`` begins."""
-        return position - (position - self.start) % self.file_size
+        return position - (position - self.start) % self.files.file_size
 
     def append(
         self,
@@ -151,40 +141,31 @@ class TimerLog:
         self.end = position + UNIT_SIZE
         return position
 
-    def piece(self, position: int, before: int = 0) -> tuple[Piece, int] | None:
-        """Where to read the unit at ``position``, with up to ``before`` bytes of those before it;
-        and its place in that piece. None: it is not there (any more)."""
-        file = self._files.at(position)
-        if file is None or position + UNIT_SIZE > min(self.end, file.end):
+    def piece(
+        self, position: int, before: int = 0, size: int = UNIT_SIZE
+    ) -> tuple[Piece, int] | None:
+        """Where to read the unit at ``position`` and those behind it, ``size`` bytes or as many as
+        one file has, with up to ``before`` bytes of those before it; and where in that piece it
+        begins. None: it is not there (any more)."""
+        file = self.files.at(position)
+        there = min(self.end, file.end - _BLANK.size) - position if file is not None else 0
+        if file is None or there < UNIT_SIZE:
             return None
-        begin = max(position - before, file.start)
-        return Piece(
-            file.segment, begin - file.start, position + UNIT_SIZE - begin
-        ), position - begin
+        begin, end = max(position - before, file.start), position + min(size, there)
+        end -= (end - position) % UNIT_SIZE
+        return Piece(file.segment, begin - file.start, end - begin), position - begin
 
     def unit(self, position: int) -> TimerUnit | None:
         """The unit at ``position``, read here and now; None if there is none."""
-        place = self.piece(position)
-        return (
-            read_unit(place[0].segment.read_cold(place[0].at, UNIT_SIZE), 0, position)
-            if place is not None
-            else None
-        )
-
-    def piece_from(self, position: int, size: int) -> tuple[Piece, int] | None:
-        """Where to read the unit at ``position`` and those behind it, ``size`` bytes or as many as
-        one file has."""
-        file = self._files.at(position)
-        if file is None or position + UNIT_SIZE > min(self.end, file.end):
+        there = self.piece(position)
+        if there is None:
             return None
-        whole = (min(self.end, file.end - _BLANK.size) - position) // UNIT_SIZE * UNIT_SIZE
-        return (
-            (Piece(file.segment, position - file.start, min(size, whole)), 0) if whole > 0 else None
-        )
+        segment, at, size = there[0]
+        return read_unit(segment.read_cold(at, size), 0, position)
 
-    def next_place(self, position: int) -> int:
+    def next_position(self, position: int) -> int:
         """``position``, or the start of the next file if no unit fits there."""
-        file = self._files.at(position)
+        file = self.files.at(position)
         if file is None or file.end - position >= UNIT_SIZE + _BLANK.size:
             return position
         return file.end
@@ -195,7 +176,7 @@ class TimerLog:
         self.scanned_to = start
         limit = self.capacity if end is None else end
         while self.scanned_to < limit:
-            file = self._files.at(self.scanned_to)
+            file = self.files.at(self.scanned_to)
             if file is None:
                 return
             at = self.scanned_to - file.start
@@ -217,13 +198,9 @@ class TimerLog:
     def cut_at(self, end: int) -> None:
         """The log goes on from ``end``; what is behind is cut off."""
         assert self.start <= end <= self.capacity
-        self._files.truncate(end)
+        self.files.truncate(end)
         self.end = end
-        self._current = self._files.at(end)
-        if self._current is None and self._files and self._files.files[-1].end > end:
-            raise StoreError(
-                f"the timer log has no position {end}"
-            )  # pragma: no cover - the assertion says so too
+        self._current = self.files.at(end)
 
     def go_on_behind(self, end: int) -> int:
         """As ``cut_at``; but what is added goes into another file than what is there. The position
@@ -236,25 +213,25 @@ class TimerLog:
 
     def files_before(self, position: int) -> list[MappedFile]:
         """The files from the front on that end before ``position``; never the last."""
-        return [file for file in self._files.files[:-1] if file.end <= position]
+        return [file for file in self.files.files[:-1] if file.end <= position]
 
     def remove_before(self, position: int) -> None:
         """Remove those, here and now. Raises OSError."""
         for file in self.files_before(position):
             self._disk.remove(file.segment.path)
-            self._files.forget_first()
+            self.files.forget_first()
 
     def prepare(self) -> None:
         """Begin to make the next file in a thread, if this one is nearly full; to be called now and
         then."""
-        if self._current is not None and self._current.end - self.end < self._files.file_size // 4:
-            self._files.prepare_next()
+        if self._current is not None and self._current.end - self.end < self.files.file_size // 4:
+            self.files.prepare_next()
 
     def drop_before(self, log_start: int) -> list[MappedFile]:
         """The files from the front on whose messages are no longer in the commit log, which begins
         at ``log_start``; never the last. To be removed, and each then forgotten."""
         found = []
-        for file in self._files.files[:-1]:
+        for file in self.files.files[:-1]:
             last = (file.segment.size - _BLANK.size) // UNIT_SIZE * UNIT_SIZE - UNIT_SIZE
             unit = read_unit(file.segment.read(last, UNIT_SIZE), 0, file.start + last)
             if unit is None or unit.offset >= log_start:
@@ -264,31 +241,27 @@ class TimerLog:
 
     def forget_first(self, file: MappedFile) -> None:
         """The first file was removed."""
-        if self._files.files[:1] == [file]:
-            self._files.forget_first()
-
-    def dirty_segments(self) -> list[Segment]:
-        """The segments written since this was last asked; they count as clean from now on."""
-        return self._files.dirty_segments()
+        if self.files.files[:1] == [file]:
+            self.files.forget_first()
 
     def remove(self) -> None:
         """Delete every file: the log begins anew."""
-        self._files.remove_all()
-        self._files = MappedFiles(self._disk, (self._directory,), self._files.file_size, ahead=True)
+        self.files.remove_all()
+        self.files = MappedFiles(self._disk, (self._directory,), self.files.file_size, ahead=True)
         self.end = 0
         self._current = None
 
     def close(self) -> None:
-        self._files.close()
+        self.files.close()
         self._current = None
 
     def _roll(self) -> MappedFile:
         """Close the current file with a blank and go on in the next."""
         current = self._current
         start = current.end if current is not None else self.end
-        if not self._files:
+        if not self.files:
             self._disk.make_directory(self._directory)
-        fresh = self._files.append_file(start)
+        fresh = self.files.append_file(start)
         if current is not None:
             at = self.end - current.start
             _BLANK.pack_into(current.buffer, at, current.end - self.end, 0, _MAGIC_BLANK)

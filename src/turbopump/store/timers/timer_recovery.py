@@ -92,7 +92,7 @@ def _load(
         timers.redo_before = checkpoint.redo_before
         return "the program was stopped while the timer log was made anew"
     try:
-        log.load()
+        log.files.load()
         log.remove_before(checkpoint.log_begin)
     except StoreError as error:
         return f"the timer log is damaged: {error}"
@@ -207,7 +207,7 @@ def _follow(
 ) -> str | None:
     """Apache's log and wheel: see 2."""
     log, wheel = timers.log, timers.wheel
-    begin = log.file_start(max(checkpoint.log_end - log.file_size, log.start))
+    begin = log.file_start(max(checkpoint.log_end - log.files.file_size, log.start))
     first_new = _first_new(timers, queue)
     for found in log.scan(begin):
         if first_new is not None and found.offset >= first_new:
