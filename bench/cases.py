@@ -7,6 +7,7 @@ from dataclasses import dataclass
 KIB = 1024
 TOPIC_QUEUES = 8
 PULL_TOPIC = "bench-pull"
+INTERLEAVED_TOPIC = "bench-pull-interleaved"
 PULL_FILL = 160_000
 BROKER_NAME = "broker-a"
 
@@ -24,10 +25,13 @@ class Case:
     count: int = 1  # messages in a batch, or asked for by a pull
     sync_flush: bool = False
     apart: bool = False  # the broker keeps off the generator's core (cores.py says why)
+    interleaved: bool = False  # what is pulled was sent message by message, round the queues
 
     @property
     def topic(self) -> str:
-        return PULL_TOPIC if self.mode == "pull" else f"bench-{self.name}"
+        if self.mode == "pull":
+            return INTERLEAVED_TOPIC if self.interleaved else PULL_TOPIC
+        return f"bench-{self.name}"
 
     def arguments(self) -> list[str]:
         """The load generator's options for this case."""
@@ -72,9 +76,24 @@ CASES = (
         outstanding=TOPIC_QUEUES,
         count=32,
     ),
+    # As producers write them: neighbours in a queue lie apart in the log.
+    Case(
+        "pull-interleaved",
+        "pull 32 x 1 KiB, interleaved over 8 queues, 4 outstanding",
+        mode="pull",
+        outstanding=4,
+        count=32,
+        interleaved=True,
+    ),
     Case("sync-flush", "send 1 KiB, SYNC_FLUSH, 64 outstanding", sync_flush=True),
 )
 
-# Fills the pull topic before it is measured; every queue gets the same share.
+# Fill the pull topics before they are measured; every queue gets the same share.
 FILL = Case("fill", "fill the pull topic", mode="batch", outstanding=4, count=32)
-FILL_ARGUMENTS = [*FILL.arguments(), "--topic", PULL_TOPIC, "--limit", str(PULL_FILL)]
+FILL_ONE_BY_ONE = Case("fill-one-by-one", "fill the interleaved pull topic")
+FILLS = {PULL_TOPIC: FILL, INTERLEAVED_TOPIC: FILL_ONE_BY_ONE}
+
+
+def fill_arguments(topic: str) -> list[str]:
+    """The load generator's options that fill this topic; for those that need it."""
+    return [*FILLS[topic].arguments(), "--topic", topic, "--limit", str(PULL_FILL)]

@@ -27,7 +27,7 @@ from bench.brokers import (
     running_broker,
     seconds_to_first_send,
 )
-from bench.cases import CASES, FILL_ARGUMENTS, PULL_TOPIC, TOPIC_QUEUES, Case
+from bench.cases import CASES, FILLS, TOPIC_QUEUES, Case, fill_arguments
 from bench.cores import Cores, calibration_seconds, held_to
 from bench.cpu_time import CpuMeter
 from bench.generator import LoadError, LoadResult
@@ -151,8 +151,9 @@ def measure_cases(
 def prepare(broker: RunningBroker, cases: tuple[Case, ...], cores: Cores) -> None:
     for topic in {case.topic for case in cases}:
         create_topic(broker.port, topic, TOPIC_QUEUES)
-    if any(case.topic == PULL_TOPIC for case in cases):
-        generator.fill(broker.port, FILL_ARGUMENTS, core=cores.load)
+    for topic in FILLS:
+        if any(case.topic == topic for case in cases):
+            generator.fill(broker.port, fill_arguments(topic), core=cores.load)
 
 
 def warm_up(broker: RunningBroker, cases: tuple[Case, ...], cores: Cores, seconds: float) -> None:

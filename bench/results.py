@@ -115,6 +115,8 @@ RATIO_TARGETS = (
     ("send 1 KiB, 64 outstanding: broker CPU per message", "send-1k", "cpu_us", "<=", 0.65),
     ("the same with SYNC_FLUSH: messages/s", "sync-flush", "rate", ">=", 1.5),
     ("pull 1 KiB: messages/s", "pull-32", "rate", ">=", 0.6),
+    ("pull 1 KiB, interleaved: messages/s", "pull-interleaved", "rate", ">=", 1.2),
+    ("pull 1 KiB, interleaved: broker CPU per message", "pull-interleaved", "cpu_us", "<=", 0.5),
     ("batches of 32: messages/s", "batch-32", "rate", ">=", 0.5),
     ("round trip p50", "round-trip", "p50_us", "<=", 0.8),
 )
