@@ -57,8 +57,7 @@ def waits_anytime(
 
 
 def on_loop(method: Callable[Concatenate[SelfT, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """The plain method of an asyncio client, which must be called on its loop, as one for any other
-    thread."""
+    """A plain method that must be called on the asyncio client's loop, for any other thread."""
     return _face(method, lambda self, *args, **kwargs: self._call(now, *args, **kwargs))
 
 
@@ -80,8 +79,8 @@ async def now(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 def made_as(
     client: Callable[P, ClientT],
 ) -> Callable[[Callable[[FaceT, Mapping[str, Any]], None]], Callable[Concatenate[FaceT, P], None]]:
-    """The constructor of an asyncio client for its blocking class. What it decorates is called
-    after that, with the keyword arguments."""
+    """The constructor of an asyncio client for its blocking class; what it decorates is called
+    after it, with the keyword arguments."""
 
     def decorate(
         then: Callable[[FaceT, Mapping[str, Any]], None],
@@ -111,8 +110,7 @@ class OnLoopThread(Generic[ClientT]):
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Make ready. Nothing happens if it is started already. Raises as the asyncio client's
-        ``start``."""
+        """Make ready, once. Raises as the asyncio client's ``start``."""
         self._heal_after_fork()
         with self._lock:
             if self._state == "new":
@@ -154,8 +152,8 @@ class OnLoopThread(Generic[ClientT]):
         return self._client
 
     def _heal_after_fork(self) -> None:
-        """In a forked child, once: whoever comes meanwhile waits until there is a client on a
-        thread that lives."""
+        """In a forked child, once, while other threads wait: make a client on a thread that
+        lives."""
         if self._pid == os.getpid():
             return
         if not self._survives_fork and self._state != "new":

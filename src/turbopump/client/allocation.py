@@ -153,8 +153,7 @@ STRATEGIES: Final[Mapping[str, Strategy]] = {
 
 
 def strategy_of(allocation: str | Strategy) -> Strategy:
-    """The strategy of that name, or the one that is given. Raises ConfigError for an unknown
-    name."""
+    """The strategy of that name, or the one given. Raises ConfigError for an unknown name."""
     if not isinstance(allocation, str):
         return allocation
     if allocation not in STRATEGIES:

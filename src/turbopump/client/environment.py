@@ -43,8 +43,7 @@ class Environment:
 
     @property
     def identity(self) -> Hashable:
-        """Equal for clients that live in the same world: the same process, clock, chance and
-        address."""
+        """Equal for clients of the same process, clock, chance and address."""
         return self.pid(), self.ip, self.clock, self.random
 
     def unique_ids(self) -> UniqueIds:

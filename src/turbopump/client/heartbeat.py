@@ -50,8 +50,8 @@ class Member:
         return "producer" if self.consumer is None else "consumer"
 
     def clashes_with(self, other: Member) -> bool:
-        """Whether the two cannot stand in one heartbeat: two consumers of a group, or producers of
-        which one must be alone."""
+        """Whether one heartbeat cannot hold both: two consumers of a group, or an exclusive
+        producer."""
         if self.group != other.group:
             return False
         if self.consumer is not None or other.consumer is not None:

@@ -76,8 +76,7 @@ class PendingRequests:
         return len(self._waiting)
 
     def add(self, correlation_id: str) -> asyncio.Future[ReceivedMessage]:
-        """From now on a reply is waited for; the future gets it. Raises RequestError if too many
-        are."""
+        """The future gets the reply. Raises RequestError if too many requests wait."""
         if len(self._waiting) >= self.limit:
             raise errors.RequestError(
                 f"{len(self._waiting)} requests of this client wait for replies, and that is the "
@@ -105,8 +104,7 @@ class PendingRequests:
 def _reply_of(
     push: PushReplyMessageToClient, properties: str, body: bytes, now_ms: int
 ) -> ReceivedMessage:
-    """The message that the reply is; a compressed body is decompressed when it is first asked
-    for."""
+    """The message that the reply is; a compressed body is decompressed when it is asked for."""
     if properties and properties[-1] != names.PAIR_END:
         properties += names.PAIR_END
     return ReceivedMessage(
@@ -132,8 +130,7 @@ def _reply_of(
 
 
 def _may_be_compressed(body: bytes) -> bool:
-    """Go's client sends a long reply as it is, and says that it is compressed; Java's then takes it
-    as it is."""
+    """Whether the body is what the flag says. Go's client flags long replies that are not."""
     return body[:4] in _MAGICS or (
         len(body) > 1 and body[0] & 0x0F == 8 and int.from_bytes(body[:2]) % 31 == 0
     )
@@ -279,8 +276,8 @@ class ClientInstance:
                 self._introduce(address)
 
     def announce(self, member: Member) -> None:
-        """From now on heartbeats speak of ``member``, if they did not: a new one comes before the
-        next use of any broker."""
+        """Heartbeats speak of ``member`` from now on, the first before the next use of any
+        broker."""
         if not member.announced:
             member.announced = True
             self._members_changed()
@@ -290,7 +287,7 @@ class ClientInstance:
         return not any(member.clashes_with(other) for other in self._members)
 
     async def leave(self, member: Member) -> None:
-        """Heartbeats no longer speak of ``member``, and brokers are told; whoever is the last
+        """Heartbeats no longer speak of ``member``, and brokers are told; the last one to leave
         closes the instance. May be called twice."""
         if member.left:
             return
@@ -368,14 +365,12 @@ class ClientInstance:
         return any(member.announced and member.consumer is not None for member in self._members)
 
     async def introduced(self, address: str) -> None:
-        """Wait until the broker at ``address`` knows this client on the connection that is open
-        now. Raises RemotingError."""
+        """Wait until the broker knows this client on the open connection. Raises RemotingError."""
         while address not in self._introduced:
             await asyncio.shield(self._introduce(address))
 
     def forget_introduction(self, address: str) -> None:
-        """The broker says it does not know us (or our subscription): introduce again before the
-        next use."""
+        """The broker says that it does not know us: introduce again before the next use."""
         self._introduced.discard(address)
 
     async def abandon_if_silent(self, address: str, since: float) -> None:
@@ -417,8 +412,7 @@ class ClientInstance:
             self._introduce(address)
 
     async def introduce_all(self) -> None:
-        """A heartbeat to every known broker now (subscriptions have changed); failures are
-        logged."""
+        """A heartbeat to every known broker now, for subscriptions changed; failures are logged."""
         self._members_changed()
         await self._heartbeat_all()
 

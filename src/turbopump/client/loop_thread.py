@@ -44,9 +44,8 @@ class LoopThread:
         self._thread.start()
 
     def _waker(self) -> Callable[[], object]:
-        """What makes the loop look at what was posted. An eventfd where there is one: asyncio's own
-        pair of sockets takes three system calls and an exception more, a tenth of a send and its
-        answer."""
+        """What makes the loop look at what was posted: an eventfd where there is one, for asyncio's
+        own pair of sockets costs a tenth of a send and its answer more."""
         if not hasattr(os, "eventfd"):
             return lambda: self.loop.call_soon_threadsafe(self._do_posted)
         number = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -79,8 +78,7 @@ class LoopThread:
                 outcome.fail(RuntimeError(_ENDED))
 
     def _has_run(self) -> bool:
-        """Run until the loop is stopped, or something breaks out of it: that one is logged, and all
-        others go on."""
+        """Run until the loop is stopped (True), or something breaks out of it, which is logged."""
         try:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
@@ -190,8 +188,7 @@ def the_loop_thread() -> LoopThread:
 
 
 def never_runs_again(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether what lives on ``loop`` is gone: it is closed, or was that of a loop thread that has
-    ended."""
+    """Whether ``loop`` is closed, or was that of a loop thread that has ended."""
     return loop.is_closed() or loop in _stopped
 
 
@@ -202,14 +199,12 @@ def refuse_on_loop_thread() -> None:
 
 
 def leave_behind(inherited: object) -> None:
-    """Keep what a fork copied from its parent from ever being finalized here: its sockets and epoll
-    are the parent's."""
+    """Never finalize here what a fork copied: its sockets and epoll are the parent's."""
     _left_behind.append(inherited)
 
 
 def _after_fork() -> None:
-    """In the child: the parent's thread does not exist here, and its sockets and epoll must not be
-    touched, not even by a destructor."""
+    """In the child there is no such thread; its loop must not be touched, not even finalized."""
     global _loop_thread, _loop_thread_lock
     leave_behind(_loop_thread)
     _loop_thread = None

@@ -90,8 +90,8 @@ class OpenTelemetry(SendHook):
         span.end()
 
     def carrying(self, message: Message) -> Message:
-        """A copy that carries the context of here and now: for messages of a batch, which have no
-        span of their own."""
+        """A copy that carries the present context: for messages of a batch, which have no own
+        span."""
         carrier = dict(message.properties)
         inject(carrier)
         return Message.as_it_is(message.topic, message.body, carrier, message.flag)

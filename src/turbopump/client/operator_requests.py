@@ -142,8 +142,7 @@ def running_info(
 
 
 def stacks() -> str:
-    """The stacks of all threads of this process and of the tasks of this loop, as Python prints
-    them."""
+    """The stacks of all threads of this process and all tasks of this loop."""
     out = StringIO()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():

@@ -30,9 +30,8 @@ async def recall_message(
 ) -> str:
     """The unique id of the message that will not be delivered. ``topic`` with its namespace.
 
-    Raises MessageError (topic or handle are none), RouteNotFoundError, ResponseError (the broker
-    refuses: too late, most likely), and RemotingError (it cannot be reached: whether the message
-    was recalled is not known after a time-out or a lost connection).
+    Raises MessageError (topic or handle are none), RouteNotFoundError, ResponseError (refused: too
+    late, most likely), RemotingError (not reached: whether it was recalled may not be known).
     """
     if timeout <= 0:
         raise errors.CallTimeoutError(

@@ -125,8 +125,7 @@ class Requester:
         )
 
     async def _meet_cluster(self, route: TopicRoute, timeout: float) -> None:
-        """From now on every broker by which a reply may come gets our heartbeats; those of the
-        topic itself do anyway."""
+        """Every broker by which a reply may come gets our heartbeats from now on."""
         for cluster in sorted(route.clusters):
             try:
                 async with asyncio.timeout(timeout):

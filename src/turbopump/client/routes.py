@@ -72,8 +72,8 @@ class TopicRoute:
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
     def readable_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """The address of that broker id, else any other of the same broker (RocketMQ:
-        ``findBrokerAddressInSubscribe``)."""
+        """The address of that broker id, else any of that broker
+        (``findBrokerAddressInSubscribe``)."""
         members = self.addresses.get(broker_name, {})
         return members.get(broker_id) or next(iter(members.values()), None)
 
@@ -117,8 +117,7 @@ def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
 
 
 def _ordered_queues(topic: str, conf: str) -> list[MessageQueue]:
-    """``broker-a:4;broker-b:2``: the queue counts of a globally ordered topic are fixed, whoever is
-    alive."""
+    """``broker-a:4;broker-b:2``: a globally ordered topic has fixed queues, whoever is alive."""
     queues: list[MessageQueue] = []
     for part in filter(None, conf.split(";")):
         broker_name, _, count = part.partition(":")
@@ -128,8 +127,7 @@ def _ordered_queues(topic: str, conf: str) -> list[MessageQueue]:
 
 
 def inherited_route(topic: str, default: TopicRoute) -> TopicRoute:
-    """What ``topic`` gets when it is first sent to: the default topic's queues, at most four per
-    broker."""
+    """What a new ``topic`` gets: the default topic's queues, at most four per broker."""
     queues = tuple(
         MessageQueue(topic, q.broker_name, q.queue_id)
         for q in default.publish_queues
@@ -193,7 +191,7 @@ class Routes:
         return await self.refresh(topic, inherit=inherit)
 
     async def refresh(self, topic: str, *, inherit: bool = False) -> TopicRoute:
-        """Ask the name servers now; callers at the same time share one question. Errors as
+        """Ask the name servers now; callers at the same time share one question. Raises as
         ``get``."""
         task = self._question(topic, inherit)
         return await outcome_of(
@@ -206,9 +204,9 @@ class Routes:
     async def renewed(
         self, doubtful: TopicRoute, timeout: float, *, pause: float = DOUBT_S
     ) -> TopicRoute:
-        """A newer route than one with which a call has failed, or the same if there is none within
-        ``timeout`` seconds: somebody else may have got it, or the name servers are asked, unless
-        they were within ``pause`` seconds. The question goes on for whoever is next."""
+        """A newer route than one with which a call failed, or the same if none comes within
+        ``timeout`` seconds. Name servers are asked unless they were within ``pause`` seconds; the
+        question outlives the wait."""
         if not self._is_in_doubt(doubtful, pause):
             return self.known.get(doubtful.topic, doubtful)
         try:
@@ -329,8 +327,8 @@ class Routes:
         return NoRoute(unreachable, ignorant, silent)
 
     async def find(self, topics: Collection[str]) -> None:
-        """Learn these topics' routes. One that does not exist yet is passed over: who needs it asks
-        again. Raises RouteNotFoundError if no name server answers."""
+        """Learn these topics' routes; one that does not exist is passed over. Raises
+        RouteNotFoundError if no name server answers."""
         for topic in topics:
             try:
                 await self.get(topic)

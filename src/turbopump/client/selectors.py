@@ -101,8 +101,8 @@ class HashRing:
         self._owners: list[MessageQueue] = []
 
     def by(self, key: str) -> Selector:
-        """The queue whose point is the next at or after the key's. Raises ConfigError for a key
-        that is no text."""
+        """The queue whose point is the next at or after the key's. Raises ConfigError for no
+        text."""
         check({"key": _RULES["key"]}, {"key": key})
 
         def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:

@@ -33,8 +33,7 @@ class Rule:
 
 
 def check(rules: Mapping[str, Rule], values: Mapping[str, object]) -> None:
-    """Raises ConfigError for the first value that does not fit the rule of its name. ``values`` may
-    hold others."""
+    """Raises ConfigError for the first of ``values`` that does not fit the rule of its name."""
     for name, rule in rules.items():
         if not rule.fits(values[name]):
             raise ConfigError(f"{name}={values[name]!r:.80} {rule.wants}")
@@ -56,8 +55,7 @@ def is_seconds(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """A number, inf and nan among them; True and False are none, nor is a whole number beyond what
-    a float can be."""
+    """A number that a float can be, also inf and nan; True and False are none."""
     return isinstance(value, float) or (is_whole(value) and abs(value) < 2**1023)  # type: ignore[arg-type]
 
 
@@ -102,8 +100,8 @@ TIMEOUT: Final = Rule(
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Of a single call: seconds, or None for what is usual. One that leaves no time is not refused
-    here, but by whoever is asked: somebody's deadline may have passed. Raises ConfigError."""
+    """Of a single call: seconds, or None for the usual. Raises ConfigError. A time that is over is
+    no wrong setting: whoever is asked says so."""
     if timeout is not None and not TIMEOUT.fits(timeout):
         raise ConfigError(
             f"timeout={timeout!r:.80} {TIMEOUT.wants}, as in 3.0; leave it out for what is usual"

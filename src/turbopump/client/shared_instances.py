@@ -57,8 +57,7 @@ class _Process:
         instance.on_end = lambda: self.entries.remove(added)
 
     def next_name(self) -> str:
-        """``<pid>#<random>`` for the first instance without a name, ``<pid>#<random>#2`` for the
-        second; none is used twice."""
+        """``<pid>#<random>``, then ``<pid>#<random>#2`` and so on; none is used twice."""
         self.made += 1
         return self.name if self.made == 1 else f"{self.name}#{self.made}"
 
@@ -107,8 +106,7 @@ def join_broadcasting(
 
 
 def _let_go(settings: InstanceSettings, environment: Environment) -> None:
-    """A loop that was dropped without a close is there until it is collected: have it done, before
-    it stands in somebody's way."""
+    """Collect a loop that was dropped without a close, before its instance is in somebody's way."""
     if settings.instance_name is None:
         return
     this = asyncio.get_running_loop()
@@ -180,8 +178,7 @@ def _refuse_second(environment: Environment, settings: InstanceSettings, member:
 def _named(
     environment: Environment, settings: InstanceSettings
 ) -> Iterator[tuple[asyncio.AbstractEventLoop, InstanceSettings, ClientInstance]]:
-    """The instances of this process that are the same client to the brokers. What was left on a
-    loop that never runs again is gone."""
+    """This process's instances that are the same client to brokers, on loops that still run."""
     for loop, processes in list(_processes.items()):
         process = None if never_runs_again(loop) else processes.get(environment.identity)
         for other, instance in () if process is None else process.instances():
@@ -209,8 +206,7 @@ def _differences(one: InstanceSettings, other: InstanceSettings) -> list[str]:
 
 
 def _after_fork() -> None:
-    """In the child: whoever held it in the parent does not exist here. (What the parent started
-    stands under its process id.)"""
+    """In the child the lock's holder does not exist; instances stand under the parent's pid."""
     global _joining
     _joining = threading.Lock()
 

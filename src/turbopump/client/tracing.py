@@ -54,16 +54,14 @@ class _Producer(Protocol):
 
 
 def trace_topic(trace: bool | str) -> str | None:
-    """Where traces go by the setting ``trace``: nowhere, to Apache's topic, or to the one named.
-    Raises ConfigError."""
+    """The topic for the setting ``trace``: none, Apache's, or the one named. Raises ConfigError."""
     check(TRACE_RULES, {"trace": trace})
     return TRACE_TOPIC if trace is True else trace or None
 
 
 def trace_group(group: str, kind: str) -> str:
-    """The group that the traces of ``group`` are sent under, as Apache names it; of a long name
-    there is the beginning and a checksum of the whole, for this too may have no more than 120
-    characters."""
+    """The group that traces of ``group`` are sent under, as Apache names it; a long name is cut and
+    gets a checksum, for 120 characters are allowed."""
     room = GROUP_SIZE_MAX - len(f"{GROUP_PREFIX}--{kind}-1")
     if len(group) > room:
         group = f"{group[: room - 9]}-{crc32(group.encode()):08x}"
@@ -219,8 +217,7 @@ class TraceDispatcher(SendHook):
             self._timer = asyncio.get_running_loop().call_later(FLUSH_INTERVAL_S, self._start)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send what is held, for ``timeout`` seconds at most; what is not sent by then is
-        dropped."""
+        """Send what is held, for ``timeout`` seconds at most; the rest is dropped."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self._held or self._sending:
@@ -254,8 +251,7 @@ class TraceDispatcher(SendHook):
             self._timer = asyncio.get_running_loop().call_later(FLUSH_INTERVAL_S, self._start)
 
     async def _send_part(self, part: list[TraceRecord]) -> None:
-        """If they are refused together, each half on its own: a record that cannot be sent takes no
-        others with it."""
+        """Send them; what is refused is halved, so that one bad record takes no others with it."""
         try:
             await self._send(trace_message(part, self._topic))
             self._failing = False
@@ -323,8 +319,7 @@ def trace_parts(records: list[TraceRecord]) -> list[list[TraceRecord]]:
 
 
 def trace_message(part: list[TraceRecord], topic: str) -> Message:
-    """The message of the trace topic. Of one with more keys than have room beside its id the trace
-    has the first."""
+    """The message of the trace topic, with as many keys as there is room for."""
     keys: dict[str, int] = {}
     for traced, _ in part:
         keys |= _fitting(traced.trace_keys)

@@ -38,8 +38,7 @@ class UserFunction:
         return self._pool is not None
 
     async def call(self, *args: object) -> object:
-        """What it returns. Raises what it raises, as ``failure_of`` says, TypeError as ``meant``
-        does, and NotCalledError."""
+        """What it returns. Raises as ``failure_of`` and ``meant`` say, and NotCalledError."""
         if self._pool is None:
             result = self._function(*args)
         else:
@@ -51,8 +50,7 @@ class UserFunction:
         return UserFunction(self._function, threads=self._threads, name=self._name)
 
     def close(self) -> None:
-        """Start no more calls of a plain function: those that wait for a thread end with
-        NotCalledError, those that run are left to end."""
+        """Start no more calls of a plain function: those that wait end with NotCalledError."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -60,8 +58,8 @@ class UserFunction:
 async def in_pool(
     pool: ThreadPoolExecutor, function: Callable[..., object], *args: object
 ) -> object:
-    """What a plain function returns that is called in a thread. Raises as ``failure_of`` says, and
-    NotCalledError if the pool was closed before a thread was free."""
+    """What a plain function returns, called in a thread. Raises as ``failure_of`` says, and
+    NotCalledError if the pool was closed before."""
     this = asyncio.current_task()
     assert this is not None
     cancels = this.cancelling()
@@ -145,8 +143,7 @@ async def awaited(awaitable: Awaitable[object]) -> object:
 
 
 def meant(result: object) -> object:
-    """What a function returned, if it can have meant that. Raises TypeError for what shows that its
-    body, or a part of it, never ran."""
+    """``result``, unless it shows that the function's body never ran: then TypeError is raised."""
     if isinstance(result, CoroutineType):
         result.close()  # else Python warns of it, too
         what = f"the coroutine {result.__qualname__}, which never ran: an await is missing"

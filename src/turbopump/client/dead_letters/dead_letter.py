@@ -117,8 +117,7 @@ class DeadLetter:
 
     @property
     def attempts(self) -> int:
-        """How often the group was given it: a copy counts one more when it is made, the dead letter
-        too."""
+        """How often the group was given it; making the dead letter counts as one."""
         return self.message.reconsume_times
 
     @property
@@ -155,13 +154,12 @@ class DeadLetter:
 
     @property
     def was_popped(self) -> bool:
-        """Whether it was popped once, and put back. (What was popped and given up in the first
-        attempt does not say.)"""
+        """Whether it was popped and put back; not known of what was given up in the first
+        attempt."""
         return _FIRST_POP_TIME in self.message.properties
 
     def request(self, queue: MessageQueue) -> SendMessageV2:
-        """The request that sends it to ``queue``, attempts counted from 0 again. Its body is the
-        message's ``stored_body``."""
+        """The request that sends ``message.stored_body`` to ``queue``, attempts counted from 0."""
         message = self.message
         properties = {
             name: value for name, value in message.properties.items() if name not in _NOT_RESENT
@@ -227,8 +225,8 @@ class DeadLetters(MessageFinder):
     # --- groups
 
     async def groups(self) -> list[DeadGroup]:
-        """Every group that has dead letters, sorted by name. Raises RouteNotFoundError if no broker
-        is there that could have some."""
+        """Every group that has dead letters, sorted. Raises RouteNotFoundError if there is no
+        broker."""
         topics = sorted(topic for topic in await self._topics() if topic.startswith(DLQ_PREFIX))
         groups = [await self._group(topic) for topic in topics]
         return [group for group in groups if group.count or group.missing]
@@ -287,8 +285,7 @@ class DeadLetters(MessageFinder):
     # --- letters
 
     async def letters(self, group: str, wanted: Wanted | None = None) -> AsyncIterator[DeadLetter]:
-        """The group's dead letters that are there now; what dies while they are read is not among
-        them."""
+        """The group's dead letters that are there now; later ones are not among them."""
         ranges = {queue: await self._range(queue) for queue in await self._dead_queues(group)}
         for queue, (offset, end) in ranges.items():
             while offset < end:
@@ -348,8 +345,8 @@ _WHOLE: Final = 9
 
 
 def latest_reason(bodies: Iterable[bytes], group: str, msg_id: str) -> str | None:
-    """What the latest record of ``group`` says about its failure with ``msg_id``; bodies are those
-    of trace messages, oldest first."""
+    """Why ``group`` failed with ``msg_id``, by the latest record; ``bodies``: trace messages,
+    oldest first."""
     latest: tuple[int, str] | None = None
     for body in bodies:
         for record in body.decode(errors="replace").split(RECORD_END):

@@ -75,8 +75,7 @@ class JournalState:
 
 
 def read_journal(data: bytes, what: object) -> tuple[JournalState, int]:
-    """The state, and the size of the whole lines. Raises ResendError if a line that is not the last
-    cannot be read."""
+    """The state, and the size of the whole lines. Raises ResendError for a line that is damaged."""
     state = JournalState()
     size = 0
     lines = data.splitlines(keepends=True)

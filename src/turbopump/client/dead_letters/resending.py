@@ -281,8 +281,7 @@ class _Run:
     async def _round(
         self, waiting: dict[str, tuple[DeadLetter, MessageQueue]], *, last: bool
     ) -> dict[str, Outcome]:
-        """Send what waits; what has arrived, or never will, waits no longer. Gives the outcomes of
-        the rest."""
+        """Send what waits, and take out what has arrived or never will; the outcomes."""
         aims = {id_: queue for id_, (_, queue) in waiting.items()}
         self._aimed.update(aims)
         await asyncio.to_thread(self._journal.aim, aims, self._now_ms())

@@ -83,8 +83,8 @@ class TargetWatch:
         return [arrival for arrivals in found for arrival in arrivals]
 
     def _is_resent(self, message: ReceivedMessage) -> bool:
-        """Whether somebody resent it. What failed once more comes back into a retry topic with all
-        of its properties: as an attempt above the first, which nobody resends."""
+        """Whether somebody resent it. What failed once more in a retry topic has these properties
+        too, but counts attempts."""
         return message.reconsume_times == 0 and message.properties.get(RESENT_FROM, "").startswith(
             self._mark
         )
@@ -109,7 +109,7 @@ class TargetWatch:
 async def arrivals_since(
     instance: ClientInstance, group: str, starts: Mapping[MessageQueue, int]
 ) -> list[Arrival]:
-    """What of the group's dead letters has come into these queues from their offsets on. Raises
+    """The group's letters that came into these queues from their offsets on. Raises
     RemotingError."""
     watch = TargetWatch(instance, group)
     for queue in starts:
@@ -160,8 +160,8 @@ async def find_by_id(instance: ClientInstance, topic: str, id_: str) -> Arrival 
 
 
 async def _is_left_over(instance: ClientInstance, arrival: Arrival) -> bool:
-    """Whether a message that an index knows is none of its queue now: the queue is shorter, or has
-    another one at its offset. (Nothing at its offset is what retention and compaction leave.)"""
+    """Whether the queue is shorter now, or has another message at that offset, so that the index
+    speaks of an earlier one. (Retention and compaction leave nothing there.)"""
     messages, reply = await pull_now(instance, arrival.queue, arrival.offset, 1)
     return arrival.offset >= reply.max_offset or any(
         other.queue_offset == arrival.offset and other.properties.get(UNIQ_KEY) != arrival.id
@@ -190,8 +190,7 @@ class TargetTopics:
         self._pops_of: dict[str, bool] = {}
 
     async def learn(self, letter: DeadLetter) -> str | None:
-        """The topic it goes to; None if it cannot be told, because the letter does not say from
-        which topic it came."""
+        """The topic it goes to; None if the letter does not say from which topic it came."""
         origin = letter.origin_topic
         unsure = self._to is ResendTo.RETRY and not letter.was_popped
         if unsure and origin is not None and origin not in self._pops_of:

@@ -176,8 +176,8 @@ class IdempotentConsumer:
         return f"{self._name}:{key}" if key else None
 
     async def begin(self, message: ReceivedMessage) -> Visit | None:
-        """Take the message's key in hand; None: it is done. Whoever gets a Visit must give it to
-        ``end``. Raises TwinWaitError."""
+        """Take the message's key in hand; None: it is done. A Visit must be given to ``end``.
+        Raises TwinWaitError."""
         key = self.key_of(message)
         assert key is not None
         owner = f"{self._random.getrandbits(96):024x}"
@@ -265,6 +265,5 @@ class IdempotentConsumer:
 
 
 def _wanted_again(message: Delivery, result: object) -> bool:
-    """Whether the handler, which returned ``result``, has not done it. That its message was given
-    back meanwhile says nothing of that."""
+    """Whether the handler, which returned ``result``, has not done it."""
     return message.again if message.settled and not message.given_back_late else is_retry(result)

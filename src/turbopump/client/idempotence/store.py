@@ -114,8 +114,7 @@ class IdempotenceStore(Protocol):
     """
 
     async def claim(self, key: str, owner: str, lease: float) -> Claim:
-        """Take the key in hand for ``lease`` seconds, if it is absent or another's lease is
-        over."""
+        """Take the key for ``lease`` seconds, if it is absent or another's lease is over."""
 
     async def renew(self, key: str, owner: str, lease: float) -> bool:
         """Have it for ``lease`` seconds from now; False if it is no longer the owner's."""

@@ -171,8 +171,8 @@ class Accumulator:
         return future
 
     def wants_a_turn(self) -> bool:
-        """Whether who adds without awaiting results should let the loop run now: a batch is ready
-        to be written, or many came."""
+        """Whether who adds without awaiting should let the loop run: a batch is ready, or many
+        came."""
         if self._since_turn < TURN_AFTER:
             return False
         self._since_turn = 0
@@ -259,8 +259,7 @@ class Accumulator:
             self._look_again(batch, key, max(following, now + LOOK_EVERY_S))
 
     def _came_back(self, key: BatchKey) -> None:
-        """The next batch goes when those who have just got their results have had their turn to
-        send again."""
+        """The next batch goes after those who have just got their results could send again."""
         self._under_way[key] -= 1
         if not self._under_way[key]:
             del self._under_way[key]
@@ -272,8 +271,7 @@ class Accumulator:
 
 
 def batch_key(message: Message, piece: Piece, queue: MessageQueue | None) -> BatchKey:
-    """What a message must have in common with others to go with them: topic, queue, whether its
-    answer waits for the store, tags."""
+    """What messages of a batch have in common: topic, queue, waiting for the store, tags."""
     properties = message.properties
     if not properties:
         return message.topic, queue, None, None

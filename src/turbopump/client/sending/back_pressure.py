@@ -60,8 +60,7 @@ class InFlightBound:
         self._idle: asyncio.Event | None = None
 
     async def enter(self, size: int, timeout: float) -> None:
-        """Wait for room. Raises NoRoomError if there is none within ``timeout`` seconds, or before
-        it is closed."""
+        """Wait for room. Raises NoRoomError if there is none within ``timeout`` seconds."""
         if not self._line and self._fits(size):
             self._take(size)
             return
@@ -177,8 +176,7 @@ class InFlightLimiter:
     async def deliver_unbound(
         self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
     ) -> SendResult:
-        """Send it without asking for room: of a batch that came together by itself, each message
-        has its own."""
+        """Send it without asking for room: each message of an automatic batch has its own."""
         namespace = self._namespace
         if namespace is None:
             return await sender.deliver(outgoing, target, timeout)
@@ -195,8 +193,7 @@ class InFlightLimiter:
         queue: MessageQueue | None,
         timeout: float | None,
     ) -> asyncio.Future[SendResult]:
-        """Wait for the message's own room, which it has until its own future is done, and have it
-        batched."""
+        """Have the message batched when it has room, which it keeps until its future is done."""
         bound = self._bound
         if bound is None:
             timeout = self._timeout if timeout is None else timeout

@@ -169,8 +169,7 @@ class Packer:
         return Outgoing(topic, body, text, sys_flag, flag, msg_id)
 
     def piece(self, message: Message) -> Piece:
-        """The message as part of a batch. Raises MessageError if it may not be sent, TypeError if
-        it is none."""
+        """The message as part of a batch. Raises as ``pack``."""
         try:
             topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
             body, flag = message.body, message.flag
@@ -218,8 +217,7 @@ class Packer:
         return f"{text}UNIQ_KEY\x01{msg_id}\x02", msg_id
 
     def pack_batch(self, messages: Sequence[Message]) -> Outgoing:
-        """One send of them all; nothing is split. Raises MessageError if they cannot go together or
-        are too large together."""
+        """One send of them all; nothing is split. Raises MessageError if that cannot be."""
         if is_collection(messages) and not messages:
             raise MessageError("an empty batch was given; send_batch needs at least one message")
         if not isinstance(messages, Sequence) or not all(
@@ -237,7 +235,7 @@ class Packer:
         return self.pack_pieces(pieces, wait_store_ok=first.wait_store_ok)
 
     def pack_pieces(self, pieces: Sequence[Piece], *, wait_store_ok: bool) -> Outgoing:
-        """One send of them all, which have one topic. Raises MessageError if they are too large
+        """One send of them all, of one topic. Raises MessageError if they are too large
         together."""
         body = b"".join([piece.entry for piece in pieces])
         if len(body) > self._body_size_max:
@@ -292,9 +290,8 @@ def _checked(text: str) -> bytes:
 
 
 def refuse_odd(message: object) -> None:
-    """Raises why a message cannot be sent about which something failed: TypeError if it is none,
-    MessageError if it was changed since it was made, so that it could not be made again. Nobody
-    pays for that with a message that is right."""
+    """Raises why a message could not be packed: TypeError if it is none, MessageError if it was
+    changed since it was made. A message that is right is never looked at here."""
     if not isinstance(message, Message):
         raise TypeError(
             f"{message!r:.80} is no Message; give one, as in Message('orders', b'body')"

@@ -111,12 +111,10 @@ class RoundRobin:
     def choose(
         self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0
     ) -> MessageQueue:
-        """The next queue. ``avoid``: the brokers that failed, in order, the last one last. None of
-        them if there is another, else the one that failed longest ago, and the last one only if it
-        is alone; all that among brokers that are available, or at least reachable.
-
-        ``route`` has at least one publish queue.
-        """
+        """The next queue, of ``route``'s publish queues, which are not empty. ``avoid``: the
+        brokers that failed, in order. They are chosen only if there is no other, the one that
+        failed longest ago first. Available brokers come before reachable ones, those before
+        others."""
         start = self._next.get(route.topic)
         if start is None:
             start = self._random.randrange(1 << 30)
@@ -243,8 +241,7 @@ class FaultStrategy:
         return sorted(self._unreachable)
 
     def succeeded(self, broker_name: str, latency_ms: float, now: float) -> None:
-        """An attempt was answered after ``latency_ms``; ``now`` is in seconds on any clock that
-        only goes forward."""
+        """An attempt was answered after ``latency_ms``; ``now``: seconds on any monotonic clock."""
         self._unreachable.discard(broker_name)
         self._until.pop(broker_name, None)
         if self.settings is not None:

@@ -132,8 +132,7 @@ class Attempts:
         await asyncio.sleep(0)
 
     async def _room(self, connection: Connection) -> None:
-        """Wait until the peer has read what was written before, so that nothing piles up. Raises
-        NotWrittenError, ConnectError."""
+        """Wait until the peer has read what was written. Raises NotWrittenError, ConnectError."""
         try:
             await connection.drain(self._deadline)
         except TimeoutError:
@@ -295,7 +294,7 @@ class Attempts:
         return failure(outgoing.msg_id, topic, tried, spent_ms, closed=closed, queues=queues)
 
     async def _pause(self, route: TopicRoute, attempt: Attempt) -> bool:
-        """Wait, if it would be the same broker again; False if there is no time left for another
+        """Wait if it would be the same broker again; False if there is no time for another
         attempt."""
         times = sum(other.broker_name == attempt.broker_name for other in self._tried)
         pause = RETRY_PAUSE_S * 2 ** (times - 1) if only_broker(route, attempt.broker_name) else 0.0
@@ -345,8 +344,7 @@ class Attempts:
     async def _renewed(
         self, route: TopicRoute, pause: float, *, patience: float = inf
     ) -> TopicRoute:
-        """A newer route with queues, or this one if there is none within ``patience`` seconds and
-        before the deadline."""
+        """A newer route with queues, if it comes within ``patience`` seconds and the deadline."""
         timeout = min(self._deadline - self._loop.time(), patience)
         newer = await self._sender.instance.routes.renewed(route, timeout, pause=pause)
         return newer if newer.publish_queues else route
@@ -360,8 +358,7 @@ def is_routes_fault(attempt: Attempt) -> bool:
 
 
 def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:
-    """What a hook made of a message's properties goes out with it; if it cannot, what was there
-    does. The id stays the one that the sender is told."""
+    """The message with a hook's properties, if they can travel; its id stays."""
     try:
         properties = text_pairs(properties)
         if properties.get(names.UNIQ_KEY) != outgoing.msg_id:

@@ -150,8 +150,7 @@ class ProducerClosedError(errors.RemotingError):
 
 
 def no_time(msg_id: str, topic: str, timeout: float) -> errors.SendError:
-    """The error of a message whose deadline had passed before anything was done for it: somebody's
-    own, most likely."""
+    """The error of a message whose deadline had passed before anything was done for it."""
     return errors.SendError(
         f"message {msg_id[:80]} to topic {topic!r} was not sent: {timeout=} leaves no time for it. "
         "Nothing was stored; give it more seconds",

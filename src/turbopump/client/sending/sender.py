@@ -109,8 +109,7 @@ class Sender:
         self._short = not self.hooks and self.rules.attempt_timeout is None
 
     def introducing(self) -> Sender:
-        """Another that sends in the same way, but each message only to a broker that knows this
-        client: it will call back."""
+        """A copy that sends only to brokers that know this client, for they will call back."""
         other = copy(self)
         other.introduces, other._short = True, False
         return other
@@ -170,8 +169,8 @@ class Sender:
             await Attempts(self, outgoing, target, self._time(), self.rules.timeout).oneway()
 
     def close(self) -> None:
-        """From now on nothing is sent, by this one and those that send in the same way; what waits
-        for its answer still gets it."""
+        """Nothing more is sent, by this one or its copies; what waits for its answer still gets
+        it."""
         self.under_way.closed = True
         self._short = False
 
@@ -217,8 +216,7 @@ class Sender:
         return route
 
     async def _found(self, topic: str, writable: bool) -> TopicRoute:
-        """What the name servers know, asked until they answer or refuse. Raises
-        RouteNotFoundError."""
+        """What the name servers know, asked until they answer. Raises RouteNotFoundError."""
         routes = self.instance.routes
         while True:
             try:
@@ -294,8 +292,7 @@ class TopicCreation:
         return route.inherited and route.topic not in self._tried
 
     async def make(self, route: TopicRoute, timeout: float) -> None:
-        """Make the topic of an inherited route; returns when it is there, or cannot be made, or
-        after ``timeout`` seconds."""
+        """Make the topic of an inherited route; returns after ``timeout`` seconds at the latest."""
         task = self._making.get(route.topic)
         if task is None:
             work = self._make(route, timeout)
