@@ -11,18 +11,18 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from turbopump.client.selectors import ROOM_END, VIRTUAL_NODES, node_key, ring_hash
+from turbopump.client.selectors import ROOM_END, VIRTUAL_NODES, node_key, ring_hash, ring_of
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
 
-Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQueue]]
+Queues = Sequence[MessageQueue]
+Clients = Sequence[str]
+Strategy = Callable[[Queues, Clients, str], list[MessageQueue]]
 """(all queues sorted, all client ids sorted, our client id, which is among them) to our queues."""
 
 
-def allocate_average(
-    queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
-) -> list[MessageQueue]:
+def allocate_average(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
     """Neighbouring queues in equal shares; the first clients get one more
     (``AllocateMessageQueueAveragely``)."""
     index = clients.index(client_id)
@@ -31,9 +31,7 @@ def allocate_average(
     return list(queues[start : start + size + (index < rest)])
 
 
-def allocate_by_circle(
-    queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
-) -> list[MessageQueue]:
+def allocate_by_circle(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
     """One queue after the other to one client after the other
     (``AllocateMessageQueueAveragelyByCircle``)."""
     return list(queues[clients.index(client_id) :: len(clients)])
@@ -43,14 +41,8 @@ def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
     """By a ring of clients: one that comes or goes moves only its own share
     (``AllocateMessageQueueConsistentHash``)."""
 
-    def allocate(
-        queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
-    ) -> list[MessageQueue]:
-        ring = {
-            ring_hash(f"{client}-{number}"): client
-            for client in clients
-            for number in range(virtual_nodes)
-        }
+    def allocate(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
+        ring = ring_of({client: client for client in clients}, virtual_nodes)
         points = sorted(ring)
 
         def owner(queue: MessageQueue) -> str | None:
@@ -72,9 +64,7 @@ def allocate_by_configuration(ours: Collection[MessageQueue]) -> Strategy:
     fixed = list(ours)
     named = {queue.topic for queue in fixed}
 
-    def allocate(
-        queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
-    ) -> list[MessageQueue]:
+    def allocate(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
         topics = {queue.topic for queue in queues}
         if topics - named and all(topic.startswith(RETRY_PREFIX) for topic in topics):
             return allocate_average(queues, clients, client_id)
@@ -88,9 +78,7 @@ def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
     over goes to the first clients (``AllocateMessageQueueByMachineRoom``)."""
     wanted = frozenset(rooms)
 
-    def allocate(
-        queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
-    ) -> list[MessageQueue]:
+    def allocate(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
         near = [queue for queue in queues if _room_of(queue) in wanted]
         index = clients.index(client_id)
         size, rest = divmod(len(near), len(clients))
@@ -111,9 +99,7 @@ def allocate_nearby(
     Raises ValueError while allocating if a room is empty.
     """
 
-    def allocate(
-        queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
-    ) -> list[MessageQueue]:
+    def allocate(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
         queues_of: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             queues_of.setdefault(_named(room_of_queue(queue), queue), []).append(queue)

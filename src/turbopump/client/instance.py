@@ -300,9 +300,8 @@ class ClientInstance:
         if member.announced and not any(
             other.group == member.group and other.kind == member.kind for other in self._members
         ):
-            await asyncio.gather(
-                *(self._take_leave(address, member) for address in sorted(self._introduced))
-            )
+            known = sorted(self._introduced)
+            await asyncio.gather(*(self._take_leave(address, member) for address in known))
 
     def _members_changed(self, *, forget: bool = True) -> None:
         self._membership += 1
@@ -329,10 +328,8 @@ class ClientInstance:
         try:
             message = decode_entry(context.body)
         except errors.StoredMessageError as error:
-            peer = context.peer.peer
-            log.warning(
-                "question about a transaction cannot be read broker=%s cause=%s", peer, error
-            )
+            text = "question about a transaction cannot be read broker=%s cause=%s"
+            log.warning(text, context.peer.peer, error)
             return
         group = message.properties.get(names.PRODUCER_GROUP)
         for member in self._members:

@@ -79,9 +79,8 @@ class Lifecycle(Generic[RunningT]):
             return
         if self._close is None:
             self.running.closing = True
-            self._close = asyncio.get_running_loop().create_task(
-                close(self.running), name=f"close of a {self._what}"
-            )
+            loop, name = asyncio.get_running_loop(), f"close of a {self._what}"
+            self._close = loop.create_task(close(self.running), name=name)
         await (asyncio.shield(self._close) if wait else asyncio.sleep(0))
 
 

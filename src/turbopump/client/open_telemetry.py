@@ -163,10 +163,8 @@ class OpenTelemetry(SendHook):
 def _single_attributes(message: ReceivedMessage) -> dict[str, AttributeValue]:
     properties = message.properties
     if message.reconsume_times:
-        # the broker's
-        properties = {
-            name: value for name, value in properties.items() if name != names.DELAY_TIME_LEVEL
-        }
+        properties = dict(properties)
+        properties.pop(names.DELAY_TIME_LEVEL, None)  # the broker's
     return {
         "messaging.message.body.size": len(message.stored_body),
         **_message_attributes(
@@ -226,10 +224,9 @@ def _kind_of(message: ReceivedMessage) -> MessageKind:
     if message.sys_flag & names.TRANSACTION_MASK == names.SysFlag.TRANSACTION_COMMIT:
         return MessageKind.TRANSACTION_COMMIT
     timed = names.TIMER_OUT_MS in properties or names.TIMER_DELIVER_MS in properties
-    waited = message.reconsume_times == 0 and (
-        names.DELAY_TIME_LEVEL in properties or names.REAL_TOPIC in properties
-    )
-    return MessageKind.DELAY if timed or waited else MessageKind.NORMAL
+    waited = names.DELAY_TIME_LEVEL in properties or names.REAL_TOPIC in properties
+    delayed = timed or (waited and message.reconsume_times == 0)
+    return MessageKind.DELAY if delayed else MessageKind.NORMAL
 
 
 def _type_of(kind: MessageKind, properties: dict[str, str]) -> str:

@@ -325,9 +325,8 @@ class Producer(InContext):
         """Send messages of one topic in one request, to one queue, all or none. Nothing is split:
         see MessageError. Errors as ``send``."""
         check_timeout(timeout)
-        return await self._limiter.deliver(
-            self._ready(), self._pack.pack_batch(messages), queue, timeout
-        )
+        sender, batch = self._ready(), self._pack.pack_batch(messages)
+        return await self._limiter.deliver(sender, batch, queue, timeout)
 
     async def _send_together(
         self,
@@ -363,9 +362,8 @@ class Producer(InContext):
             and sharding_key is None
             and self._accumulator.takes(message)
         ):
-            future = await self._limiter.batch(
-                self._accumulator, message, self._pack.piece(message), queue, timeout
-            )
+            piece = self._pack.piece(message)
+            future = await self._limiter.batch(self._accumulator, message, piece, queue, timeout)
             if self._accumulator.wants_a_turn():
                 # let the loop write: a caller that only starts sends would never yield
                 await asyncio.sleep(0)

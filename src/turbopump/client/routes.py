@@ -162,11 +162,8 @@ class Routes:
 
     def addresses(self, *, slaves: bool) -> set[str]:
         """The brokers of every known route."""
-        return {
-            address
-            for route in self.known.values()
-            for address in route.every_address(slaves=slaves)
-        }
+        each = (route.every_address(slaves=slaves) for route in self.known.values())
+        return set().union(*each)
 
     def address_of(
         self, broker_name: str, broker_id: int = MASTER_ID, *, topic: str | None = None
@@ -261,11 +258,9 @@ class Routes:
         answers = await self._ask_name_servers(topic)
         if isinstance(answers, TopicRoute):
             return self._keep(answers)
-        default = (
-            await self._ask_name_servers(DEFAULT_TOPIC)
-            if inherit and not answers.all_unreachable
-            else None
-        )
+        default = None
+        if inherit and not answers.all_unreachable:
+            default = await self._ask_name_servers(DEFAULT_TOPIC)
         if isinstance(default, TopicRoute) and default.publish_queues:
             return self._keep(inherited_route(topic, default))
         if isinstance(default, NoRoute) and default.all_unreachable:
@@ -273,9 +268,8 @@ class Routes:
         text = await self._explain(topic, answers, inherit)
         if not (answers.all_unreachable and answers.silent):
             raise errors.RouteNotFoundError(text)
-        log.warning(
-            "name servers keep silent topic=%s asked=%s", topic, ",".join(answers.unreachable)
-        )
+        asked = ",".join(answers.unreachable)
+        log.warning("name servers keep silent topic=%s asked=%s", topic, asked)
         raise NameServersSilentError(text)
 
     def _keep(self, route: TopicRoute) -> TopicRoute:

@@ -13,7 +13,7 @@ import random as random_module
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import md5
-from typing import Final
+from typing import Final, TypeVar
 
 from turbopump.client.setting_rules import Rule, check, is_whole
 from turbopump.message.java import java_hash, java_hash_code
@@ -22,6 +22,7 @@ from turbopump.message.rules import is_unicode
 
 __all__ = ["HashRing", "Selector", "at_random", "by_hash", "in_rooms", "java_hash"]
 
+T = TypeVar("T")
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 VIRTUAL_NODES: Final = 10
@@ -116,13 +117,15 @@ class HashRing:
         if self._queues == tuple(queues):
             return
         self._queues = tuple(queues)
-        ring = {
-            ring_hash(f"{node_key(queue)}-{i}"): queue
-            for queue in queues
-            for i in range(self._virtual_nodes)
-        }
+        ring = ring_of({node_key(queue): queue for queue in queues}, self._virtual_nodes)
         self._points = sorted(ring)
         self._owners = [ring[point] for point in self._points]
+
+
+def ring_of(owners: Mapping[str, T], virtual_nodes: int) -> dict[int, T]:
+    """The points of owners, by their names, on a ring."""
+    numbers = range(virtual_nodes)
+    return {ring_hash(f"{name}-{i}"): owner for name, owner in owners.items() for i in numbers}
 
 
 def node_key(queue: MessageQueue) -> str:

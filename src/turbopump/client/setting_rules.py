@@ -131,9 +131,8 @@ def _is_trace(value: object) -> bool:
 
 
 def _are_addresses(value: object) -> bool:
-    return isinstance(value, str) or (
-        is_collection(value) and all(isinstance(one, str) for one in value)
-    )
+    values = [value] if isinstance(value, str) else value
+    return is_collection(values) and all(isinstance(one, str) for one in values)
 
 
 def is_collection(value: object) -> TypeGuard[Collection[object]]:

@@ -79,10 +79,10 @@ def join_instance(
     other credentials, with another ``namespace_v2`` or on another event loop.
     """
     _let_go(settings, environment)
+    named = settings.instance_name is not None
     with _joining:
-        return _shared(settings, environment, member) or _new(
-            settings, environment, member, named=settings.instance_name is not None
-        )
+        shared = _shared(settings, environment, member)
+        return shared or _new(settings, environment, member, named=named)
 
 
 def join_broadcasting(
@@ -100,9 +100,8 @@ def join_broadcasting(
             named = replace(settings, instance_name=name)
             if all(instance.admits(member) for _, _, instance in _named(environment, named)):
                 break
-        return named, _shared(named, environment, member) or _new(
-            named, environment, member, named=False
-        )
+        shared = _shared(named, environment, member)
+        return named, shared or _new(named, environment, member, named=False)
 
 
 def _let_go(settings: InstanceSettings, environment: Environment) -> None:
@@ -188,9 +187,8 @@ def _named(
 
 def _one_client(one: InstanceSettings, other: InstanceSettings) -> bool:
     """Whether the two have one client id in one cluster: a name server belongs to no two."""
-    return one.client_name == other.client_name and not set(one.name_servers).isdisjoint(
-        other.name_servers
-    )
+    servers = set(one.name_servers) & set(other.name_servers)
+    return one.client_name == other.client_name and bool(servers)
 
 
 def _differences(one: InstanceSettings, other: InstanceSettings) -> list[str]:

@@ -98,10 +98,8 @@ class Tracing:
         self._environment = environment
         self._group = group
         self._namespace = namespace
-        now_ms = environment.clock.now_ms
-        self.dispatcher = TraceDispatcher(
-            self._producer.send, topic=topic, namespace=namespace, now_ms=now_ms
-        )
+        send, now_ms = self._producer.send, environment.clock.now_ms
+        self.dispatcher = TraceDispatcher(send, topic=topic, namespace=namespace, now_ms=now_ms)
 
     def of_consumer(self) -> ConsumeTraces:
         next_id, now_ms = self._environment.unique_ids().next, self._environment.clock.now_ms
@@ -428,10 +426,8 @@ class ConsumeTraces:
             properties.get(names.MSG_REGION, DEFAULT_REGION),
             self.group,
         )
-        record = sub_before_record(
-            traced, request_id=began.request_id, retry_times=message.reconsume_times
-        )
-        self.append(traced, record)
+        id_, times = began.request_id, message.reconsume_times
+        self.append(traced, sub_before_record(traced, request_id=id_, retry_times=times))
         return _Begun(traced, began.request_id, began.count)
 
     def _after(self, begun: _Begun, cost_ms: int, code: ContextCode, *, error: str | None) -> None:

@@ -110,10 +110,8 @@ def failure_of(error: BaseException, *, in_thread: bool) -> Exception:
     """
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    interrupted = (
-        isinstance(error, KeyboardInterrupt)
-        and threading.current_thread() is threading.main_thread()
-    )
+    on_main = threading.current_thread() is threading.main_thread()
+    interrupted = isinstance(error, KeyboardInterrupt) and on_main
     if not in_thread and (interrupted or isinstance(error, asyncio.CancelledError | GeneratorExit)):
         raise error
     failure = RuntimeError(

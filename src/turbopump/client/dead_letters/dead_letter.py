@@ -161,15 +161,12 @@ class DeadLetter:
     def request(self, queue: MessageQueue) -> SendMessageV2:
         """The request that sends ``message.stored_body`` to ``queue``, attempts counted from 0."""
         message = self.message
-        properties = {
-            name: value for name, value in message.properties.items() if name not in _NOT_RESENT
-        }
+        was = message.properties
+        properties = {name: was[name] for name in was if name not in _NOT_RESENT}
         # its consumers show the topic that RETRY_TOPIC names
         if queue.topic.startswith(RETRY_PREFIX):
             kept = (names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID)
-            properties.update(
-                {name: message.properties[name] for name in kept if name in message.properties}
-            )
+            properties |= {name: was[name] for name in kept if name in was}
         properties[RESENT_FROM] = f"{DLQ_PREFIX}{self.group}@{self.place}"
         properties[RESENT_ID] = message.msg_id
         properties[names.UNIQ_KEY] = self.resend_id

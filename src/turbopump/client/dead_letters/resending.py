@@ -121,9 +121,8 @@ async def resend(
     file = JournalFile(journal, group)
     try:
         environment = dead_letters.instance.environment
-        writer = Journal(
-            file, run=environment.new_instance_name(), now_ms=environment.clock.now_ms()
-        )
+        name, now_ms = environment.new_instance_name(), environment.clock.now_ms()
+        writer = Journal(file, run=name, now_ms=now_ms)
         run = _Run(dead_letters, group, writer, to, in_doubt, settle, on_progress)
         await run.settle_old_doubts()
         await run.send_all(wanted, rate)
@@ -135,6 +134,10 @@ async def resend(
 _NO_ORIGIN: Final = (
     "the message does not say from which topic it came; it can be resent to the group's retry topic"
 )
+
+
+Waiting = dict[str, tuple[DeadLetter, MessageQueue]]
+"""The letters of a round by id, and the queue each goes to."""
 
 
 class _Run:
@@ -190,9 +193,8 @@ class _Run:
             try:
                 arrivals = await target.arrivals_since(self._instance, self._group, {queue: start})
             except (errors.RemotingError, errors.RouteNotFoundError) as error:
-                log.warning(
-                    "nobody can tell what was resent to a queue queue=%s cause=%s", queue, error
-                )
+                text = "nobody can tell what was resent to a queue queue=%s cause=%s"
+                log.warning(text, queue, error)
                 self._stuck |= dict.fromkeys(aimed, target.OutOfSight(queue, str(error)))
                 continue
             found = doubts.keys() & {arrival.id for arrival in arrivals}
@@ -278,9 +280,7 @@ class _Run:
         self._report_progress(self.report)
         return True
 
-    async def _round(
-        self, waiting: dict[str, tuple[DeadLetter, MessageQueue]], *, last: bool
-    ) -> dict[str, Outcome]:
+    async def _round(self, waiting: Waiting, *, last: bool) -> dict[str, Outcome]:
         """Send what waits, and take out what has arrived or never will; the outcomes."""
         aims = {id_: queue for id_, (_, queue) in waiting.items()}
         self._aimed.update(aims)
@@ -306,9 +306,7 @@ class _Run:
         await self._pace.turn()
         return await send_once(self._instance, letter, queue)
 
-    def _arrived(
-        self, ids: Sequence[str], waiting: dict[str, tuple[DeadLetter, MessageQueue]]
-    ) -> None:
+    def _arrived(self, ids: Sequence[str], waiting: Waiting) -> None:
         self._journal.done(ids)
         for id_ in ids:
             letter, queue = waiting.pop(id_)
@@ -476,9 +474,8 @@ class Pace:
         loop = asyncio.get_running_loop()
         async with self._one_by_one:
             latest, span = self._latest, (self._latest.maxlen or 1) / self._rate
-            self._due = (
-                max(self._due + 1 / self._rate, loop.time() - span) if latest else loop.time()
-            )
+            now = loop.time()
+            self._due = max(self._due + 1 / self._rate, now - span) if latest else now
             at = max(self._due, latest[0] + span) if len(latest) == latest.maxlen else self._due
             await asyncio.sleep(max(0.0, at - loop.time()))
             latest.append(loop.time())
@@ -521,19 +518,15 @@ async def send_once(instance: ClientInstance, letter: DeadLetter, queue: Message
     if address is None:
         return Outcome(why=f"broker {queue.broker_name} has no master now")
     try:
-        await instance.remoting.call(
-            address, letter.request(queue), letter.message.stored_body, timeout=TIMEOUT_S
-        )
+        request, body = letter.request(queue), letter.message.stored_body
+        await instance.remoting.call(address, request, body, timeout=TIMEOUT_S)
     except (errors.ConnectError, errors.MessageError) as error:
         return Outcome(final=isinstance(error, errors.MessageError), why=str(error))
     except errors.ResponseError as error:
         if error.code in _STORED:
             return Outcome(stored=True)
-        return Outcome(
-            in_doubt=error.code not in _BUSY | _REFUSED,
-            final=error.code in _REFUSED,
-            why=str(error),
-        )
+        refused, busy = error.code in _REFUSED, error.code in _BUSY
+        return Outcome(in_doubt=not (busy or refused), final=refused, why=str(error))
     except errors.RemotingError as error:
         return Outcome(in_doubt=True, why=str(error))
     return Outcome(stored=True)

@@ -85,9 +85,8 @@ class TargetWatch:
     def _is_resent(self, message: ReceivedMessage) -> bool:
         """Whether somebody resent it. What failed once more in a retry topic has these properties
         too, but counts attempts."""
-        return message.reconsume_times == 0 and message.properties.get(RESENT_FROM, "").startswith(
-            self._mark
-        )
+        origin = message.properties.get(RESENT_FROM, "")
+        return message.reconsume_times == 0 and origin.startswith(self._mark)
 
     async def _read_on(self, queue: MessageQueue) -> list[Arrival]:
         found: list[Arrival] = []

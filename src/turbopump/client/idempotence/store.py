@@ -235,9 +235,8 @@ class SqliteStore:
 
     async def claim(self, key: str, owner: str, lease: float) -> Claim:
         def work(connection: sqlite3.Connection, now: int) -> Claim:
-            row = connection.execute(
-                "SELECT owner, until_ms FROM idempotence WHERE key = ?", (key,)
-            ).fetchone()
+            select = "SELECT owner, until_ms FROM idempotence WHERE key = ?"
+            row = connection.execute(select, (key,)).fetchone()
             if row is not None and row[1] > now:
                 return Claim.DONE if row[0] is None else Claim.HELD
             values = (key, owner, now + int(lease * 1000))
@@ -256,12 +255,10 @@ class SqliteStore:
 
     async def finish(self, key: str, owner: str, keep: float) -> bool:
         def work(connection: sqlite3.Connection, now: int) -> bool:
-            held = connection.execute(
-                "SELECT 1 FROM idempotence WHERE key = ? AND owner = ?", (key, owner)
-            ).fetchone()
-            connection.execute(
-                "REPLACE INTO idempotence VALUES (?, NULL, ?)", (key, now + int(keep * 1000))
-            )
+            select = "SELECT 1 FROM idempotence WHERE key = ? AND owner = ?"
+            held = connection.execute(select, (key, owner)).fetchone()
+            until = now + int(keep * 1000)
+            connection.execute("REPLACE INTO idempotence VALUES (?, NULL, ?)", (key, until))
             self._finished += 1
             if self._finished % FORGET_EVERY == 0:
                 _forget(connection, now, self._max_keys)

@@ -208,9 +208,8 @@ class Packer:
         text = encode_properties(properties) + self._suffix
         # put in since the message was made
         if "\x01\x02" in text or "\x02\x01" in text or text[0] == NAME_END:
-            raise next(
-                blank(name, value) for name, value in properties.items() if not name or not value
-            )
+            pairs = properties.items()
+            raise next(blank(name, value) for name, value in pairs if not name or not value)
         if msg_id is not None:
             return text, msg_id
         msg_id = self._ids.next()
@@ -220,9 +219,8 @@ class Packer:
         """One send of them all; nothing is split. Raises MessageError if that cannot be."""
         if is_collection(messages) and not messages:
             raise MessageError("an empty batch was given; send_batch needs at least one message")
-        if not isinstance(messages, Sequence) or not all(
-            isinstance(message, Message) for message in messages
-        ):
+        listed = isinstance(messages, Sequence)
+        if not listed or not all(isinstance(message, Message) for message in messages):
             raise TypeError(f"a batch is a list of Message objects, not {messages!r:.80}")
         pieces = [self.piece(message) for message in messages]
         first = messages[0]
@@ -275,9 +273,8 @@ def _checked(text: str) -> bytes:
     try:
         data = text.encode()
     except UnicodeEncodeError:
-        name, _, value = next(
-            pair for pair in text.split(PAIR_END) if not is_unicode(pair)
-        ).partition(NAME_END)
+        broken = next(pair for pair in text.split(PAIR_END) if not is_unicode(pair))
+        name, _, value = broken.partition(NAME_END)
         raise MessageError(
             f"property {name!r:.80}={value!r:.80} holds a lone surrogate, which is no text; "
             "valid Unicode is expected"

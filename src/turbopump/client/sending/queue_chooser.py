@@ -148,23 +148,22 @@ class RoundRobin:
         return None
 
 
+@dataclass(frozen=True, slots=True)
 class NearFirst:
     """On ``broker_name`` unless it is to be avoided or has no queue of the topic; else as
     ``others`` choose."""
 
-    def __init__(self, broker_name: str, others: Selection) -> None:
-        self._broker_name = broker_name
-        self._others = others
+    broker_name: str
+    others: Selection
 
     def choose(
         self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0
     ) -> MessageQueue:
-        near = self._broker_name
-        if near not in avoid:
+        if self.broker_name not in avoid:
             for queue in route.publish_queues:
-                if queue.broker_name == near:
+                if queue.broker_name == self.broker_name:
                     return queue
-        return self._others.choose(route, avoid, now)
+        return self.others.choose(route, avoid, now)
 
 
 def _any(_broker_name: str) -> bool:
@@ -286,9 +285,8 @@ class FaultStrategy:
 
     def _isolate(self, broker_name: str, duration_ms: int, now: float) -> None:
         if duration_ms > 0:
-            self._until[broker_name] = max(
-                self._until.get(broker_name, 0.0), now + duration_ms / 1000
-            )
+            until = now + duration_ms / 1000
+            self._until[broker_name] = max(self._until.get(broker_name, 0.0), until)
 
 
 class FaultDetector:
@@ -304,9 +302,8 @@ class FaultDetector:
         assert settings is not None
         while True:
             await asyncio.sleep(settings.detect_interval)
-            await asyncio.gather(
-                *(self._ask(name, settings.detect_timeout) for name in self._faults.unreachable)
-            )
+            timeout, names = settings.detect_timeout, self._faults.unreachable
+            await asyncio.gather(*(self._ask(name, timeout) for name in names))
 
     async def _ask(self, broker_name: str, timeout: float) -> None:
         address = self._instance.routes.address_of(broker_name)

@@ -102,9 +102,8 @@ class Attempts:
         while True:
             address = route.master(queue.broker_name) or "no address"
             try:
-                connection = await sender.instance.remoting.connect(
-                    master_of(route, queue), timeout=self._left()
-                )
+                master, left = master_of(route, queue), self._left()
+                connection = await sender.instance.remoting.connect(master, timeout=left)
                 await self._room(connection)
                 sender.under_way.refuse_if_closed(NOT_WRITTEN)
                 break
@@ -139,9 +138,8 @@ class Attempts:
             waited = self._loop.time() - self._began
             raise NotWrittenError(f"has not read for {waited:.1f} s what was sent before") from None
         if connection.closed:
-            raise errors.ConnectError(
-                f"connection to {connection.peer} ended before the message was written"
-            )
+            what = f"connection to {connection.peer}"
+            raise errors.ConnectError(f"{what} ended before the message was written")
 
     # --- one attempt
 

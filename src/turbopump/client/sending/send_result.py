@@ -223,11 +223,8 @@ def _said(tried: list[Attempt]) -> list[str]:
     """What each broker said last; the same refusal, however often it came, is one line."""
     alike: dict[object, list[Attempt]] = {}
     for attempt in tried:
-        what = (
-            attempt.error.code
-            if isinstance(attempt.error, errors.ResponseError)
-            else attempt.outcome
-        )
+        error = attempt.error
+        what = error.code if isinstance(error, errors.ResponseError) else attempt.outcome
         alike.setdefault((attempt.broker_name, attempt.address, what), []).append(attempt)
     return [
         f"{each[-1].broker_name} ({each[-1].address}) {each[-1].outcome}"

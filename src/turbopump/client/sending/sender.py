@@ -329,10 +329,8 @@ class TopicCreation:
                 self.unsaid[route.topic] = "; ".join(refused) or "no broker lets new topics inherit"
             else:
                 if refused:
-                    cause = "; ".join(refused)
-                    log.warning(
-                        "new topic is not on every broker topic=%s cause=%s", route.topic, cause
-                    )
+                    text = "new topic is not on every broker topic=%s cause=%s"
+                    log.warning(text, route.topic, "; ".join(refused))
                 await self._instance.routes.refresh(route.topic, inherit=True)
         except RouteNotFoundError as error:
             log.info("route of a new topic not known yet topic=%s cause=%s", route.topic, error)
