@@ -89,12 +89,9 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         self.save()
 
 
-# --- Whether a group pulls or pops a topic: ``config/messageRequestMode.json``. Source:
-# apache/rocketmq ``MessageRequestModeManager``.
-
-
 class RequestModes(SavedTable[MessageRequestModeTable]):
-    """Topic and group to mode."""
+    """Whether a group pulls or pops a topic: ``config/messageRequestMode.json``. Source:
+    apache/rocketmq ``MessageRequestModeManager``."""
 
     def __init__(self, config: BrokerConfig, file: JsonTable) -> None:
         super().__init__(file, MessageRequestModeTable)

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Timetable:
-    """Repeating actions on the running loop. An action that raises is logged and comes again."""
+    """Repeating actions on the running loop."""
 
     def __init__(self) -> None:
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -27,57 +27,55 @@ class Timetable:
 
     def every(self, interval: float, action: Callable[[], None]) -> None:
         """Call ``action`` every ``interval`` seconds, first after one interval. One that comes late
-        does not make the next late; those that were missed meanwhile are not made up for."""
+        does not make the next late; those that were missed meanwhile are not made up for. An action
+        that raises is logged and comes again."""
         loop = asyncio.get_running_loop()
-        number = len(self._timers)
         due = loop.time() + interval
 
-        def run() -> None:
+        def run() -> float:
             nonlocal due
-            if self._closed:
-                return
             now = loop.time()
             due = due + interval if due + interval > now else now + interval
-            self._timers[number] = loop.call_at(due, run)
             try:
                 action()
             except Exception:
-                log.exception(
-                    "repeating action failed action=%s", getattr(action, "__qualname__", action)
-                )
+                log.exception("repeating action failed action=%s", _name(action))
+            return due - loop.time()
 
-        self._timers[number] = loop.call_at(due, run)
+        self._repeat(interval, run)
 
     def at_its_pace(self, action: Callable[[], float]) -> None:
         """Call ``action`` soon, and again after the seconds that it returns; one that raises is
         logged and not called again."""
-        loop = asyncio.get_running_loop()
-        number = len(self._timers)
 
-        def run() -> None:
-            if self._closed:
-                return
+        def run() -> float | None:
             try:
-                self._timers[number] = loop.call_later(action(), run)
+                return action()
             except Exception:
-                log.exception(
-                    "repeating action failed and ends action=%s",
-                    getattr(action, "__qualname__", action),
-                )
+                log.exception("repeating action failed and ends action=%s", _name(action))
+                return None
 
-        self._timers[number] = loop.call_later(0, run)
+        self._repeat(0, run)
 
     def close(self) -> None:
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()
 
+    def _repeat(self, seconds: float, action: Callable[[], float | None]) -> None:
+        loop = asyncio.get_running_loop()
+        number = len(self._timers)
 
-# --- The clock of the store's retention: when room is looked at, when a round of deletion begins, and
-# the pauses within it.
-#
-# What is deleted and why sends are refused is the store's (``store/retention.py``,
-# ``store/disk_space.py``).
+        def run() -> None:
+            pause = None if self._closed else action()
+            if pause is not None and not self._closed:
+                self._timers[number] = loop.call_later(pause, run)
+
+        self._timers[number] = loop.call_later(seconds, run)
+
+
+def _name(action: Callable[[], object]) -> str:
+    return getattr(action, "__qualname__", str(action))
 
 
 SPACE_INTERVAL_S: Final = 2.0
@@ -86,8 +84,9 @@ such time, nor have its producers."""
 
 
 class Cleaning:
-    """``look`` is to be called every ``SPACE_INTERVAL_S``, ``round`` every cleanResourceInterval;
-    ``close`` before the store is closed."""
+    """The clock of the store's retention: when room is looked at, when a round of deletion begins,
+    and the pauses within it. ``look`` is to be called every ``SPACE_INTERVAL_S``, ``round`` every
+    cleanResourceInterval; ``close`` before the store is closed."""
 
     def __init__(self, store: MessageStore, config: BrokerConfig) -> None:
         self._space = store.space
@@ -154,12 +153,9 @@ class Cleaning:
             self._pause = asyncio.get_running_loop().call_later(delay, again)
 
 
-# --- The clock of the store's scrub (``store/repair/scrub.py``), and its words in the log: each finding once,
-# each pass in one line.
-
-
 class Scrubbing:
-    """``step`` is to be called again and again, each time after the seconds that it returned.
+    """The clock of the store's scrub, and its words in the log: each finding once, each pass in one
+    line. ``step`` is to be called again and again, each time after the seconds that it returned.
     ``now`` in monotonic seconds."""
 
     def __init__(
@@ -199,18 +195,16 @@ class Scrubbing:
         return pause
 
 
-# --- Noticing that the loop stood still: a disk that blocks a system call, a machine without a free
-# core. Clients then see time-outs that no other line in the log explains (a Java client closes its
-# connection when one request takes over 3 s).
-
-
 LOOK_INTERVAL_S: Final = 0.25
 STALL_S: Final = 1.0
 
 
 class StallWatch:
-    """``look`` is to be called every ``LOOK_INTERVAL_S``; when it comes over ``STALL_S`` late it
-    logs and tells ``on_stall`` the seconds. ``now`` in monotonic seconds."""
+    """Notices that the loop stood still: a disk that blocks a system call, a machine without a free
+    core. Clients then see time-outs that no other line in the log explains (a Java client closes
+    its connection when one request takes over 3 s). ``look`` is to be called every
+    ``LOOK_INTERVAL_S``; when it comes over ``STALL_S`` late it logs and tells ``on_stall`` the
+    seconds. ``now`` in monotonic seconds."""
 
     def __init__(
         self, now: Callable[[], float], on_stall: Callable[[float], None] = lambda _seconds: None
@@ -235,13 +229,9 @@ class StallWatch:
             self._on_stall(late)
 
 
-# --- Telling how far a long recovery is: the broker serves nobody meanwhile, and who waits for it
-# should see why and for how long.
-#
-# The lines have a logger of their own (``LOGGER``): the command line shows them on standard error
-# wherever the rest of the log goes.
-
 LOGGER: Final = "turbopump.broker.recovery_progress"
+"""A logger of its own: the command line shows these lines on standard error wherever the rest of
+the log goes."""
 recovery_log = logging.getLogger(LOGGER)
 
 FIRST_LINE_S: Final = 1.0
@@ -249,8 +239,9 @@ LINE_EVERY_S: Final = 3.0
 
 
 class RecoveryProgress:
-    """``reached`` is for ``MessageStore.open``. ``now`` in monotonic seconds. Nothing is said of a
-    recovery of under a second."""
+    """Tells how far a long recovery is: the broker serves nobody meanwhile, and who waits for it
+    should see why and for how long. Nothing is said of a recovery of under a second. ``reached`` is
+    for ``MessageStore.open``. ``now`` in monotonic seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -109,13 +109,6 @@ class QueueLocks:
         self._locks = {key: lock for key, lock in self._locks.items() if lock.expires > now}
 
 
-# --- The holders of locked queues in ``config/queueLocks.json``, a file of ours, so that a restart
-# does not give a queue to a second client.
-#
-# One rule: a holder counts once the file names it (``saved``). The file is written when a holder
-# changes, never for a renewal. A store that has been in use and has no such file was Apache's, whose
-# brokers keep no locks: nothing is granted until its holders must have stopped.
-
 log = logging.getLogger(__name__)
 
 
@@ -134,8 +127,13 @@ class HeldLocks(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class SavedLocks(SavedTable[HeldLocks]):
-    """``locks`` is the table; ``saved`` the number of its last change that is on the disk, ``used``
-    whether the store is not new."""
+    """The holders of locked queues in ``config/queueLocks.json``, a file of ours, so that a restart
+    does not give a queue to a second client. ``saved``: the number of the last change of ``locks``
+    that is on the disk; ``used``: the store is not new.
+
+    A holder counts once the file names it. The file is written when a holder changes, never for a
+    renewal. A store that has been in use and has no such file was Apache's, whose brokers keep no
+    locks: nothing is granted until its holders must have stopped."""
 
     def __init__(self, file: JsonTable, clock: Clock, *, used: bool) -> None:
         super().__init__(file, HeldLocks)

@@ -211,9 +211,8 @@ def plain_topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
 # --- Attributes of topics: which there are, how ``+name=value,-name`` changes them, and the type of a
 # message.
 #
-# One rule: values in, values out; what cannot be is a sentence that begins as Apache's. It must not
-# know where topics are kept. Source: apache/rocketmq ``TopicAttributes``, ``AttributeParser``,
-# ``AttributeUtil``, ``TopicMessageType``.
+# What cannot be is a sentence that begins as Apache's. Source: apache/rocketmq ``TopicAttributes``,
+# ``AttributeParser``, ``AttributeUtil``, ``TopicMessageType``.
 
 MESSAGE_TYPE: Final = "message.type"
 QUEUE_TYPE: Final = "queue.type"
@@ -349,18 +348,6 @@ def needs_a_look(topic: TopicConfig) -> bool:
     return topic.attributes.get(CLEANUP_POLICY) == COMPACTION or is_batch_cq(topic)
 
 
-# --- Topics that hold messages and are not in ``topics.json``: made again at the start.
-#
-# A topic is acknowledged with its first message after one second at most, whether or not
-# ``topics.json`` could be saved by then (under ASYNC_FLUSH). If it could not, and the power fails,
-# the log has the messages and nobody finds them, since no client is given a route. So what the log
-# knows counts: such a topic comes back, with as many queues as it had messages in. What is lost is
-# what no message tells: the number of its empty queues beyond the default, its permissions and
-# attributes, but for the kind of its queues.
-#
-# A topic that was deleted is not lost. Its messages are older than the table, which was saved after
-# them.
-
 log = logging.getLogger(__name__)
 
 _GROUP_TOPICS: Final = (RETRY_PREFIX, DLQ_PREFIX)
@@ -371,7 +358,15 @@ def make_lost_topics(
 ) -> list[str]:
     """Make topics again that are not in the table and have a message from ``saved_ms`` on, when the
     table that was loaded was last changed (ms); their names. ``default_queues`` is the least number
-    of queues of a topic that is not a group's. Each is logged."""
+    of queues of a topic that is not a group's. Each is logged.
+
+    A topic is acknowledged with its first message after one second at most, whether or not
+    ``topics.json`` could be saved by then (under ASYNC_FLUSH). If it could not, and the power
+    fails, the log has the messages and nobody finds them, since no client is given a route. So the
+    topic comes back, with as many queues as it had messages in. What is lost is what no message
+    tells: its empty queues beyond the default, its permissions, and its attributes but for the kind
+    of its queues. A topic that was deleted is not lost: its messages are older than the table,
+    which was saved after them."""
     ends: dict[str, list[ConsumeQueue]] = {}
     for queue in store.queues:
         name = queue.topic
@@ -408,15 +403,10 @@ def _is_newer(store: MessageStore, queue: ConsumeQueue, saved_ms: int) -> bool:
     return entry is None or entry.fault is not None or entry.message.store_timestamp >= saved_ms
 
 
-# --- Of which kind the queues of a topic are, for the store: it asks while it recovers, before any
-# table is loaded, and ever after.
-#
-# One rule: it looks, and decides nothing. What ``topics.json`` does not tell, the store sees from its
-# files and messages.
-
-
 class QueueKinds:
-    """By the file below ``paths`` until there is a ``table``."""
+    """Of which kind the queues of a topic are, for the store: it asks while it recovers, before any
+    table is loaded, and ever after. What ``topics.json`` does not tell, the store sees from its
+    files and messages. By the file below ``paths`` until there is a ``table``."""
 
     def __init__(self, disk: Disk, paths: StorePaths) -> None:
         self._disk = disk
@@ -429,8 +419,7 @@ class QueueKinds:
         if self.table is not None:
             config = self.table.find(topic)
         else:
-            if self._saved is None:
-                self._saved = self._load()
+            self._saved = self._load() if self._saved is None else self._saved
             config = self._saved.get(topic)
         return None if config is None else is_batch_cq(config)
 
