@@ -49,7 +49,7 @@ def opened(loop: Loop, fd: int) -> KernelSyncs:
     if not made.start(fd, lambda _error: None):
         pytest.skip("the kernel does not sync for us here")
     assert is_readable(made._ended, 30)
-    made._tell()
+    made._report()
     return made
 
 
@@ -98,8 +98,8 @@ def test_a_sync_that_failed_is_told_with_its_error(
     syncs._libraries = answering, answering
     told: list[OSError | None] = []
     assert syncs.start(fd, told.append)
-    syncs._tell()
-    syncs._tell()  # a false alarm
+    syncs._report()
+    syncs._report()  # a false alarm
     assert len(told) == 1
     assert isinstance(told[0], OSError)
     assert told[0].errno == errno.EIO
