@@ -48,21 +48,21 @@ class IndexFile:
     def __init__(self, segment: Segment, slots: int, entries: int) -> None:
         self.segment = segment
         self._buffer = segment.buffer
-        self._slots = slots
+        self.slots = slots
         self._entries = entries
         self._entries_at = HEADER_SIZE + slots * SLOT_SIZE
         self.begin_timestamp: int
         self.end_timestamp: int
         self.begin_offset: int
         self.end_offset: int
-        self._slots_used: int
+        self.slots_used: int
         self.count: int
         (
             self.begin_timestamp,
             self.end_timestamp,
             self.begin_offset,
             self.end_offset,
-            self._slots_used,
+            self.slots_used,
             self.count,
         ) = HEADER.unpack_from(self._buffer)
         if self.count < 1:
@@ -75,10 +75,10 @@ class IndexFile:
         """What contradicts what in the header, and the header and the entries it speaks of; None:
         nothing. A few bytes are read."""
         count, begin = self.count, self.begin_timestamp
-        if count > self._entries or not 0 <= self._slots_used <= min(self._slots, count - 1):
+        if count > self._entries or not 0 <= self.slots_used <= min(self.slots, count - 1):
             return (
-                f"its head says {count - 1} entries in {self._slots_used} slots; there are "
-                f"{self._entries - 1} and {self._slots}"
+                f"its head says {count - 1} entries in {self.slots_used} slots; there are "
+                f"{self._entries - 1} and {self.slots}"
             )
         if count == 1:
             return None
@@ -90,7 +90,7 @@ class IndexFile:
                 f"its head says that it has {said} of the log; its entries have {first} to {last}"
             )
         (head,) = _SLOT.unpack(
-            self.segment.read_cold(HEADER_SIZE + key_hash % self._slots * SLOT_SIZE, SLOT_SIZE)
+            self.segment.read_cold(HEADER_SIZE + key_hash % self.slots * SLOT_SIZE, SLOT_SIZE)
         )
         if head != count - 1:
             return f"its newest entry, {count - 1}, is not the first of its slot; {head} is"
@@ -116,14 +116,6 @@ class IndexFile:
     def _entry_at(self, number: int) -> int:
         return self._entries_at + number * ENTRY_SIZE
 
-    @property
-    def slots(self) -> int:
-        return self._slots
-
-    @property
-    def slots_used(self) -> int:
-        return self._slots_used
-
     def entries_piece(self, number: int, count: int) -> Piece:
         """Where some entries are."""
         return Piece(self.segment, self._entry_at(number), count * ENTRY_SIZE)
@@ -147,7 +139,7 @@ class IndexFile:
         entry."""
         self.end_offset, self.end_timestamp = end_offset, end_timestamp
         self.begin_offset, self.begin_timestamp = end_offset, end_timestamp
-        self._write_header()
+        self._buffer[:HEADER_SIZE] = self.header
 
     def rewind(self, before: int) -> int:
         """Keep only the entries of messages before ``before``, an offset of the log up to which
@@ -158,11 +150,11 @@ class IndexFile:
         kept. About 0.3 µs an entry. The answer is ``before``, or less if an entry is not as it was
         written: then messages from there on must be indexed again, and the file rewound to there.
         """
-        heads = array("i", bytes(self._slots * SLOT_SIZE))
+        heads = array("i", bytes(self.slots * SLOT_SIZE))
         last_offset = last_seconds = number = used = 0
         trusted = before
         end = min(self.count, self._entries)
-        start, slots = self._entries_at + ENTRY_SIZE, self._slots
+        start, slots = self._entries_at + ENTRY_SIZE, self.slots
         while number + 1 < end:
             size = min(_REWIND_STEP, end - number - 1) * ENTRY_SIZE
             for key_hash, offset, seconds, previous in ENTRY.iter_unpack(
@@ -189,7 +181,7 @@ class IndexFile:
             heads.byteswap()
         self._buffer[HEADER_SIZE : self._entries_at] = heads.tobytes()
         self.count = number + 1
-        self._slots_used = used
+        self.slots_used = used
         if number:
             (_, self.begin_offset, _, _) = ENTRY.unpack_from(
                 self._buffer, self._entries_at + ENTRY_SIZE
@@ -198,8 +190,7 @@ class IndexFile:
                 last_offset,
                 self.begin_timestamp + last_seconds * 1000,
             )
-        self._write_header()
-        self.dirty = True
+        self.write_header()
         return trusted
 
     def put(self, entries: list[tuple[int, int, int]]) -> int:
@@ -211,13 +202,12 @@ class IndexFile:
             return 0
         if number == 1:
             _, self.begin_offset, self.begin_timestamp = entries[0]
-        self._slots_used += put_entries(
-            self._buffer, self._slots, number, self.begin_timestamp, entries
+        self.slots_used += put_entries(
+            self._buffer, self.slots, number, self.begin_timestamp, entries
         )
         _, self.end_offset, self.end_timestamp = entries[-1]
         self.count = number + len(entries)
-        self._write_header()
-        self.dirty = True
+        self.write_header()
         return len(entries)
 
     def slots_piece(self) -> Piece:
@@ -226,7 +216,7 @@ class IndexFile:
 
     def slot_piece(self, key_hash: int) -> Piece:
         """Where the number of the newest entry of this hash's slot is; ``newest`` reads it."""
-        return Piece(self.segment, HEADER_SIZE + key_hash % self._slots * SLOT_SIZE, SLOT_SIZE)
+        return Piece(self.segment, HEADER_SIZE + key_hash % self.slots * SLOT_SIZE, SLOT_SIZE)
 
     def newest(self, slot: bytes) -> int:
         """The number of a slot's newest entry; 0 if it has none."""
@@ -268,26 +258,14 @@ class IndexFile:
             self.end_timestamp,
             self.begin_offset,
             self.end_offset,
-            self._slots_used,
+            self.slots_used,
             self.count,
         )
 
     def write_header(self) -> None:
-        """Write it again, if it is not what is there."""
-        self._write_header()
+        """Write it, whatever is there."""
+        self._buffer[:HEADER_SIZE] = self.header
         self.dirty = True
-
-    def _write_header(self) -> None:
-        HEADER.pack_into(
-            self._buffer,
-            0,
-            self.begin_timestamp,
-            self.end_timestamp,
-            self.begin_offset,
-            self.end_offset,
-            self._slots_used,
-            self.count,
-        )
 
 
 @has_twin

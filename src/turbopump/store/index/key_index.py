@@ -15,7 +15,7 @@ from typing import Final
 
 from turbopump.clock import Clock
 from turbopump.message.properties import KEYS, NAME_END, TRANSACTION_MASK, UNIQ_KEY, value_after
-from turbopump.store.disk import Disk, Segment
+from turbopump.store.disk import Disk, Found, Segment
 from turbopump.store.disk_space import NO_ROOM, SpaceWatch
 from turbopump.store.index.index_file import IndexFile, index_file_size, index_hash, key_hash
 from turbopump.store.log.cold_reads import Steps, read_piece
@@ -358,7 +358,7 @@ def _file_name(now_ms: int) -> str:
 
 # --- The way through the index files for one key, newest entry first.
 #
-# It is walked in steps, for a chain may be long and not in memory: see ``question.py``. Files may
+# It is walked in steps, for a chain may be long and not in memory: see ``cold_reads.py``. Files may
 # come and go meanwhile.
 
 PAUSE_EVERY: Final = 100
@@ -371,13 +371,9 @@ class KeyWalk:
 
     def __init__(self, files: list[IndexFile], key_hash: int, begin_ms: int, end_ms: int) -> None:
         self._files = files
-        self._key_hash = key_hash
-        self._begin_ms = begin_ms
-        self._end_ms = end_ms
+        self._wanted = key_hash, begin_ms, end_ms
         self._left = files.copy()
-        self._file: IndexFile | None = None
-        self._number = 0
-        self._walked = 0
+        self._number = self._walked = 0
         self.errors: list[OSError] = []
 
     def next(self) -> Steps[int | None]:
@@ -386,41 +382,28 @@ class KeyWalk:
 
         Hashes collide and times are rough: look at the message itself.
         """
-        while True:
-            if self._number == 0:
-                if not self._left:
-                    return None
-                self._file = self._left.pop()
-                if self._file in self._files:
-                    yield from self._begin(self._file)
-                continue
-            offset = yield from self._step()
+        while self._left:
+            file, number, self._number = self._left[-1], self._number, 0
+            if number:
+                self._walked += 1
+                if self._walked % PAUSE_EVERY == 0:
+                    yield []
+            found: Found = b""
+            if file in self._files:  # else it was removed while others had their turn
+                piece = file.entry_piece(number) if number else file.slot_piece(self._wanted[0])
+                found = yield from read_piece(piece)
+            if isinstance(found, OSError) and file in self._files:
+                self.errors.append(found)
+            offset = None
+            if isinstance(found, bytes) and found and number:
+                offset, self._number = file.judge(number, found, *self._wanted)
+            elif isinstance(found, bytes) and found:
+                self._number = file.newest(found)
+            if not self._number:
+                self._left.pop()
             if offset is not None:
                 return offset
-
-    def _begin(self, file: IndexFile) -> Steps[None]:
-        slot = yield from read_piece(file.slot_piece(self._key_hash))
-        if not isinstance(slot, OSError):
-            self._number = file.newest(slot)
-        elif file in self._files:  # else it was removed while the read waited for its turn
-            self.errors.append(slot)
-
-    def _step(self) -> Steps[int | None]:
-        file, number, self._number = self._file, self._number, 0
-        self._walked += 1
-        if self._walked % PAUSE_EVERY == 0:
-            yield []
-        if file is None or file not in self._files:  # removed while others had their turn
-            return None
-        entry = yield from read_piece(file.entry_piece(number))
-        if isinstance(entry, OSError):
-            if file in self._files:
-                self.errors.append(entry)
-            return None
-        offset, self._number = file.judge(
-            number, entry, self._key_hash, self._begin_ms, self._end_ms
-        )
-        return offset
+        return None
 
 
 # --- Whether the index reaches up to where recovery begins to read the log: a start that was killed,

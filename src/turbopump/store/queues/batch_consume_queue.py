@@ -45,7 +45,6 @@ _NOT_COMPACTED: Final = -1
 _LOOK: Final = 204
 """Units behind the end of a file that are looked at: two sectors of 4 KiB may be damaged, and there
 are units behind them all the same."""
-_SIMPLE: Final = struct.Struct(">qiq")
 _UNITS_AT_ONCE: Final = 10_000
 
 

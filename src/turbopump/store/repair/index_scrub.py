@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_V1, MAGIC_V2, entry_fault
-from turbopump.store.disk import Disk, Found, Piece
+from turbopump.store.disk import Disk, Piece
 from turbopump.store.index.index_file import ENTRY, HEADER_SIZE, SLOT_SIZE, IndexFile
 from turbopump.store.index.key_index import KeyIndex, keys_of
+from turbopump.store.log.cold_reads import Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.entry_mark import read_mark
 
@@ -36,10 +37,7 @@ LOG_AT_ONCE: Final = 1 << 20
 _SLOTS_AT_ONCE: Final = 16_384
 _MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 
-Work = Generator[list[Piece] | None, list[Found]]
-Walk = Callable[
-    [int, int, Callable[[bytes, int], None]], Generator[list[Piece] | None, list[Found], int]
-]
+Walk = Callable[[int, int, Callable[[bytes, int], None]], Steps[int]]
 """Hands each good entry of a range of the log to a function, with its offset; where the first
 begins that was not."""
 
@@ -62,7 +60,7 @@ class IndexScrub:
         self.damaged = 0
         """Files that were found damaged."""
 
-    def check(self) -> Work:
+    def check(self) -> Steps[None]:
         """Look at every file; set apart those that are damaged."""
         self._passes += 1
         for file in list(self._index.files):
@@ -73,7 +71,7 @@ class IndexScrub:
                 self._index.set_apart(file, fault)
                 self.damaged += 1
 
-    def fill(self) -> Work:
+    def fill(self) -> Steps[None]:
         """Fill every file again that was set apart."""
         index = self._index
         for file in [one for one in index.files if one.damaged]:
@@ -93,7 +91,7 @@ class IndexScrub:
     # --- checking
     # ----------------------------------------------------------------------------------------------
 
-    def _fault(self, file: IndexFile) -> Generator[list[Piece] | None, list[Found], str | None]:
+    def _fault(self, file: IndexFile) -> Steps[str | None]:
         """What is wrong with a file; None: nothing. One that grows is checked as far as it goes
         now."""
         known = file.header
@@ -126,7 +124,7 @@ class IndexScrub:
                     if fault is not None:
                         return fault
                 number += 1
-            yield None
+            yield []
         fault = yield from self._slots_fault(file, heads, count)
         if fault is None and file.count == count and used != there:
             fault = f"its head says that {used} slots are used; there are {there}"
@@ -134,7 +132,7 @@ class IndexScrub:
 
     def _entry_fault(
         self, file: IndexFile, number: int, key_hash: int, offset: int, seconds: int
-    ) -> Generator[list[Piece] | None, list[Found], str | None]:
+    ) -> Steps[str | None]:
         """Whether an entry says what its message does. Messages that are gone or damaged themselves
         say nothing."""
         log = self._log
@@ -165,7 +163,7 @@ class IndexScrub:
 
     def _slots_fault(
         self, file: IndexFile, heads: memoryview[int], count: int
-    ) -> Generator[list[Piece] | None, list[Found], str | None]:
+    ) -> Steps[str | None]:
         for first in range(0, file.slots, _SLOTS_AT_ONCE):
             size = min(_SLOTS_AT_ONCE, file.slots - first) * SLOT_SIZE
             (found,) = yield [Piece(file.segment, HEADER_SIZE + first * SLOT_SIZE, size)]
@@ -181,13 +179,13 @@ class IndexScrub:
                     # counts as empty
                     if there != wanted and not there >= count and not (wanted == 0 and there <= 0):
                         return f"slot {slot} leads to entry {there}; its newest is {wanted}"
-            yield None
+            yield []
         return None
 
     # --- filling again
     # ----------------------------------------------------------------------------------------------
 
-    def _fill(self, damaged: IndexFile) -> Work:
+    def _fill(self, damaged: IndexFile) -> Steps[None]:
         index, log = self._index, self._log
         at = index.files.index(damaged)
         before = next(
@@ -235,7 +233,7 @@ class IndexScrub:
             while waiting:
                 fresh.put(waiting[:ENTRIES_AT_ONCE])
                 del waiting[:ENTRIES_AT_ONCE]
-                yield None
+                yield []
 
         def place() -> None:
             fresh.segment.sync()
@@ -254,7 +252,7 @@ class IndexScrub:
             f"{fresh.count - 1} entries"
         )
 
-    def _keys_of_last(self, file: IndexFile) -> Generator[list[Piece] | None, list[Found], int]:
+    def _keys_of_last(self, file: IndexFile) -> Steps[int]:
         """How many keys of its last message a file has: a message's keys may be divided between two
         files."""
         number = file.count
@@ -265,14 +263,12 @@ class IndexScrub:
             number -= 1
         return file.count - number
 
-    def _beside(
-        self, operation: Callable[[], None]
-    ) -> Generator[list[Piece] | None, list[Found], str | None]:
+    def _beside(self, operation: Callable[[], None]) -> Steps[str | None]:
         """Do something in a thread; what went wrong."""
         outcome: list[OSError | None] = []
         self._disk.start(operation, outcome.append)
         while not outcome:
-            yield None
+            yield []
         return (outcome[0].strerror or str(outcome[0])) if outcome[0] is not None else None
 
 

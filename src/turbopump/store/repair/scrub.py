@@ -9,7 +9,7 @@ when it wants to be called again; what was not in memory before it came is let g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +17,7 @@ from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Disk, Found, Piece
 from turbopump.store.index.key_index import KeyIndex
+from turbopump.store.log.cold_reads import Steps
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.entry_mark import entry_place
 from turbopump.store.log.scanner import LogScanner, Look, entry_starts
@@ -46,9 +47,6 @@ _SECTOR: Final = 4096
 _UNITS_AT_ONCE: Final = 200
 _QUEUES_MAX: Final = 1000
 _TAGS: Final = b"TAGS\x01"
-
-Work = Generator[list[Piece] | None, list[Found]]
-"""Yields pieces it wants, or None after a slice."""
 
 
 @dataclass(slots=True)
@@ -91,7 +89,7 @@ class Scrub:
         self._on_finding = on_finding
         self._repair = repair
         self._told: set[tuple[str, int, int]] = set()
-        self._work: Work | None = None
+        self._work: Steps[None] | None = None
         self._found: list[Found] | None = []
         self._next_pass: float | None = None
         self._scanner = LogScanner(log.requires_crc)
@@ -118,7 +116,7 @@ class Scrub:
         found, self._found = self._found, []
         try:
             wanted = next(self._work) if not found else self._work.send(found)
-            while wanted is not None and (cached := _cached(wanted)) is not None:
+            while wanted and (cached := _cached(wanted)) is not None:
                 wanted = self._work.send(cached)
         except StopIteration:
             self._work = None
@@ -126,7 +124,7 @@ class Scrub:
             self._units.clear()
             self.numbers.passes += 1
             return self._interval
-        if wanted is not None:
+        if wanted:
             self._read(wanted)
         return self._interval
 
@@ -144,7 +142,7 @@ class Scrub:
     # --- one pass
     # ----------------------------------------------------------------------------------------------
 
-    def _whole_pass(self, end: int) -> Work:
+    def _whole_pass(self, end: int) -> Steps[None]:
         index = self.indexes
         if index is not None:
             yield from index.fill()  # what the start has found
@@ -154,14 +152,12 @@ class Scrub:
             self.numbers.damaged_indexes = index.damaged
             yield from index.fill()
 
-    def _pass(self, end: int) -> Work:
+    def _pass(self, end: int) -> Steps[None]:
         numbers, start = self.numbers, self._log.start
         yield from self._scan(start, end, self._check_unit, numbers, self._report_range)
         numbers.position = end
 
-    def _good_entries(
-        self, start: int, end: int, take: Callable[[bytes, int], None]
-    ) -> Generator[list[Piece] | None, list[Found], int]:
+    def _good_entries(self, start: int, end: int, take: Callable[[bytes, int], None]) -> Steps[int]:
         """Hand on every good entry of a range of the log; where the next one begins."""
         return (yield from self._scan(start, end, take, ScrubNumbers()))
 
@@ -169,10 +165,10 @@ class Scrub:
         self,
         position: int,
         end: int,
-        take: Callable[[bytes, int], Work | None],
+        take: Callable[[bytes, int], Steps[None] | None],
         numbers: ScrubNumbers,
         on_bad: Callable[[int, int, str], None] = lambda _start, _end, _fault: None,
-    ) -> Generator[list[Piece] | None, list[Found], int]:
+    ) -> Steps[int]:
         """Hand on what a range of the log holds; where what is behind it begins."""
         log = self._log
         entries, slice_end = 0, position + SLICE
@@ -198,13 +194,11 @@ class Scrub:
             position = following
             entries += 1
             if entries >= SLICE_ENTRIES or position >= slice_end:
-                yield None
+                yield []
                 entries, slice_end = 0, position + SLICE
         return position
 
-    def _look(
-        self, file: MappedFile, offset: int, scanner: LogScanner
-    ) -> Generator[list[Piece] | None, list[Found], Look]:
+    def _look(self, file: MappedFile, offset: int, scanner: LogScanner) -> Steps[Look]:
         """What lies at an offset of a file. Where that cannot be read, it goes on behind the
         sector."""
         while isinstance(found := scanner.look(offset, file.end), int):
@@ -214,9 +208,7 @@ class Scrub:
                 return Look(offset - offset % _SECTOR + _SECTOR, None, fault)
         return found
 
-    def _next_good(
-        self, file: MappedFile, offset: int
-    ) -> Generator[list[Piece] | None, list[Found], int]:
+    def _next_good(self, file: MappedFile, offset: int) -> Steps[int]:
         """Where the next good entry of the file begins, at ``offset`` or later; the file's end if
         there is none."""
         while offset < file.end:
@@ -229,15 +221,13 @@ class Scrub:
                 found = yield from self._look(file, offset + start, self._scanner)
                 if found.entry is not None:
                     return offset + start
-            yield None
+            yield []
             if offset + size >= file.end:
                 break
             offset += size - 8  # a magic may lie across two pieces
         return file.end
 
-    def _held(
-        self, file: MappedFile, offset: int, size: int, scanner: LogScanner
-    ) -> Generator[list[Piece] | None, list[Found], Found]:
+    def _held(self, file: MappedFile, offset: int, size: int, scanner: LogScanner) -> Steps[Found]:
         """``size`` bytes of the log, which the scanner then holds, and more if it can."""
         begin = offset - scanner.start
         if not 0 <= begin <= len(scanner.data) - size:
@@ -256,7 +246,7 @@ class Scrub:
             scanner.hold(offset, found)
         return scanner.data[begin : begin + size]
 
-    def _check_unit(self, entry: bytes, position: int) -> Work:
+    def _check_unit(self, entry: bytes, position: int) -> Steps[None]:
         """See that the entry's unit points to it."""
         sys_flag = int.from_bytes(entry[36:40])
         if sys_flag & SysFlag.TRANSACTION_PREPARED:
@@ -323,7 +313,7 @@ class Scrub:
 
     def _check_batch_unit(
         self, entry: bytes, position: int, queue: BatchConsumeQueue, index: int
-    ) -> Work:
+    ) -> Steps[None]:
         """The same in a queue whose units stand for several messages."""
         first, number = queue.unit_at(queue.first_number), queue.number_of(index)
         unit, right = queue.unit_at(number), self._repair.unit_of(entry, position)
@@ -351,9 +341,7 @@ class Scrub:
                 f"{position}: it is repaired"
             )
 
-    def _is_namesake(
-        self, offset: int, place: tuple[str, int, int]
-    ) -> Generator[list[Piece] | None, list[Found], bool]:
+    def _is_namesake(self, offset: int, place: tuple[str, int, int]) -> Steps[bool]:
         """Whether the entry there has the same place: the topic was deleted and made again."""
         file = self._log.files.at(offset) if offset >= 0 else None
         if file is None:
