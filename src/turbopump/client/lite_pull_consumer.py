@@ -290,8 +290,8 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     async def commit(
         self, offsets: Mapping[MessageQueue, int] | None = None, *, acknowledged: bool = True
     ) -> None:
-        """Set the group's offset: behind everything polled, or to these offsets (of the next message
-        wanted).
+        """Set the group's offset: behind everything polled, or to these offsets (of the next
+        message wanted).
 
         ``acknowledged``: return when the brokers have it; else they are told, again at ``close`` if
         need be, and not waited for. Raises ConfigError for a queue that is not ours or an offset

@@ -214,9 +214,8 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
 
         Several go as one request to each broker, which says nothing of each. Brokers answer one
         that comes too late, or twice, like any other. Raises ResponseError if a broker refuses
-        (code 208: its queue has no such offset), another RemotingError if it could not be told: then
-        the message may come again.
-        """
+        (code 208: its queue has no such offset), another RemotingError if it could not be told:
+        then the message may come again."""
         check_timeout(timeout)
         running = self._life.ready()
         several = [messages] if isinstance(messages, PoppedMessage) else list(messages)
@@ -303,7 +302,7 @@ class RunningSimple:
         """Nothing is received before somebody asks."""
 
     async def close(self) -> None:
-        """Whoever waits gets nothing; finish what is being told, give back what still comes for
+        """Whoever waits gets nothing; finish what is being sent, give back what still comes for
         readers that have gone, and leave the group, whatever fails on the way."""
         self._closed.set()
         try:
@@ -320,7 +319,7 @@ class RunningSimple:
         once closed. If none could be asked by then, what the last one failed with is raised:
         RemotingError, ProtocolError, or RouteNotFoundError if no name server answers."""
         deadline = self._loop.time() + timeout
-        told = False
+        announced = False
         while not self._closed.is_set():
             sources = await self._sources()
             messages = await self._first_that_has(sources, count, invisible_s)
@@ -332,9 +331,9 @@ class RunningSimple:
                 if not any(self._may_ask(str(source)) for source in sources):
                     self._raise_failure()
                 break
-            if told:
+            if announced:
                 await asyncio.sleep(min(left, HASTE_S))
-            told = await self._something_came(sources, min(left, WAIT_S))
+            announced = await self._something_came(sources, min(left, WAIT_S))
         return []
 
     # --- which

@@ -37,7 +37,7 @@ class AssignedQueue(PullLoop[Delivery]):
     is called with the offset to go on at when the broker says that ours is outside of what it has;
     this object is dropped then. ``lock``: nothing is handed out while it is not valid.
 
-    If it is broadcast, what failed does not come again, and the broker is told no offsets.
+    If it is broadcast, what failed does not come again, and no offsets are committed to the broker.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class AssignedQueue(PullLoop[Delivery]):
         super().__init__(shared.instance, queue, Delivery)
         self.lock = lock
         self.sent_offset: int | None = None
-        """The offset that the broker was last told, if it may still know it."""
+        """The offset that was committed last, if the broker may still know it."""
         self.moves_to: int | None = None
         """In order and dropped: where the queue goes on when nobody has a message of it in hand any
         more."""
@@ -101,7 +101,7 @@ class AssignedQueue(PullLoop[Delivery]):
 
     @property
     def to_commit(self) -> int | None:
-        """The offset that its broker is to be told; None: another member may have the queue."""
+        """The offset to commit; None: another member may have the queue."""
         return self.done_offset if self.lock is None or self.lock.kept else None
 
     def limit(self, limits: PullLimits) -> None:
@@ -145,7 +145,7 @@ class AssignedQueue(PullLoop[Delivery]):
         self._process_queue.done(message.queue_offset)
         if self._line is not None:
             self._line.done(message)
-        if self._room is not None:
+        if self._room is not None and not self._process_queue.full():
             self.look()
 
     def _settle(self, message: Delivery) -> None:

@@ -154,7 +154,7 @@ class RunningConsumer:
         )
         member.on_group_change = self._group_changed
         member.on_route_change = balancer.route_changed
-        member.on_disconnect = table.told_nothing
+        member.on_disconnect = table.disconnected
 
     async def prepare(self, topics: Collection[str]) -> None:
         """Learn the routes of ``topics``. Raises RouteNotFoundError if no name server answers."""

@@ -1,5 +1,5 @@
-"""Running a user's handler on messages, a coroutine function: how many at once, and what its end
-means. (Plain functions: ``handler_threads.py``.)
+"""Running a user's handler on messages, a coroutine function or a plain one: how many at once, and
+what its end means.
 
 One rule: a handler that returns has succeeded, whatever it returns, unless that is ``Retry``; an
 exception is a failure. It must not know offsets or queues.
@@ -169,7 +169,7 @@ class HandlerPool:
             message.left()
 
     def _replace(self, message: Handled | None, error: BaseException) -> None:
-        """A worker has ended that nobody here has told to."""
+        """A worker has ended that nothing here has ended."""
         if self._stopping:
             if message is not None:
                 message.left()

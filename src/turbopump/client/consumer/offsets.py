@@ -116,9 +116,9 @@ class OffsetStore:
         )
         await self._ask(queue, request)
 
-    def told_nothing(self, queues: Iterable[MessageQueue]) -> None:
-        """Their brokers may have forgotten all that they were told: the next offset in each topic
-        is a first one again."""
+    def forget(self, queues: Iterable[MessageQueue]) -> None:
+        """Their brokers may have lost the last commits: the next in each topic is a first one
+        again."""
         for queue in queues:
             begun = self._begun.get((queue.broker_name, queue.topic))
             if begun is not None and begun.is_set():
@@ -235,7 +235,7 @@ class LocalOffsets:
             self._offsets[queue] = offset
             self._dirty = True
 
-    def told_nothing(self, queues: Iterable[MessageQueue]) -> None:
+    def forget(self, queues: Iterable[MessageQueue]) -> None:
         """The file forgets nothing."""
 
     async def flush(self, *, acknowledged: bool = False) -> None:

@@ -100,13 +100,13 @@ PoppedT = TypeVar("PoppedT", bound=Popped)
 def to_acknowledge(messages: Iterable[PoppedT]) -> Iterator[PoppedT]:
     """Of messages that are done those that brokers are told of: of a batch one message, and only
     when all of its messages are done."""
-    told: set[PoppedBatch] = set()
+    seen: set[PoppedBatch] = set()
     for message in messages:
         batch = message.batch
         if batch is None:
             yield message
-        elif batch.done(message) and batch not in told:
-            told.add(batch)
+        elif batch.done(message) and batch not in seen:
+            seen.add(batch)
             yield message
 
 

@@ -1,11 +1,12 @@
-"""What brokers are asked and told by who pops: for messages, that these are done, or that they are
-to come again at another time.
+"""Requests for popped messages: to pop some, to acknowledge those that are done, and to change when
+one comes again.
 
-One rule: an answer is given to the master of the broker that a handle names. What nobody waits for
-is told together: what became done while one request was on its way goes with the next, to each
-broker in turn, and again until its broker has it or the message has become visible anyway. Source:
+One rule: each goes to the master of the broker that the handle names. Acknowledgements that nobody
+waits for go together: what is done while one request is on its way goes with the next, to each
+broker in turn, and again until the broker has it or the message has become visible anyway. Source:
 apache/rocketmq ``MQClientAPIImpl.popMessageAsync``, ``ackMessageAsync``, ``batchAckMessageAsync``,
-``changeInvisibleTimeAsync``."""
+``changeInvisibleTimeAsync``.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ log = logging.getLogger(__name__)
 AT_ONCE_MAX: Final = 512
 """Acknowledgements in one request."""
 PAUSE_S: Final = 1.0
-"""Until what a broker did not take is told again."""
+"""Until what a broker did not take is sent again."""
 
 _FINAL: Final = (
     ResponseCode.NO_MESSAGE,
@@ -199,7 +200,7 @@ class PopRequests:
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self, patience: float) -> None:
-        """Wait until everything is told, ``patience`` seconds at most."""
+        """Wait until everything is sent, ``patience`` seconds at most."""
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=patience)
 

@@ -1,9 +1,9 @@
-"""One queue that a broker has told a push consumer to pop (mostly all queues of a topic on one
-broker, queue id −1): its messages are handed out, acknowledged when they are done, and made to come
-again later when they failed.
+"""One queue that is popped, because a broker said so (mostly all queues of a topic on one broker,
+queue id −1): its messages are handed out, acknowledged when they are done, and made to come again
+later when they failed.
 
 One rule: a message is ours only while it is invisible to others. What was not begun in that time is
-let go, for somebody else has it then; what is not begun when the queue is dropped is given back. It
+dropped, for somebody else has it then; what is not begun when the queue is lost is given back. It
 must not know why the queue is ours. Source: apache/rocketmq
 ``DefaultMQPushConsumerImpl.popMessage``, ``ConsumeMessagePopConcurrentlyService``.
 """

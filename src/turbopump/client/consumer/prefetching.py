@@ -206,10 +206,10 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
         self.done_offset: int | None = None
         """Everything below it is done; None while the group's offset is not known yet."""
         self.sent_offset: int | None = None
-        """The offset that the broker was last told, if it may still know it."""
+        """The offset that was committed last, if the broker may still know it."""
         self.owed_offset: int | None = None
-        """The offset that it is to be told, if it is not told by itself what is done: one that a
-        commit was asked for, or its own answer, which holds only once it is committed."""
+        """The offset to commit without ``auto_commit``: one that a commit was asked for, or the
+        broker's own answer, which holds only once it is committed."""
         self.next_offset: int | None = None
         """Where the next pull begins."""
         self._group = group
@@ -235,7 +235,7 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
 
     @property
     def to_commit(self) -> int | None:
-        """The offset that its broker is to be told."""
+        """The offset to commit."""
         return self.done_offset if self._settings.auto_commit else self.owed_offset
 
     def info(self) -> ProcessQueueInfo:

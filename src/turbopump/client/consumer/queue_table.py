@@ -1,7 +1,7 @@
 """The queues that are ours at the moment, by what reads each; of those that are pulled, what is
 committed.
 
-One rule: an offset that a broker has is not committed again, and what it could not be told is told
+One rule: an offset that a broker has is not committed again, and one that it could not be sent goes
 with the next commit. It must not know how queues are divided, or who gets their messages.
 """
 
@@ -89,8 +89,8 @@ class QueueTable(ABC, Generic[QueueT]):
 
 
 class CommittedQueue(ReadQueue, Protocol):
-    """``queue`` is done up to ``done_offset`` (None: not known yet), which its broker was told if
-    it is ``sent_offset``; ``to_commit`` is what it is to be told, if anything."""
+    """``queue`` is done up to ``done_offset`` (None: not known yet). ``sent_offset`` was committed
+    last, ``to_commit`` is to be committed; None: nothing."""
 
     queue: MessageQueue
     sent_offset: int | None
@@ -154,24 +154,24 @@ class CommittedTable(QueueTable[CommittedT]):
             await self.commit()
 
     async def commit(self, *, final: bool = False) -> None:
-        """Tell what is to be told. ``final``: nobody will tell it again soon, so a broker that
-        cannot be told is worth a warning."""
+        """Commit what is to be committed. ``final``: there will be no other commit soon, so a
+        broker that cannot be asked is worth a warning."""
         await asyncio.gather(
             *(self._commit(one, final=final) for one in list(self._queues.values()))
         )
         await self._offsets.flush(acknowledged=final)
 
-    def told_nothing(self, address: str) -> None:
-        """The broker there may have forgotten what it was told: tell it again."""
+    def disconnected(self, address: str) -> None:
+        """The broker there may have lost the last commits (it was killed): commit again."""
         address_of = self._instance.routes.address_of
-        told = [
+        its = [
             queue
             for queue in self._queues
             if address_of(queue.broker_name, topic=queue.topic) == address
         ]
-        for queue in told:
+        for queue in its:
             self._queues[queue].sent_offset = None
-        self._offsets.told_nothing(told)
+        self._offsets.forget(its)
 
     async def _commit(self, one: CommittedT, *, final: bool) -> None:
         try:

@@ -281,7 +281,7 @@ class QueueListeners:
         queues = [unwrapped(self._namespace, queue) for queue in route.subscribe_queues]
         for listener in self._listeners[route.topic]:
             self._instance.spawn(
-                self._tell(listener, unwrap(self._namespace, route.topic), queues),
+                self._call(listener, unwrap(self._namespace, route.topic), queues),
                 name="queue listener",
             )
 
@@ -300,7 +300,7 @@ class QueueListeners:
         except RouteNotFoundError:
             self._known.setdefault(topic, ())
 
-    async def _tell(self, listener: UserFunction, topic: str, queues: list[MessageQueue]) -> None:
+    async def _call(self, listener: UserFunction, topic: str, queues: list[MessageQueue]) -> None:
         try:
             await listener.call(topic, queues)
         except NotCalledError:

@@ -100,17 +100,14 @@ class SendBack:
         self, message: ReceivedMessage, queue: MessageQueue | None, level: int
     ) -> bool:
         cause = ""
-        try:
-            if queue is not None and not message.sys_flag & SysFlag.INNER_BATCH:
+        if queue is not None:
+            try:
                 await self._to_its_broker(message, queue, level)
+            except RemotingError as error:
+                cause = f"{error}; then "
+            else:
                 self._refused = False
                 return True
-            if queue is not None:
-                cause = (
-                    "the log has no entry of this message alone, it came in an inner batch; then "
-                )
-        except RemotingError as error:
-            cause = f"{error}; then "
         try:
             await self._as_plain_message(message, level)
         except (RemotingError, RouteNotFoundError, MessageError) as error:
@@ -133,6 +130,10 @@ class SendBack:
     async def _to_its_broker(
         self, message: ReceivedMessage, queue: MessageQueue, level: int
     ) -> None:
+        if message.sys_flag & SysFlag.INNER_BATCH:
+            raise RemotingError(
+                "the log has no entry of this message alone, it came in an inner batch"
+            )
         address = self._instance.routes.address_of(queue.broker_name, topic=queue.topic)
         if address is None:
             raise RemotingError(f"no address is known for broker {queue.broker_name}")
