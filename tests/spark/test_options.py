@@ -104,6 +104,6 @@ def test_what_must_be_given_is_named(missing: str) -> None:
 
 
 def test_every_option_and_column_has_its_line_in_the_docs() -> None:
-    lines = (Path(__file__).parents[2] / "docs" / "guide" / "spark.md").read_text().splitlines()
+    lines = (Path(__file__).parents[2] / "docs" / "reference" / "spark.md").read_text().splitlines()
     for name in (*OPTION_NAMES, *COLUMN_NAMES):
         assert any(line.startswith("|") and f"`{name}`" in line for line in lines), name

@@ -1,7 +1,7 @@
 """The options of ``format("rocketmq")``: one table of names, and their typed values.
 
 The one rule: every name that is accepted stands in the table with what it means
-(docs/guide/spark.md lists them; a test compares); anything else is refused with the nearest known
+(docs/reference/spark.md lists them; a test compares); anything else is refused with the nearest known
 name, because an option that is silently ignored reads the wrong data. It must not know about
 brokers.
 """
@@ -29,7 +29,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 # The columns of a row that is read: names, order and Arrow types. The one rule: this table is
-# the promise to users (docs/guide/spark.md). Columns may be added at its end, never renamed,
+# the promise to users (docs/reference/spark.md). Columns may be added at its end, never renamed,
 # retyped or reordered.
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
 
