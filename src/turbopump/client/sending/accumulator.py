@@ -14,7 +14,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from turbopump.client.sending.outgoing import DELAYING, NotedFrames, Piece
 from turbopump.client.sending.send_result import SendResult, SendStatistics, no_queue, no_time
@@ -67,7 +69,7 @@ class AutoBatch:
 BatchKey = tuple[str, MessageQueue | None, str | None, object]
 
 
-class _Waiting(NamedTuple):
+class _Waiting(msgspec.Struct, frozen=True):
     """One message of a batch, packed: the ``Message`` is its owner's, who may change it and send it
     again."""
 
