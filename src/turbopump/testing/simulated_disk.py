@@ -169,14 +169,11 @@ class SimulatedDisk:
 
     def file_system(self, path: Path) -> Path:
         """The directory where the file system begins that a path lies in."""
-        return next((each for each in (path, *path.parents) if each in self.capacities), Path("/"))
+        candidates = (path, *path.parents) if self.capacities else ()
+        return next((each for each in candidates if each in self.capacities), Path("/"))
 
     def space(self, path: Path) -> Space:
         """Room on the file system of a path."""
-        if not self.capacities:
-            return Space(
-                self.capacity, self.capacity - sum(file.size for file in self.files.values())
-            )
         root = self.file_system(path)
         used = sum(file.size for each, file in self.files.items() if self.file_system(each) == root)
         capacity = self.capacities.get(root, self.capacity)

@@ -32,9 +32,12 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from hashlib import blake2b
-from typing import Any, NoReturn, Protocol, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 from turbopump.testing.simulated_process import SimulatedProcess, current_process
+
+if TYPE_CHECKING:
+    from turbopump.testing.simulated_network import SimulatedNetwork
 
 T = TypeVar("T")
 
@@ -58,20 +61,15 @@ class ForbiddenInSimulationError(RuntimeError):
     signal."""
 
 
-class Network(Protocol):
-    """What the loop hands its connections to; `SimulatedNetwork` is one."""
+def _forbid(what: str) -> NoReturn:
+    raise ForbiddenInSimulationError(
+        f"a simulation has no {what.removeprefix('a ').removeprefix('an ')}"
+    )
 
-    async def connect(
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
-    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]: ...
 
-    def listen(
-        self,
-        protocol_factory: Callable[[], asyncio.BaseProtocol],
-        host: str | None,
-        port: int,
-        start_serving: bool,
-    ) -> asyncio.AbstractServer: ...
+def _forbidden(what: str) -> Any:
+    """A method that refuses."""
+    return lambda *args, **kwargs: _forbid(what)
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -86,7 +84,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def __init__(self, seed: int | str = 0) -> None:
         super().__init__()
-        self.network: Network | None = None
+        self.network: SimulatedNetwork | None = None
         self.processes: list[SimulatedProcess] = []
         self.turns = 0
         self.trace_to: TextIO | None = None
@@ -310,29 +308,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def run_in_executor(self, executor: object, func: object, *args: object) -> NoReturn:
         _forbid(f"a thread for {func!r}: use the seam that the simulation replaces (disk, clock)")
 
-    def set_default_executor(self, executor: object) -> NoReturn:
-        _forbid("an executor")
-
-    def add_signal_handler(self, sig: int, callback: object, *args: object) -> NoReturn:
-        _forbid("a signal handler")
-
-    def add_reader(self, fd: object, callback: object, *args: object) -> NoReturn:
-        _forbid("a file descriptor to watch")
-
-    def add_writer(self, fd: object, callback: object, *args: object) -> NoReturn:
-        _forbid("a file descriptor to watch")
-
-    async def create_datagram_endpoint(self, *args: object, **kwargs: object) -> NoReturn:
-        _forbid("a datagram socket")
-
-    async def getaddrinfo(self, *args: object, **kwargs: object) -> NoReturn:
-        _forbid("the resolver")
-
-    async def subprocess_exec(self, *args: object, **kwargs: object) -> NoReturn:
-        _forbid("a child process")
-
-    async def subprocess_shell(self, *args: object, **kwargs: object) -> NoReturn:
-        _forbid("a child process")
+    set_default_executor = _forbidden("an executor")
+    add_signal_handler = _forbidden("a signal handler")
+    add_reader = add_writer = _forbidden("a file descriptor to watch")
+    create_datagram_endpoint = _forbidden("a datagram socket")
+    getaddrinfo = _forbidden("the resolver")
+    subprocess_exec = subprocess_shell = _forbidden("a child process")
 
 
 class _SiblingHandle(asyncio.Handle):
@@ -342,12 +323,6 @@ class _SiblingHandle(asyncio.Handle):
     parent: int
 
 
-def _forbid(what: str) -> NoReturn:
-    raise ForbiddenInSimulationError(
-        f"a simulation has no {what.removeprefix('a ').removeprefix('an ')}"
-    )
-
-
 def run_in(loop: SimulatedLoop, main: Coroutine[Any, Any, T]) -> T:
     """Run `main` to its end on `loop`, cancel what it left behind (in order of creation) and close
     the loop."""
@@ -355,10 +330,7 @@ def run_in(loop: SimulatedLoop, main: Coroutine[Any, Any, T]) -> T:
     try:
         result = loop.run_until_complete(main)
         loop.end_trace()
-        leftovers = sorted(loop.living_tasks(), key=hash)
-        for task in leftovers:
-            task.cancel()
-        loop.run_until_complete(_settle(leftovers))
+        loop.run_until_complete(_end(sorted(loop.living_tasks(), key=hash)))
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()
@@ -368,7 +340,9 @@ def run_in(loop: SimulatedLoop, main: Coroutine[Any, Any, T]) -> T:
     return result
 
 
-async def _settle(tasks: list[asyncio.Task[Any]]) -> None:
+async def _end(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -377,10 +351,6 @@ async def _settle(tasks: list[asyncio.Task[Any]]) -> None:
 # `asyncio.wait`), and the default hash is an address. Knows the process a task belongs to, and
 # nothing of the loop but that it hands out serial numbers.
 _FAREWELLS_MAX = 100
-
-
-class _Numbering(Protocol):
-    def next_serial(self) -> int: ...
 
 
 class NumberedFuture(asyncio.Future[Any]):
@@ -411,8 +381,7 @@ class NumberedTask(asyncio.Task[Any]):
 def create_numbered_task(loop: Any, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
     """The task factory: numbers the task and registers it with the process in which it is
     created."""
-    numbering: _Numbering = loop
-    task = NumberedTask(coro, loop=loop, serial=numbering.next_serial(), **kwargs)
+    task = NumberedTask(coro, loop=loop, serial=loop.next_serial(), **kwargs)
     context: contextvars.Context | None = kwargs.get("context")
     process = current_process.get() if context is None else context.get(current_process)
     if process is not None:

@@ -21,7 +21,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from turbopump.testing.simulated_loop import SimulatedLoop
@@ -95,7 +95,7 @@ class SimulatedNetwork:
         ]
         for end in ends:
             self._loop.trace(f"reset {host} {other}")
-            end.fail(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
+            end.fail(_failure(errno.ECONNRESET))
         return len(ends) // 2
 
     def connections(self) -> Iterator[tuple[str, str]]:
@@ -115,8 +115,7 @@ class SimulatedNetwork:
             raise ConnectionRefusedError(
                 errno.ECONNREFUSED, f"Connect call failed {(host, port)!r}"
             )
-        loopback = host in _LOOPBACK_NAMES
-        near = self._connect_ends(source, target, server, port, loopback, process)
+        near = self._connect_ends(source, target, server, host in _LOOPBACK_NAMES)
         try:
             await self._travel(target, source, (host, port))
         except BaseException:
@@ -139,9 +138,7 @@ class SimulatedNetwork:
             raise OSError(
                 errno.EADDRINUSE, f"error while attempting to bind on address {(host, port)!r}"
             )
-        server = SimulatedServer(
-            self._loop, protocol_factory, bound, port, self._listeners, (own, port)
-        )
+        server = SimulatedServer(self._loop, protocol_factory, bound, self._listeners, (own, port))
         if process is not None:
             process.at_kill[server] = server.forget
         if start_serving:
@@ -149,37 +146,18 @@ class SimulatedNetwork:
         return server
 
     def _connect_ends(
-        self,
-        source: str,
-        target: str,
-        server: SimulatedServer,
-        port: int,
-        loopback: bool,
-        process: SimulatedProcess | None,
+        self, source: str, target: str, server: SimulatedServer, loopback: bool
     ) -> SimulatedTransport:
         """Both ends of a new connection; the far one is handed to the server, the near one is
         returned."""
         there = Pipe(self._loop, self._rng, self.link(source, target), f"{source}->{target}")
         back = Pipe(self._loop, self._rng, self.link(target, source), f"{target}->{source}")
         near_name = (_LOOPBACK if loopback else source, self._ephemeral_port(source))
-        far_name = (_LOOPBACK if loopback else target, port)
-        near = SimulatedTransport(
-            self._loop,
-            outgoing=there,
-            incoming=back,
-            sockname=near_name,
-            peername=far_name,
-            context=contextvars.copy_context(),
-        )
-        far = SimulatedTransport(
-            self._loop,
-            outgoing=back,
-            incoming=there,
-            sockname=far_name,
-            peername=near_name,
-            context=server.context,
-        )
-        self._register(near, source, target, process)
+        far_name = (_LOOPBACK if loopback else target, server.key[1])
+        context = contextvars.copy_context()
+        near = SimulatedTransport(self._loop, there, back, near_name, far_name, context)
+        far = SimulatedTransport(self._loop, back, there, far_name, near_name, server.context)
+        self._register(near, source, target, context.get(current_process))
         self._register(far, target, source, server.context.get(current_process))
         server.accept(far)
         return near
@@ -229,38 +207,31 @@ class SimulatedNetwork:
         return port
 
 
+@dataclass(eq=False)
 class SimulatedServer(asyncio.AbstractServer):
     """What `loop.create_server` returns; `wait_closed` waits for its connections too, as Python
     3.12 does."""
 
-    def __init__(
-        self,
-        loop: SimulatedLoop,
-        protocol_factory: ProtocolFactory,
-        bound: str,
-        port: int,
-        listeners: dict[Address, SimulatedServer],
-        key: Address,
-    ) -> None:
-        self.context = contextvars.copy_context()
+    _loop: SimulatedLoop
+    _protocol_factory: ProtocolFactory
+    _bound: str
+    _listeners: dict[Address, SimulatedServer]
+    key: Address
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    _open: int = 0
+    _closed: bool = False
+    _all_gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
         self.sockets: tuple[SimulatedSocket, ...] = (
-            SimulatedSocket((bound or "0.0.0.0", port), None),
+            SimulatedSocket((self._bound or "0.0.0.0", self.key[1]), None),
         )
-        self._loop = loop
-        self._protocol_factory = protocol_factory
-        self._bound = bound
-        self._listeners = listeners
-        self._key = key
-        self._open = 0
-        self._closed = False
-        self._all_gone = asyncio.Event()
 
     def admits(self, host: str) -> bool:
         """Whether a connection to `host` reaches it: one bound to loopback is not reachable by the
         host's name."""
-        return self._bound in _ANY_NAMES or (self._bound in _LOOPBACK_NAMES) == (
-            host in _LOOPBACK_NAMES
-        )
+        only_loopback = self._bound in _LOOPBACK_NAMES
+        return self._bound in _ANY_NAMES or only_loopback == (host in _LOOPBACK_NAMES)
 
     def accept(self, end: SimulatedTransport) -> None:
         self._open += 1
@@ -268,12 +239,12 @@ class SimulatedServer(asyncio.AbstractServer):
         self._loop.call_soon(self._start, end, context=self.context)
 
     def serve(self) -> None:
-        self._listeners[self._key] = self
+        self._listeners[self.key] = self
 
     def forget(self) -> None:
         """Stop listening, without a word to anybody."""
-        if self._listeners.get(self._key) is self:
-            del self._listeners[self._key]
+        if self._listeners.get(self.key) is self:
+            del self._listeners[self.key]
 
     def close(self) -> None:
         self.forget()
@@ -295,7 +266,7 @@ class SimulatedServer(asyncio.AbstractServer):
             self.close()
 
     def is_serving(self) -> bool:
-        return self._listeners.get(self._key) is self
+        return self._listeners.get(self.key) is self
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._loop
@@ -330,7 +301,6 @@ class SimulatedTransport(asyncio.Transport):
     def __init__(
         self,
         loop: SimulatedLoop,
-        *,
         outgoing: Pipe,
         incoming: Pipe,
         sockname: Address,
@@ -403,11 +373,9 @@ class SimulatedTransport(asyncio.Transport):
             self._lost = self._closing = True
             self._buffer.clear()
             self._inbox.clear()
+            self.outgoing.drop()
             if farewell:
-                self.outgoing.drop()
                 self.outgoing.send(RESET)
-            else:
-                self.outgoing.drop()
             self._report_closed()
 
     # asyncio.Transport: reading
@@ -434,9 +402,7 @@ class SimulatedTransport(asyncio.Transport):
             return
         item = self._inbox[0]
         if item == RESET:
-            self._force_close(
-                ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)), None
-            )
+            self._force_close(_failure(errno.ECONNRESET), None)
             return
         try:
             if isinstance(item, bytes):
@@ -493,16 +459,13 @@ class SimulatedTransport(asyncio.Transport):
         if self._lost or self._closing or not data:
             return
         if RESET in self._inbox:
-            self._force_close(BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)), None)
+            self._force_close(_failure(errno.EPIPE), None)
             return
         self._buffer.append(bytes(data))
         self._buffer_size += len(data)
         self._pump()
-        if (
-            self._buffer_size > self._high
-            and not self._writing_paused
-            and self._protocol is not None
-        ):
+        full = self._buffer_size > self._high and not self._writing_paused
+        if full and self._protocol is not None:
             self._writing_paused = True
             self._protocol.pause_writing()
 
@@ -580,14 +543,8 @@ class SimulatedTransport(asyncio.Transport):
         return self._protocol
 
     def _fatal_error(self, failure: BaseException, message: str) -> None:
-        self._loop.call_exception_handler(
-            {
-                "message": message,
-                "exception": failure,
-                "transport": self,
-                "protocol": self._protocol,
-            }
-        )
+        parts = {"transport": self, "protocol": self._protocol}
+        self._loop.call_exception_handler({"message": message, "exception": failure, **parts})
         self._force_close(failure, EOF)
 
     def _force_close(self, failure: BaseException | None, farewell: str | None) -> None:
@@ -609,9 +566,9 @@ class SimulatedTransport(asyncio.Transport):
     def _call_connection_lost(self, failure: BaseException | None) -> None:
         try:
             if self._protocol is not None:
-                self._protocol.connection_lost(
-                    failure if failure is None else _as_exception(failure)
-                )
+                if failure is not None and not isinstance(failure, Exception):
+                    failure = ConnectionAbortedError(str(failure))
+                self._protocol.connection_lost(failure)
         finally:
             self._report_closed()
 
@@ -621,25 +578,26 @@ class SimulatedTransport(asyncio.Transport):
             callback()
 
 
+@dataclass(frozen=True, slots=True)
 class SimulatedSocket:
     """What `get_extra_info("socket")` and `server.sockets` give: names, and options that do
     nothing."""
 
-    def __init__(self, sockname: Address, peername: Address | None) -> None:
-        self._sockname = sockname
-        self._peername = peername
+    _sockname: Address
+    _peername: Address | None
 
     def getsockname(self) -> Address:
         return self._sockname
 
     def getpeername(self) -> Address:
         if self._peername is None:
-            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+            raise _failure(errno.ENOTCONN)
         return self._peername
 
     def setsockopt(self, *_option: object) -> None:
         """Accepted: no option changes anything here."""
 
 
-def _as_exception(failure: BaseException) -> Exception:
-    return failure if isinstance(failure, Exception) else ConnectionAbortedError(str(failure))
+def _failure(number: int) -> OSError:
+    """Of the class that belongs to an errno, such as ConnectionResetError."""
+    return OSError(number, os.strerror(number))

@@ -5,6 +5,8 @@ A pipe is the kernel's part: a send window, a latency for each piece, order kept
 the link is cut. It must not know names, ports or protocols.
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextvars
 import errno
@@ -13,9 +15,12 @@ import random
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from turbopump.testing.simulated_loop import SimulatedLoop
+
+if TYPE_CHECKING:
+    from turbopump.testing.simulated_network import SimulatedTransport
 
 RETRANSMISSION_TIMEOUT = 900.0
 """Seconds that bytes may wait for a cut link before the sender loses the connection (Linux:
@@ -43,21 +48,13 @@ class Link:
         return rng.uniform(self.latency_min, self.latency_max)
 
 
-class End(Protocol):
-    """What a pipe does to the ends it joins: the kernel's side of a transport."""
-
-    def arrive(self, item: bytes | str) -> None: ...
-    def window_opened(self) -> None: ...
-    def fail(self, failure: OSError) -> None: ...
-
-
 class Pipe:
     """Bytes on their way from one end to the other, in order."""
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random, link: Link, label: str) -> None:
         self.link = link
-        self.receiver: End
-        self.sender: End
+        self.receiver: SimulatedTransport
+        self.sender: SimulatedTransport
         self.unread = 0  # sent, and not yet taken by the receiver's protocol
         self._loop = loop
         self._rng = rng
