@@ -21,14 +21,7 @@ class PlainReader(BatchReader):
         options = self._options
         with Cluster(options.name_servers) as cluster:
             for wanted in partition.ranges:
-                chunks = read_range(
-                    cluster,
-                    wanted,
-                    pull_batch_size=options.pull_batch_size,
-                    pull_timeout_ms=options.pull_timeout_ms,
-                    fail_on_data_loss=options.fail_on_data_loss,
-                )
-                for chunk in chunks:
+                for chunk in read_range(cluster, wanted, options):
                     yield from rows(bytes(chunk), wanted.queue.broker_name, options.columns)
 
 

@@ -4,6 +4,7 @@ begins and ends."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from tests.unit.client.stored_batches import BODIES, make_batches
 
@@ -11,6 +12,7 @@ from turbopump.message.message import MessageQueue
 from turbopump.spark.cluster import Cluster
 from turbopump.spark.decode import decode
 from turbopump.spark.offsets import OffsetRange
+from turbopump.spark.options import read_options
 from turbopump.spark.reading import read_range
 from turbopump.testing import BrokerThread
 
@@ -30,13 +32,9 @@ def test_a_range_that_begins_and_ends_within_batches_is_read_exactly() -> None:
             ]:
                 read = {}
                 wanted = OffsetRange(queue, begin, end)
-                for chunk in read_range(
-                    cluster,
-                    wanted,
-                    pull_batch_size=batch,
-                    pull_timeout_ms=500,
-                    fail_on_data_loss=True,
-                ):
+                options = read_options({"nameServer": "x:1", "topic": "T"})
+                options = replace(options, pull_batch_size=batch, pull_timeout_ms=500)
+                for chunk in read_range(cluster, wanted, options):
                     for rows in decode(
                         chunk, "b", ("queueOffset", "body"), queue_offsets=range(begin, end)
                     ):

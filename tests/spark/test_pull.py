@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from dataclasses import replace
 
 import pytest
 from tests.spark.fake_cluster import FakeCluster
@@ -16,6 +17,7 @@ from turbopump.protocol.command import Command
 from turbopump.spark.cluster import Cluster, Link
 from turbopump.spark.decode import decode
 from turbopump.spark.offsets import OffsetRange
+from turbopump.spark.options import read_options
 from turbopump.spark.reading import DataLossError, read_range
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -27,8 +29,11 @@ def offsets_read(
     found: list[int] = []
     with Cluster([fake.address]) as cluster:
         wanted = OffsetRange(QUEUE, begin, end)
+        options = read_options({"nameServer": fake.address, "topic": "T"})
         for chunk in read_range(
-            cluster, wanted, pull_batch_size=batch, pull_timeout_ms=50, fail_on_data_loss=fail
+            cluster,
+            wanted,
+            replace(options, pull_batch_size=batch, pull_timeout_ms=50, fail_on_data_loss=fail),
         ):
             for record_batch in decode(
                 chunk, "broker-a", ("queueOffset",), queue_offsets=range(begin, end)

@@ -16,24 +16,18 @@ from turbopump.config.addresses import LOOPBACK, is_wildcard, outward_address, p
 from turbopump.config.delay_levels import DEFAULT_LEVELS, parse_delay_levels
 from turbopump.config.keys import key_table
 from turbopump.config.properties import read_properties
-from turbopump.config.setting import LONG_MAX, build, effective, setting
+from turbopump.config.setting import LONG_MAX, build, effective, setting, unserved
 from turbopump.errors import ConfigError
 
 CONSUME_QUEUE_ENTRY_SIZE = 20
 BATCH_CONSUME_QUEUE_ENTRY_SIZE = 46
 VIP_OFFSET = 2
 """The VIP port is the listen port minus this; it answers everything but pulls."""
-PATH_KEYS = frozenset(
-    {
-        "storePathRootDir",
-        "storePathCommitLog",
-        "readOnlyCommitLogStorePaths",
-        "storePathConsumeQueue",
-        "storePathIndex",
-        "storeCheckpoint",
-        "abortFile",
-    }
-)
+_PATHS = """
+    storePathRootDir storePathCommitLog readOnlyCommitLogStorePaths storePathConsumeQueue
+    storePathIndex storeCheckpoint abortFile
+"""
+PATH_KEYS = frozenset(_PATHS.split())
 _MIB = 1024 * 1024
 _IGNORED = (
     "; Apache's broker ignores this key, and finds such a store's files only in storePathRootDir"
@@ -72,14 +66,9 @@ class BrokerConfig:
     # Who it is.
     broker_name: str = setting(default_broker_name, "name that clients know it by; the host's name")
     broker_cluster_name: str = setting("DefaultCluster", "cluster that it belongs to")
-    broker_id: int = setting(
-        0, "0 is the master", only=(0,), otherwise="slaves come with a later release"
-    )
-    broker_role: str = setting(
-        "ASYNC_MASTER",
-        "its part in replication",
-        only=("ASYNC_MASTER",),
-        otherwise="other roles come with a later release",
+    broker_id: int = unserved(0, "0 is the master", "slaves come with a later release")
+    broker_role: str = unserved(
+        "ASYNC_MASTER", "its part in replication", "other roles come with a later release"
     )
 
     # Where it is reached.
@@ -112,12 +101,8 @@ class BrokerConfig:
         120, "a silent connection is closed after", "s", low=1
     )
 
-    use_tls: bool = setting(
-        False,
-        "TLS towards name servers",
-        key="useTLS",
-        only=(False,),
-        otherwise="TLS comes with a later release",
+    use_tls: bool = unserved(
+        False, "TLS towards name servers", "TLS comes with a later release", key="useTLS"
     )
 
     # What it tells the name servers.
@@ -261,44 +246,26 @@ class BrokerConfig:
     )
 
     # What this release cannot do, where ignoring the wish would do harm.
-    authentication_enabled: bool = setting(
-        False,
-        "access control",
-        only=(False,),
-        otherwise="access control comes with a later release",
+    authentication_enabled: bool = unserved(
+        False, "access control", "access control comes with a later release"
     )
-    authorization_enabled: bool = setting(
-        False,
-        "access control",
-        only=(False,),
-        otherwise="access control comes with a later release",
+    authorization_enabled: bool = unserved(
+        False, "access control", "access control comes with a later release"
     )
-    acl_enable: bool = setting(
-        False,
-        "access control of 4.x",
-        only=(False,),
-        otherwise="access control comes with a later release",
+    acl_enable: bool = unserved(
+        False, "access control of 4.x", "access control comes with a later release"
     )
-    enable_controller_mode: bool = setting(
-        False,
-        "election by a controller",
-        only=(False,),
-        otherwise="replication comes with a later release",
+    enable_controller_mode: bool = unserved(
+        False, "election by a controller", "replication comes with a later release"
     )
-    enable_d_leger_commit_log: bool = setting(
-        False,
-        "a DLedger commit log",
-        only=(False,),
-        otherwise="its files are not those of this store",
+    enable_d_leger_commit_log: bool = unserved(
+        False, "a DLedger commit log", "its files are not those of this store"
     )
-    store_type: str = setting(
-        "default",
-        "kind of queue files",
-        only=("default",),
-        otherwise="RocksDB queues are not read or written",
+    store_type: str = unserved(
+        "default", "kind of queue files", "RocksDB queues are not read or written"
     )
-    message_store_plug_in: str = setting(
-        "", "Java classes round the store", only=("",), otherwise="Java classes cannot be loaded"
+    message_store_plug_in: str = unserved(
+        "", "Java classes round the store", "Java classes cannot be loaded"
     )
 
     # Where.
@@ -602,12 +569,8 @@ def load_broker_config(
 
 def _check_together(config: BrokerConfig) -> None:
     parse_addresses(config.namesrv_addr, what="namesrvAddr")
-    _ = (
-        config.delete_hours,
-        config.commit_log_directories,
-        config.read_only_commit_log_directories,
-        config.delay_levels_ms,
-    )
+    _ = config.delete_hours, config.delay_levels_ms
+    _ = config.commit_log_directories, config.read_only_commit_log_directories
     if not config.broker_name:
         raise ConfigError("brokerName is empty: a name is expected")
     if not config.store_path_root_dir.strip():
@@ -622,8 +585,7 @@ def _check_together(config: BrokerConfig) -> None:
     if config.mapped_file_size_commit_log < config.max_message_size + 4096:
         raise ConfigError(
             f"mappedFileSizeCommitLog={config.mapped_file_size_commit_log}: a message of "
-            "maxMessageSize="
-            f"{config.max_message_size} bytes would not fit in one file"
+            f"maxMessageSize={config.max_message_size} bytes would not fit in one file"
         )
 
 
@@ -634,10 +596,8 @@ def _directories(key: str, text: str) -> tuple[Path, ...]:
     for part in filter(None, map(str.strip, text.split(","))):
         same = found.setdefault(os.path.realpath(part), part)
         if same is not part:
-            both = (
-                f"{part} twice"
-                if same == part
-                else (f"{same} and {part}, which are the same directory")
-            )
+            both = f"{same} and {part}, which are the same directory"
+            if same == part:
+                both = f"{part} twice"
             raise ConfigError(f"{key} names {both}: name it once")
     return tuple(map(Path, found.values()))

@@ -8,7 +8,7 @@ from pathlib import Path
 from turbopump.config.addresses import LOOPBACK
 from turbopump.config.keys import key_table
 from turbopump.config.properties import read_properties
-from turbopump.config.setting import LONG_MAX, build, setting
+from turbopump.config.setting import LONG_MAX, build, setting, unserved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,8 @@ class NamesrvConfig:
     support_acting_master: bool = setting(
         False, "where a master is gone, its slave with the smallest id is shown as one"
     )
-    enable_controller_in_namesrv: bool = setting(
-        False,
-        "run a controller too",
-        only=(False,),
-        otherwise="the controller comes with a later release",
+    enable_controller_in_namesrv: bool = unserved(
+        False, "run a controller too", "the controller comes with a later release"
     )
 
 

@@ -64,6 +64,11 @@ def setting(
     return dataclasses.field(default=default, metadata={"setting": known})
 
 
+def unserved(default: Any, about: str, otherwise: str, *, key: str = "") -> Any:
+    """A field that may have its default only, as `otherwise` says why."""
+    return setting(default, about, key=key, only=(default,), otherwise=otherwise)
+
+
 def settings_of(config: type[SettingsClass]) -> Iterator[tuple[str, Setting]]:
     """Field name and setting of every field, in order."""
     for field in dataclasses.fields(config):
@@ -133,11 +138,8 @@ def _checked(known: Setting, value: object) -> object:
         raise ConfigError(
             f"{known.key}={render(value)}: only {allowed} is served, {known.otherwise}"
         )
-    if (
-        isinstance(value, int)
-        and not isinstance(value, bool)
-        and not known.low <= value <= known.high
-    ):
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(value, int) and is_number and not known.low <= value <= known.high:
         raise ConfigError(
             f"{known.key}={value}: a whole number{_in_unit(known)} from "
             f"{known.low} to {known.high} is expected"

@@ -78,9 +78,7 @@ def order_of_doubles(left: float, right: float) -> int:
     if left > right:
         return 1
     if left == right:
-        return int(math.copysign(1, left) > math.copysign(1, right)) - int(
-            math.copysign(1, left) < math.copysign(1, right)
-        )
+        return int(math.copysign(1, left) - math.copysign(1, right)) // 2
     return math.isnan(left) - math.isnan(right)
 
 
@@ -201,10 +199,7 @@ def as_truth(node: Node, tokens: Tokens) -> Node:
     if node.is_truth:
         return node
     if node.kind != "property":
-        raise SqlError(
-            f"before character {tokens.next.at + 1}: a condition should stand here, "
-            "not a number or a text"
-        )
+        raise tokens.refused("a condition should stand here, not a number or a text")
     value = node.evaluate
     return Node("truth", lambda properties: None if value(properties) is None else False)
 
@@ -251,15 +246,9 @@ def minus(node: Node) -> Node:
 def equal(left: Node, right: Node, tokens: Tokens) -> Node:
     for side in (left, right):
         if side.kind == "constant" and side.value is None:
-            raise SqlError(
-                f"before character {tokens.next.at + 1}: nothing equals NULL; write "
-                "IS NULL or IS NOT NULL"
-            )
+            raise tokens.refused("nothing equals NULL; write IS NULL or IS NOT NULL")
     if left.kind == right.kind == "constant" and left.is_truth and not right.is_truth:
-        raise SqlError(
-            f"before character {tokens.next.at + 1}: TRUE or FALSE cannot be compared "
-            f"with {right.value!r}"
-        )
+        raise tokens.refused(f"TRUE or FALSE cannot be compared with {right.value!r}")
     value, other = left.evaluate, right.evaluate
     if left.kind == "property" and right.kind == "constant" and isinstance(right.value, str):
         name, text = left.name, right.value
@@ -289,10 +278,7 @@ def ordered(left: Node, sign: str, right: Node, tokens: Tokens) -> Node:
         if side.kind == "truth" or (
             side.kind == "constant" and (isinstance(side.value, (str, bool)) or side.value is None)
         ):
-            raise SqlError(
-                f"before character {tokens.next.at + 1}: only numbers and properties "
-                f"can stand beside {sign}"
-            )
+            raise tokens.refused(f"only numbers and properties can stand beside {sign}")
     value, other, fits = left.evaluate, right.evaluate, SIGNS[sign]
     if left.kind == "property" and right.kind == "constant" and isinstance(right.value, int):
         name, number = left.name, right.value
@@ -329,15 +315,12 @@ def between(node: Node, low: Node, high: Node, negated: bool, tokens: Tokens) ->
             if isinstance(side.value, (int, float)) and not isinstance(side.value, bool)
         ]
         if len(numbers) == 2 and order(numbers[1], numbers[0]) < 0:
-            raise SqlError(
-                f"before character {tokens.next.at + 1}: BETWEEN {numbers[0]} AND {numbers[1]} "
-                "holds nothing; exchange them"
+            raise tokens.refused(
+                f"BETWEEN {numbers[0]} AND {numbers[1]} holds nothing; exchange them"
             )
     below, above = ("<", ">") if negated else (">=", "<=")
-    first, second = (
-        ordered(node, below, low, tokens).evaluate,
-        ordered(node, above, high, tokens).evaluate,
-    )
+    first = ordered(node, below, low, tokens).evaluate
+    second = ordered(node, above, high, tokens).evaluate
     decides = negated
 
     def evaluate(properties: Properties) -> Value | None:
@@ -354,7 +337,7 @@ def between(node: Node, low: Node, high: Node, negated: bool, tokens: Tokens) ->
 
 def within(node: Node, texts: list[str], negated: bool, tokens: Tokens) -> Node:
     if node.kind != "property":
-        raise SqlError(f"before character {tokens.next.at + 1}: only a property can be IN a list")
+        raise tokens.refused("only a property can be IN a list")
     name, wanted = node.name, frozenset(texts)
 
     def evaluate(properties: Properties) -> Value | None:

@@ -14,27 +14,12 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-KEYWORDS: Final = frozenset(
-    [
-        "NOT",
-        "AND",
-        "OR",
-        "BETWEEN",
-        "IN",
-        "TRUE",
-        "FALSE",
-        "NULL",
-        "IS",
-        "CONTAINS",
-        "STARTSWITH",
-        "ENDSWITH",
-    ]
-)
+_KEYWORDS: Final = "NOT AND OR BETWEEN IN TRUE FALSE NULL IS CONTAINS STARTSWITH ENDSWITH"
+KEYWORDS: Final = frozenset(_KEYWORDS.split())
 END: Final = "end"
 
 _SKIPPED: Final = re.compile(
-    r"(?:[ "
-    r"\t\n\r\f]|--[^\n\r]*(?:\r\n|[\n\r])|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)*"
+    r"(?:[ \t\n\r\f]|--[^\n\r]*(?:\r\n|[\n\r])|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)*"
 )
 _WORDS: Final = (
     (
@@ -89,6 +74,10 @@ class Tokens:
         found = "the end" if self.next.kind == END else repr(self.next.text)
         return SqlError(f"at character {self.next.at + 1}: {wanted} should stand here, not {found}")
 
+    def refused(self, why: str) -> SqlError:
+        """What to raise for what has been read up to here."""
+        return SqlError(f"before character {self.next.at + 1}: {why}")
+
     def _read(self) -> Token:
         skipped = _SKIPPED.match(self._text, self._at)
         assert skipped is not None
@@ -104,11 +93,8 @@ class Tokens:
         self._at, kind = best
         text = self._text[at : self._at]
         if not kind:
-            hint = (
-                "; a string begins here and does not end: close it with '"
-                if self._text[at] == "'"
-                else ""
-            )
+            hint = "; a string begins here and does not end: close it with '"
+            hint = hint if self._text[at] == "'" else ""
             raise SqlError(
                 f"at character {at + 1}: {self._text[at]!r} begins no word of a SQL92 filter{hint}"
             )

@@ -115,47 +115,24 @@ class NamesrvHandlers:
                 "carry all of its topics"
             )
         if isinstance(outcome, Superseded):
-            log.warning(
-                "registration ignored, a newer broker has the id broker=%s id=%d address=%s "
-                "owner=%s",
-                broker.name,
-                broker.id,
-                broker.address,
-                outcome.owner,
-            )
+            said = "registration ignored, a newer broker has the id %s owner=%s"
+            log.warning(said, broker, outcome.owner)
             return Response(RegisterBrokerReply())
         if not known:
-            log.info(
-                "broker registered broker=%s id=%d address=%s cluster=%s topics=%d",
-                broker.name,
-                broker.id,
-                broker.address,
-                broker.cluster,
-                len(body.topic_config_serialize_wrapper.topic_config_table),
-            )
-        return Response(
-            RegisterBrokerReply(
-                ha_server_addr=outcome.ha_address, master_addr=outcome.master_address
-            )
-        )
+            topics = len(body.topic_config_serialize_wrapper.topic_config_table)
+            log.info("broker registered %s cluster=%s topics=%d", broker, broker.cluster, topics)
+        master, ha_server = outcome.master_address, outcome.ha_address
+        return Response(RegisterBrokerReply(ha_server_addr=ha_server, master_addr=master))
 
     def unregister_broker(self, request: UnregisterBroker, context: RequestContext) -> Response:
         broker = BrokerIdentity(
             request.cluster_name, request.broker_name, request.broker_id, request.broker_addr
         )
         if self._table.unregister(broker, context.peer):
-            log.info(
-                "broker left broker=%s id=%d address=%s", broker.name, broker.id, broker.address
-            )
+            log.info("broker left %s", broker)
         else:
-            log.warning(
-                "unregistration ignored, not registered by this connection broker=%s id=%d "
-                "address=%s peer=%s",
-                broker.name,
-                broker.id,
-                broker.address,
-                context.peer.peer,
-            )
+            said = "unregistration ignored, not registered by this connection %s peer=%s"
+            log.warning(said, broker, context.peer.peer)
         return Response()
 
     def broker_heartbeat(self, request: BrokerHeartbeat, context: RequestContext) -> Response:
@@ -171,9 +148,8 @@ class NamesrvHandlers:
 
     def route_info(self, request: GetRouteInfo, context: RequestContext) -> Response:
         if self._config.need_wait_for_service:
-            left = (
-                self._started_at + self._config.wait_seconds_for_service - self._clock.monotonic()
-            )
+            ready_at = self._started_at + self._config.wait_seconds_for_service
+            left = ready_at - self._clock.monotonic()
             if left > 0:
                 return _refused(
                     f"name server not ready: it answers in {left:.0f} s (waitSecondsForService)"
@@ -208,30 +184,19 @@ class NamesrvHandlers:
             return _refused(
                 "disable: this name server does not list topics (enableTopicList=false)"
             )
-        return Response(
-            body=fastjson.encode(
-                TopicList(topic_list=self._table.topics_of_cluster(request.cluster))
-            )
-        )
+        topics = self._table.topics_of_cluster(request.cluster)
+        return Response(body=fastjson.encode(TopicList(topic_list=topics)))
 
     def wipe_write_perm(self, request: WipeWritePerm, context: RequestContext) -> Response:
         count = self._table.wipe_write_perm(request.broker_name)
-        log.info(
-            "write permission taken broker=%s topics=%d peer=%s",
-            request.broker_name,
-            count,
-            context.peer.peer,
-        )
+        said = "write permission taken broker=%s topics=%d peer=%s"
+        log.info(said, request.broker_name, count, context.peer.peer)
         return Response(WipeWritePermReply(wipe_topic_count=count))
 
     def add_write_perm(self, request: AddWritePerm, context: RequestContext) -> Response:
         count = self._table.add_write_perm(request.broker_name)
-        log.info(
-            "write permission given broker=%s topics=%d peer=%s",
-            request.broker_name,
-            count,
-            context.peer.peer,
-        )
+        said = "write permission given broker=%s topics=%d peer=%s"
+        log.info(said, request.broker_name, count, context.peer.peer)
         return Response(AddWritePermReply(add_topic_count=count))
 
     def delete_topic(self, request: DeleteTopicInNamesrv, context: RequestContext) -> Response:

@@ -104,9 +104,8 @@ class RouteTable:
 
     def connection_lost(self, connection: object) -> list[BrokerIdentity]:
         """Forget every broker that this connection registered."""
-        return self._forget_all(
-            [live for live in self._live.values() if live.connection is connection]
-        )
+        gone = [live for live in self._live.values() if live.connection is connection]
+        return [live.broker for live in self._forget_all(gone)]
 
     def expire(self, now: float) -> list[tuple[BrokerIdentity, object]]:
         """Forget the brokers that were silent for longer than their time-out; each with the
@@ -114,8 +113,7 @@ class RouteTable:
         silent = [
             live for live in self._live.values() if live.heard_at + live.timeout_ms / 1000 < now
         ]
-        self._forget_all(silent)
-        return [(live.broker, live.connection) for live in silent]
+        return [(live.broker, live.connection) for live in self._forget_all(silent)]
 
     # What anyone may ask.
 
@@ -208,12 +206,10 @@ class RouteTable:
         """The broker's entry with its address in it, and nowhere else."""
         broker = registration.broker
         for live in list(self._live.values()):
-            same_place = live.broker.address == broker.address and live.broker != broker
-            same_part = (live.broker.name, live.broker.id) == (
-                broker.name,
-                broker.id,
-            ) and live.broker != broker
-            if same_part or (same_place and broker.cluster == live.broker.cluster):
+            other = live.broker
+            same_part = (other.name, other.id) == (broker.name, broker.id)
+            same_place = (other.cluster, other.address) == (broker.cluster, broker.address)
+            if other != broker and (same_part or same_place):
                 self._forget(live)
         known = self._brokers.setdefault(broker.name, BrokerData(broker_name=broker.name))
         known.cluster = broker.cluster
@@ -228,9 +224,7 @@ class RouteTable:
         changed = first or previous is None or previous != topics.data_version
         acting = broker.id != MASTER_ID and known.enable_acting_master
         if self._delete_missing_topics and not topics.topic_queue_mapping_info_map:
-            for topic in [
-                topic for topic in self._queues if topic not in topics.topic_config_table
-            ]:
+            for topic in self._queues.keys() - topics.topic_config_table.keys():
                 self._drop_queues(topic, broker.name)
         for key, config in topics.topic_config_table.items():
             queues = self._queues.setdefault(config.topic_name or key, {})
@@ -248,10 +242,10 @@ class RouteTable:
         live = self._live.get((broker.cluster, master))
         return Accepted(master, live.ha_address) if live is not None else Accepted()
 
-    def _forget_all(self, gone: list[LiveBroker]) -> list[BrokerIdentity]:
+    def _forget_all(self, gone: list[LiveBroker]) -> list[LiveBroker]:
         for live in gone:
             self._forget(live)
-        return [live.broker for live in gone]
+        return gone
 
     def _forget(self, live: LiveBroker) -> None:
         broker = live.broker
@@ -281,16 +275,12 @@ class RouteTable:
         return len(mine)
 
     def _filter_servers(self, brokers: list[BrokerData]) -> dict[str, list[str]]:
-        places = [
-            (broker.cluster or "", address)
+        live = [
+            self._live[broker.cluster or "", address]
             for broker in brokers
             for address in broker.broker_addrs.values()
         ]
-        return {
-            place[1]: self._live[place].filter_servers
-            for place in places
-            if self._live[place].filter_servers
-        }
+        return {one.broker.address: one.filter_servers for one in live if one.filter_servers}
 
 
 def _queue_data(name: str, config: TopicConfig, *, writable: bool) -> QueueData:
@@ -332,6 +322,9 @@ class BrokerIdentity:
     name: str
     id: int
     address: str
+
+    def __str__(self) -> str:
+        return f"broker={self.name} id={self.id} address={self.address}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,17 +69,10 @@ class NameServer:
     def _expire(self) -> None:
         self._schedule_scan()
         for broker, connection in self.table.expire(self._clock.monotonic()):
-            log.warning(
-                "broker expired broker=%s id=%d address=%s", broker.name, broker.id, broker.address
-            )
+            log.warning("broker expired %s", broker)
             assert isinstance(connection, Connection)
             connection.close()
 
     def _connection_lost(self, connection: Connection) -> None:
         for broker in self.table.connection_lost(connection):
-            log.warning(
-                "broker's connection lost broker=%s id=%d address=%s",
-                broker.name,
-                broker.id,
-                broker.address,
-            )
+            log.warning("broker's connection lost %s", broker)

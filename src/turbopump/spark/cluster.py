@@ -13,7 +13,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from turbopump.config.addresses import parse_address
@@ -32,7 +31,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command, decode_command, encode_command, request_command
 from turbopump.protocol.frame import FrameReader
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.namesrv import MASTER_ID, GetRouteInfo, TopicRouteData
+from turbopump.protocol.requests.namesrv import GetRouteInfo, TopicRouteData
 from turbopump.protocol.requests.offsets import (
     GetMaxOffset,
     GetMinOffset,
@@ -82,12 +81,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_failure: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -108,10 +102,7 @@ class Cluster:
             name = broker.broker_name or ""
             if broker.broker_addrs and name in readable:
                 # RocketMQ: a consumer reads from a slave where there is no master.
-                broker_id = (
-                    MASTER_ID if MASTER_ID in broker.broker_addrs else min(broker.broker_addrs)
-                )
-                self._brokers[topic, name] = broker.broker_addrs[broker_id]
+                self._brokers[topic, name] = broker.broker_addrs[min(broker.broker_addrs)]
                 found += (MessageQueue(topic, name, queue_id) for queue_id in range(readable[name]))
         return sorted(found)
 
@@ -294,14 +285,10 @@ class Link:
             raise ConnectError(f"no connection to {address}: {error.strerror or error}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def exchange(self, request: Request[Any], *, timeout: float) -> Command:
-        """The answer, whatever its code. Raises CallTimeoutError, ConnectionLostError, FrameError
-        or HeaderError."""
-        return self.exchange_all((request,), timeout=timeout)[0]
-
     def exchange_all(self, requests: Sequence[Request[Any]], *, timeout: float) -> list[Command]:
         """Send all requests at once; their answers in the same order, however the peer ordered
-        them. Errors as ``exchange``."""
+        them, whatever their codes. Raises CallTimeoutError, ConnectionLostError, FrameError or
+        HeaderError."""
         first = self._opaque + 1
         self._opaque += len(requests)
         deadline = time.monotonic() + timeout
@@ -310,12 +297,8 @@ class Link:
         missing = len(requests)
         try:
             self._socket.settimeout(timeout)
-            self._socket.sendall(
-                b"".join(
-                    encode_command(request_command(request, opaque=first + at))
-                    for at, request in enumerate(requests)
-                )
-            )
+            commands = (request_command(each, opaque=at) for at, each in enumerate(requests, first))
+            self._socket.sendall(b"".join(map(encode_command, commands)))
             while missing:
                 self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
                 data = self._socket.recv(_RECEIVE_SIZE)
@@ -345,14 +328,3 @@ class Link:
 
     def close(self) -> None:
         self._socket.close()
-
-    def __enter__(self) -> Link:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final
@@ -106,8 +107,9 @@ class _Entries:
         self._longs = _at_every_byte(self.raw, ">i8")
         self.positions, self.sizes = self._walk()
         magic = self.ints(4)
-        if not np.isin(magic, (_MAGIC_V1, _MAGIC_V2)).all():
-            at = int(self.positions[~np.isin(magic, (_MAGIC_V1, _MAGIC_V2))][0])
+        known = np.isin(magic, (_MAGIC_V1, _MAGIC_V2))
+        if not known.all():
+            at = int(self.positions[~known][0])
             raise StoredMessageError(
                 f"no stored message at byte {at}: magic "
                 f"{int(self._ints[at + 4]) & 0xFFFFFFFF:#010x}"
@@ -119,19 +121,10 @@ class _Entries:
 
     def rows(self, which: Any) -> _Entries:
         """Only these rows (a mask or slice)."""
-        part: _Entries = object.__new__(_Entries)
-        part.raw, part._bytes, part._ints, part._longs = (
-            self.raw,
-            self._bytes,
-            self._ints,
-            self._longs,
-        )
-        part.positions, part.sizes = self.positions[which], self.sizes[which]
-        part.sys_flags, part.shift, part.cuts = (
-            self.sys_flags[which],
-            self.shift[which],
-            self.cuts[which],
-        )
+        part = copy(self)
+        part.__dict__.pop("properties", None)  # of all rows
+        for name in ("positions", "sizes", "sys_flags", "shift", "cuts"):
+            setattr(part, name, getattr(self, name)[which])
         return part
 
     def _walk(self) -> tuple[Ints, Ints]:
@@ -153,10 +146,8 @@ class _Entries:
         """Begin and end of body, topic and properties, as one row of six positions per entry."""
         self.sys_flags = self.ints(36)
         # A v6 host is 12 bytes longer: what follows it moves.
-        born_v6, store_v6 = (
-            (self.sys_flags & SysFlag.BORN_HOST_V6) != 0,
-            (self.sys_flags & SysFlag.STORE_HOST_V6) != 0,
-        )
+        born_v6 = (self.sys_flags & SysFlag.BORN_HOST_V6) != 0
+        store_v6 = (self.sys_flags & SysFlag.STORE_HOST_V6) != 0
         self.shift = np.stack((12 * born_v6, 12 * born_v6 + 12 * store_v6), axis=1).astype(np.int64)
         ends = self.positions + self.sizes
         body = self.positions + 88 + self.shift[:, 1]
@@ -296,11 +287,9 @@ _HEX: Final = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), np.
 def _host_text(packed: bytes) -> str:
     port_at = len(packed) - 5 if packed[-1] else 4
     (port,) = struct.unpack_from(">i", packed, port_at)
-    return (
-        f"[{IPv6Address(packed[:16])}]:{port}"
-        if packed[-1]
-        else f"{IPv4Address(packed[:4])}:{port}"
-    )
+    if packed[-1]:
+        return f"[{IPv6Address(packed[:16])}]:{port}"
+    return f"{IPv4Address(packed[:4])}:{port}"
 
 
 def _instants(milliseconds: Ints) -> pa.Array:

@@ -11,15 +11,16 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from turbopump.errors import ConfigError
 from turbopump.spark.cluster import PLANNING_PATIENCE_S, Cluster
-from turbopump.spark.offsets import Offsets, ranges_between, split
+from turbopump.spark.offsets import Offsets
 from turbopump.spark.options import ReadOptions
 from turbopump.spark.reading import (
     RangesPartition,
     all_queues,
-    place,
+    first_place,
+    last_place,
     plain_errors,
     read_ranges,
-    within_queues,
+    tasks,
 )
 
 _log = logging.getLogger(__name__)
@@ -39,23 +40,12 @@ class BatchReader(DataSourceReader):
     @plain_errors
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        starting, ending = options.starting or "earliest", options.ending or "latest"
         with Cluster(options.name_servers, patience=PLANNING_PATIENCE_S) as cluster:
             queues = all_queues(cluster, options.topics)
-            begins = place(cluster, queues, starting, options.starting_timestamp_ms)
-            ends = place(cluster, queues, ending, options.ending_timestamp_ms)
-            fail = options.fail_on_data_loss
-            if options.starting_timestamp_ms is None:
-                begins = within_queues(
-                    cluster, begins, starting, option="startingOffsets", fail_on_data_loss=fail
-                )
-            if options.ending_timestamp_ms is None:
-                ends = within_queues(
-                    cluster, ends, ending, option="endingOffsets", fail_on_data_loss=fail
-                )
+            begins = first_place(cluster, queues, options, "earliest")
+            ends = last_place(cluster, queues, options)
         self._check_order(begins, ends)
-        tasks = split(ranges_between(begins, ends), options.partitions_max)
-        return [RangesPartition(ranges) for ranges in tasks or [[]]]
+        return tasks(begins, ends, options)
 
     def _check_order(self, begins: Offsets, ends: Offsets) -> None:
         """Raises ConfigError where both ends of the range were given, in the wrong order."""

@@ -26,7 +26,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import PullMessageReply
 from turbopump.spark.cluster import Cluster
 from turbopump.spark.decode import decode
-from turbopump.spark.offsets import EARLIEST, LATEST, OffsetRange, Offsets
+from turbopump.spark.offsets import EARLIEST, LATEST, OffsetRange, Offsets, ranges_between, split
 from turbopump.spark.options import Place, ReadOptions
 
 _log = logging.getLogger(__name__)
@@ -46,19 +46,17 @@ def all_queues(cluster: Cluster, topics: Iterable[str]) -> list[MessageQueue]:
 
 
 def place(
-    cluster: Cluster, queues: Iterable[MessageQueue], wanted: Place, timestamp_ms: int | None
+    cluster: Cluster, queues: list[MessageQueue], wanted: Place, timestamp_ms: int | None
 ) -> Offsets:
     """An offset for each queue. A time goes before offsets; queues that the given offsets leave out
     begin at their earliest.
 
     Raises ConfigError if the given offsets name a queue that is not there.
     """
-    queues = list(queues)
     if timestamp_ms is not None:
         return {queue: cluster.offset_at(queue, timestamp_ms) for queue in queues}
     if isinstance(wanted, str):
-        ends = {"earliest": cluster.offset_min, "latest": cluster.offset_max}
-        return {queue: ends[wanted](queue) for queue in queues}
+        wanted = dict.fromkeys(queues, EARLIEST if wanted == "earliest" else LATEST)
     absent = sorted(set(wanted) - set(queues))
     if absent:
         raise ConfigError(
@@ -73,50 +71,67 @@ def place(
     return found
 
 
+def first_place(
+    cluster: Cluster, queues: list[MessageQueue], options: ReadOptions, default: Place
+) -> Offsets:
+    """Where a read begins; errors as ``place`` and ``within_queues``."""
+    wanted, time = options.starting or default, options.starting_timestamp_ms
+    found = place(cluster, queues, wanted, time)
+    return within_queues(cluster, found, wanted, time, "startingOffsets", options)
+
+
+def last_place(cluster: Cluster, queues: list[MessageQueue], options: ReadOptions) -> Offsets:
+    """Where a batch read ends; errors as ``place`` and ``within_queues``."""
+    wanted, time = options.ending or "latest", options.ending_timestamp_ms
+    found = place(cluster, queues, wanted, time)
+    return within_queues(cluster, found, wanted, time, "endingOffsets", options)
+
+
 def within_queues(
-    cluster: Cluster, offsets: Offsets, wanted: Place, *, option: str, fail_on_data_loss: bool
+    cluster: Cluster,
+    offsets: Offsets,
+    wanted: Place,
+    timestamp_ms: int | None,
+    option: str,
+    options: ReadOptions,
 ) -> Offsets:
     """``offsets`` as they are, if none of those that ``option`` gave as numbers lies beyond the end
     of its queue.
 
-    Raises DataLossError for one that does; where ``fail_on_data_loss`` is false it becomes the
-    queue's end, with a warning.
+    Raises DataLossError for one that does; without ``fail_on_data_loss`` it becomes the queue's
+    end, with a warning.
     """
-    if isinstance(wanted, str):
+    if isinstance(wanted, str) or timestamp_ms is not None:
         return offsets
     found = dict(offsets)
     for queue in sorted(queue for queue, offset in wanted.items() if offset >= 0):
         end = cluster.offset_max(queue)
-        if offsets[queue] <= end:
-            continue
-        text = f"{option} says {offsets[queue]} for {queue}, which ends at {end}"
-        if fail_on_data_loss:
-            raise DataLossError(
-                f"{text}: the topic or broker was made anew, or lost its end. Give an offset that "
-                "the queue has, or set the option failOnDataLoss to false to take its end instead"
+        if offsets[queue] > end:
+            _lose(
+                options.fail_on_data_loss,
+                f"{option} says {offsets[queue]} for {queue}, which ends at {end}",
+                ": the topic or broker was made anew, or lost its end. Give an offset that the "
+                "queue has, or set the option failOnDataLoss to false to take its end instead",
+                "its end is taken",
             )
-        _log.warning("%s; its end is taken, as failOnDataLoss is false", text)
-        found[queue] = end
+            found[queue] = end
     return found
+
+
+def tasks(begins: Offsets, ends: Offsets, options: ReadOptions) -> list[RangesPartition]:
+    """What lies between two places, divided into tasks, at least one."""
+    parts = split(ranges_between(begins, ends), options.partitions_max)
+    return [RangesPartition(ranges) for ranges in parts or [[]]]
 
 
 def read_ranges(ranges: Iterable[OffsetRange], options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The rows of these ranges as record batches of ``options.columns``."""
     with hidden_traceback(), Cluster(options.name_servers) as cluster:
         for wanted in ranges:
-            chunks = read_range(
-                cluster,
-                wanted,
-                pull_batch_size=options.pull_batch_size,
-                pull_timeout_ms=options.pull_timeout_ms,
-                fail_on_data_loss=options.fail_on_data_loss,
-            )
-            for chunk in chunks:
+            offsets = range(wanted.begin, wanted.end)
+            for chunk in read_range(cluster, wanted, options):
                 yield from decode(
-                    chunk,
-                    wanted.queue.broker_name,
-                    options.columns,
-                    queue_offsets=range(wanted.begin, wanted.end),
+                    chunk, wanted.queue.broker_name, options.columns, queue_offsets=offsets
                 )
 
 
@@ -172,14 +187,7 @@ class DataLossError(ClientError):
     """Messages of an asked range are no longer (or not) in the broker, or are damaged."""
 
 
-def read_range(
-    cluster: Cluster,
-    wanted: OffsetRange,
-    *,
-    pull_batch_size: int,
-    pull_timeout_ms: int,
-    fail_on_data_loss: bool,
-) -> Iterator[bytearray]:
+def read_range(cluster: Cluster, wanted: OffsetRange, options: ReadOptions) -> Iterator[bytearray]:
     """The stored messages from ``wanted.begin`` up to ``wanted.end``, back to back. The last chunk
     may hold a few beyond the end.
 
@@ -188,32 +196,29 @@ def read_range(
     with a warning where ``fail_on_data_loss`` is false.
     """
     chunk, rows, offset = bytearray(), 0, wanted.begin
-    step, depth = pull_batch_size, 1
+    step, depth, fail = options.pull_batch_size, 1, options.fail_on_data_loss
     while offset < wanted.end:
         # A broker gives few messages per pull (Apache's 32), but it says which come next: so one
         # pull finds out how many, and then several go out together, each for as many. Those behind
         # one that falls short do not join on, and are asked again.
         begins = range(offset, wanted.end, step)[:depth]
         asked = [(begin, min(step, wanted.end - begin)) for begin in begins]
-        for begin, answer in zip(
-            begins, cluster.pull(wanted.queue, asked, hold_ms=pull_timeout_ms), strict=True
-        ):
+        answers = cluster.pull(wanted.queue, asked, hold_ms=options.pull_timeout_ms)
+        for begin, answer in zip(begins, answers, strict=True):
             if begin != offset:
                 break
             places = answer.header(PullMessageReply)
             if answer.code == ResponseCode.SUCCESS and places.next_begin_offset > offset:
-                chunk += _whole(
-                    wanted, offset, places.next_begin_offset, answer.body, fail_on_data_loss
-                )
+                chunk += _whole(wanted, offset, places.next_begin_offset, answer.body, fail)
                 offset = places.next_begin_offset
             else:
-                offset = _after_gap(wanted, offset, places, fail_on_data_loss)
+                offset = _after_gap(wanted, offset, places, fail)
             given = offset - begin
         rows += offset - begins[0]
         if len(chunk) >= CHUNK_SIZE_MAX or rows >= CHUNK_ROWS_MAX:
             yield chunk
             chunk, rows = bytearray(), 0
-            step, depth = pull_batch_size, 1
+            step, depth = options.pull_batch_size, 1
         elif offset < begins[-1] + step and depth > 1:
             step, depth = min(given, step), depth // 2
         else:
@@ -228,25 +233,20 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
     should be there is loss."""
     damaged: list[DamagedEntry] = []
     entries = list(good_entries(body, damaged.append))
-    if (
-        not damaged
-        and len(entries) == end - begin
-        and not any(is_wrapped(entry[39]) for entry in entries)
-    ):
+    wrapped = any(is_wrapped(entry[39]) for entry in entries)
+    if not damaged and not wrapped and len(entries) == end - begin:
         return body
     there = {int.from_bytes(one[20:28]) for entry in entries for one in unwrapped(entry)}
     missing = [offset for offset in range(begin, min(end, wanted.end)) if offset not in there]
     if missing:
         cause = damaged[0].fault if damaged else "the broker has passed them over: its log says why"
-        text = (
+        _lose(
+            fail,
             f"{wanted.queue}: damaged in the broker's store: offsets "
-            f"{', '.join(map(str, missing))} ({cause})"
+            f"{', '.join(map(str, missing))} ({cause})",
+            ". Set the option failOnDataLoss to false to go on without them",
+            "skipped",
         )
-        if fail:
-            raise DataLossError(
-                f"{text}. Set the option failOnDataLoss to false to go on without them"
-            )
-        _log.warning("%s; skipped, as failOnDataLoss is false", text)
     return b"".join(entries)
 
 
@@ -256,20 +256,20 @@ def _after_gap(wanted: OffsetRange, offset: int, places: PullMessageReply, fail:
     go_on = max(places.next_begin_offset, places.min_offset)
     if go_on <= offset:
         go_on = wanted.end
-    _lost(wanted, offset, min(go_on, wanted.end), places, fail)
+    _lose(
+        fail,
+        f"{wanted.queue}: messages {offset} to {min(go_on, wanted.end) - 1} of the asked "
+        f"{wanted.begin} to {wanted.end - 1} are not there: "
+        f"the queue now holds {places.min_offset} to {places.max_offset - 1}",
+        ". They were deleted (retention), or the topic or broker was made anew. Set the option "
+        "failOnDataLoss to false to go on without them, or give startingOffsets that exist (and "
+        "a new checkpoint)",
+        "skipped",
+    )
     return go_on
 
 
-def _lost(wanted: OffsetRange, begin: int, end: int, places: PullMessageReply, fail: bool) -> None:
-    text = (
-        f"{wanted.queue}: messages {begin} to {end - 1} of the asked {wanted.begin} to "
-        f"{wanted.end - 1} are not there: "
-        f"the queue now holds {places.min_offset} to {places.max_offset - 1}"
-    )
+def _lose(fail: bool, what: str, advice: str, instead: str) -> None:
     if fail:
-        raise DataLossError(
-            f"{text}. They were deleted (retention), or the topic or broker was made anew. Set "
-            "the option failOnDataLoss to false "
-            "to go on without them, or give startingOffsets that exist (and a new checkpoint)"
-        )
-    _log.warning("%s; skipped, as failOnDataLoss is false", text)
+        raise DataLossError(f"{what}{advice}")
+    _log.warning("%s; %s, as failOnDataLoss is false", what, instead)

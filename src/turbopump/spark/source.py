@@ -64,9 +64,7 @@ class RocketMQDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         raise ConfigError(_NO_WRITING)
 
-    @plain_errors
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802
-        raise ConfigError(_NO_WRITING)
+    streamWriter = writer  # noqa: N815
 
     def _settled(self, schema: StructType) -> ReadOptions:
         """The options, with the columns that the query wants: those of ``.schema(...)`` where it

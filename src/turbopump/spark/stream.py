@@ -24,23 +24,16 @@ from pyspark.sql.streaming.datasource import (
 from turbopump.errors import ConfigError, RouteNotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.spark.cluster import PLANNING_PATIENCE_S, Cluster
-from turbopump.spark.offsets import (
-    Offsets,
-    admit,
-    decode_offsets,
-    encode_offsets,
-    ranges_between,
-    split,
-)
+from turbopump.spark.offsets import Offsets, admit, decode_offsets, encode_offsets
 from turbopump.spark.options import ReadOptions
 from turbopump.spark.reading import (
     DataLossError,
     RangesPartition,
     all_queues,
-    place,
+    first_place,
     plain_errors,
     read_ranges,
-    within_queues,
+    tasks,
 )
 
 _log = logging.getLogger(__name__)
@@ -65,20 +58,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        options = self._options
-        starting = options.starting or "latest"
-        with Cluster(options.name_servers, patience=PLANNING_PATIENCE_S) as cluster:
-            queues = all_queues(cluster, options.topics)
-            begins = place(cluster, queues, starting, options.starting_timestamp_ms)
-            if options.starting_timestamp_ms is None:
-                begins = within_queues(
-                    cluster,
-                    begins,
-                    starting,
-                    option="startingOffsets",
-                    fail_on_data_loss=options.fail_on_data_loss,
-                )
-            return encode_offsets(begins)
+        with Cluster(self._options.name_servers, patience=PLANNING_PATIENCE_S) as cluster:
+            queues = all_queues(cluster, self._options.topics)
+            return encode_offsets(first_place(cluster, queues, self._options, "latest"))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         rows_max = self._options.offsets_per_trigger_max
@@ -101,9 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._queue_ends()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        ranges = ranges_between(decode_offsets(start), decode_offsets(end))
-        tasks = split(ranges, self._options.partitions_max)
-        return [RangesPartition(part) for part in tasks or [[]]]
+        return tasks(decode_offsets(start), decode_offsets(end), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangesPartition)
@@ -137,11 +117,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if (queue.topic, queue.broker_name) in present:
                 self._lost(f"{queue} is no longer a queue of its topic, which has fewer now")
             else:
-                _log.warning(
-                    "%s is not in the route at the moment; its offset %d is kept",
-                    queue,
-                    begins[queue],
-                )
+                text = "%s is not in the route at the moment; its offset %d is kept"
+                _log.warning(text, queue, begins[queue])
         return ends
 
     def _check_not_shorter(self, queue: MessageQueue, begin: int) -> None:
