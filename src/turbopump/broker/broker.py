@@ -231,7 +231,7 @@ class Broker:
         )
         self._delays.load()
         tables.save_too(self._delays)
-        self.runtime_info.add_source(self._delays.places)
+        self.runtime_info.add_source(self._delays.positions)
         self._timers = timers_of(config, settings.paths, store, disk, self._forwarding, clock)
         tables.save_too(self._timers)
         self.runtime_info.add_source(self._timers.figures)

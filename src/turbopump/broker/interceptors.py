@@ -22,6 +22,7 @@ from turbopump.message.properties import (
     INNER_BASE,
     INNER_NUM,
     SysFlag,
+    encode_properties,
     property_value,
     send_properties,
 )
@@ -46,7 +47,7 @@ class Destination(msgspec.Struct, frozen=True):
 
 
 Interceptor = Callable[[SendRequest, Destination], Destination | Response]
-"""A rule: the destination as it is or another one; or the answer to a message that cannot be taken."""
+"""A rule: the destination as it is, another one, or the answer to a message that is refused."""
 
 
 class Interceptors:
@@ -73,7 +74,9 @@ def added_properties(config: BrokerConfig) -> str:
     """Property text that every message gets that is sent to this broker, behind what the rules make
     of it."""
     trace = "true" if config.trace_on else "false"
-    return f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{trace}\x02CLUSTER\x01{config.broker_cluster_name}\x02"
+    return encode_properties(
+        {"MSG_REGION": config.region_id, "TRACE_ON": trace, "CLUSTER": config.broker_cluster_name}
+    )
 
 
 _KINDS: Final = re.compile(
@@ -142,8 +145,7 @@ class InnerBatch(msgspec.Struct, frozen=True):
 def refuse_false_inner_batch(
     request: SendRequest, destination: Destination
 ) -> Destination | Response:
-    """A rule of ``Interceptors``: a message that is no inner batch does not say of how many messages it
-    is one."""
+    """A rule: a message that is no inner batch does not say of how many messages it is one."""
     if (
         request.sys_flag & SysFlag.INNER_BATCH
         or property_value(destination.properties, INNER_NUM) is None

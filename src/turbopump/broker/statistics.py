@@ -95,9 +95,8 @@ class StatsItem:
             first = each
         total, times = samples[-1].value - first.value, samples[-1].times - first.times
         seconds = min(number - first.number, span.samples) * span.ticks * SAMPLE_S
-        return BrokerStatsItem(
-            sum=total, tps=total / seconds if seconds > 0 else 0.0, avgpt=total / times if times else 0.0
-        )  # fmt: skip
+        rate = total / seconds if seconds > 0 else 0.0
+        return BrokerStatsItem(sum=total, tps=rate, avgpt=total / times if times else 0.0)
 
 
 class Totals(NamedTuple):
@@ -150,7 +149,6 @@ class Statistics:
         self.mornings = Mornings()
 
     # --- counting
-    # ----------------------------------------------------------------------------------------------
 
     def got(self, group: str, topic: str, count: int, size: int) -> None:
         """A pull was given ``count`` messages of ``size`` bytes. About 0.2 µs."""
@@ -182,7 +180,6 @@ class Statistics:
         self._ends = {queue: end for queue, end in self._ends.items() if queue.topic != topic}
 
     # --- asking
-    # ----------------------------------------------------------------------------------------------
 
     def find(
         self, name: str, key: str
@@ -224,7 +221,6 @@ class Statistics:
         return now, tuple(rates)
 
     # --- sampling
-    # ----------------------------------------------------------------------------------------------
 
     def step(self) -> float:
         """Go on with the walk, or begin the next; after how many seconds to call again."""
@@ -328,14 +324,6 @@ def sizes_of(units: bytes) -> int:
     )
 
 
-# --- What a broker tells of itself as a table of texts (28), under Apache's keys, which its tools
-# read.
-#
-# Where this broker has nothing of the kind (thread pools but one, a lock of the page cache) the value
-# is 0; docs/reference/statistics.md says which. One rule: everything is asked of those who know it,
-# at the moment it is asked for. Source: apache/rocketmq ``AdminBrokerProcessor.prepareRuntimeInfo``,
-# ``DefaultMessageStore.getRuntimeInfo``, ``StoreStatsService.getRuntimeInfo``.
-
 VERSION_TEXT: Final = "V5_3_3"
 
 _NOTHING_OF_THE_KIND: Final = {
@@ -355,8 +343,13 @@ _NOTHING_OF_THE_KIND: Final = {
 
 @dataclass(slots=True, eq=False)
 class RuntimeInfo:
-    """The figures of one broker. Whoever has more adds a source: its keys replace those that are
-    here."""
+    """What a broker says of itself as a table of texts (28), under Apache's keys, which its tools
+    read. Whoever has more figures adds a source: its keys replace those that are here.
+
+    Where this broker has nothing of the kind (thread pools but one, a lock of the page cache) the
+    value is 0; docs/reference/statistics.md says which. Source: apache/rocketmq
+    ``AdminBrokerProcessor.prepareRuntimeInfo``, ``DefaultMessageStore.getRuntimeInfo``,
+    ``StoreStatsService.getRuntimeInfo``."""
 
     config: BrokerConfig
     paths: StorePaths
@@ -437,7 +430,7 @@ class RuntimeInfo:
     def _positions(self) -> dict[str, str]:
         store = self.store
         log = store.log
-        places = {
+        positions = {
             "commitLogMinOffset": str(log.start),
             "commitLogMaxOffset": str(log.end),
             # an entry is dispatched in the turn in which it is appended
@@ -447,17 +440,17 @@ class RuntimeInfo:
         figures = store.space.figures
         roots = [(path, figures[path]) for path in self.paths.commit_logs if path in figures]
         for path, space in roots:
-            places[f"commitLogDiskRatio_{path}"] = str(space.used_percent / 100)
+            positions[f"commitLogDiskRatio_{path}"] = str(space.used_percent / 100)
         if roots:
             path, space = min(roots, key=lambda root: root[1].used_percent)
-            places["commitLogDiskRatio"] = str(space.used_percent / 100)
-            places["commitLogDirCapacity"] = (
+            positions["commitLogDiskRatio"] = str(space.used_percent / 100)
+            positions["commitLogDirCapacity"] = (
                 f"Total : {_size_text(space.total)}, Free : {_size_text(space.free)}."
             )
         queues = figures.get(self.paths.consume_queues)
         if queues is not None:
-            places["consumeQueueDiskRatio"] = str(queues.used_percent / 100)
-        return places
+            positions["consumeQueueDiskRatio"] = str(queues.used_percent / 100)
+        return positions
 
 
 def _rates(rates: Iterable[float]) -> str:

@@ -208,8 +208,8 @@ def plain_topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
 
-# --- Attributes of topics: which there are, how ``+name=value,-name`` changes them, and the type of a
-# message.
+# --- Attributes of topics: which there are, how ``+name=value,-name`` changes them, and the type of
+# a message.
 #
 # What cannot be is a sentence that begins as Apache's. Source: apache/rocketmq ``TopicAttributes``,
 # ``AttributeParser``, ``AttributeUtil``, ``TopicMessageType``.

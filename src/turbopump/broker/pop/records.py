@@ -57,7 +57,8 @@ class PopKey(NamedTuple):
 
     def unique_id(self, first: object, tag: str) -> str:
         """UNIQ_KEY of a record, of which ``first`` is the offset."""
-        return f"{self.topic}@{self.queue_id}@{first}@{self.group}@{self.pop_time_ms}@{self.broker_name}@{tag}"
+        of = f"{self.topic}@{self.queue_id}@{first}@{self.group}@{self.pop_time_ms}"
+        return f"{of}@{self.broker_name}@{tag}"
 
 
 class Record(msgspec.Struct, kw_only=True):

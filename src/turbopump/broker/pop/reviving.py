@@ -1,14 +1,13 @@
 """Messages that were popped and not acknowledged become visible again: one task for each queue of
 the revive topic.
 
-It takes in the records as the timers deliver them. A checkpoint whose
-time has come is settled when nothing that was acknowledged before can be missing: the timers have
-delivered what was due then, and all of that is taken in. That is at most one timer slot (1 s) after
-the messages' time. The position in the queue is saved behind what is settled and on the disk: a kill
-repeats, never skips. That messages are back is written down, too, when their copies are on the disk
-and not before: of what is not, a power cut may take a piece and leave what stands behind it.
-Source: apache/rocketmq ``PopReviveService``, which waits 2 s for acknowledgements, and up to 4 s
-for its own queue.
+It takes in the records as the timers deliver them. A checkpoint whose time has come is settled when
+nothing that was acknowledged before can be missing: the timers have delivered what was due then,
+and all of that is taken in. That is at most one timer slot (1 s) after the messages' time. The
+offset in the queue is saved behind what is settled and on the disk: a kill repeats, never skips.
+That messages are back is written down, too, but only when their copies are on the disk: of what is
+not, a power cut may take a part and leave what follows it. Source: apache/rocketmq
+``PopReviveService``, which waits 2 s for acknowledgements, and up to 4 s for its own queue.
 """
 
 from __future__ import annotations

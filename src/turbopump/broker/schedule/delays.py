@@ -125,7 +125,7 @@ class Delays(SavedTable[DelayOffsetTable]):
         """Messages that wait."""
         return sum(level.queue.max_index - level.position for level in self.levels)
 
-    def places(self) -> dict[str, str]:
+    def positions(self) -> dict[str, str]:
         """For the broker's runtime table: of each level the position, and the end of its queue."""
         return {
             f"scheduleMessageOffset_{level.number}": f"{level.position},{level.queue.max_index}"
@@ -322,8 +322,8 @@ _TIMERS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
 def scheduled(destination: Destination, level: int, levels: DelayLevels) -> Destination:
-    """The destination on its way through ``level``, 1 or more; the highest there is stands for those
-    above. A level goes before a timer."""
+    """The destination by way of ``level``, 1 or more; the highest level stands for those above. A
+    level goes before a timer."""
     level = min(level, levels.highest)
     properties = decode_properties(destination.properties)
     for name in _TIMERS:

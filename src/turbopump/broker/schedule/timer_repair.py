@@ -111,7 +111,7 @@ class TimerRepair:
             return str(error)
 
     def put(self, offset: int, size: int, slot: Slot, now: int) -> int:
-        """Put a message into its slot, or where that is delivered, into the next one; which that is.
+        """Put a message into its slot, or if that is delivered, into the next one; which it is.
         Raises OSError, StoreError."""
         pending = self.pending
         due, until = max(slot.due, pending.read_time), max(slot.until, pending.read_time)

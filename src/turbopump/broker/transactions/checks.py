@@ -5,9 +5,10 @@ A half message that was asked about is stored again at the end of the queue, wit
 times in its properties, so that the offset in the queue moves on and nothing else need be kept.
 After a kill the queue goes on from an offset that was saved before; of the copies that are read
 again, only the newest of each half message counts (with RocketMQ each is asked about and copied
-again, so that every such kill doubles them). While nothing is pending, nothing happens. Source: apache/rocketmq
-``TransactionalMessageServiceImpl.check``, ``AbstractTransactionalMessageCheckListener``; there
-rounds go on whether there is anything to ask about or not.
+again, so that every such kill doubles them). While nothing is pending, nothing happens. Source:
+apache/rocketmq ``TransactionalMessageServiceImpl.check``,
+``AbstractTransactionalMessageCheckListener``; there rounds go on whether there is anything to ask
+about or not.
 """
 
 from __future__ import annotations

@@ -191,8 +191,7 @@ class PendingHalves:
         return False
 
     def passed(self, offset: int) -> None:
-        """Note that nothing is to be done any more for the half message at ``offset``, if that is
-        ``offset``."""
+        """Pass over the half message at this offset, if it is the first that is pending."""
         if self.offset == offset:
             self.offset += 1
 

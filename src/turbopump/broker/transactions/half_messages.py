@@ -7,9 +7,9 @@ Values in, values out.
         REAL_TOPIC, REAL_QID                   where it is meant to go
         PGROUP, __transactionId__              whose it is; its UNIQ_KEY
         TRANSACTION_CHECK_TIMES                how often its producers were asked; absent: never
-        TRAN_PREPARED_QUEUE_OFFSET             of one that was stored again, behind the others: where in this queue it was first
-    RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0   what has ended: tag d, a body "17,18,21," of offsets in the queue above
-    consumer group CID_RMQ_SYS_TRANS       its offsets in the two queues: everything before them is done with
+        TRAN_PREPARED_QUEUE_OFFSET             of one that was stored again: its first offset here
+    RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0   what has ended: tag d, a body "17,18,21," of such offsets
+    consumer group CID_RMQ_SYS_TRANS       its offsets in the two queues: what is before is done
 
 Source: apache/rocketmq ``TransactionalMessageBridge``, ``TransactionalMessageServiceImpl``.
 RocketMQ writes TRAN_PREPARED_QUEUE_OFFSET only where CHECK_IMMUNITY_TIME_IN_SECONDS makes it wait,
@@ -46,6 +46,7 @@ from turbopump.message.properties import (
     TRANSACTION_PREPARED_QUEUE_OFFSET,
     UNIQ_KEY,
     SysFlag,
+    encode_properties,
     property_value,
 )
 from turbopump.protocol.codes import ResponseCode
@@ -113,11 +114,15 @@ class HalfMessageInterceptor:
                 remark="the message of a transaction names no producer group (property PGROUP), "
                 "so nobody could be asked about it",
             )
-        properties = _without(text, *_OURS, PRODUCER_GROUP)
+        added = {
+            PRODUCER_GROUP: group,
+            REAL_TOPIC: destination.topic,
+            REAL_QUEUE_ID: str(destination.queue_id),
+        }
         unique = property_value(text, UNIQ_KEY)
-        properties += f"PGROUP\x01{group}\x02REAL_TOPIC\x01{destination.topic}\x02REAL_QID\x01{destination.queue_id}\x02"
         if unique is not None:
-            properties += f"__transactionId__\x01{unique}\x02"
+            added[TRANSACTION_ID] = unique
+        properties = _without(text, *_OURS, PRODUCER_GROUP) + encode_properties(added)
         size = len(properties.encode())
         if size > self._size_max:
             return Response(
@@ -177,16 +182,16 @@ class Half(msgspec.Struct, frozen=True):
 
     def put_off(self) -> str:
         """The properties of the copy that goes behind the others."""
-        text = _without(self.message.properties_text, CRC32, TRANSACTION_PREPARED_QUEUE_OFFSET)
-        return f"{text}TRAN_PREPARED_QUEUE_OFFSET\x01{self.origin}\x02"
+        text = _without(self.message.properties_text, CRC32)
+        return _with(text, TRANSACTION_PREPARED_QUEUE_OFFSET, self.origin)
 
     def asked_again(self) -> str:
         """The same, after one more question to its producers."""
-        return f"{_without(self.put_off(), TRANSACTION_CHECK_TIMES)}TRANSACTION_CHECK_TIMES\x01{self.checks + 1}\x02"
+        return _with(self.put_off(), TRANSACTION_CHECK_TIMES, self.checks + 1)
 
     def resumed(self) -> str:
         """The properties of the copy of one that was given up and is to be asked about again."""
-        return f"{_without(self.message.properties_text, CRC32, TRANSACTION_CHECK_TIMES)}TRANSACTION_CHECK_TIMES\x010\x02"
+        return _with(_without(self.message.properties_text, CRC32), TRANSACTION_CHECK_TIMES, 0)
 
     def question(
         self, properties: str, placed: Placed, broker_name: str
@@ -273,3 +278,8 @@ def _without(text: str, *names: str) -> str:
     return "".join(
         [pair + PAIR_END for pair in text.split(PAIR_END) if pair and not pair.startswith(heads)]
     )
+
+
+def _with(text: str, name: str, value: int) -> str:
+    """Property text with this property at its end."""
+    return f"{_without(text, name)}{name}{NAME_END}{value}{PAIR_END}"

@@ -50,7 +50,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MARKS_READ_BACK: Final = 100
-"""Entries of the op queue before its place that are read at the start, so that what they name is
+"""Entries of the op queue before its offset that are read at the start, so that what they name is
 remembered."""
 CLOSE_S: Final = 2.0
 _EVER: Final = 1 << 62
