@@ -356,11 +356,6 @@ def _file_name(now_ms: int) -> str:
     return f"{moment:%Y%m%d%H%M%S}{now_ms % 1000:03d}"
 
 
-# --- The way through the index files for one key, newest entry first.
-#
-# It is walked in steps, for a chain may be long and not in memory: see ``cold_reads.py``. Files may
-# come and go meanwhile.
-
 PAUSE_EVERY: Final = 100
 """Entries that are walked in one go, some 0.3 ms."""
 
@@ -405,9 +400,6 @@ class KeyWalk:
                 return offset
         return None
 
-
-# --- Whether the index reaches up to where recovery begins to read the log: a start that was killed,
-# or files copied from a running store, may have left it behind the queues.
 
 _LOOKED_AT: Final = 16
 """Messages, each the newest of its queue: most have a key, and one that has tells."""

@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 NOTHING: Final = "nothing is written there"
 """The fault where a log plainly ends: zeros."""
+NO_DIRECTORY: Final = "its topic cannot be the name of a directory"
 PROGRESS_STEP: Final = 8 * 1024 * 1024
 """Bytes of log between two calls of ``on_progress``."""
 
@@ -290,9 +291,6 @@ class SegmentWalk(Generic[T]):
         return entry is not None and not isinstance(self._item(offset, entry), str)
 
 
-# --- Reading the log of a store at its start.
-
-
 @dataclass(frozen=True, slots=True)
 class Damage:
     """A range of the log that holds no good entry although good ones follow: offsets in bytes, and
@@ -360,7 +358,7 @@ class MarkWalk(SegmentWalk[EntryMark]):
     def _item(self, offset: int, entry: bytes) -> EntryMark | str:
         mark = read_mark(entry, offset)
         if mark is None:
-            return "its topic cannot be the name of a directory"
+            return NO_DIRECTORY
         self._topics[mark.topic.encode()] = mark.topic
         return mark
 

@@ -266,10 +266,8 @@ def _choose(
     return choice
 
 
-# --- Single questions to a batch queue: which unit holds a message, and which message was stored when.
-#
-# The rule: a unit is believed if its neighbours follow one another, a store time only if the log has
-# it. What does not fit is repaired, and passed over where it cannot be. It must not know of keys.
+# A unit is believed if its neighbours follow one another, a store time only if the log has it. What
+# does not fit is repaired, and passed over where it cannot be.
 
 
 def unit_holding(

@@ -177,10 +177,8 @@ class ConsumeQueueTable:
         return queue
 
 
-# --- Deleting a topic's queues: first it is noted, then done.
-#
-# The one rule: what could not be noted is not done: a start after a kill would mix the messages that
-# are deleted with later ones.
+# What could not be noted is not done: a start after a kill would mix the messages that are deleted
+# with later ones.
 
 Told = Callable[[int | OSError], None]
 """Gets how many queues there were, or why they are still there."""

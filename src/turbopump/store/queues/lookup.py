@@ -110,9 +110,6 @@ class Lookup:
             )
         return None
 
-    # --- answered at once
-    # ----------------------------------------------------------------------------------------------
-
     def message_at(self, offset: int) -> ReceivedMessage | None:
         """The good message whose entry begins at this offset of the log; None if there is none."""
         entry = answer(self.entry_at(offset))
@@ -141,9 +138,6 @@ class Lookup:
     ) -> list[StoredEntry]:
         """See ``by_key``; the good ones."""
         return answer(self.by_key(topic, key, begin_ms, end_ms, count_max, unique=unique)).found
-
-    # --- questions
-    # ----------------------------------------------------------------------------------------------
 
     def entry_at(self, offset: int) -> Steps[StoredEntry | None]:
         """The entry that begins at this offset of the log, good or with its fault; None if none

@@ -371,13 +371,10 @@ class Recovery:
         return self.log.start
 
 
-# --- Which place in its queue an entry gets that recovery reads from the log: nearly always the next
-# one.
-#
-# The rule: an entry that says otherwise is believed where something explains it: damage before it, a
-# topic that was deleted (and made anew), a log that lost its front. What nothing explains is a queue
-# that lacks units, or, where the queues are written from the log alone, an entry that is damaged. It
-# must not know where reading begins, or why.
+# An entry nearly always follows the last unit of its queue. One that says otherwise is believed where
+# something explains it: damage before it, a topic that was deleted (and made anew), a log that lost
+# its front. What nothing explains is a queue that lacks units, or, where queues are written from the
+# log alone, an entry that is damaged.
 
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 _INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
@@ -533,16 +530,11 @@ def is_there(log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size:
     )
 
 
-# --- Queues against the log, where nothing is noted of how far they went: does one lack the first or
-# the last of its messages?
-#
-# The rule: it only compares. A queue agrees if its last unit does not lie before the last message
-# that the log has of it, and its first not behind the first one, unless it begins with an earlier
-# index (its topic was deleted and made anew). Where a queue has no units, its topic may have been
-# deleted: it counts as lost if somebody still knows the topic, or if another queue of the topic is
-# older than that message (a deletion would have taken it along), unless the topic was made anew
-# since, as another of its queues shows. It must not know what is done about a queue that lacks
-# messages.
+# A queue agrees with the log if its last unit does not lie before the last message that the log has
+# of it, and its first not behind the first one, unless it begins with an earlier index (its topic
+# was deleted and made anew). A queue without units counts as lost if somebody still knows its topic,
+# or if another queue of the topic is older than that message (a deletion would have taken it along),
+# unless the topic was made anew since, as another of its queues shows.
 
 
 Messages = dict[tuple[str, int], EntryMark]

@@ -88,9 +88,6 @@ class IndexScrub:
                     return
             yield from self._fill(file)
 
-    # --- checking
-    # ----------------------------------------------------------------------------------------------
-
     def _fault(self, file: IndexFile) -> Steps[str | None]:
         """What is wrong with a file; None: nothing. One that grows is checked as far as it goes
         now."""
@@ -181,9 +178,6 @@ class IndexScrub:
                         return f"slot {slot} leads to entry {there}; its newest is {wanted}"
             yield []
         return None
-
-    # --- filling again
-    # ----------------------------------------------------------------------------------------------
 
     def _fill(self, damaged: IndexFile) -> Steps[None]:
         index, log = self._index, self._log

@@ -139,9 +139,6 @@ class Scrub:
 
         self._disk.start_read(pieces, done)
 
-    # --- one pass
-    # ----------------------------------------------------------------------------------------------
-
     def _whole_pass(self, end: int) -> Steps[None]:
         index = self.indexes
         if index is not None:
@@ -349,9 +346,6 @@ class Scrub:
         scanner = LogScanner(self._log.requires_crc)
         _, entry, _ = yield from self._look(file, offset, scanner)
         return entry is not None and entry_place(entry) == place
-
-    # --- findings
-    # ----------------------------------------------------------------------------------------------
 
     def _report_range(self, start: int, end: int, fault: str) -> None:
         if self._is_new("", 0, start):

@@ -27,9 +27,8 @@ from turbopump.errors import StoreError
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Disk, Segment
 from turbopump.store.files import StoreFile, StorePaths, segment_offset
-from turbopump.store.inspection.log_walk import entry_facts
-from turbopump.store.log.entry_mark import batch_size
-from turbopump.store.log.scanner import OpenSegment, SegmentWalk
+from turbopump.store.log.entry_mark import EntryMark, inner_count, read_mark
+from turbopump.store.log.scanner import NO_DIRECTORY, OpenSegment, SegmentWalk
 from turbopump.store.mapped_file import STEP, data_steps
 from turbopump.store.queues.batch_consume_queue import batch_units
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, unpack_unit
@@ -241,14 +240,9 @@ def _replace(disk: Disk, path: Path, copy: Segment) -> Path:
     return directory / kept
 
 
-# --- Which messages lay in what a disk cannot read of the log, by all that is left: the log round it,
-# and the units of queues.
-#
 # A queue has every offset: where its messages go on behind an unreadable range with another than the
-# next, those between lay there. That holds even if queues were cut by a start that was then refused.
-# Units tell of queues that have no message behind it any more. The rule: nothing is guessed. A
-# message that had no unit, with none of its queue behind it, is not told. It must not read what
-# cannot be read again.
+# next, those between lay there. Units tell of queues that have no message behind it any more. Nothing
+# is guessed: a message that had no unit, with none of its queue behind it, is not reported.
 
 
 class LostMessages(NamedTuple):
@@ -287,22 +281,18 @@ def _between(walk: _Walk, log_start: int, ranges: Sequence[Unreadable]) -> Itera
     """What the offsets of messages before and behind an unreadable range tell."""
     # queue: its next offset, and where in the log its last message ends
     known: dict[tuple[str, int], tuple[int, int]] = {}
-    for offset, entry in walk.entries():
-        try:
-            topic, queue_id, first, sys_flag, _, _, _, properties = entry_facts(entry)
-        except UnicodeDecodeError:
+    for mark in walk.entries():
+        if mark.sys_flag & SysFlag.TRANSACTION_PREPARED:  # in no queue
             continue
-        if sys_flag & SysFlag.TRANSACTION_PREPARED:  # in no queue
-            continue
+        queue, first = (mark.topic, mark.queue_id), mark.queue_offset
         # A log that begins at 0 has its queues from their first message on; one that lost its front
         # need not.
-        following, before = known.get(
-            (topic, queue_id), (0 if log_start == 0 else first, log_start)
-        )
-        if following < first and any(one.start < offset and before < one.end for one in ranges):
-            yield LostMessages(topic, queue_id, following, first)
-        count = batch_size(properties) if sys_flag & SysFlag.INNER_BATCH else 1
-        known[topic, queue_id] = first + count, offset + len(entry)
+        following, before = known.get(queue, (first if log_start else 0, log_start))
+        if following < first and any(
+            one.start < mark.offset and before < one.end for one in ranges
+        ):
+            yield LostMessages(*queue, following, first)
+        known[queue] = first + inner_count(mark), mark.offset + mark.size
 
 
 def _by_units(
@@ -372,8 +362,8 @@ def _joined(lost: Iterable[LostMessages]) -> list[LostMessages]:
     return found
 
 
-class _Walk(SegmentWalk[tuple[int, bytes]]):
-    """(offset, entry) of each good entry. Known sectors are zeros, and not asked for again."""
+class _Walk(SegmentWalk[EntryMark]):
+    """Known sectors are zeros, and not asked for again."""
 
     def __init__(
         self, disk: Disk, segments: Sequence[StoreFile], ranges: Sequence[Unreadable]
@@ -386,8 +376,8 @@ class _Walk(SegmentWalk[tuple[int, bytes]]):
         ranges = [one for one in self._ranges if one.path == segment.path]
         return _RoundFile(self._disk.open_segment(segment.path), segment.start, ranges)
 
-    def _item(self, offset: int, entry: bytes) -> tuple[int, bytes]:
-        return offset, entry
+    def _item(self, offset: int, entry: bytes) -> EntryMark | str:
+        return read_mark(entry, offset) or NO_DIRECTORY
 
 
 class _RoundFile:
@@ -413,10 +403,7 @@ class _RoundFile:
         return b"".join(parts)
 
 
-# --- What a disk cannot read of a file, sector by sector.
-#
-# The rule: a sector is given up only when it has failed a few times; what is given up is zeros, and
-# named. It must not know what the bytes mean.
+# A sector is given up only when it has failed a few times; it is then zeros, and named.
 
 SECTOR: Final = 4096
 """Bytes given up at a time."""
