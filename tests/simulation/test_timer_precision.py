@@ -242,7 +242,7 @@ def test_a_kill_while_new_slots_are_given_lets_it_begin_anew(old: int, new: int)
                     await asyncio.sleep(0.0001)
         await asyncio.sleep(80)
         await sent.check(late_ms=1000, settled_at=0)
-        assert len(world.broker._timers.pending.log._files.files) > 0  # type: ignore[union-attr]
+        assert len(world.broker._timers.pending.log.files.files) > 0  # type: ignore[union-attr]
         assert world.broker._timers.pending.log.start == world.broker._timers.pending.log_begin  # type: ignore[union-attr]
 
     with_one_broker(scene, **SMALL, timer_precision_ms=old)

@@ -152,7 +152,7 @@ def test_damage_that_is_found_at_delivery_is_repaired_while_the_broker_runs(
         await asyncio.sleep(30)
         timers = world.broker._timers
         assert timers is not None
-        for file in timers.pending.log._files.files:
+        for file in timers.pending.log.files.files:
             file.buffer[: 52 * 90] = b"\x33" * (52 * 90)
         await asyncio.sleep(60)
         came = await world.delivered()
@@ -388,7 +388,7 @@ async def test_files_of_the_timer_log_go_with_the_commit_log(world: OneBroker, /
     await asyncio.sleep(40)
     timers = broker._timers
     assert timers is not None
-    assert len(timers.pending.log._files.files) == 4
+    assert len(timers.pending.log.files.files) == 4
     log = broker.store.log
     for file in log.files.files[:-1]:
         broker.store.log.files.forget_first()
