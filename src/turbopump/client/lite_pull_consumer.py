@@ -17,12 +17,7 @@ from typing import Final
 from turbopump.client.allocation import Strategy, strategy_of
 from turbopump.client.consumer.group_consumer import GroupConsumer, RunningConsumer
 from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
-from turbopump.client.consumer.prefetching import (
-    Limits,
-    LitePullSettings,
-    PrefetchedQueue,
-    Prefetching,
-)
+from turbopump.client.consumer.prefetching import LitePullSettings, PrefetchedQueue, Prefetching
 from turbopump.client.consumer.pull import PULL_BATCH, Time, as_ms
 from turbopump.client.consumer.rebalance import Balancer, Change, QueueListener, QueueListeners
 from turbopump.client.consumer.settings import COMMIT_RULES, LITE_PULL_RULES, POLL_RULES
@@ -101,9 +96,15 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         self._settings = InstanceSettings(
             name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2
         )
-        limits = Limits(queue_messages_max, queue_bytes_max, messages_max, pull_batch)
         self._pull_settings = LitePullSettings(
-            consume_from, auto_commit, limits, strategy_of(allocation), namespace
+            consume_from,
+            auto_commit,
+            queue_messages_max,
+            queue_bytes_max,
+            messages_max,
+            pull_batch,
+            strategy_of(allocation),
+            namespace,
         )
         self._trace_topic = trace_topic(trace)
         self._environment = environment_of(clock, random, local_ip)

@@ -247,7 +247,7 @@ RUN_MAX_S: Final = 0.1
 and the end of the process."""
 
 
-class _Outcome(NamedTuple):
+class _HandlerCall(NamedTuple):
     message: Handled
     result: object
     error: Exception | None
@@ -287,7 +287,7 @@ class HandlerThreads:
         self._threads = _threads(concurrency)
         self._runs: dict[_Run, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._outcomes: deque[_Outcome] = deque()
+        self._outcomes: deque[_HandlerCall] = deque()
         self._called = False
         """Whether the loop was called because there are outcomes, and has not begun to look."""
         self._collected = self._collected_before = 0
@@ -398,7 +398,7 @@ class HandlerThreads:
             )
             task.add_done_callback(lambda _, run=run: self._ended(run))  # type: ignore[misc]
 
-    async def _follow(self, run: _Run, left: Awaitable[_Outcome | None]) -> None:
+    async def _follow(self, run: _Run, left: Awaitable[_HandlerCall | None]) -> None:
         """Until it has ended. A plain function may return a coroutine, such as a lambda round one:
         that is awaited here."""
         outcome = await left
@@ -444,7 +444,7 @@ class HandlerThreads:
 
     # --- in a thread
 
-    def _work(self, run: _Run) -> _Outcome | None:
+    def _work(self, run: _Run) -> _HandlerCall | None:
         """Handle messages while there are any. What it returns is still to be awaited; it counts as
         being handled until then."""
         ready, handler, runs = self._ready, self._handler, self._runs
@@ -468,12 +468,12 @@ class HandlerThreads:
             seconds = message.handled_s = now - began
             if result is not None and inspect.isawaitable(result):
                 message.handled_s = run.thread = None
-                return _Outcome(message, result, None, seconds)
+                return _HandlerCall(message, result, None, seconds)
             run.message = None
-            self._report(_Outcome(message, result, error, seconds))
+            self._report(_HandlerCall(message, result, error, seconds))
         return None
 
-    def _report(self, outcome: _Outcome) -> None:
+    def _report(self, outcome: _HandlerCall) -> None:
         if self._abandoned:
             return
         self._outcomes.append(outcome)

@@ -72,7 +72,7 @@ class PopQueue(QueueLoop):
         they are."""
         self._asking = False
         self._stopped = self.dropped = self._closed = False
-        self._change_fault: str | None = None
+        self._change_fails = False
         self._last_pop_ms = 0
         self._attempt_id: str | None = None
         """Of an ordered pop."""
@@ -179,11 +179,11 @@ class PopQueue(QueueLoop):
         async def change() -> None:
             try:
                 await self._requests.change_invisible_time(message, max(delay, 0.0))
-                self._change_fault = None
+                self._change_fails = False
             except (RemotingError, MessageError) as error:
                 if isinstance(error, ResponseError) and error.code == ResponseCode.NO_MESSAGE:
                     return  # it comes too late: the message is on its way
-                if self._change_fault is None:  # one line when it begins
+                if not self._change_fails:  # one line when it begins
                     log.warning(
                         "time of a message not changed, it comes again after %g s group=%s "
                         "msg_id=%s cause=%s",
@@ -192,7 +192,7 @@ class PopQueue(QueueLoop):
                         message.msg_id,
                         error,
                     )
-                self._change_fault = str(error)
+                self._change_fails = True
 
         self._requests.spawn(change(), name=f"change invisible time {message.msg_id}")
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, MutableMapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 from turbopump.client.allocation import Strategy
 from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
@@ -28,27 +28,18 @@ from turbopump.protocol.requests.consumers import ProcessQueueInfo
 from turbopump.protocol.requests.pull import PullMessage
 
 
-class Limits(NamedTuple):
-    """How much may be pulled ahead: messages and bytes of one queue, messages of all; ``batch`` in
-    one pull.
-
-    RocketMQ: ``pullThresholdForQueue``, ``pullThresholdSizeForQueue``, ``pullThresholdForAll``,
-    ``pullBatchSize`` (10 there).
-    """
-
-    queue_messages: int
-    queue_bytes: int
-    messages: int
-    batch: int
-
-
 @dataclass(frozen=True, slots=True)
 class LitePullSettings:
-    """As its user gave them, checked: see ``LitePullConsumer``."""
+    """As its user gave them, checked: see ``LitePullConsumer``. RocketMQ:
+    ``pullThresholdForQueue``, ``pullThresholdSizeForQueue``, ``pullThresholdForAll``,
+    ``pullBatchSize`` (10 there)."""
 
     consume_from: ConsumeFrom | datetime
     auto_commit: bool
-    limits: Limits
+    queue_messages_max: int
+    queue_bytes_max: int
+    messages_max: int
+    pull_batch: int
     strategy: Strategy
     namespace: str | None
 
@@ -135,11 +126,11 @@ class Prefetching(CommittedTable["PrefetchedQueue"]):
         return messages
 
     def _has_room(self, prefetched: PrefetchedQueue) -> bool:
-        limits = self._settings.limits
+        settings = self._settings
         return (
-            prefetched.waiting < limits.queue_messages
-            and prefetched.bytes < limits.queue_bytes
-            and sum(other.waiting for other in self._queues.values()) < limits.messages
+            prefetched.waiting < settings.queue_messages_max
+            and prefetched.bytes < settings.queue_bytes_max
+            and sum(other.waiting for other in self._queues.values()) < settings.messages_max
         )
 
     def _begin(self, queue: MessageQueue) -> None:
@@ -296,7 +287,7 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
             self._subscription,
             self.queue,
             self.next_offset,
-            self._settings.limits.batch,
+            self._settings.pull_batch,
             SUSPEND_S,
         )
 

@@ -82,7 +82,7 @@ class QueueLoop(ABC):
         self._task: asyncio.Task[None] | None = None
         self._room: asyncio.Future[None] | None = None
         """Done when there is room; None: nobody waits for it."""
-        self._fault: str | None = None
+        self._fails = False
 
     def start(self) -> None:
         """Begin to read."""
@@ -106,9 +106,9 @@ class QueueLoop(ABC):
                 continue
             try:
                 pause = await self._read()
-                if self._fault is not None:
+                if self._fails:
                     log.info("%s works again %s", self.verb, self._where)
-                    self._fault = None
+                    self._fails = False
             except ResponseError as error:
                 pause = self._refused(error)
             except (RemotingError, ProtocolError, RouteNotFoundError) as error:
@@ -132,9 +132,9 @@ class QueueLoop(ABC):
 
     def _failed(self, error: Exception) -> float:
         """How long to wait then."""
-        if self._fault is None:  # one line when it begins and one when it ends
+        if not self._fails:  # one line when it begins and one when it ends
             log.warning("%s failed, goes on trying %s cause=%s", self.verb, self._where, error)
-        self._fault = str(error)
+        self._fails = True
         return ERROR_PAUSE_S
 
     @property
