@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
@@ -136,33 +136,26 @@ TraceRecord = tuple[Traced, str]
 """The message it speaks of, and its text."""
 
 
+@dataclass(eq=False)
 class TraceDispatcher(SendHook):
     """``send`` sends one message of the trace topic."""
 
-    def __init__(
-        self,
-        send: Callable[[Message], Awaitable[object]],
-        *,
-        topic: str,
-        namespace: str | None,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self.dropped = 0
-        self._send = send
-        self._topic = topic
-        self._namespace = namespace
-        self._now_ms = now_ms
-        self._held: list[TraceRecord] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._sending: set[asyncio.Task[None]] = set()
-        self._failing = False
+    send: Callable[[Message], Awaitable[object]]
+    topic: str
+    namespace: str | None
+    now_ms: Callable[[], int]
+    dropped: int = 0
+    _held: list[TraceRecord] = field(default_factory=list)
+    _timer: asyncio.TimerHandle | None = None
+    _sending: set[asyncio.Task[None]] = field(default_factory=set)
+    _failing: bool = False
 
     def after(self, context: SendContext) -> None:
         """A record of the attempt, if it was answered and the broker wants traces."""
         result = context.result
         if result is None or not result.trace_on:
             return
-        cost_ms = max(self._now_ms() - context.started_ms, 0)
+        cost_ms = max(self.now_ms() - context.started_ms, 0)
         time_ms, region, group = context.started_ms, result.region_id, context.group
         sent = _sent(context, result)
         if len(sent) > 1:
@@ -186,7 +179,7 @@ class TraceDispatcher(SendHook):
     def end_transaction(self, context: EndTransactionContext) -> None:
         tags, keys = context.properties.get(names.TAGS), context.properties.get(names.KEYS)
         region = context.properties.get(names.MSG_REGION, DEFAULT_REGION)
-        when = self._now_ms()
+        when = self.now_ms()
         message = Traced(context.topic, context.msg_id, tags, keys, when, region, context.group)
         record = end_transaction_record(
             message,
@@ -199,7 +192,7 @@ class TraceDispatcher(SendHook):
         self.append(message, record)
 
     def recalled(self, topic: str, msg_id: str, *, group: str, time_ms: int, success: bool) -> None:
-        topic, group = unwrap(self._namespace, topic), unwrap(self._namespace, group)
+        topic, group = unwrap(self.namespace, topic), unwrap(self.namespace, group)
         message = Traced(topic, msg_id, None, None, time_ms, DEFAULT_REGION, group)
         self.append(message, recall_record(message, success=success))
 
@@ -251,7 +244,7 @@ class TraceDispatcher(SendHook):
     async def _send_part(self, part: list[TraceRecord]) -> None:
         """Send them; what is refused is halved, so that one bad record takes no others with it."""
         try:
-            await self._send(trace_message(part, self._topic))
+            await self.send(trace_message(part, self.topic))
             self._failing = False
         except TurbopumpError as error:
             if len(part) > 1 and _is_refusal(error):

@@ -140,35 +140,29 @@ Waiting = dict[str, tuple[DeadLetter, MessageQueue]]
 """The letters of a round by id, and the queue each goes to."""
 
 
+@dataclass(eq=False)
 class _Run:
     """One run, with its journal open."""
 
-    def __init__(
-        self,
-        dead_letters: DeadLetters,
-        group: str,
-        journal: Journal,
-        to: ResendTo,
-        in_doubt: InDoubt,
-        settle: float,
-        on_progress: Callable[[ResendReport], None],
-    ) -> None:
-        self._dead_letters = dead_letters
-        self._instance = dead_letters.instance
-        self._group = group
-        self._journal = journal
-        self._topics = target.TargetTopics(self._instance, group, to)
-        self._in_doubt = in_doubt
-        self._settle_s = settle
-        self._report_progress = on_progress
-        self._watch = target.TargetWatch(self._instance, group)
-        self._aimed: dict[str, MessageQueue] = {}
-        self._seen: dict[str, target.Arrival] = {}
-        self._stuck: dict[str, target.OutOfSight] = {}
-        self._lost: set[str] = set()
-        self._turn = 0
+    _dead_letters: DeadLetters
+    _group: str
+    _journal: Journal
+    _to: ResendTo
+    _in_doubt: InDoubt
+    _settle_s: float
+    _report_progress: Callable[[ResendReport], None]
+    _aimed: dict[str, MessageQueue] = field(default_factory=dict)
+    _seen: dict[str, target.Arrival] = field(default_factory=dict)
+    _stuck: dict[str, target.OutOfSight] = field(default_factory=dict)
+    _lost: set[str] = field(default_factory=set)
+    _turn: int = 0
+
+    def __post_init__(self) -> None:
+        self._instance = self._dead_letters.instance
+        self._topics = target.TargetTopics(self._instance, self._group, self._to)
+        self._watch = target.TargetWatch(self._instance, self._group)
         self._pace = Pace(None)
-        self.report = ResendReport(group)
+        self.report = ResendReport(self._group)
 
     # --- doubts of runs that were killed
 

@@ -66,6 +66,7 @@ class AutoBatch:
         check_fields(_RULES, self)
 
 
+SendBatch = Callable[[Sequence[Piece], MessageQueue | None, bool, float], Awaitable[SendResult]]
 BatchKey = tuple[str, MessageQueue | None, str | None, object]
 
 
@@ -92,35 +93,27 @@ class _Batch:
     expiry_at: float = inf
 
 
+@dataclass(slots=True, eq=False)
 class Accumulator:
     """``send_batch`` sends messages as one request to a queue, or to any, whose answer waits for
     the store or does not, within so many seconds; it gets what has come together: of ``size_max``
     bytes at most, or a single message. All its life is on the event loop of the first ``add``."""
 
-    def __init__(
-        self,
-        settings: AutoBatch,
-        send_batch: Callable[
-            [Sequence[Piece], MessageQueue | None, bool, float], Awaitable[SendResult]
-        ],
-        size_max: int,
-        statistics: SendStatistics,
-    ) -> None:
-        self._settings = settings
-        self._send_batch = send_batch
-        self._size_max = size_max
-        self._statistics = statistics
-        self._batches: dict[BatchKey, _Batch] = {}
-        self._under_way: dict[BatchKey, int] = {}
-        self._sending: set[asyncio.Task[None]] = set()
-        self._held = 0
-        self._since_turn = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
+    settings: AutoBatch
+    send_batch: SendBatch
+    size_max: int
+    statistics: SendStatistics
+    _batches: dict[BatchKey, _Batch] = field(default_factory=dict)
+    _under_way: dict[BatchKey, int] = field(default_factory=dict)
+    _sending: set[asyncio.Task[None]] = field(default_factory=set)
+    _held: int = 0
+    _since_turn: int = 0
+    _loop: asyncio.AbstractEventLoop | None = None
 
     def takes(self, message: Message) -> bool:
         """Whether it may go in a batch, and there is room to hold it."""
         try:
-            settings, properties = self._settings, message.properties
+            settings, properties = self.settings, message.properties
             if self._held >= settings.total_size or not 0 < len(message.body) <= settings.size:
                 return False
             if message.topic.startswith(RETRY_PREFIX):
@@ -151,24 +144,24 @@ class Accumulator:
             batch = self._batches.get(key)
         except TypeError:
             raise no_queue(key[1]) from None
-        if batch is not None and batch.size + size > self._size_max:
+        if batch is not None and batch.size + size > self.size_max:
             self._send(key)
             batch = None
         if batch is None:
             batch = self._batches[key] = _Batch()
             if key in self._under_way:
-                batch.timer = loop.call_later(self._settings.hold, self._send, key)
+                batch.timer = loop.call_later(self.settings.hold, self._send, key)
             else:
                 batch.timer = loop.call_soon(self._send, key)  # with whatever else this turn brings
         future: asyncio.Future[SendResult] = loop.create_future()
         deadline = loop.time() + timeout
         batch.waiting.append(_Waiting(piece, future, deadline, timeout))
         batch.size += size
-        if timeout <= self._settings.hold and deadline < batch.expiry_at:
+        if timeout <= self.settings.hold and deadline < batch.expiry_at:
             self._look_again(batch, key, deadline)  # it may run out of time while it is held
         self._held += size
         self._since_turn += 1
-        if batch.size >= self._settings.size:
+        if batch.size >= self.settings.size:
             self._send(key)
         return future
 
@@ -208,7 +201,7 @@ class Accumulator:
         try:
             timeout = max(batch.deadline - asyncio.get_running_loop().time(), 0.001)
             pieces = [one.piece for one in batch.waiting]
-            whole = await self._send_batch(pieces, key[1], key[2] != "false", timeout)
+            whole = await self.send_batch(pieces, key[1], key[2] != "false", timeout)
             results = each_result(whole, len(pieces))
         except Exception as error:
             for one in batch.waiting:
@@ -249,7 +242,7 @@ class Accumulator:
                 spent_ms = (now - one.deadline + one.timeout) * 1000
                 error = overdue(key[0], one.piece.msg_id, batch.asked, spent_ms, held=held)
                 one.future.set_exception(error)
-                self._statistics.given_up += 1
+                self.statistics.given_up += 1
         batch.expiry, batch.expiry_at = None, inf
         if held:
             batch.waiting = kept

@@ -57,7 +57,7 @@ CORRECTION_S: Final = 0.5
 
 
 class Attempts:
-    """One message's attempts."""
+    """One message's attempts; ``timeout``: seconds from ``began``, the loop's time."""
 
     def __init__(
         self, sender: Sender, outgoing: Outgoing, target: Target, began: float, timeout: float
@@ -66,7 +66,6 @@ class Attempts:
         self._outgoing = outgoing
         self._target = target
         self._began = began
-        self._timeout = timeout
         self._deadline = began + timeout
         self._loop = asyncio.get_running_loop()
         self._tried: list[Attempt] = []
