@@ -113,7 +113,7 @@ class TransactionProducer(Producer):
 
 
 class PullConsumer(ClientOfGroup[pull_consumer.PullConsumer]):
-    """``turbopump.client.pull_consumer.PullConsumer`` without await. The same settings, methods and
+    """``client.pull_consumer.PullConsumer`` without await: the same settings, methods and
     errors."""
 
     @made_as(pull_consumer.PullConsumer)
@@ -129,8 +129,8 @@ class PullConsumer(ClientOfGroup[pull_consumer.PullConsumer]):
 
 
 class LitePullConsumer(ClientOfGroup[lite_pull_consumer.LitePullConsumer]):
-    """``turbopump.client.lite_pull_consumer.LitePullConsumer`` without await. The same settings,
-    methods and errors."""
+    """``client.lite_pull_consumer.LitePullConsumer`` without await: the same settings and
+    methods."""
 
     _survives_fork = False
 
@@ -160,8 +160,8 @@ class LitePullConsumer(ClientOfGroup[lite_pull_consumer.LitePullConsumer]):
 
 
 class SimpleConsumer(ClientOfGroup[simple_consumer.SimpleConsumer]):
-    """``turbopump.client.simple_consumer.SimpleConsumer`` without await. The same settings, methods
-    and errors."""
+    """``client.simple_consumer.SimpleConsumer`` without await: the same settings, methods and
+    errors."""
 
     _survives_fork = False
 
@@ -181,8 +181,8 @@ class SimpleConsumer(ClientOfGroup[simple_consumer.SimpleConsumer]):
 
 
 class MessageFinder(OnLoopThread[message_finder.MessageFinder]):
-    """``turbopump.client.message_finder.MessageFinder`` without await. The same settings, methods
-    and errors."""
+    """``client.message_finder.MessageFinder`` without await: the same settings, methods and
+    errors."""
 
     @made_as(message_finder.MessageFinder)
     def __init__(self, _settings: Mapping[str, Any]) -> None: ...
@@ -196,8 +196,7 @@ class MessageFinder(OnLoopThread[message_finder.MessageFinder]):
 
 
 class IdempotentConsumer(idempotence.IdempotentConsumer):
-    """``turbopump.client.idempotence.IdempotentConsumer`` without await. The same settings,
-    guarantees and errors."""
+    """``client.idempotence.IdempotentConsumer`` without await: the same settings and guarantees."""
 
     def close(self) -> None:
         """Close the store: what it has open of files and connections."""

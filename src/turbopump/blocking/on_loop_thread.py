@@ -96,8 +96,8 @@ def made_as(
 
 
 class OnLoopThread(Generic[ClientT]):
-    """An asyncio client and the thread it lives on. In a forked child one that was started is made
-    anew if it may be, and one that was not is as it was."""
+    """An asyncio client and the thread it lives on. In a forked child a started one is made anew if
+    it may be."""
 
     _survives_fork = True
 

@@ -24,8 +24,7 @@ from turbopump.message.message import MessageQueue
 from turbopump.store.disk import Disk
 
 SETTLE_AT_ONCE: Final = 16
-"""Messages of which a reader reports together that they are done: to report one by one would cost a
-thread switch each."""
+"""Messages that a reader reports as done together: each report costs a thread switch."""
 SETTLE_INTERVAL_S: Final = 0.05
 """What a reader has finished is reported after so long, whatever it does meanwhile."""
 
@@ -144,16 +143,15 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
 
 
 class _Finished:
-    """What one reader has finished, until the loop hears of it: at once if that is many, in any
-    case after ``SETTLE_INTERVAL_S``. The reader's thread only adds and the loop only takes away, so
-    neither locks; each flag is put down before what it asked for is done."""
+    """What one reader has finished, until the loop hears of it: at once if that is many, else after
+    ``SETTLE_INTERVAL_S``. The reader's thread only adds and the loop only takes away, so neither
+    locks; each flag is cleared before what it asked for is done."""
 
     def __init__(self, consumer: PushConsumer) -> None:
         self._consumer = consumer
         self._messages: deque[Delivery] = deque()
         self._timed = False
-        """Whether a timer is set, or about to be: of this the loop hears once in
-        ``SETTLE_INTERVAL_S``, however fast the reader is."""
+        """Whether a timer is set or about to be, so that the loop is asked for one only once."""
         self._called = False
 
     def add(self, message: Delivery) -> None:

@@ -1,7 +1,7 @@
 """What a client takes from the world around it: clocks, chance, its own address, its process.
 
 One rule: everything in this room that needs one of these asks the ``Environment`` it was given, so
-that a test or a simulation can give others. It must not know what a client does with them.
+that a test or a simulation can give others.
 """
 
 from __future__ import annotations

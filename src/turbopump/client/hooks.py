@@ -89,8 +89,7 @@ class SendHook:
 
 
 class SendHooks:
-    """A producer's hooks, in the order given. The names in what it is told are those on the
-    wire."""
+    """A producer's hooks, in the order given; they are called with names as on the wire."""
 
     def __init__(self, hooks: Sequence[SendHook], namespace: str | None = None) -> None:
         self._hooks = tuple(hooks)

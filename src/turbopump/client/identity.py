@@ -3,8 +3,8 @@ request carries because of that.
 
 Signature of a request (apache/rocketmq ``AclClientRPCHook``, ``AclUtils``)::
 
-    fields  = every header field, and AccessKey, and SecurityToken if there is one; Signature itself left out
-    content = the fields' values in the order of their names (upper case before lower), nothing between them, UTF-8; then the body
+    fields  = every header field but Signature, with AccessKey, and SecurityToken if there is one
+    content = the fields' values by name (upper case before lower), joined, UTF-8; then the body
     Signature = Base64(HMAC-SHA1(secret key, content))
 
 One rule: values in, values out; a secret is in no text that this room makes. It must not know what
@@ -52,8 +52,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class InstanceSettings:
-    """What clients must have in common to share an instance. ``instance_name`` None: whatever name
-    there is."""
+    """What clients share with an instance. ``instance_name`` None: whatever name there is."""
 
     name_servers: tuple[str, ...]
     instance_name: str | None = None

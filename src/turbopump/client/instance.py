@@ -36,8 +36,8 @@ from turbopump.remoting.router import RequestContext, Response, Router
 
 
 class Forks:
-    """``count``: forks between this process and the one that first imported this module. It is
-    looked at before every send, where the process id would take a system call."""
+    """``count``: forks up to this process; every send compares it, where a pid takes a system
+    call."""
 
     count = 0
 
@@ -58,11 +58,12 @@ _MAGICS: Final = (bytes.fromhex("04224d18"), bytes.fromhex("28b52ffd"))
 
 
 class PendingRequests:
-    """The requests of one client id that wait for their reply, by correlation id, and the replies
-    that brokers push (326). A reply goes to the request whose id it carries, once; any other is
-    dropped and counted, and the broker gets the usual answer, for who replied did nothing wrong.
+    """The requests of one client id that wait for their reply, by correlation id. A reply (326)
+    goes to its request, once; any other is dropped and counted, and the broker gets the usual
+    answer, for who replied did nothing wrong.
 
-    Source: apache/rocketmq ``RequestFutureHolder``, ``ClientRemotingProcessor.receiveReplyMessage``.
+    Source: apache/rocketmq ``RequestFutureHolder``,
+    ``ClientRemotingProcessor.receiveReplyMessage``.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:

@@ -90,7 +90,8 @@ class LoopThread:
             )
             return False
         log.error(
-            "the loop of all blocking clients was stopped from outside; they cannot be used any more"
+            "the loop of all blocking clients was stopped from outside; they cannot be used any "
+            "more"
         )
         return True
 

@@ -1,9 +1,5 @@
 """The producer: what a user makes, starts, sends with and closes. The way of a message is in
-``send_attempts.py``.
-
-One rule: the deadline of a send covers everything it waits for; the error of a failed one lists
-what was tried. It must not know how messages are consumed.
-"""
+``send_attempts.py``."""
 
 from __future__ import annotations
 
@@ -70,9 +66,9 @@ class Producer(InContext):
     producer.send("topic", b"body")``.
 
     ``namesrv``: ``"host:port"``, several separated by ``;``, or a list. ``clock``, ``random`` and
-    ``local_ip`` replace the system's; docs/reference/client-settings.md explains every other setting. Many
-    tasks may send at once. It belongs to the event loop and process it was started in. Raises
-    ConfigError for unusable settings.
+    ``local_ip`` replace the system's; docs/reference/client-settings.md explains every other
+    setting. Many tasks may send at once. It belongs to the event loop and process it was started
+    in. Raises ConfigError for unusable settings.
     """
 
     def __init__(

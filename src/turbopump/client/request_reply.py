@@ -45,8 +45,7 @@ _CLOSED: Final = "the producer was closed while a request of it waited for the r
 
 
 class Requester:
-    """The requests of one producer. ``sender`` and ``pack`` are the producer's, ``member`` is what
-    its instance knows it as."""
+    """The requests of one producer, to whose ``member`` and ``sender`` they belong."""
 
     def __init__(self, sender: Sender, member: Member, pack: Packer) -> None:
         self._sender = sender.introducing()

@@ -40,13 +40,11 @@ DEFAULT_TOPIC_QUEUES: Final = 4
 TIMEOUT_S: Final = 3.0
 """For one round of asking all name servers; whoever has more time asks again."""
 DOUBT_S: Final = 1.0
-"""A topic's name servers are not asked again within this time for calls that fail: a broker that is
-down does not flood them."""
+"""Name servers are asked about a topic once in this time at most because of calls that fail."""
 
 
 class NameServersSilentError(errors.RouteNotFoundError):
-    """No name server answered, and one at least kept silent rather than refuse: asked once more, it
-    may answer."""
+    """No name server answered, and one at least kept silent: asked once more, it may answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +155,7 @@ class Routes:
         """The routes at hand, by topic."""
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
         self._asked_at: dict[str, float] = {}
-        """When a question about a topic was begun last, by the loop's time; of topics with a
-        route."""
+        """When a topic with a route was asked about last, by the loop's time."""
 
     def addresses(self, *, slaves: bool) -> set[str]:
         """The brokers of every known route."""
@@ -377,8 +374,8 @@ class Routes:
 
 @dataclass(frozen=True, slots=True)
 class NoRoute:
-    """Who could not answer (address -> why), and who answered that there is no such topic.
-    ``silent``: one let all its time pass."""
+    """Who could not answer (address -> why), and who knows no such topic. ``silent``: one used up
+    its time."""
 
     unreachable: Mapping[str, str]
     ignorant: list[str]

@@ -20,8 +20,7 @@ from turbopump.message.rules import NOT_SENDABLE_TOPICS, group_fault, is_unicode
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``fits``: whether a value can be used; ``wants``: what is said of one that cannot, behind its
-    name and itself."""
+    """``fits``: whether a value can be used; ``wants``: what is said of one that cannot."""
 
     fits: Callable[[Any], bool]
     wants: str

@@ -1,5 +1,4 @@
-"""The settings of clients as types, for those that hand them on: the blocking clients, and
-producers made of others."""
+"""The settings of clients as types, for those that hand them on."""
 
 from __future__ import annotations
 

@@ -28,9 +28,8 @@ from turbopump.client.loop_thread import never_runs_again
 from turbopump.errors import ConfigError
 
 BROADCAST_INSTANCE: Final = "DEFAULT"
-"""The name of those that broadcast and were given none, the same in every life: their offsets lie
-under it. While there is one of a group, the second is ``DEFAULT#2``, and so on: two must not write
-one file."""
+"""The name of broadcasting clients without one, the same in every life, for offsets lie under it.
+The second one of a group is ``DEFAULT#2``, and so on: two must not write one file."""
 
 
 @dataclass(slots=True)
@@ -41,8 +40,7 @@ class _Process:
     name: str
     made: int = 0
     entries: list[_Entry] = field(default_factory=list)
-    """Weak: an instance lives by the tasks on its loop, so a loop that was dropped without a close
-    can go, and they with it."""
+    """Weak: an instance lives by its loop's tasks, so a loop that was dropped takes it along."""
 
     def instances(self) -> Iterator[tuple[InstanceSettings, ClientInstance]]:
         for settings, entry in list(self.entries):

@@ -3,11 +3,14 @@ r"""Message traces in Apache's encoding: what was done with a message, as text f
 ::
 
     record    = field \x01 field \x01 … \x02        absent fields are written "null"
-    Pub       = Pub, time, region, group, topic, msgId, tags, keys, storeHost, bodyLength, costMs, messageKind, offsetMsgId, success
-    EndTransaction = …, time, region, group, topic, msgId, tags, keys, storeHost, messageKind, transactionId, state, fromCheck
-    Recall    = Recall, time, region, group, topic, msgId, success
+    sent      = time, region, group, topic, msgId
+    Pub       = Pub, sent, tags, keys, storeHost, bodyLength, costMs, messageKind, offsetMsgId,
+                success
+    EndTransaction = …, sent, tags, keys, storeHost, messageKind, transactionId, state, fromCheck
+    Recall    = Recall, sent, success
     SubBefore = SubBefore, time, region, group, requestId, msgId, retryTimes, keys
-    SubAfter  = SubAfter, requestId, msgId, costMs, success, keys, contextCode, time, group [, error=text]
+    SubAfter  = SubAfter, requestId, msgId, costMs, success, keys, contextCode, time, group
+                [, error=text]
 
 The last field of SubAfter is ours: Apache's reader takes the fields it knows and passes over what
 follows them.

@@ -69,8 +69,8 @@ def trace_group(group: str, kind: str) -> str:
 
 
 class Tracing:
-    """``make`` makes the producer; ``group`` is that of the one that is traced, ``topic`` where the
-    traces go, ``kind`` what is traced: PRODUCE or CONSUME."""
+    """``make`` makes the producer; ``group`` is the traced client's, ``topic`` where traces go,
+    ``kind`` PRODUCE or CONSUME."""
 
     def __init__(
         self,
@@ -123,13 +123,11 @@ BATCH: Final = 10
 """Records that make a message (``traceMsgBatchNum``)."""
 FLUSH_INTERVAL_S: Final = 5.0
 HELD_MAX: Final = 16_384
-"""Records that wait at most; more are dropped. A batch takes half of the room at most: what is sent
-beside it is traced, too."""
+"""Records that wait at most; more are dropped. A batch takes half of the room that is left."""
 SIZE_MAX: Final = 128_000
 """Characters in one trace message, from which on it is sent."""
 KEYS_SIZE_MAX: Final = 24_000
-"""Bytes of keys in one trace message: with what else it has they are to stay below
-``PROPERTIES_SIZE_MAX``."""
+"""Bytes of keys in a trace message: its properties stay below ``PROPERTIES_SIZE_MAX``."""
 CLOSE_TIMEOUT_S: Final = 5.0
 
 TraceRecord = tuple[Traced, str]
@@ -353,8 +351,7 @@ class Together:
 
 @dataclass(slots=True, eq=False)
 class ConsumeTraces:
-    """``append`` keeps a record for the next message of the trace topic; ``next_id`` makes request
-    ids."""
+    """``append`` keeps a record for the trace topic; ``next_id`` makes request ids."""
 
     append: Callable[[Traced, str], None]
     group: str

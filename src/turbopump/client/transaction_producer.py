@@ -50,8 +50,7 @@ from turbopump.remoting.connection import Connection
 
 
 class TransactionState(Enum):
-    """What the user's code says of its transaction. UNKNOWN: not decided yet, the broker is to
-    ask."""
+    """What the user's code says of its transaction. UNKNOWN: not decided, the broker is to ask."""
 
     COMMIT = "COMMIT_MESSAGE"
     ROLLBACK = "ROLLBACK_MESSAGE"
@@ -89,8 +88,7 @@ ANSWER_S: Final = 60.0
 """How long a checker may think; the broker asks again."""
 
 _worker: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("turbopump worker", default=None)
-"""Who calls the checker: also in the thread of a plain one, and in what it has done on the loop
-from there."""
+"""The task that calls the checker, also for what a plain one does from its thread."""
 
 
 class Asked(NamedTuple):
@@ -226,8 +224,7 @@ process's, and returns its state."""
 
 INTRODUCE_AGAIN_S: Final = 30.0
 RENEW_S: Final = 3.0
-"""To learn where a broker is now that is to be told of a transaction; it asks by itself, so little
-is lost."""
+"""To learn where a broker is now. It asks by itself, so little is lost."""
 
 
 def _are_topics(value: object) -> bool:

@@ -1,9 +1,5 @@
 """Calling a user's function: a coroutine function on the loop, a plain one in a thread of its own
-pool and the caller's context.
-
-One rule: a plain function never runs on the loop. It must not know what is asked. (Handlers of
-messages: ``handling.py``.)
-"""
+pool and the caller's context, never on the loop. (Handlers of messages: ``handling.py``.)"""
 
 from __future__ import annotations
 

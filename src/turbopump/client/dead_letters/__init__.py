@@ -1,5 +1,4 @@
-"""Dead letters, for people and programs: who has some, what they are, and how to send them again,
-each once."""
+"""Dead letters: who has some, what they are, and how to send them again, each once."""
 
 from turbopump.client.dead_letters.dead_letter import (
     DeadGroup,

@@ -1,8 +1,8 @@
-"""A dead letter: a message in ``%DLQ%group``, where it came from, and what it is when it is sent
-again. Values in, values out.
+"""Dead letters: messages in ``%DLQ%group``, where they came from, and what they are when they are
+sent again.
 
-The id of the message that goes out again is made of what a dead letter can be told by, and of
-nothing else: whoever resends it, whenever, gives the same id. Source: apache/rocketmq
+The id of a resent message is made of what identifies the dead letter alone, so that everyone who
+resends it gives the same. Source: apache/rocketmq
 ``AbstractSendMessageProcessor.consumerSendMsgBack`` (the properties of a dead letter).
 """
 
@@ -194,10 +194,8 @@ Wanted = Callable[[DeadLetter], bool]
 
 @dataclass(frozen=True, slots=True)
 class DeadGroup:
-    """A group with dead letters: how many are kept, and when the oldest and the newest of them died
-    (ms since 1970 UTC).
-
-    ``missing``: its brokers that could not be asked, and why; there may be more."""
+    """A group with dead letters: how many, and when the oldest and newest died (ms since 1970 UTC).
+    ``missing``: brokers that could not be asked, and why; there may be more."""
 
     group: str
     count: int

@@ -3,10 +3,10 @@
 ::
 
     {"run": "…", "at": ms}                               a run begins
-    {"start": [topic, broker, queue, offset], …}         where a target queue ended before anything was aimed at it in this run
-    {"aim": [[id, broker, queue], …], "topic": …, "at"}  on the disk before the first of them is sent
-    {"done": [id, …]}                                    a broker said that it has them, or they were found in the target
-    {"lost": [id, …]}                                    they were looked for there, and have not been sent
+    {"start": [topic, broker, queue, offset], …}         the end of a target before the first aim
+    {"aim": [[id, broker, queue], …], "topic": …, "at"}  on the disk before the first is sent
+    {"done": [id, …]}                                    a broker or the target has them
+    {"lost": [id, …]}                                    looked for there, and not sent
 
 One JSON object a line. One rule: what was aimed and is not done is in doubt, and is looked for
 before it is sent again. A last line that is torn was being written when the process or the machine
@@ -97,8 +97,8 @@ def read_journal(data: bytes, what: object) -> tuple[JournalState, int]:
 
 
 class Journal:
-    """A journal to be written. ``append`` methods return when the line is on the disk, or, for
-    ``done``, with the system."""
+    """A journal to be written. Its methods return when the line is on the disk (``aim``) or with
+    the system."""
 
     def __init__(self, file: JournalFile, *, run: str, now_ms: int) -> None:
         self._file = file
@@ -140,9 +140,9 @@ class Journal:
 
 
 class JournalFile:
-    """``GROUP.journal``, to which lines are added and synced, and ``GROUP.lock`` beside it, which
-    the system releases when its holder ends. Open for one writer. Raises ResendError if another process, or another part of this one, has
-    it open; OSError as the system does."""
+    """``GROUP.journal``, to which lines are added and synced, and ``GROUP.lock``, which the system
+    releases when its holder ends. Open for one writer. Raises ResendError if another process, or
+    another part of this one, has it open; OSError as the system does."""
 
     def __init__(self, directory: Path, group: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)

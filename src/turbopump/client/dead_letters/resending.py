@@ -451,10 +451,8 @@ class ResendReport:
 
 
 class Pace:
-    """Hands out turns one after the other, ``rate`` a second; without a rate at once.
-
-    They are spread evenly. A pause is made up for, but never with more than ``rate`` turns within
-    one second."""
+    """Hands out turns one after the other, ``rate`` a second, evenly; without a rate at once. A
+    pause is made up for, but never with more than ``rate`` turns within one second."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -498,8 +496,8 @@ _REFUSED: Final = frozenset(
 
 
 class Outcome(NamedTuple):
-    """What became of one attempt to send a letter. ``final``: trying again is of no use. Neither
-    stored nor in doubt: it was not stored."""
+    """What became of one attempt. ``final``: trying again is of no use. Neither stored nor in
+    doubt: not stored."""
 
     stored: bool = False
     in_doubt: bool = False

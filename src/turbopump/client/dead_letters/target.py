@@ -1,8 +1,5 @@
 """The topics that dead letters are resent to: where their queues end, what has arrived there since,
-and what has an id.
-
-One rule: it reads, and tells what it has seen; what that means is ``resending.py``'s to say.
-"""
+and what has an id. It reads, and ``resending.py`` decides."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Handling a message once per business key: what came before and is done is passed over, twins wait
-for each other.
+"""Handling a message once per business key: copies of what is done are passed over, twins wait for
+each other.
 
-One rule: a key is done only after its handler has succeeded, and is written down as done before the
-message is. It must not know where that is written, nor queues and offsets.
+One rule: a key is done only after its handler has succeeded, and is written down before the message
+is done.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ THREADS: Final = 20
 
 
 class TwinWaitError(Exception):
-    """Another consumer has had a message with this key in hand for longer than ``wait``: this one
-    is to come again later."""
+    """Another message with this key was in hand for longer than ``wait``: this one is to come
+    again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,7 @@ class IdempotentConsumer:
         self._threads = threads
         self._random = random or SYSTEM_RANDOM
         self._here: dict[str, asyncio.Event] = {}
-        """Keys that this object has in hand: their twins here need not ask the store again and
-        again."""
+        """Keys that this object has in hand: their twins here wait without asking the store."""
 
     def __call__(self, handler: Handler) -> Callable[[Delivery], Awaitable[object]]:
         """The handler to give to a PushConsumer, of either face. A plain function runs in a thread,

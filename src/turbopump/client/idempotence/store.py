@@ -108,10 +108,7 @@ class Claim(Enum):
 
 class IdempotenceStore(Protocol):
     """Where it is written down which keys are in hand and which are done. ``owner`` tells claims
-    apart. Durations in seconds.
-
-    Methods raise what the store's library raises when it cannot be asked.
-    """
+    apart. Durations in seconds. Methods raise what the store's library raises when it fails."""
 
     async def claim(self, key: str, owner: str, lease: float) -> Claim:
         """Take the key for ``lease`` seconds, if it is absent or another's lease is over."""
@@ -134,8 +131,8 @@ MAX_KEYS: Final = 100_000
 
 
 class MemoryStore:
-    """In this process's memory: for one process, and gone with it. ``max_keys``: so many done keys are kept at most, the latest. Some 200 bytes a key. Belongs
-    to one event loop. Raises ConfigError."""
+    """In this process's memory: for one process, and gone with it. ``max_keys``: so many done keys
+    are kept at most, some 200 bytes each. Belongs to one event loop. Raises ConfigError."""
 
     def __init__(self, *, max_keys: int = MAX_KEYS, clock: Clock | None = None) -> None:
         check(MEMORY_RULES, locals())
@@ -205,16 +202,18 @@ FORGET_EVERY: Final = 256
 # ``owner`` is NULL if the key is done; ``until_ms`` is wall time, for other processes read it.
 # Each operation is one transaction, in a thread of the store's own.
 _SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS idempotence (key TEXT PRIMARY KEY, owner TEXT, until_ms INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS idempotence \
+(key TEXT PRIMARY KEY, owner TEXT, until_ms INTEGER NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS idempotence_until ON idempotence (until_ms);
 """
 
 
 class SqliteStore:
-    """In an SQLite file: for the processes of one machine, and there after a kill. ``path``: the file, made if it is not there; not on a network file system. ``max_keys``: so
-    many keys are kept at most, the latest (checked when it is opened, and every 256 finished ones).
-    ``durable``: what is done stays so after a power cut too (one fsync per operation); without,
-    only after a kill. Raises ConfigError."""
+    """In an SQLite file: for the processes of one machine, and there after a kill. ``path``: the
+    file, made if it is not there; not on a network file system. ``max_keys``: so many keys are kept
+    at most, the latest (checked at the start, and every 256 finished ones). ``durable``: what is
+    done survives a power cut too (one fsync per operation), else a kill only. Raises
+    ConfigError."""
 
     def __init__(
         self,
@@ -374,9 +373,10 @@ return 0
 
 
 class RedisStore:
-    """In Redis: for consumers on many machines; needs the extra ``turbopump[redis]``. ``url``: as ``redis://host:6379/0``. ``prefix``: what its keys begin with. ``max_keys``: so
-    many done keys are kept at most. ``timeout``: seconds after which a Redis that does not answer
-    counts as failed.
+    """In Redis: for consumers on many machines; needs the extra ``turbopump[redis]``. ``url``: as
+    ``redis://host:6379/0``. ``prefix``: what its keys begin with. ``max_keys``: so many done keys
+    are kept at most. ``timeout``: seconds after which a Redis that does not answer counts as
+    failed.
 
     What Redis forgets, by a failover before it was replicated or by ``maxmemory-policy``, is not
     done for this store. Belongs to one event loop. Raises ConfigError for unusable settings, and if

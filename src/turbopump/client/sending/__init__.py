@@ -1,2 +1,1 @@
-"""How a message gets to a broker: chosen, framed, tried again, counted. It must not know who
-consumes."""
+"""How a message gets to a broker: chosen, framed, tried again, counted."""

@@ -2,10 +2,10 @@
 request, and each gets its own result.
 
 One rule: only what may stand in one batch goes together, so results and errors are those of a
-single send; who has less time than his neighbours fails alone. It must not know brokers. Source:
-apache/rocketmq ``ProduceAccumulator``. Better than there: nobody waits for company while nothing of
-its kind is under way, so a lone sender loses no time, and 64 senders that await their results are
-not held to 64 messages per 10 ms.
+single send; a message with less time than its neighbours fails alone. Source: apache/rocketmq
+``ProduceAccumulator``. Better than there: nothing is held while no batch of its kind is under way,
+so a lone sender loses no time, and 64 senders that await results are not held to 64 messages per 10
+ms.
 """
 
 from __future__ import annotations
@@ -29,14 +29,11 @@ from turbopump.message.rules import RETRY_PREFIX
 HOLD_S_MAX: Final = 30.0
 SIZE_MAX: Final = 2 * 1024 * 1024
 TURN_AFTER: Final = 64
-"""Messages that may be added before the loop should have a turn, even if none of their batches is
-full."""
+"""Messages that may be added before the loop should run, even if no batch is full."""
 ALIKE: Final = 0.02
-"""Deadlines that differ by this share of the time left are one, the earliest: the batch's, whose
-error lists what was tried."""
+"""Deadlines within this share of the time left count as one, the earliest."""
 LOOK_EVERY_S: Final = 0.005
-"""A batch whose messages have a thousand different deadlines is not looked through a thousand
-times."""
+"""A batch of many deadlines is not looked through more often than this."""
 _RULES: Final[Mapping[str, Rule]] = {
     "hold": Rule(
         lambda hold: is_seconds(hold) and hold <= HOLD_S_MAX,
@@ -71,8 +68,7 @@ BatchKey = tuple[str, MessageQueue | None, str | None, object]
 
 
 class _Waiting(msgspec.Struct, frozen=True):
-    """One message of a batch, packed: the ``Message`` is its owner's, who may change it and send it
-    again."""
+    """One message of a batch, packed: its user may change the ``Message`` and send it again."""
 
     piece: Piece
     future: asyncio.Future[SendResult]
@@ -95,9 +91,9 @@ class _Batch:
 
 @dataclass(slots=True, eq=False)
 class Accumulator:
-    """``send_batch`` sends messages as one request to a queue, or to any, whose answer waits for
-    the store or does not, within so many seconds; it gets what has come together: of ``size_max``
-    bytes at most, or a single message. All its life is on the event loop of the first ``add``."""
+    """``send_batch`` sends messages of ``size_max`` bytes at most, or a single one, as one request:
+    to a queue or any, waiting for the store or not, within so many seconds. It lives on one event
+    loop."""
 
     settings: AutoBatch
     send_batch: SendBatch

@@ -1,9 +1,8 @@
-"""Back-pressure: a bound on what a producer has in flight, in messages and bytes; who wants more
-waits his turn.
+"""Back-pressure: a bound on what a producer has in flight, in messages and bytes.
 
-One rule: first come, first served, until his deadline. It must not know what is sent. Source:
-apache/rocketmq ``enableBackpressureForAsyncMode``; better than there, where the wait holds a lock
-that finished sends need.
+One rule: first come, first served, until the deadline. Source: apache/rocketmq
+``enableBackpressureForAsyncMode``; better than there, where the wait holds a lock that finished
+sends need.
 """
 
 from __future__ import annotations
@@ -137,10 +136,9 @@ class InFlightBound:
 
 
 class InFlightLimiter:
-    """From a user's call to the sender and back: a message has room among what is in flight from
-    before it is sent until its result is there, and its queue changes names on the way.
-    ``back_pressure`` None: there is always room. ``timeout``: seconds for a call that names none.
-    """
+    """Gives each message room among what is in flight, from before it is sent until its result is
+    there. ``back_pressure`` None: there is always room. ``timeout``: seconds for a call that names
+    none."""
 
     def __init__(
         self, back_pressure: BackPressure | None, namespace: str | None, timeout: float

@@ -108,8 +108,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     flag: int
     msg_id: str
     batch_ids: tuple[str, ...] = ()
-    """Of a batch, the ids of its messages; ``msg_id`` is all of them in one text. Nothing else has
-    any."""
+    """The ids of a batch's messages, which ``msg_id`` has in one text; else empty."""
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
@@ -339,8 +338,8 @@ _ONEWAY: Final = b"%d" % FLAG_ONEWAY
 
 
 class _Head(NamedTuple):
-    """What is the same for every message to a queue: the beginning of the header, and what of the
-    signed content stands before and after the values that change."""
+    """What is the same for every message to a queue: the beginning of the header, and the signed
+    content before and after the values that change."""
 
     header: bytes
     signed_before: str
@@ -348,8 +347,7 @@ class _Head(NamedTuple):
 
 
 class SendFrames:
-    """Writes the send frames of one producer group; keeps the constant part per queue. ``code``:
-    what a single message is sent as."""
+    """Writes the send frames of one producer group. ``code``: that of a single message."""
 
     def __init__(
         self,
@@ -421,8 +419,7 @@ class SendFrames:
 
 
 class NotedFrames(SendFrames):
-    """The same; the names of the brokers that they are for go to the notes of this context, if it
-    has any."""
+    """The same; notes the brokers that frames are for, where the context has notes."""
 
     notes: Final[ContextVar[list[str] | None]] = ContextVar("brokers asked", default=None)
 

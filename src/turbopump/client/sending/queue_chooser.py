@@ -1,9 +1,5 @@
-"""Where a message is to go, between the user's words and the way of a message: a queue, a selector,
-a sharding key; with the namespace put on and taken off again.
-
-One rule: users see names without namespace, the way of a message names with it. It must not know
-brokers.
-"""
+"""Where a message goes: a queue, a selector or a sharding key, in the user's names, becomes a queue
+in those of brokers (with namespace); round robin, and which brokers to avoid, decide the rest."""
 
 from __future__ import annotations
 
@@ -100,8 +96,7 @@ class Selection(Protocol):
 
 
 class RoundRobin:
-    """A counter per topic, each from a random start, so that producers started together do not
-    march in step."""
+    """A counter per topic, from a random start, so that producers do not march in step."""
 
     def __init__(self, random: random.Random, faults: FaultStrategy | None = None) -> None:
         self._random = random
@@ -223,8 +218,7 @@ class LatencyFaults:
 
 
 class FaultStrategy:
-    """What is known of each broker's faults. ``settings`` None: only refused and reset connections
-    count."""
+    """Each broker's faults. ``settings`` None: only refused and reset connections count."""
 
     def __init__(self, settings: LatencyFaults | None = None) -> None:
         self.settings = settings
@@ -232,7 +226,7 @@ class FaultStrategy:
         self._until: dict[str, float] = {}
         self._unreachable: set[str] = set()
         self.empty = True
-        """Nothing is known against any broker: the common case, in which nobody need ask further."""
+        """Nothing is known against any broker, as is usual: no further question is needed."""
 
     @property
     def unreachable(self) -> list[str]:

@@ -1,12 +1,11 @@
-"""The way of one message: to a queue, on a connection, again on another broker while there is time,
-until somebody has it.
+"""The attempts to send one message: to a queue, on a connection, again on another broker.
 
 One rule: the deadline covers everything, routes, topic creation, connections and retries; the error
-of a send that failed lists what was tried. A failure that says that the route is old has it asked
-for again; if nothing was stored, and the broker is elsewhere by now, the same queue is tried there,
-whatever the retries. The short way is in ``sender.py``. It must not know how messages are made.
-Source: apache/rocketmq ``DefaultMQProducerImpl.sendDefaultImpl``; asynchronous retries correct the
-queue id, which ``onExceptionImpl`` does not.
+of a failed send lists what was tried. A failure that shows that the route is old has it asked for
+again; if nothing was stored, and the broker is elsewhere by now, the same queue is tried there,
+whatever the retries. The short way is in ``sender.py``. Source: apache/rocketmq
+``DefaultMQProducerImpl.sendDefaultImpl``; asynchronous retries correct the queue id, which
+``onExceptionImpl`` does not.
 """
 
 from __future__ import annotations

@@ -21,8 +21,7 @@ DEFAULT_REGION: Final = "DefaultRegion"
 
 
 class SendStatus(Enum):
-    """The message is stored in every case; all but OK say that a stronger promise could not be kept
-    in time."""
+    """The message is stored; all but OK say that a stronger promise was not kept in time."""
 
     OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -95,8 +94,7 @@ RETRYABLE_CODES: Final = frozenset(
 
 
 class AnswerUnreadError(errors.RemotingError):
-    """The broker says that it has stored the message, but not where: trying again would store it
-    twice."""
+    """The broker has stored the message, but not said where: a retry would store it twice."""
 
 
 def result_of(
@@ -170,8 +168,7 @@ def no_queue(queue: object) -> TypeError:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One queue, and what became of it there: ``error``, or ``result`` if it was stored less safely
-    than was wished."""
+    """One attempt: ``error``, or ``result`` if it was stored less safely than was wished."""
 
     queue: MessageQueue
     address: str
@@ -253,14 +250,14 @@ def _remedy(last: errors.RemotingError | None) -> str:
 
 
 _REMEDIES: Final[dict[type[errors.RemotingError], str]] = {
-    errors.ConnectError: "Check that the broker runs and that the address it advertises (brokerIP1, "
-    "--advertise) can be reached from here",
+    errors.ConnectError: "Check that the broker runs and that the address it advertises "
+    "(brokerIP1, --advertise) can be reached from here",
     NotWrittenError: "Nothing was stored. Check the broker's load and disk, or give a longer "
     "send_timeout",
     ProducerClosedError: "Wait for what was started before you close it, or give a longer "
     "send_timeout",
-    errors.CallTimeoutError: "The message may be stored all the same. Check the broker's load and disk, "
-    "or give a longer send_timeout",
+    errors.CallTimeoutError: "The message may be stored all the same. Check the broker's load and "
+    "disk, or give a longer send_timeout",
     AnswerUnreadError: "The message is most likely stored: sent again, it would be there twice. "
     "Check what it is that answers at this address",
 }
@@ -286,8 +283,7 @@ _CODE_REMEDIES: Final[dict[int, str]] = {
 
 @dataclass(slots=True, repr=False, eq=False)
 class BrokerSends:
-    """The attempts at one broker. An attempt is one request: a batch is one, and so is each retry;
-    a oneway send is none."""
+    """The attempts at one broker: requests, so a batch is one, each retry is one, a oneway none."""
 
     stored: int = 0
     """Attempts after which the message was stored."""
@@ -315,8 +311,8 @@ class SendStatistics:
 
     brokers: dict[str, BrokerSends] = field(default_factory=dict)
     given_up: int = 0
-    """Sends that ended in an error, after all their attempts: a batch is one, and so is each
-    message whose time ended before that of its automatic batch."""
+    """Sends that failed after all attempts; a batch is one, as is each of its messages whose time
+    ended before."""
 
     @property
     def stored(self) -> int:

@@ -1,9 +1,7 @@
-"""Sending what is packed: the short way of a message, taken when nothing is odd, and what all of a
-producer's messages have in common.
+"""Sending what is packed: the short way of a message, and what all messages of a producer share.
 
 One rule: the short way does nothing that the whole one (``send_attempts.py``) would not; it only
-leaves out what is not needed. It must not know how messages are made. Source: apache/rocketmq
-``DefaultMQProducerImpl.sendDefaultImpl``.
+leaves out what is not needed. Source: apache/rocketmq ``DefaultMQProducerImpl.sendDefaultImpl``.
 """
 
 from __future__ import annotations
@@ -240,9 +238,9 @@ def is_usual(route: TopicRoute) -> bool:
 
 @dataclass(slots=True, eq=False)
 class UnderWay:
-    """What a producer has under way, counted, for a close to wait for; one for all its senders:
-    ``with under_way``. The hot path does it by hand: who begins adds 1 to ``count``; who ends takes
-    it off, and sets ``idle`` if there is one and he was the last."""
+    """What a producer has under way, counted, for a close to wait for; all its senders share one.
+    ``with under_way``, or by hand in the hot path: add 1 to ``count``, take it off, set ``idle`` at
+    0."""
 
     count: int = 0
     closed: bool = False
@@ -285,8 +283,7 @@ class TopicCreation:
         self._making: dict[str, asyncio.Task[None]] = {}
         self._tried: set[str] = set()
         self.unsaid: dict[str, str] = {}
-        """Topics that could not be made, and why: to be said when it is known who got the first
-        message."""
+        """Topics that could not be made, and why; logged when a broker gets the first message."""
 
     def is_due(self, route: TopicRoute) -> bool:
         return route.inherited and route.topic not in self._tried
