@@ -292,7 +292,7 @@ def test_a_store_says_why_messages_may_not_be_found_by_key(tmp_path: Path) -> No
 
 
 def brute_place(times: list[int | None], low: int, timestamp: int, *, upper: bool) -> int:
-    """The plain twin of ``place_in_time``: None is a message without a time."""
+    """The plain twin of ``offset_in_time``: None is a message without a time."""
     known = [(n, time) for n, time in enumerate(times) if time is not None and n >= low]
     if upper:
         return max((n for n, time in known if time <= timestamp), default=0)

@@ -93,7 +93,7 @@ def questions(
         "by queue offset": lambda: lookup.entry_in_queue("T", 0, fifth),
         "by key": lambda: lookup.by_key("T", "key5", *ALWAYS),
         "by many keys": lambda: lookup.by_key("T", "every", *ALWAYS),
-        "place in time": lambda: lookup.place_in_time("T", 0, times + fifth * 1000),
+        "place in time": lambda: lookup.offset_in_time("T", 0, times + fifth * 1000),
         "earliest": lambda: lookup.earliest_time("T", 0),
     }
 

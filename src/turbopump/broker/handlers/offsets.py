@@ -123,7 +123,7 @@ class OffsetsHandler:
 
     def at_time(self, request: SearchOffset, context: RequestContext) -> Outcome:
         upper = request.boundary_type == "UPPER"
-        question = self._store.lookup.place_in_time(
+        question = self._store.lookup.offset_in_time(
             request.topic, request.queue_id, request.timestamp, upper=upper
         )
         return answer(
@@ -209,7 +209,7 @@ class OffsetControlHandler:
         lookup = self._store.lookup
         found = {
             queue_id: await read(
-                self._reads, lookup.place_in_time(request.topic, queue_id, request.timestamp)
+                self._reads, lookup.offset_in_time(request.topic, queue_id, request.timestamp)
             )
             for queue_id in queue_ids
         }

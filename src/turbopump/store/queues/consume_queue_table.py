@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from turbopump.errors import StoreDamagedError
@@ -184,23 +185,23 @@ Told = Callable[[int | OSError], None]
 """Gets how many queues there were, or why they are still there."""
 
 
+@dataclass(slots=True, eq=False)
 class QueueDeletions:
     """Deletions of ``queues``, noted in ``ends``. Whoever deletes a topic whose deletion is under
     way hears of that one."""
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueueTable, ends: QueueEnds) -> None:
-        self._log = log
-        self._queues = queues
-        self._ends = ends
-        self._under_way: dict[str, list[Told]] = {}
+    log: CommitLog
+    queues: ConsumeQueueTable
+    ends: QueueEnds
+    _under_way: dict[str, list[Told]] = field(default_factory=dict)
 
     def delete(self, topic: str, then: Told) -> None:
         """Delete a topic's queues with their files, and tell ``then``."""
         if topic in self._under_way:
             self._under_way[topic].append(then)
-        elif any(queue.topic == topic for queue in self._queues):
+        elif any(queue.topic == topic for queue in self.queues):
             self._under_way[topic] = [then]
-            self._ends.forget_topic(topic, self._log.end, lambda good: self._noted(topic, good))
+            self.ends.forget_topic(topic, self.log.end, lambda good: self._noted(topic, good))
         else:
             then(0)
 
@@ -208,8 +209,8 @@ class QueueDeletions:
         count: int | OSError = OSError(errno.EIO, "that they are to go could not be saved")
         try:
             if good:
-                count = self._queues.delete(topic)
-                self._ends.deleted_now(topic, self._log.end)
+                count = self.queues.delete(topic)
+                self.ends.deleted_now(topic, self.log.end)
         except OSError as error:
             count = error
         for then in self._under_way.pop(topic):

@@ -8,6 +8,7 @@ that the message really has it, for the index knows hashes only.
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -62,48 +63,39 @@ class ByKey(NamedTuple):
     errors: list[OSError]
 
 
+@dataclass(slots=True, eq=False)
 class Lookup:
     """Questions about an open store that are not pulls. ``index`` None: nothing is found by key.
 
     ``confirmed``: messages at or after this offset of the log are not to be seen yet.
     """
 
-    def __init__(
-        self,
-        log: CommitLog,
-        queues: ConsumeQueueTable,
-        index: KeyIndex | None,
-        confirmed: Confirmed,
-        repair: UnitRepair,
-    ) -> None:
-        self._log = log
-        self._queues = queues
-        self._index = index
-        self._confirmed = confirmed
-        self._repair = repair
+    log: CommitLog
+    queues: ConsumeQueueTable
+    index: KeyIndex | None
+    confirmed: Confirmed
+    repair: UnitRepair
 
     @property
     def index_end(self) -> tuple[int, int]:
         """Offset and store time (ms) of the newest message that can be found by key; zeros if there
         is none."""
-        index = self._index
-        return (
-            (index.end_offset, index.end_timestamp)
-            if index is not None and index.end_offset >= 0
-            else (0, 0)
-        )
+        index = self.index
+        if index is None or index.end_offset < 0:
+            return 0, 0
+        return index.end_offset, index.end_timestamp
 
     @property
     def no_index_because(self) -> str | None:
         """Why messages may not be found by key although they are there; None: they are found."""
-        if self._index is None:
+        if self.index is None:
             return "this broker keeps no index (messageIndexEnable=false)"
-        if self._index.failed:
+        if self.index.failed:
             return (
                 "the index could not grow: what was stored since is found by key after the "
                 "next start"
             )
-        if self._index.incomplete:
+        if self.index.incomplete:
             return (
                 "a part of the index is damaged: its messages are found by key again when the "
                 "scrub has filled it from the log"
@@ -123,8 +115,8 @@ class Lookup:
     def offset_at_time(
         self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False
     ) -> int:
-        """See ``place_in_time``."""
-        return answer(self.place_in_time(topic, queue_id, timestamp, upper=upper))
+        """See ``offset_in_time``."""
+        return answer(self.offset_in_time(topic, queue_id, timestamp, upper=upper))
 
     def find_by_key(
         self,
@@ -142,7 +134,7 @@ class Lookup:
     def entry_at(self, offset: int) -> Steps[StoredEntry | None]:
         """The entry that begins at this offset of the log, good or with its fault; None if none
         begins there."""
-        if not 0 <= offset < self._confirmed.value:
+        if not 0 <= offset < self.confirmed.value:
             return None
         head = yield from self._read(offset, HEAD_SIZE)
         if isinstance(head, OSError):
@@ -155,21 +147,21 @@ class Lookup:
         data = yield from self._read(offset, size)
         if isinstance(data, OSError):
             return StoredEntry(offset, head, _unreadable(data))
-        if data is None and offset < self._log.start:
+        if data is None and offset < self.log.start:
             return None
         if data is None:
             return StoredEntry(offset, head, f"totalSize {size} goes past the end of the segment")
         return StoredEntry(
-            offset, data, entry_fault(data, offset, crc_required=self._log.requires_crc(offset))
+            offset, data, entry_fault(data, offset, crc_required=self.log.requires_crc(offset))
         )
 
     def entry_in_queue(self, topic: str, queue_id: int, index: int) -> Steps[StoredEntry | None]:
         """The entry of a queue offset; None if it is not there (yet, or any more)."""
-        queue = self._queues.find(topic, queue_id)
+        queue = self.queues.find(topic, queue_id)
         if queue is None or not queue.min_index <= index < queue.end.value:
             return None
         if isinstance(queue, BatchConsumeQueue):
-            found = yield from unit_holding(queue, index, self._repair)
+            found = yield from unit_holding(queue, index, self.repair)
             if isinstance(found, OSError):
                 return StoredEntry(-1, b"", _unreadable(found))
             index = found.base if found is not None else index
@@ -192,9 +184,9 @@ class Lookup:
             and (not entry.data or _may_be_of(entry.data, queue, index))
         ):
             return entry  # the unit is right, or not to blame
-        if 0 <= offset < self._log.start and size > 0:
+        if 0 <= offset < self.log.start and size > 0:
             return None
-        repaired = yield from self._repair.message_of(queue, Unit(index, offset, size))
+        repaired = yield from self.repair.message_of(queue, Unit(index, offset, size))
         if repaired.entry is not None:
             return StoredEntry(repaired.offset, repaired.entry)
         if entry is None or entry.fault is None:
@@ -221,12 +213,12 @@ class Lookup:
         ``COUNT_MAX`` at most."""
         found: list[StoredEntry] = []
         damaged: list[StoredEntry] = []
-        if self._index is None:
+        if self.index is None:
             return ByKey(found, damaged, [])
         count_max, left = min(count_max, COUNT_MAX), bytes_max
         last = -1
         looked = 0
-        walk = self._index.walk(topic, key, begin_ms, end_ms)
+        walk = self.index.walk(topic, key, begin_ms, end_ms)
         while len(found) < count_max:
             offset = yield from walk.next()
             if offset is None:
@@ -252,7 +244,7 @@ class Lookup:
             left -= len(entry.data)
         return ByKey(found, damaged, walk.errors)
 
-    def place_in_time(
+    def offset_in_time(
         self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False
     ) -> Steps[int]:
         """The queue offset at a store time in ms. Lower: the first message at or after it (the end
@@ -261,7 +253,7 @@ class Lookup:
 
         Raises StoreError if the system cannot read what it takes.
         """
-        queue = self._queues.find(topic, queue_id)
+        queue = self.queues.find(topic, queue_id)
         if queue is None:
             return 0
         low, high = queue.min_index, queue.end.value
@@ -282,7 +274,7 @@ class Lookup:
 
     def earliest_time(self, topic: str, queue_id: int) -> Steps[int]:
         """When the first message that a queue still has was stored (ms); −1 if it has none."""
-        queue = self._queues.find(topic, queue_id)
+        queue = self.queues.find(topic, queue_id)
         if queue is None:
             return -1
         found = yield from self._first_with_time(queue.min_index, queue.end.value, queue)
@@ -290,7 +282,7 @@ class Lookup:
 
     def newest_time(self, topic: str, queue_id: int) -> Steps[int]:
         """When the last message of a queue was stored (ms); 0 if it has none."""
-        queue = self._queues.find(topic, queue_id)
+        queue = self.queues.find(topic, queue_id)
         if queue is None:
             return 0
         end = queue.end.value
@@ -308,7 +300,7 @@ class Lookup:
         error: OSError | None = None
         if isinstance(queue, BatchConsumeQueue):
             found = yield from first_with_time(
-                queue, index, end, self._repair, partial(self._time_at, queue)
+                queue, index, end, self.repair, partial(self._time_at, queue)
             )
             if isinstance(found, OSError):
                 raise _not_read(queue, found)
@@ -350,11 +342,11 @@ class Lookup:
     def _read(self, offset: int, size: int) -> Steps[Found | None]:
         """Bytes of the log; None if there are none at this offset, or they go past the end of their
         segment."""
-        file = self._log.files.at(offset) if offset >= 0 else None
+        file = self.log.files.at(offset) if offset >= 0 else None
         if file is None or offset + size > file.end:
             return None
         found = yield from read_piece(Piece(file.segment, offset - file.start, size))
-        if isinstance(found, OSError) and self._log.files.at(offset) is not file:
+        if isinstance(found, OSError) and self.log.files.at(offset) is not file:
             return None  # deleted while the read waited for its turn
         return found
 

@@ -153,9 +153,9 @@ def read_queue(
 
 
 def _outside(queue: ConsumeQueue, offset: int, *, after_crash: bool) -> GetResult | None:
-    """The answer for an offset that the queue does not have. Whoever comes from beyond its end
-    after a crash has read what was lost in it: what has taken the lost offsets since is new to
-    him."""
+    """The answer for an offset that the queue does not have. A reader beyond the end after a crash
+    has read messages that the crash lost. Their offsets are given again: it reads on from where the
+    queue ended at the start."""
     low, high = queue.min_index, queue.end.value
     if high == 0:
         return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -42,38 +43,36 @@ Walk = Callable[[int, int, Callable[[bytes, int], None]], Steps[int]]
 begins that was not."""
 
 
+@dataclass(slots=True, eq=False)
 class IndexScrub:
     """Checks the files of ``index``. ``walk`` reads the log; ``report`` gets a line for each header
     that was written again, and for each file that cannot be filled again now."""
 
-    def __init__(
-        self, disk: Disk, log: CommitLog, index: KeyIndex, walk: Walk, report: Callable[[str], None]
-    ) -> None:
-        self._disk = disk
-        self._log = log
-        self._index = index
-        self._walk = walk
-        self._report = report
-        self.on_filled = report
-        """Gets a line for each file that was filled again."""
-        self._passes = 0
-        self.damaged = 0
-        """Files that were found damaged."""
+    disk: Disk
+    log: CommitLog
+    index: KeyIndex
+    walk: Walk
+    report: Callable[[str], None]
+    on_filled: Callable[[str], None] | None = None
+    """Gets a line for each file that was filled again; None: ``report`` does."""
+    passes: int = 0
+    damaged: int = 0
+    """Files that were found damaged."""
 
     def check(self) -> Steps[None]:
         """Look at every file; set apart those that are damaged."""
-        self._passes += 1
-        for file in list(self._index.files):
-            if file.damaged or file not in self._index.files:
+        self.passes += 1
+        for file in list(self.index.files):
+            if file.damaged or file not in self.index.files:
                 continue
             fault = yield from self._fault(file)
-            if fault is not None and file in self._index.files:
-                self._index.set_apart(file, fault)
+            if fault is not None and file in self.index.files:
+                self.index.set_apart(file, fault)
                 self.damaged += 1
 
     def fill(self) -> Steps[None]:
         """Fill every file again that was set apart."""
-        index = self._index
+        index = self.index
         for file in [one for one in index.files if one.damaged]:
             if index.failed:
                 return
@@ -81,7 +80,7 @@ class IndexScrub:
                 try:
                     index.begin_file()
                 except OSError as error:
-                    self._report(
+                    self.report(
                         f"index file {file.segment.path} cannot be filled again now "
                         f"({error.strerror or error})"
                     )
@@ -96,7 +95,7 @@ class IndexScrub:
         if isinstance(header, bytes) and header != known == file.header and file.count > 1:
             file.write_header()
             self.damaged += 1
-            self._report(
+            self.report(
                 f"the head of index file {file.segment.path} was damaged, it is written again"
             )
         count, used = file.count, file.slots_used
@@ -116,7 +115,7 @@ class IndexScrub:
                     )
                 there += heads[slot] == 0
                 heads[slot], last = number, offset
-                if number % SAMPLE == self._passes % SAMPLE:
+                if number % SAMPLE == self.passes % SAMPLE:
                     fault = yield from self._entry_fault(file, number, key_hash, offset, seconds)
                     if fault is not None:
                         return fault
@@ -132,7 +131,7 @@ class IndexScrub:
     ) -> Steps[str | None]:
         """Whether an entry says what its message does. Messages that are gone or damaged themselves
         say nothing."""
-        log = self._log
+        log = self.log
         segment = log.files.at(offset)
         if segment is None or segment.end - offset < FIXED_SIZE:
             return (
@@ -180,7 +179,7 @@ class IndexScrub:
         return None
 
     def _fill(self, damaged: IndexFile) -> Steps[None]:
-        index, log = self._index, self._log
+        index, log = self.index, self.log
         at = index.files.index(damaged)
         before = next(
             (file for file in reversed(index.files[:at]) if not file.damaged and file.count > 1),
@@ -205,7 +204,7 @@ class IndexScrub:
 
         fault = yield from self._beside(make)
         if fault is not None or not made:
-            self._report(f"index file {damaged.segment.path} cannot be filled again now ({fault})")
+            self.report(f"index file {damaged.segment.path} cannot be filled again now ({fault})")
             return
         fresh = made[0]
         waiting: list[tuple[int, int, int]] = []
@@ -218,7 +217,7 @@ class IndexScrub:
             skip = 0
 
         while start < end and not fresh.full:
-            start = yield from self._walk(start, min(start + LOG_AT_ONCE, end), take)
+            start = yield from self.walk(start, min(start + LOG_AT_ONCE, end), take)
             # a page of a new file is made at its first write, and that may wait for the file
             # system: not in the owner's thread
             yield from self._beside(
@@ -231,17 +230,17 @@ class IndexScrub:
 
         def place() -> None:
             fresh.segment.sync()
-            self._disk.rename_segment(fresh.segment, damaged.segment.path)
-            self._disk.sync_directory(damaged.segment.path.parent)
+            self.disk.rename_segment(fresh.segment, damaged.segment.path)
+            self.disk.sync_directory(damaged.segment.path.parent)
 
         fault = yield from self._beside(place)
         if fault is not None:
             fresh.segment.close()
-            self._report(f"index file {damaged.segment.path} cannot be filled again now ({fault})")
+            self.report(f"index file {damaged.segment.path} cannot be filled again now ({fault})")
             return
         fresh.dirty = False
         index.replace(damaged, fresh)
-        self.on_filled(
+        (self.on_filled or self.report)(
             f"index file {damaged.segment.path} is filled again from the log: "
             f"{fresh.count - 1} entries"
         )
@@ -260,7 +259,7 @@ class IndexScrub:
     def _beside(self, operation: Callable[[], None]) -> Steps[str | None]:
         """Do something in a thread; what went wrong."""
         outcome: list[OSError | None] = []
-        self._disk.start(operation, outcome.append)
+        self.disk.start(operation, outcome.append)
         while not outcome:
             yield []
         return (outcome[0].strerror or str(outcome[0])) if outcome[0] is not None else None

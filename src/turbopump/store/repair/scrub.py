@@ -88,7 +88,7 @@ class Scrub:
         self._interval = SLICE / bytes_per_second
         self._on_finding = on_finding
         self._repair = repair
-        self._told: set[tuple[str, int, int]] = set()
+        self._reported: set[tuple[str, int, int]] = set()
         self._work: Steps[None] | None = None
         self._found: list[Found] | None = []
         self._next_pass: float | None = None
@@ -293,20 +293,12 @@ class Scrub:
         queue.rewrite(index, *right)
         self.numbers.wrong_units += 1
         if self._is_new(topic, queue_id, index):
-            claim = (
-                f"points to {offset}, {size} bytes"
-                if (offset, size) != right[:2]
-                else f"holds the tags code {tags}"
-            )
-            truth = (
-                f"its message is at {position}"
-                if (offset, size) != right[:2]
-                else f"that of its message is {right[2]}"
-            )
-            self._on_finding(
-                f"the scrub found that {_unit_name(topic, queue_id, index)} "
-                f"{claim}, {truth}: it is repaired"
-            )
+            if (offset, size) != right[:2]:
+                what = f"points to {offset}, {size} bytes, its message is at {position}"
+            else:
+                what = f"holds the tags code {tags}, that of its message is {right[2]}"
+            name = _unit_name(topic, queue_id, index)
+            self._on_finding(f"the scrub found that {name} {what}: it is repaired")
 
     def _check_batch_unit(
         self, entry: bytes, position: int, queue: BatchConsumeQueue, index: int
@@ -366,9 +358,9 @@ class Scrub:
 
     def _is_new(self, topic: str, queue_id: int, place: int) -> bool:
         """Whether a finding was not told yet."""
-        if (topic, queue_id, place) in self._told or len(self._told) >= FINDINGS_MAX:
+        if (topic, queue_id, place) in self._reported or len(self._reported) >= FINDINGS_MAX:
             return False
-        self._told.add((topic, queue_id, place))
+        self._reported.add((topic, queue_id, place))
         return True
 
 

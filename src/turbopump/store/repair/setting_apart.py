@@ -110,11 +110,11 @@ def set_apart(
         segments = row_files(disk, directories)
         bad = _scan(disk, segments, found, on_progress)
         if dry_run or not bad:
-            _tell_lost(disk, paths, segments, found)
+            _find_lost(disk, paths, segments, found)
             return found
         found.ranges.clear()  # what counts is what the copies lack
         with _copies(disk, bad, found.ranges) as copies:
-            _tell_lost(disk, paths, segments, found)
+            _find_lost(disk, paths, segments, found)
             for path, copy in copies:
                 if any(one.path == path for one in found.ranges):  # else it could be read after all
                     found.kept[path] = _replace(disk, path, copy)
@@ -131,7 +131,7 @@ def _held(paths: StorePaths, disk: Disk) -> Iterator[None]:
         lock.release()
 
 
-def _tell_lost(
+def _find_lost(
     disk: Disk, paths: StorePaths, segments: Sequence[StoreFile], found: SettingApart
 ) -> None:
     if found.ranges:

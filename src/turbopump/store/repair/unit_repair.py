@@ -33,6 +33,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from turbopump.message.codec import entry_fault
@@ -83,24 +84,22 @@ class Repaired(NamedTuple):
     error: OSError | None = None
 
 
+@dataclass(slots=True, eq=False)
 class UnitRepair:
     """Repairs queues over ``log``. ``tags_of`` is the tagsCode of an entry's unit. ``report`` gets
     a line for each search that found units to be wrong."""
 
-    def __init__(
-        self, log: CommitLog, tags_of: Callable[[EntryMark], int], report: Callable[[str], None]
-    ) -> None:
-        self._log = log
-        self._tags_of = tags_of
-        self._report = report
-        self._under_way: set[tuple[str, int]] = set()
-        self._not_found: set[tuple[str, int, int]] = set()
+    log: CommitLog
+    tags_of: Callable[[EntryMark], int]
+    report: Callable[[str], None]
+    _under_way: set[tuple[str, int]] = field(default_factory=set)
+    _not_found: set[tuple[str, int, int]] = field(default_factory=set)
 
     def unit_of(self, entry: bytes, offset: int) -> BatchUnit | None:
         """What the unit of a good entry at this offset of the log holds; None if it has none. The
         first three fields are those of a plain queue's."""
         prepared = entry[39] & SysFlag.TRANSACTION_PREPARED
-        return unit_of(entry, offset, self._tags_of) if not prepared else None
+        return unit_of(entry, offset, self.tags_of) if not prepared else None
 
     def message_of(
         self, queue: ConsumeQueue, unit: Unit, is_lost: IsLost = lambda _directory, _offset: True
@@ -120,10 +119,10 @@ class UnitRepair:
         if isinstance(queue, BatchConsumeQueue):
             search = self._search(queue, is_lost, unit.queue_offset)
         else:
-            search = PlainSearch(self._log, queue, unit.queue_offset, self._tags_of, is_lost)
+            search = PlainSearch(self.log, queue, unit.queue_offset, self.tags_of, is_lost)
         yield from self._alone(search, search.run())
         if search.repaired:
-            self._report(_repair_line(queue, unit, search))
+            self.report(_repair_line(queue, unit, search))
         if search.wanted is None and search.error is None:
             self._remember(key)
         return Repaired(search.wanted, search.wanted_offset, search.error)
@@ -173,7 +172,7 @@ class UnitRepair:
         """See, at a start, that each batch queue begins with the first of its messages that the log
         has. Waits for the disk; it costs two looks a queue where nothing is damaged."""
         batches = [queue for queue in queues if isinstance(queue, BatchConsumeQueue)]
-        first = entry_at(self._log, self._log.start) if batches else None
+        first = entry_at(self.log, self.log.start) if batches else None
         for queue in batches:
             search = self._search(queue, lambda _directory, _offset: True)
             answer(search.settle_front(first.store_timestamp if first is not None else 1 << 62))
@@ -186,7 +185,7 @@ class UnitRepair:
         return self._search(queue, is_lost).good(number)
 
     def _search(self, queue: BatchConsumeQueue, is_lost: IsLost, index: int = -1) -> BatchSearch:
-        return BatchSearch(self._log, queue, index, self._tags_of, is_lost)
+        return BatchSearch(self.log, queue, index, self.tags_of, is_lost)
 
     def _alone(self, search: LogSearch, steps: Steps[Any]) -> Steps[None]:
         """Do it while nobody else repairs the same queue."""
@@ -199,7 +198,7 @@ class UnitRepair:
     def _report_mended(self, search: BatchSearch, queue: BatchConsumeQueue) -> None:
         if search.repaired:
             name = f"the consume queue of {queue.topic} queue {queue.queue_id}"
-            self._report(
+            self.report(
                 f"{search.repaired} units of {name} were damaged; they are repaired from the log"
             )
 
