@@ -3,7 +3,8 @@
 ::
 
     durable     on this disk: what lies before it survives a power cut
-    confirmed   readers see it, and its senders have their answer: under SYNC_FLUSH what is durable, else all that is written
+    confirmed   readers see it, and its senders have their answer:
+                under SYNC_FLUSH what is durable, else all that is written
 
 ``durable`` moves with every sync; a sync that fails ends it, and with it all writing. What must not
 be forgotten before its copy is safe (a delivered delay, an acknowledged message) waits for

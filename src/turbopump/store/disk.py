@@ -384,11 +384,8 @@ def _sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-# --- What the store may ask of a file system: the seam that tests put a simulated disk behind.
-# ``disk.py`` has the real one.
-#
-# The rule: a new operation comes here first, and both disks learn it. It must not know what the files
-# mean.
+# --- What the store may ask of a file system: tests put a simulated disk behind it. A new operation
+# comes here first, and both disks learn it.
 
 Post = Callable[[Callable[[], None]], object]
 Done = Callable[[OSError | None], None]

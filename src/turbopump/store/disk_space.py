@@ -3,11 +3,13 @@ from it.
 
 ::
 
-    used     > diskMaxUsedSpaceRatio 75 %        files older than fileReservedTime go, at any hour
-             > diskSpaceCleanForciblyRatio 85 %  no new file in a root of the log that is so full while another is not; with
-                                                 cleanFileForciblyEnable the oldest files go, whatever their age
-             > diskSpaceWarningLevelRatio 90 %   sends are refused until it is at most 85 % again; what the broker itself appends goes
-                                                 on (``has_room_beside_reserve``), for segments are held by what it has yet to deliver
+    used > diskMaxUsedSpaceRatio 75 %         files older than fileReservedTime go, at any hour
+         > diskSpaceCleanForciblyRatio 85 %   no new file in a root of the log that is so full while
+                                              another is not; with cleanFileForciblyEnable the
+                                              oldest files go, whatever their age
+         > diskSpaceWarningLevelRatio 90 %    sends are refused until it is at most 85 % again; what
+                                              the broker itself appends goes on, for what it has
+                                              yet to deliver holds segments
 
 Of several roots of the log the least used one counts. Where free bytes are judged instead
 (``free_min``) the three levels are 2.5, 1.5 and 1 times that many, which is how 25, 15 and 10 %
@@ -97,8 +99,8 @@ class SpaceWatch:
     ``level`` is how pressing it is, ``full_roots`` are those in which no new file should be made,
     ``figures`` what was last found, by directory. ``report`` gets a line when sends begin to be
     refused and when the system does not tell how much room there is, ``on_room`` one when sends are
-    taken again. ``forcibly`` says whether the oldest files go while space is short: the refusal then
-    does not advise it.
+    taken again. ``forcibly``: the oldest files go while space is short; the refusal does not
+    advise it then.
     """
 
     disk: Disk

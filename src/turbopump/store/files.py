@@ -2,11 +2,11 @@
 
 ::
 
-    <root>/commitlog/00000000000000000000         segments, named by the offset of their first byte, 20 digits
+    <root>/commitlog/00000000000000000000         segments, named by the offset of their first byte
     <root>/consumequeue/<topic>/<queueId>/00…     queue files, named likewise
-    <root>/batchconsumequeue/<topic>/<queueId>/00…    those of topics with queue.type=BatchCQ
+    <root>/batchconsumequeue/<topic>/<queueId>/…  those of topics with queue.type=BatchCQ
     <root>/index/<yyyyMMddHHmmssSSS>              key indexes
-    <root>/config/<table>.json                    topics, consumerOffset, subscriptionGroup, delayOffset, …
+    <root>/config/<table>.json                    topics, consumerOffset, subscriptionGroup, …
     <root>/timerwheel  <root>/timerlog/00…        messages that wait for their time
     <root>/config/timercheck                      how far their two files go
     <root>/checkpoint  <root>/abort  <root>/lock

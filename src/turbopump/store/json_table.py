@@ -6,8 +6,8 @@ is the owner's: ``decode`` raises ValueError or a TurbopumpError for bytes that 
 
 A start never fails for the content of a table. A file that cannot be read falls back to its
 ``.bak``, which the first save makes too, so that there always is one. Where none can be read, the
-damaged file is kept as ``.damaged``, what stands before the damage is used (``json_rescue.py``),
-and the owner is told. Unlike a failed sync of the log, a failed save is repeated: each writes the
+damaged file is kept as ``.damaged``, what stands before the damage is used, and
+that is reported. Unlike a failed sync of the log, a failed save is repeated: each writes the
 whole content anew.
 """
 
@@ -186,11 +186,8 @@ class JsonTable:
         return empty()
 
 
-# --- What can still be read of a JSON text that ends too early: the text up to its last whole member,
-# with its brackets closed.
-#
-# It knows brackets, strings and commas, in fastjson's dialect too (``{0:5,1:7}``); whether the rest
-# means anything is for a decoder to say.
+# --- What can still be read of a JSON text that ends too early: the text up to its last whole
+# member, with its brackets closed. Keys may be numbers, as in fastjson's dialect.
 
 TRIES: Final = 64
 """How many members from the end are given up at most: a damage may have left odd bytes before

@@ -205,8 +205,6 @@ def populate_write(buffer: mmap.mmap, at: int, size: int, *, small: bool = False
 
 
 # --- Locks on a store's files and directories: no two brokers in one.
-#
-# The rule: part of the seam to the disk (``disk.py``), and used by it alone.
 
 _HELD = (errno.EACCES, errno.EAGAIN)
 

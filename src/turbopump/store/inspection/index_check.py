@@ -265,12 +265,8 @@ class _Cursor:
         self.plain_end = 0 if first_of_file else len(self.data) - ENTRY_SIZE
 
 
-# --- Index files one by one: their heads, how many slots they have, and whether every entry can be
-# reached from its slot.
-#
-# The rule: a file is judged by its own content; what its entries mean is ``index_check.py``'s. Sizes
-# come from the files: the number of slots is the one that makes the newest entry the head of its own
-# slot's chain. Memory: one slot table. Format: ``store/index/index_file.py``.
+# --- Index files one by one, each by its own content. The number of slots is the one that makes the
+# newest entry the head of its own slot's chain. Memory: one slot table.
 
 PIECE_SIZE: Final = 65536 * ENTRY_SIZE
 """Bytes of entries read at a time."""

@@ -1,7 +1,7 @@
 """Reading the log from one end to the other for tools, past whatever is damaged (``scanner.py``),
 what of an entry is checked, and messages picked out.
 
-The rule: what is good is decided by ``codec.entry_fault`` alone. Memory: one piece of ``READ_SIZE``.
+What is good, ``codec.entry_fault`` alone decides. Memory: one piece of ``READ_SIZE``.
 """
 
 from __future__ import annotations
@@ -192,11 +192,8 @@ def last_value(text: str, mark: str) -> str:
     return value or property_value(text, mark[1:-1]) or ""
 
 
-# --- Messages picked out of a log, in its order: by topic, queue, place and key. Those of an inner
-# batch are picked one by one.
-#
-# The log alone decides what there is; a queue's units only say where to begin, so that a damaged
-# queue hides nothing but costs a longer walk.
+# --- Messages picked out of a log, in its order. The log decides what there is; units only say where
+# to begin, so that a damaged queue hides nothing.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""What the next start will do to the queues: what it knows of their ends, from where on it reads
-the log (``recovery.py``), and what it compares where it knows nothing (``queue_comparison.py``).
+"""What the next start will do to the queues (``recovery.py``): what it knows of their ends, from
+where on it reads the log, and what it compares where it knows nothing.
 
 Its one rule: nothing is promised that ``Recovery`` does not do. It must not know how units are
 checked.
@@ -115,16 +115,10 @@ def begun_at(queues: Iterable[QueueCheck]) -> dict[str, int]:
     return begun
 
 
-# --- Units that entries of the log lack or have wrong, and what the next start will do about those at
-# the ends of the queues.
-#
-# Its one rule: a queue that is behind after a crash is nothing to worry about only if the next start
-# writes its units again (``next_start.py``). It must not know how the log is walked.
-
-
 class MissingUnits:
-    """What ``claimed`` tells of single units, ``judge`` makes findings of when the whole log has
-    been read.
+    """Units that entries of the log lack or have wrong: ``claim_failed`` for each of them,
+    ``judge_ends`` when the whole log has been read. A queue that is behind after a crash is no
+    damage if the next start writes its units again.
 
     ``known``: what the last broker noted of its queues. ``topics``: those that the tables have.
     """
@@ -229,11 +223,8 @@ class MissingUnits:
         )
 
 
-# --- What a store consisted of when its check began.
-#
-# Its one rule: beside a running broker ``end`` is taken before the files are listed, so that the
-# files have everything before it. It must not judge anything but what listing and opening the files
-# show.
+# --- What a store consisted of when its check began. Beside a running broker ``end`` is taken
+# before the files are listed, so that they have everything before it.
 
 WINDOWS_SIZE: Final = 64 * 1024 * 1024
 """Bytes for the windows of all queues together."""

@@ -46,12 +46,8 @@ class Verification:
         }
 
 
-# --- What an inspection found: where it is, what it is, and whether it is damage. Bounded, whatever a
-# store looks like.
-#
-# The rule: every kind of finding is in ``KINDS``, once, with its severity and what follows from it.
-# Findings that follow one another (unit after unit of a lost queue file) become one, with a count. It
-# must not know how anything is found.
+# --- What an inspection found. Every kind of finding is in ``KINDS``, once. Findings that follow
+# one another (unit after unit of a lost queue file) become one, with a count.
 
 FINDINGS_MAX: Final = 1000
 """Findings that are kept in full; more are only counted."""

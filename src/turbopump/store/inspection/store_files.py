@@ -27,8 +27,7 @@ from turbopump.store.recovery.provenance import ABORT_MARK, APACHE_LOCK_MARK, LO
 
 @dataclass(slots=True)
 class QueueFiles:
-    """The files of one queue, in order, with units of ``unit_size`` bytes: those of batch queues are
-    longer."""
+    """The files of one queue, in order, with units of ``unit_size`` bytes."""
 
     topic: str
     queue_id: int
@@ -225,11 +224,8 @@ def _judge_queue_files(store: StoreFiles, queue: QueueFiles, findings: Findings)
             )
 
 
-# --- The small files of a store: checkpoint, abort, lock, JSON tables.
-#
-# The rule: read, judge, never repair. What a table's text means in detail is its owner's; here it
-# must be readable, and is counted. The reader of the text is given from outside, since the store does
-# not know the protocol's JSON dialect.
+# --- The small files of a store: checkpoint, abort, lock, JSON tables. How a table is read is given
+# from outside, since the store does not know the JSON dialect.
 
 ReadTable = Callable[[bytes], Any]
 """Text of a table → dicts, lists and plain values. Raises ValueError or a TurbopumpError for text
@@ -407,8 +403,7 @@ def _count(name: str, content: Any) -> int:
     )
 
 
-# --- What Turbopump noted of a store (``store/recovery/provenance.py``): which entries must carry a whole-entry
-# CRC, which index files there were, and where the log lies.
+# --- What Turbopump noted of a store (``store/recovery/provenance.py``).
 
 
 def crc_rule(

@@ -3,9 +3,9 @@ it out.
 
 ::
 
-    segment   entry entry entry … blank        1 GiB by default, named by the offset of its first byte
+    segment   entry entry entry … blank     1 GiB by default, named by the offset of its first byte
     entry     message/codec.py
-    blank     4 bytes: remaining size of the file from here (these included), 4 bytes: CBD43194, then anything
+    blank     4 size of the file from here on   4 CBD43194   then anything
 
 An entry and 8 bytes must fit, else the rest of the segment becomes a blank and the entry begins the
 next: no entry spans files, and every full file ends in a blank. Source: apache/rocketmq
@@ -125,7 +125,7 @@ class CommitLog:
         return self._roll()
 
     def new_file_for(self, size: int) -> int:
-        """Bytes of the file that ``reserve`` would make for an entry of ``size`` bytes; 0 if it needs
+        """Bytes of the file that ``reserve`` would make for an entry of ``size`` bytes; 0 for
         none."""
         current = self._current
         fits = current is not None and current.end - self.end >= size + BLANK_SIZE_MIN
@@ -133,8 +133,8 @@ class CommitLog:
 
     @property
     def room(self) -> tuple[Any, int]:
-        """The map that the offset which ``reserve`` gave lies in, and the byte of it: where the entry
-        is to be written."""
+        """Where the entry that ``reserve`` was called for is to be written: a map, and the byte of
+        it."""
         current = self._current
         assert current is not None
         return current.buffer, self.end - current.start
@@ -208,12 +208,8 @@ class CommitLog:
         )
 
 
-# --- How long appends took, counted in Apache's thirteen classes and told once a minute on a line of
-# Apache's form.
-#
-# An append under a millisecond, nearly every one, costs nothing here: how many there were follows
-# from the number of messages. Source: apache/rocketmq
-# ``StoreStatsService.setPutMessageEntireTimeMax``, which counts in whole milliseconds.
+# --- How long appends took, in Apache's thirteen classes. Those under 1 ms cost nothing here: the
+# number of messages tells how many there were. RocketMQ: ``setPutMessageEntireTimeMax``.
 
 _TEXT: Final = (
     "[<=0ms] [0~10ms] [10~50ms] [50~100ms] [100~200ms] [200~500ms] [500ms~1s] [1~2s] [2~3s] "
@@ -258,9 +254,6 @@ class AppendLatency:
         self.last_minute = dict(zip(NAMES, counts, strict=True))
         text = "".join(f"{name}:{count} " for name, count in self.last_minute.items())
         return f"[PAGECACHERT] TotalPut {sum(counts)}, PutMessageDistributeTime {text}"
-
-
-# --- What goes into a store, and where it then is.
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):

@@ -3,7 +3,8 @@ side by side.
 
 ::
 
-    span, 48 bytes, one a message:   8 flag   8 body at   8 body size   8 properties at   8 properties size   8 tagsCode
+    span, 48 bytes, one a message:   8 flag   8 body at   8 body size   8 properties at
+                                     8 properties size   8 tagsCode
 
 in the machine's byte order: spans never leave this process. Bodies are copied once, from the
 request into the map of the log. The two functions have compiled twins, which make no Python object

@@ -1,10 +1,9 @@
-"""Finding the entries of the log: what lies at an offset, and where to go on behind what is damaged.
+"""Finding the entries of the log: what lies at an offset, and where to go on behind damage.
 
 The rule: what is good is decided by ``codec.entry_fault``. A bad entry with a good one somewhere
 behind it is damage, and reading goes on behind it; one with nothing good behind it is where the log
-ends. ``LogScanner`` judges bytes that somebody else reads. ``SegmentWalk`` reads segments from front
-to back, here and now: a start, and tools. The scrub reads in steps. What is done with the entries is
-not known here.
+ends. ``LogScanner`` judges bytes that somebody else reads. ``SegmentWalk`` reads segments from
+front to back, here and now: a start, and tools. The scrub reads in steps.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def head_blame(size: int, magic: int, left: int) -> str:
 
 class LogScanner:
     """Judges what lies at offsets of the log, of which it holds some bytes: ``data`` from ``start``
-    on. ``requires_crc``: whether the entry at an offset must have a whole-entry CRC. ``blame`` words
+    on. ``requires_crc``: whether the entry at an offset must have a whole-entry CRC. ``blame`` says
     what is wrong with a size and a magic."""
 
     def __init__(
@@ -150,7 +149,7 @@ class OpenSegment(Protocol):
 
 
 class SegmentWalk(Generic[T]):
-    """A walk over ``segments``, front to back, in pieces of ``piece_size``. ``on_bad`` hears of every
+    """A walk over ``segments``, front to back, in pieces of ``piece_size``. ``on_bad`` gets every
     bad range before what is behind it comes."""
 
     def __init__(
@@ -176,8 +175,8 @@ class SegmentWalk(Generic[T]):
         ``end`` behind them: where that is quicker."""
 
     def entries(self, start: int = 0, end: int = 1 << 62) -> Iterator[T]:
-        """Every good entry that begins in ``start`` … ``end``. Raises OSError if a segment cannot be
-        opened."""
+        """Every good entry that begins in ``start`` … ``end``. Raises OSError if a segment cannot
+        be opened."""
         self.end = max(self.end, start)
         for number, segment in enumerate(self._segments):
             if segment.end <= start:

@@ -3,10 +3,12 @@ came.
 
 ::
 
-    unit, 52 bytes:   4 size (52)   8 position of the unit before it in its slot (−1: none)   4 magic: 1, + 2 rolls, + 4 recalls another
-                      8 written at (ms, floored to the precision)   4 ms from then to its slot   8 offset of the message in the commit
-                      log   4 its size   4 hash of its real topic   8 reserved (0)
-    end of a file:    4 bytes that are left   8 zeros   4 bytes CBD43194, where no unit and these 16 bytes fit; 100 MiB files
+    unit, 52 bytes:   4 size (52)   8 position of the unit before it in its slot (−1: none)
+                      4 magic: 1, + 2 rolls, + 4 recalls another
+                      8 written at (ms, floored to the precision)   4 ms from then to its slot
+                      8 offset of the message in the commit log   4 its size
+                      4 hash of its real topic   8 reserved (0)
+    end of a file:    4 bytes that are left   8 zeros   4 CBD43194, where no unit fits before them
 
 Units of one slot form a chain, newest first, which the timer wheel begins. Source: apache/rocketmq
 ``TimerLog``, ``TimerMessageStore``. Derived data: it can be made again from the queue of
@@ -271,22 +273,22 @@ class TimerLog:
         return fresh
 
 
-# --- The timers' checkpoint: up to where the timer log, the queue of timer messages and the wheel are
-# dealt with, all of that on the disk.
+# --- The timers' checkpoint: up to where the timer log, the queue of timer messages and the wheel
+# are dealt with, all of that on the disk.
 #
-# ::
-#
-#     4096 bytes; 7 longs: lastReadTimeMs  lastTimerLogFlushPos  lastTimerQueueOffset  masterTimerQueueOffset
-#                          and a data version: stateVersion  timestamp  counter
+#     4096 bytes: 7 longs: lastReadTimeMs  lastTimerLogFlushPos  lastTimerQueueOffset
+#                 masterTimerQueueOffset, and a data version: stateVersion  timestamp  counter
 #     at 64, ours: 8 magic "TPTIMERS"   8 units of the slot lastReadTimeMs that are delivered
-#                  8 offset of the queue before which everything is to be read again   4 CRC-32 of bytes 0–55 and 64–87
-#     at 92, ours: 8 sum of the wheel's pending slots (``TimerWheel.sum``)   4 CRC-32 of bytes 64–99; left out by earlier releases of ours
-#     at 104, ours: 8 precision of the wheel in ms, 0: slots are to be given anew   8 position before which the timer log counts no more
-#                  4 CRC-32 of bytes 0–119; beside Apache's longs, too, while log and wheel of its broker get other slots
+#                  8 offset of the queue before which everything is to be read again
+#                  4 CRC-32 of bytes 0–55 and 64–87
+#     at 92, ours: 8 sum of the wheel's pending slots   4 CRC-32 of bytes 64–99;
+#                  left out by earlier releases of ours
+#     at 104, ours: 8 precision of the wheel in ms, 0: slots are to be given anew
+#                  8 position before which the timer log counts no more   4 CRC-32 of bytes 0–119;
+#                  beside Apache's longs, too, while log and wheel of its broker get other slots
 #
-# Apache's broker writes the longs only: then the CRC does not fit, and what it means by them counts:
-# its log and wheel were synced after lastTimerLogFlushPos was taken, so the log may be longer.
-# Source: apache/rocketmq ``TimerCheckpoint``. The file is replaced in one step.
+# Apache's broker writes the longs only, and then the CRC does not fit: its log and wheel were synced
+# after lastTimerLogFlushPos was taken, so the log may be longer. RocketMQ: ``TimerCheckpoint``.
 
 FILE_SIZE: Final = 4096
 _LONGS: Final = struct.Struct(">7q")

@@ -2,8 +2,10 @@
 
 ::
 
-    slot, 32 bytes:   8 time / precision   8 position of its first unit   8 position of its last unit   4 units   4 magic (0)
-    file:             slots × 2 of them, 7 × 86,400 × 2 by default: 38,707,200 bytes; slot of a time = time / precision mod their number
+    slot, 32 bytes:   8 time / precision   8 position of its first unit   8 of its last unit
+                      4 units   4 magic (0)
+    file:             slots × 2 of them, 7 × 86,400 × 2 by default: 38,707,200 bytes
+                      slot of a time = time / precision mod their number
 
 A slot is written over when its time comes round again, not when its units have been delivered:
 which of them still matter is for whoever knows up to which time all is delivered. Derived data: it
