@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from tests.unit.store.looked_up import find_by_key
+
 from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
 from turbopump.store.files import StorePaths
@@ -128,7 +130,7 @@ class Opened:
 
     def has_by_key(self, message: Stored) -> bool:
         """Whether the index leads from the message's key to the message."""
-        hits = self.store.lookup.find_by_key(message.topic, message.key, 0, 1 << 60)
+        hits = find_by_key(self.store.lookup, message.topic, message.key, 0, 1 << 60)
         return any(hit.offset == message.offset for hit in hits)
 
     def image(self) -> Image:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop
 from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
+from tests.unit.store.looked_up import message_in_queue
 
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.message.ids import offset_msg_id
@@ -32,11 +33,11 @@ async def send_full(world: OneBroker, waits_in: str, body: bytes, **properties: 
     store = world.broker.store
     fields = {"UNIQ_KEY": body.hex(), **properties, "filler": "x"}
     await world.client.send(b"measured", properties=encode_properties(fields))
-    stored = store.lookup.message_in_queue(waits_in, 0, store.max_offset(waits_in, 0) - 1)
+    stored = message_in_queue(store.lookup, waits_in, 0, store.max_offset(waits_in, 0) - 1)
     assert stored is not None
     fields["filler"] = "x" * (1 + PROPERTIES_SIZE_MAX - len(stored.properties_text))
     await world.client.send(body, properties=encode_properties(fields))
-    stored = store.lookup.message_in_queue(waits_in, 0, store.max_offset(waits_in, 0) - 1)
+    stored = message_in_queue(store.lookup, waits_in, 0, store.max_offset(waits_in, 0) - 1)
     assert stored is not None
     assert (stored.body, len(stored.properties_text)) == (body, PROPERTIES_SIZE_MAX)
 

@@ -7,6 +7,7 @@ from tests.loops import in_loop
 from tests.simulation.handed_out import REVIVE_QUEUES, REVIVE_TOPIC
 from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
 from tests.unit.broker.popping import Popper
+from tests.unit.store.looked_up import message_in_queue
 
 from turbopump.broker.pop.records import ACK_TAG
 from turbopump.message.codec import decode_entries
@@ -83,7 +84,7 @@ def test_a_message_whose_properties_are_full_comes_again_too_up_to_the_dead_lett
     async def scene(world: OneBroker) -> None:
         full = b"UNIQ_KEY\x01U\x02a\x01"
         await world.client.send(b"measured", properties=full.decode() + "x\x02")
-        measured = world.broker.store.lookup.message_in_queue("T", 0, 0)
+        measured = message_in_queue(world.broker.store.lookup, "T", 0, 0)
         assert measured is not None
         size = len(measured.properties_text.split("__CRC32#")[0])
         filler = "x" * (1 + world.broker.store.properties_size_max - size)

@@ -14,6 +14,7 @@ import pytest
 from tests.loops import in_loop
 from tests.simulation.kept_timers import SMALL, damage_timer_log, files, now_ms, send
 from tests.simulation.one_broker import HOST, OneBroker, full_after, with_one_broker
+from tests.unit.store.looked_up import message_in_queue
 
 from turbopump.message.codec import decode_entries
 from turbopump.protocol.codes import ResponseCode
@@ -298,7 +299,7 @@ async def test_a_copy_that_has_no_room_for_more_properties_goes_without_them(
 ) -> None:
     await send(world, b"1", 2)
     await asyncio.sleep(1)
-    stored = world.broker.store.lookup.message_in_queue(TIMER_TOPIC, 0, 0)
+    stored = message_in_queue(world.broker.store.lookup, TIMER_TOPIC, 0, 0)
     assert stored is not None
     room = (
         world.broker.store.properties_size_max

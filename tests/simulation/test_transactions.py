@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.simulation.figures import Figures
 from tests.simulation.kept_programs import KeptPrograms
+from tests.unit.store.looked_up import message_in_queue
 
 from turbopump.broker.broker import Broker
 from turbopump.client.sending.send_result import SendStatus
@@ -195,7 +196,7 @@ class World(KeptPrograms):
                 if queue is None:
                     continue
                 while (index := self._read.get(queue_id, 0)) < queue.end.value:
-                    message = broker.store.lookup.message_in_queue(TOPIC, queue_id, index)
+                    message = message_in_queue(broker.store.lookup, TOPIC, queue_id, index)
                     assert message is not None
                     number = int(message.body)
                     if number not in self.commit_told or self.decided.get(number) is not COMMIT:

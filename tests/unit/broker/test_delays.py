@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.loops import in_loop
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
+from tests.unit.store.looked_up import find_by_key, message_in_queue
 
 from turbopump.broker.interceptors import Destination
 from turbopump.broker.schedule.delays import by_level
@@ -59,7 +60,7 @@ async def test_the_copy_is_the_stored_message_in_its_real_place(
     await client.send(
         b"later", queue_id=1, born_timestamp=17, flag=5, reconsume_times=2, properties=text
     )
-    stored = store.lookup.message_in_queue("SCHEDULE_TOPIC_XXXX", 2, 0)
+    stored = message_in_queue(store.lookup, "SCHEDULE_TOPIC_XXXX", 2, 0)
     assert stored is not None
     waits = stored.properties
     assert (waits["REAL_TOPIC"], waits["REAL_QID"], waits["DELAY"]) == ("T", "1", "3"), (
@@ -81,7 +82,7 @@ async def test_the_copy_is_the_stored_message_in_its_real_place(
     )
     assert message.born_host == stored.born_host
     assert message.store_timestamp >= stored.store_timestamp + 10_000
-    assert [found.message.topic for found in store.lookup.find_by_key("T", "k1", 0, 1 << 50)] == [
+    assert [found.message.topic for found in find_by_key(store.lookup, "T", "k1", 0, 1 << 50)] == [
         "T"
     ]
 

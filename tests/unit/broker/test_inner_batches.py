@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop
 from tests.unit.broker.talking import HEADER, Talk, batch_of, converse, pull, send_inner
+from tests.unit.store.looked_up import message_in_queue, offset_at_time
 
 from turbopump.client.consumer.pull import pulled_messages
 from turbopump.message.batch import decode_batch, encode_batch, unwrapped
@@ -203,10 +204,10 @@ async def test_offsets_by_time_statistics_and_the_topic_s_deletion_know_such_que
     store = talk.broker.store
     (entry,) = await talk.client.messages(topic="B")
     stored = entry.store_timestamp
-    assert store.lookup.offset_at_time("B", 0, stored) == 0
-    assert store.lookup.offset_at_time("B", 0, stored + 1) == 3
-    assert store.lookup.offset_at_time("B", 0, stored, upper=True) == 2
-    found = store.lookup.message_in_queue("B", 0, 1)
+    assert offset_at_time(store.lookup, "B", 0, stored) == 0
+    assert offset_at_time(store.lookup, "B", 0, stored + 1) == 3
+    assert offset_at_time(store.lookup, "B", 0, stored, upper=True) == 2
+    found = message_in_queue(store.lookup, "B", 0, 1)
     assert found is not None
     assert found.queue_offset == 0
     queue = store.queue("B", 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import msgspec
 from tests.loops import in_loop
+from tests.unit.store.looked_up import find_by_key, message_at, message_in_queue
 
 from turbopump.broker.forwarding import FlushWait, Forwarding
 from turbopump.broker.interceptors import (
@@ -82,21 +83,21 @@ async def test_a_forwarded_message_keeps_body_birth_keys_and_tags() -> None:
         text = encode_properties({"UNIQ_KEY": "U1", "KEYS": "k1 k2", "TAGS": "paid"})
         first = await forwarding.append("Half", 0, b"body", text)
         await forwarding.confirmed(first)
-        half = store.lookup.message_at(first.offset)
+        half = message_at(store.lookup, first.offset)
         assert half is not None
         again = await forwarding.forward(
             half, "Orders", 3, reconsume_times=2, prepared_transaction_offset=first.offset
         )
         await forwarding.confirmed(again)
         assert store.durable.value >= again.log_end
-        message = store.lookup.message_in_queue("Orders", 3, 0)
+        message = message_in_queue(store.lookup, "Orders", 3, 0)
         assert message is not None
         assert (message.body, message.tags, message.keys) == (b"body", "paid", ["k1", "k2"])
         assert message.born_timestamp == half.born_timestamp
         assert message.born_host == ("10.1.2.3", 10911)
         assert (message.reconsume_times, message.prepared_transaction_offset) == (2, first.offset)
         assert [
-            entry.message.topic for entry in store.lookup.find_by_key("Orders", "k2", 0, 1 << 50)
+            entry.message.topic for entry in find_by_key(store.lookup, "Orders", "k2", 0, 1 << 50)
         ] == ["Orders"]
 
 

@@ -7,6 +7,7 @@ import logging
 import pytest
 from tests.loops import in_loop, simulated
 from tests.unit.broker.talking import Talk, in_virtual_time
+from tests.unit.store.looked_up import find_by_key
 
 from turbopump.broker.housekeeping import Timetable
 from turbopump.store.repair import scrub
@@ -90,7 +91,7 @@ async def test_a_damaged_index_file_and_a_damaged_unit_are_repaired_while_the_br
         file.segment.buffer[at : at + 4] = bytes(4)
         await asyncio.sleep(FIRST_REST_S + 5)
         assert [
-            len(store.lookup.find_by_key("T", f"k{number}", 0, 1 << 60)) for number in range(20)
+            len(find_by_key(store.lookup, "T", f"k{number}", 0, 1 << 60)) for number in range(20)
         ] == [1] * 20
         assert await talk.client.all_bodies() == [b"%d" % number for number in range(20)]
         told = [

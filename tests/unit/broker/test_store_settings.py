@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.talking import Talk, converse
+from tests.unit.store.looked_up import find_by_key
 
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import StoreDamagedError
@@ -102,7 +103,7 @@ def test_messages_are_indexed_if_told_to(tmp_path: Path, on: bool) -> None:
     async def scene(talk: Talk) -> None:
         await send_one_and_a_batch(talk)
         found = {
-            key: len(talk.broker.store.lookup.find_by_key("T", key, *ALWAYS))
+            key: len(find_by_key(talk.broker.store.lookup, "T", key, *ALWAYS))
             for key in ("ID1", "red", "green", "blue", "x")
         }
         assert found == (

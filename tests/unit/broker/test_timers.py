@@ -11,6 +11,7 @@ import pytest
 from tests.loops import in_loop
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
 from tests.unit.broker.transacting import BROKER, World, in_a_world
+from tests.unit.store.looked_up import message_in_queue
 
 from turbopump.broker.schedule.timer_messages import slots_of
 from turbopump.message.codec import decode_entries
@@ -91,7 +92,7 @@ async def test_it_waits_in_apaches_topic_and_comes_as_apaches_copy(
     out = (now_ms(talk) + 3000 - 1) // 1000 * 1000
     handle = RecallHandle.decode(sent.recall_handle or "")
     assert handle == RecallHandle("T", "broker-a", str(out + 1), "U1")
-    stored = store.lookup.message_in_queue(TIMER_TOPIC, 0, 0)
+    stored = message_in_queue(store.lookup, TIMER_TOPIC, 0, 0)
     assert stored is not None
     waits = stored.properties
     assert (waits["REAL_TOPIC"], waits["REAL_QID"], waits["TIMER_OUT_MS"]) == ("T", "1", str(out))
@@ -200,7 +201,7 @@ async def test_messages_of_many_seconds_come_in_order_and_all_of_them(
     await asyncio.sleep(61)
     assert sorted(await client.all_bodies()) == sorted(wanted)
     for index in range(300):
-        message = talk.broker.store.lookup.message_in_queue("T", 0, index)
+        message = message_in_queue(talk.broker.store.lookup, "T", 0, index)
         assert message is not None
         late = message.store_timestamp - wanted[message.body]
         assert 0 <= late <= 1020
@@ -442,7 +443,7 @@ def test_a_message_with_a_delay_tells_its_time_where_its_slot_alone_would_not(
     async def scene(talk: Talk, _simulation: Simulation) -> None:
         await talk.client.create()
         await talk.client.send(b"later", properties=props(TIMER_DELAY_MS=2345))
-        stored = talk.broker.store.lookup.message_in_queue(TIMER_TOPIC, 0, 0)
+        stored = message_in_queue(talk.broker.store.lookup, TIMER_TOPIC, 0, 0)
         assert stored is not None
         assert ("TIMER_DELIVER_MS" in stored.properties) == tells
         (message,) = await waiting_pull(talk.client)

@@ -8,6 +8,7 @@ import asyncio
 import pytest
 from tests.loops import in_loop
 from tests.unit.broker.transacting import GIVEN_UP, HALF, OP, Transactor, World, in_a_world
+from tests.unit.store.looked_up import find_by_key, message_at, message_in_queue
 
 from turbopump.broker.transactions.checks import TransactionChecks
 from turbopump.broker.transactions.half_messages import Half
@@ -40,7 +41,7 @@ async def committed(one: Transactor, topic: str = "T") -> list[bytes]:
 
 async def only_message(world: World, topic: str) -> ReceivedMessage:
     assert world.broker.store.max_offset(topic, 0) == 1
-    message = world.broker.store.lookup.message_in_queue(topic, 0, 0)
+    message = message_in_queue(world.broker.store.lookup, topic, 0, 0)
     assert message is not None
     return message
 
@@ -70,7 +71,7 @@ async def test_a_committed_message_is_stored_as_apache_stores_it(world: World, /
         body, sys_flag=flag | SysFlag.TRANSACTION_PREPARED, KEYS="k1 k2", TAGS="paid", mine="yes"
     )
     at = decode_offset_msg_id(half.msg_id)[2]
-    stored = world.broker.store.lookup.message_at(at)
+    stored = message_at(world.broker.store.lookup, at)
     assert stored is not None
     assert (stored.topic, stored.queue_id, stored.sys_flag) == (HALF, 0, flag)
     assert stored.properties["REAL_TOPIC"] == "T"
@@ -83,7 +84,7 @@ async def test_a_committed_message_is_stored_as_apache_stores_it(world: World, /
     assert message.properties == stored.properties
     assert (message.body, message.tags, message.keys) == (b"much " * 2000, "paid", ["k1", "k2"])
     assert (message.born_host, message.born_timestamp) == (stored.born_host, stored.born_timestamp)
-    found = world.broker.store.lookup.find_by_key("T", "k2", 0, 1 << 50)
+    found = find_by_key(world.broker.store.lookup, "T", "k2", 0, 1 << 50)
     assert [entry.message.queue_offset for entry in found] == [0]
 
 

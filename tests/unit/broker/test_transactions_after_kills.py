@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 from tests.loops import in_loop
 from tests.unit.broker.transacting import GIVEN_UP, HALF, Transactor, World, in_a_world
+from tests.unit.store.looked_up import message_in_queue
 
 from turbopump.broker.transactions.endings import GIVEN_UP_KEPT, PendingHalves
 from turbopump.broker.transactions.half_messages import read_half
@@ -55,14 +56,14 @@ async def killed(world: World, number: int, *, power_cut: bool = False) -> Trans
 
 def letters(world: World) -> list[bytes]:
     found = [
-        world.broker.store.lookup.message_in_queue(GIVEN_UP, 0, index)
+        message_in_queue(world.broker.store.lookup, GIVEN_UP, 0, index)
         for index in range(world.broker.store.max_offset(GIVEN_UP, 0))
     ]
     return sorted(message.body for message in found if message is not None)
 
 
 async def half_message(world: World, index: int) -> ReceivedMessage:
-    message = world.broker.store.lookup.message_in_queue(HALF, 0, index)
+    message = message_in_queue(world.broker.store.lookup, HALF, 0, index)
     assert message is not None
     return message
 
@@ -153,7 +154,7 @@ async def test_a_resumed_half_message_is_checked_after_a_kill_and_gets_another_l
     async with asyncio.timeout(500):
         while not letters(world):
             await asyncio.sleep(0.01)
-    letter = world.broker.store.lookup.message_in_queue(GIVEN_UP, 0, 0)
+    letter = message_in_queue(world.broker.store.lookup, GIVEN_UP, 0, 0)
     assert letter is not None
     request = ResumeCheckHalfMessage(topic=GIVEN_UP, msg_id=letter.offset_msg_id)
     assert (await one.client.ask(request)).code == ResponseCode.SUCCESS

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from tests.unit.store.looked_up import message_in_queue
+
 from turbopump import TransactionProducer, TransactionState
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig
@@ -44,7 +46,7 @@ class World:
         for queue in store.queues:
             if queue.topic == topic:
                 for index in range(queue.min_index, queue.end.value):
-                    message = store.lookup.message_in_queue(topic, queue.queue_id, index)
+                    message = message_in_queue(store.lookup, topic, queue.queue_id, index)
                     assert message is not None
                     found.append(message.body)
         return sorted(found)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.store.directory import HOST, Directory
+from tests.unit.store.looked_up import find_by_key
 
 from turbopump.store.message_store import MessageStore, NewMessage
 
@@ -48,11 +49,11 @@ def answers(store: MessageStore) -> dict[str, list[int]]:
         "every",
         "never",
     ):
-        found[key] = [hit.offset for hit in store.lookup.find_by_key("T", key, *ALWAYS)]
+        found[key] = [hit.offset for hit in find_by_key(store.lookup, "T", key, *ALWAYS)]
     start = 1_700_000_000_000
     for second in range(0, 40, 3):
-        hits = store.lookup.find_by_key(
-            "T", "every", start + second * 1000, start + second * 1000 + 4000
+        hits = find_by_key(
+            store.lookup, "T", "every", start + second * 1000, start + second * 1000 + 4000
         )
         found[f"every at {second}"] = [hit.offset for hit in hits]
     return found

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.store.directory import OVERHEAD, SEGMENT, Directory, bodies, put, put_batch
+from tests.unit.store.looked_up import message_at
 
 from turbopump.errors import MessageError, StoreClosedError
 from turbopump.message.codec import decode_entry
@@ -46,7 +47,7 @@ def test_entries_carry_their_own_offsets_and_the_time(tmp_path: Path) -> None:
     for number in range(50):
         directory.clock.now += 10
         placed = put(store, b"b%d" % number, queue_id=number % 2)
-        message = store.lookup.message_at(placed.offset)
+        message = message_at(store.lookup, placed.offset)
         assert message is not None
         assert (message.commit_log_offset, message.queue_offset) == (placed.offset, number // 2)
         assert message.store_timestamp == directory.clock.now
@@ -88,12 +89,12 @@ def test_a_message_is_found_by_its_offset_and_nothing_elsewhere(tmp_path: Path) 
     store = Directory(tmp_path).open()
     first, second = put(store, b"one"), put(store, b"two")
     for placed, body in ((first, b"one"), (second, b"two")):
-        found = store.lookup.message_at(placed.offset)
+        found = message_at(store.lookup, placed.offset)
         assert found is not None
         assert found.body == body
     for offset in range(-5, SEGMENT + 5):
         if offset not in (first.offset, second.offset):
-            assert store.lookup.message_at(offset) is None
+            assert message_at(store.lookup, offset) is None
     store.close()
 
 
@@ -104,7 +105,7 @@ def test_transaction_halves_are_in_the_log_but_in_no_queue(tmp_path: Path) -> No
     put(store, b"rolled back", sys_flag=12)
     put(store, b"plain")
     assert bodies(store) == [b"committed", b"plain"]
-    found = store.lookup.message_at(half.offset)
+    found = message_at(store.lookup, half.offset)
     assert found is not None
     assert found.body == b"half"
     store.close()

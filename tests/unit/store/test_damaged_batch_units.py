@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.store.batches import BatchDirectory, put_inner, queue_of
 from tests.unit.store.directory import SEGMENT, put
+from tests.unit.store.looked_up import message_in_queue, offset_at_time
 
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
@@ -142,7 +143,7 @@ def answers_of(store: MessageStore, order: int = 0) -> Answers:
 
     def look() -> None:
         for index in range(sum(COUNTS)):
-            message = store.lookup.message_in_queue("B", 0, index)
+            message = message_in_queue(store.lookup, "B", 0, index)
             singles[index] = message.body if message is not None else None
 
     def ask_times() -> None:
@@ -150,7 +151,7 @@ def answers_of(store: MessageStore, order: int = 0) -> Answers:
         # in turns when one was stored, and between
         for at in range(first, first + 10 * (len(COUNTS) + 2), 15):
             lower, upper = (
-                store.lookup.offset_at_time("B", 0, at, upper=upper) for upper in (False, True)
+                offset_at_time(store.lookup, "B", 0, at, upper=upper) for upper in (False, True)
             )
             times.append((lower, upper))
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.store.directory import Directory, bodies
 from tests.unit.store.indexed import ALWAYS, ENTRIES, SLOTS, answers, fill, indexed, put
+from tests.unit.store.looked_up import find_by_key, message_at
 
 from turbopump.message.java import java_hash
 from turbopump.message.properties import SysFlag
@@ -31,7 +32,7 @@ def test_a_message_is_found_by_its_unique_id_and_by_each_of_its_keys(tmp_path: P
     other = put(store, b"c", "green", "ID3", topic="U")
 
     def offsets(topic: str, key: str) -> list[int]:
-        return [hit.offset for hit in store.lookup.find_by_key(topic, key, *ALWAYS)]
+        return [hit.offset for hit in find_by_key(store.lookup, topic, key, *ALWAYS)]
 
     assert offsets("T", "ID1") == [first]
     assert offsets("T", "red") == [first]
@@ -45,7 +46,7 @@ def test_rolled_back_messages_are_not_indexed(tmp_path: Path) -> None:
     store = indexed(tmp_path).open()
     put(store, b"a", "k", sys_flag=SysFlag.TRANSACTION_PREPARED | SysFlag.TRANSACTION_COMMIT)
     prepared = put(store, b"b", "k", sys_flag=SysFlag.TRANSACTION_PREPARED)
-    assert [hit.offset for hit in store.lookup.find_by_key("T", "k", *ALWAYS)] == [prepared]
+    assert [hit.offset for hit in find_by_key(store.lookup, "T", "k", *ALWAYS)] == [prepared]
     store.close()
 
 
@@ -58,9 +59,9 @@ def test_keys_that_share_a_slot_do_not_hide_each_other(tmp_path: Path) -> None:
     assert store.index is not None
     walk = store.index.walk("T", "Aa", *ALWAYS)
     assert [answer(walk.next()) for _ in range(3)] == [bb, aa, None]
-    assert [hit.offset for hit in store.lookup.find_by_key("T", "Aa", *ALWAYS)] == [aa]
-    assert [hit.offset for hit in store.lookup.find_by_key("T", "BB", *ALWAYS)] == [bb]
-    assert [hit.offset for hit in store.lookup.find_by_key("T", "cc", *ALWAYS)] == [cc]
+    assert [hit.offset for hit in find_by_key(store.lookup, "T", "Aa", *ALWAYS)] == [aa]
+    assert [hit.offset for hit in find_by_key(store.lookup, "T", "BB", *ALWAYS)] == [bb]
+    assert [hit.offset for hit in find_by_key(store.lookup, "T", "cc", *ALWAYS)] == [cc]
     store.close()
 
 
@@ -102,7 +103,7 @@ def test_what_waits_to_be_indexed_is_found_at_once_and_written_by_the_flush(tmp_
         put(store, b"%d" % number, f"key-{number}")
     assert store.index.names == [], "they wait"
     twin = directory.copy(tmp_path.with_name(tmp_path.name + "-crashed"))
-    (hit,) = store.lookup.find_by_key("T", "key-7", *ALWAYS)
+    (hit,) = find_by_key(store.lookup, "T", "key-7", *ALWAYS)
     assert hit.offset == entry_at(store.log, hit.offset).offset  # type: ignore[union-attr]
     assert store.index.files[-1].count == WAITING_MAX
     put(store, b"x", "last")
@@ -113,7 +114,7 @@ def test_what_waits_to_be_indexed_is_found_at_once_and_written_by_the_flush(tmp_
     assert store.index.files[-1].count == 2 * WAITING_MAX + 1, "so many are written by themselves"
     store.close()
     again = twin.open()
-    assert len(again.lookup.find_by_key("T", "key-7", *ALWAYS)) == 1
+    assert len(find_by_key(again.lookup, "T", "key-7", *ALWAYS)) == 1
     again.close()
 
 
@@ -130,15 +131,15 @@ def test_a_full_file_is_followed_by_another_even_between_two_keys_of_a_message(
     assert {path.stat().st_size for path in files} == {index_file_size(SLOTS, ENTRIES)}
     assert all(len(path.name) == 17 and path.name.isdigit() for path in files)
     for number in range(40):
-        (hit,) = store.lookup.find_by_key("T", f"ID{number:04d}", *ALWAYS)
-        message = store.lookup.message_at(hit.offset)
+        (hit,) = find_by_key(store.lookup, "T", f"ID{number:04d}", *ALWAYS)
+        message = message_at(store.lookup, hit.offset)
         assert message is not None
         assert message.body == b"%d" % number
         assert hit.message.body == message.body
-    assert len(store.lookup.find_by_key("T", "every", *ALWAYS)) == 40
-    assert len(store.lookup.find_by_key("T", "every", *ALWAYS, 5)) == 5
+    assert len(find_by_key(store.lookup, "T", "every", *ALWAYS)) == 40
+    assert len(find_by_key(store.lookup, "T", "every", *ALWAYS, 5)) == 5
     fill(directory, store, 40, 40)
-    assert len(store.lookup.find_by_key("T", "every", *ALWAYS, 1000)) == 64, (
+    assert len(find_by_key(store.lookup, "T", "every", *ALWAYS, 1000)) == 64, (
         "as many as RocketMQ gives at most"
     )
     store.close()
@@ -156,7 +157,7 @@ def test_times_count_to_the_millisecond_and_both_ends_are_in(tmp_path: Path) -> 
     def between(start: int, end: int) -> list[int]:
         return [
             offsets.index(hit.offset)
-            for hit in store.lookup.find_by_key("T", "k", begin + start, begin + end)
+            for hit in find_by_key(store.lookup, "T", "k", begin + start, begin + end)
         ]
 
     assert between(0, 40_000) == [4, 3, 2, 1, 0]
@@ -294,7 +295,7 @@ def test_an_index_switched_on_later_has_every_message_that_was_sent_before(tmp_p
         if each is directory:
             store.close()
             store = without.open()
-            assert store.lookup.find_by_key("T", "every", *ALWAYS) == []
+            assert find_by_key(store.lookup, "T", "every", *ALWAYS) == []
         fill(each, store, 20, 20)
         store.close()
         store = each.open()
@@ -319,7 +320,7 @@ def test_an_index_that_cannot_grow_refuses_no_message_and_is_filled_at_the_next_
     store = MessageStore.open(directory.config, Disk(), directory.clock, directory.failures.append)
     fill(directory, store, 30)
     assert bodies(store) == [b"%d" % number for number in range(30)]
-    assert len(store.lookup.find_by_key("T", "every", *ALWAYS)) == 10
+    assert len(find_by_key(store.lookup, "T", "every", *ALWAYS)) == 10
     (failure,) = directory.failures
     assert "Input/output error" in failure
     twin = directory.copy(tmp_path.with_name(tmp_path.name + "-crashed"))
@@ -327,7 +328,7 @@ def test_an_index_that_cannot_grow_refuses_no_message_and_is_filled_at_the_next_
     full = False
     for each in (directory, twin):
         again = each.open()
-        assert len(again.lookup.find_by_key("T", "every", *ALWAYS)) == 30
+        assert len(find_by_key(again.lookup, "T", "every", *ALWAYS)) == 30
         again.close()
 
 

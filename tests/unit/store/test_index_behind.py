@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from tests.crash.in_memory import Image, Opened
 from tests.unit.store.ended_queues import open_store
+from tests.unit.store.looked_up import find_by_key
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_after_a_kill_every_message_is_found_by_its_key(
     recovery = found.store.recovery
     assert recovery is not None
     assert not recovery.rebuilt
-    assert [key for key in keys if not found.store.lookup.find_by_key("T", key, 0, 1 << 60)] == []
+    assert [key for key in keys if not find_by_key(found.store.lookup, "T", key, 0, 1 << 60)] == []
     found.disk.kill()
 
 

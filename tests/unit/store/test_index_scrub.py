@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.store.directory import Directory
 from tests.unit.store.indexed import ALWAYS, ENTRIES, SLOTS, answers, fill, indexed, put
+from tests.unit.store.looked_up import find_by_key
 
 from turbopump.store.disk import MappedSegment, SystemDisk
 from turbopump.store.index.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
@@ -219,7 +220,7 @@ def test_messages_that_are_gone_or_damaged_are_no_fault_of_the_index(tmp_path: P
     directory = indexed(tmp_path, with_crc=True)
     store = directory.open()
     fill(directory, store, 60)
-    hit = store.lookup.find_by_key("T", "ID0050", *ALWAYS)[0]
+    hit = find_by_key(store.lookup, "T", "ID0050", *ALWAYS)[0]
     file = store.log.files.at(hit.offset)
     assert file is not None
     file.buffer[hit.offset - file.start + 90] ^= 1
@@ -319,7 +320,7 @@ def test_a_header_that_cannot_be_read_is_damage(
     assert all("cannot be read: Input/output error" in text for text in directory.failures)
     assert len(directory.failures) == len(index.files)
     put(store, b"late", "late", "LATE")
-    assert len(store.lookup.find_by_key("T", "late", *ALWAYS)) == 1
+    assert len(find_by_key(store.lookup, "T", "late", *ALWAYS)) == 1
     run(scrub_of(store, []))
-    assert len(store.lookup.find_by_key("T", "ID0001", *ALWAYS)) == 1
+    assert len(find_by_key(store.lookup, "T", "ID0001", *ALWAYS)) == 1
     store.close()

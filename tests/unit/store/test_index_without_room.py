@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.store.directory import HOST
+from tests.unit.store.looked_up import find_by_key
 
 from turbopump.errors import StoreClosedError
 from turbopump.store.files import StorePaths
@@ -74,7 +75,7 @@ class Machine:
 
     def found(self) -> int:
         return sum(
-            len(self.store.lookup.find_by_key("T", f"k{number}", 0, 1 << 60))
+            len(find_by_key(self.store.lookup, "T", f"k{number}", 0, 1 << 60))
             for number in range(self.sent)
         )
 

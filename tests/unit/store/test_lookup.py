@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import examples
 from tests.unit.store.directory import HOST, Directory
+from tests.unit.store.looked_up import find_by_key, message_at, message_in_queue, offset_at_time
 
 from turbopump.errors import StoreError
 from turbopump.message.codec import encode_host
@@ -55,7 +56,7 @@ def put(
 def found(store: MessageStore, key: str, *times: int, topic: str = "T", **more: Any) -> list[bytes]:
     return [
         entry.message.body
-        for entry in store.lookup.find_by_key(topic, key, *(times or ALWAYS), **more)
+        for entry in find_by_key(store.lookup, topic, key, *(times or ALWAYS), **more)
     ]
 
 
@@ -74,7 +75,7 @@ def test_an_entry_is_found_where_it_begins_and_nowhere_else(tmp_path: Path) -> N
     store = indexed(tmp_path).open()
     offsets = {put(store, b"a"): b"a", put(store, b"bb", v6=True): b"bb", put(store, b""): b""}
     for offset in range(-2, store.log.end + 200):
-        message = store.lookup.message_at(offset)
+        message = message_at(store.lookup, offset)
         assert (message.body if message is not None else None) == offsets.get(offset)
     store.close()
 
@@ -94,11 +95,11 @@ def test_every_bit_of_an_entry_that_changes_is_noticed_and_said(tmp_path: Path) 
         assert (entry is None) == (4 <= at < 8 or 28 <= at < 36), (
             "without its magic or its place it is no entry"
         )
-        assert store.lookup.message_at(offset) is store.lookup.message_in_queue("T", 0, 1) is None
+        assert message_at(store.lookup, offset) is message_in_queue(store.lookup, "T", 0, 1) is None
         assert found(store, "k") == found(store, "ID1") == []
         damage(store, offset, at)
     assert found(store, "k") == [b"body"]
-    assert store.lookup.message_at(first) is not None
+    assert message_at(store.lookup, first) is not None
     store.close()
 
 
@@ -107,15 +108,15 @@ def test_a_message_is_found_by_its_queue_offset(tmp_path: Path) -> None:
     offsets = [put(store, b"%d" % number) for number in range(3)]
     lookup = store.lookup
     assert [
-        message.body for n in range(-1, 5) if (message := lookup.message_in_queue("T", 0, n))
+        message.body for n in range(-1, 5) if (message := message_in_queue(lookup, "T", 0, n))
     ] == [b"0", b"1", b"2"]
-    assert lookup.message_in_queue("T", 1, 0) is lookup.message_in_queue("U", 0, 0) is None
+    assert message_in_queue(lookup, "T", 1, 0) is message_in_queue(lookup, "U", 0, 0) is None
     queue = store.queue("T", 0)
     assert queue is not None
     queue.raise_min(offsets[1])
-    assert lookup.message_in_queue("T", 0, 0) is None
+    assert message_in_queue(lookup, "T", 0, 0) is None
     queue.append(1, offsets[1], 0x7FFFFFFF, 0)  # a gap
-    assert lookup.message_in_queue("T", 0, 1) is None
+    assert message_in_queue(lookup, "T", 0, 1) is None
     store.close()
 
 
@@ -178,7 +179,7 @@ def test_as_many_as_wanted_and_no_more_bytes_than_allowed_but_always_one(tmp_pat
     store = indexed(tmp_path, index_entries=200).open()
     for number in range(80):
         put(store, b"%02d" % number, "k")
-    size = len(store.lookup.find_by_key("T", "k", *ALWAYS)[0].data)
+    size = len(find_by_key(store.lookup, "T", "k", *ALWAYS)[0].data)
 
     def by_bytes(limit: int) -> list[bytes]:
         return [
@@ -341,7 +342,7 @@ def test_places_in_time_and_ranges_of_time_are_those_of_a_plain_search(
     )
     for timestamp in (mark + delta for mark in marks for delta in (0, 1)):
         for upper in (False, True):
-            place = store.lookup.offset_at_time("T", 0, timestamp, upper=upper)
+            place = offset_at_time(store.lookup, "T", 0, timestamp, upper=upper)
             assert place == brute_place(times, low, timestamp, upper=upper), (timestamp, upper)
     earliest = [time for n, time in enumerate(times) if n >= low and time is not None]
     assert answer(store.lookup.earliest_time("T", 0)) == (earliest[0] if earliest else -1)
@@ -365,17 +366,17 @@ def everything(store: MessageStore, now: int) -> dict[str, Any]:
     for key in ("all", *(f"k{n}" for n in range(5)), *(f"ID{n:03d}" for n in range(60)), "never"):
         for first, last in (ALWAYS, (now, now + 5000), (now + 5001, now + 9999)):
             answers[f"{key} {first}"] = [
-                entry.offset for entry in lookup.find_by_key("T", key, first, last)
+                entry.offset for entry in find_by_key(lookup, "T", key, first, last)
             ]
     for queue_id in range(3):
         for time in range(now - 700, now + 31_000, 350):
             answers[f"at {queue_id} {time}"] = [
-                lookup.offset_at_time("T", queue_id, time, upper=u) for u in (False, True)
+                offset_at_time(lookup, "T", queue_id, time, upper=u) for u in (False, True)
             ]
         answers[f"queue {queue_id}"] = [
             m.commit_log_offset
             for n in range(30)
-            if (m := lookup.message_in_queue("T", queue_id, n))
+            if (m := message_in_queue(lookup, "T", queue_id, n))
         ]
     return answers
 
@@ -423,7 +424,7 @@ def outcome(store: MessageStore) -> tuple[StoredEntry | None, StoredEntry | None
     lookup = store.lookup
     place: int | str
     try:
-        place = lookup.offset_at_time("T", 0, 0)
+        place = offset_at_time(lookup, "T", 0, 0)
     except StoreError as error:
         place = str(error)
     return (

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.store.directory import HOST, Directory, bodies, put
+from tests.unit.store.looked_up import find_by_key, message_at
 
 from turbopump.errors import MessageError
 from turbopump.message.codec import CRC_SUFFIX_SIZE
@@ -71,7 +72,7 @@ def test_entries_end_in_a_crc_over_all_of_them(tmp_path: Path) -> None:
     entry = store.log.read(placed.offset, placed.log_end - placed.offset)
     assert entry is not None
     assert entry[-CRC_SUFFIX_SIZE:].startswith(b"__CRC32#\x01")
-    message = store.lookup.message_at(placed.offset)
+    message = message_at(store.lookup, placed.offset)
     assert message is not None
     assert message.body == b"body"
     store.close()
@@ -230,7 +231,7 @@ def test_a_crash_is_a_crash_although_its_abort_file_was_removed(
     found = twin.open()
     assert found.recovery is not None
     assert not found.recovery.clean
-    assert [hit.offset for hit in found.lookup.find_by_key("T", "KEY", 0, 2**62)] == [0]
+    assert [hit.offset for hit in find_by_key(found.lookup, "T", "KEY", 0, 2**62)] == [0]
     found.close()
     again = twin.open()
     assert again.recovery is not None

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.unit.store.directory import OVERHEAD, Directory, bodies, put
+from tests.unit.store.looked_up import offset_at_time
 
 from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
@@ -257,11 +258,11 @@ def test_a_place_in_time_is_the_first_not_before_or_the_last_not_after(
     for now in TIMES:
         directory.clock.now = now
         put(store, b"%d" % now)
-    assert store.lookup.offset_at_time("T", 0, timestamp) == lower
-    assert store.lookup.offset_at_time("T", 0, timestamp, upper=True) == upper
+    assert offset_at_time(store.lookup, "T", 0, timestamp) == lower
+    assert offset_at_time(store.lookup, "T", 0, timestamp, upper=True) == upper
     assert (
-        store.lookup.offset_at_time("U", 0, timestamp)
-        == store.lookup.offset_at_time("U", 0, timestamp, upper=True)
+        offset_at_time(store.lookup, "U", 0, timestamp)
+        == offset_at_time(store.lookup, "U", 0, timestamp, upper=True)
         == 0
     )
     store.close()
@@ -276,8 +277,8 @@ def test_places_in_time_of_a_queue_without_its_first_messages(directory: Directo
     queue = store.queue("T", 0)
     assert queue is not None
     queue.raise_min(placed[2].offset)
-    assert store.lookup.offset_at_time("T", 0, 0) == 2
-    assert store.lookup.offset_at_time("T", 0, 150, upper=True) == 0, (
+    assert offset_at_time(store.lookup, "T", 0, 0) == 2
+    assert offset_at_time(store.lookup, "T", 0, 150, upper=True) == 0, (
         "RocketMQ: before the first message the answer is 0, not the minimum"
     )
     store.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.store.directory import HOST, Directory, bodies, put
+from tests.unit.store.looked_up import find_by_key
 from tests.unit.store.retained import (
     ALWAYS,
     BODIES,
@@ -334,7 +335,7 @@ class Machine:
             assert unit is not None or self.store.log.start > 0
             assert self.put(topic) == end
             for index in range(first, end):
-                assert self.store.lookup.find_by_key(topic, f"k{index}", 0, 1 << 60), (
+                assert find_by_key(self.store.lookup, topic, f"k{index}", 0, 1 << 60), (
                     "its index entry is there"
                 )
         marks = list(MarkWalk(self.store.log).entries(self.store.log.start))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.store.directory import Directory, bodies, put
+from tests.unit.store.looked_up import message_in_queue, offset_at_time
 
 from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
@@ -257,7 +258,7 @@ def test_a_message_asked_for_by_its_queue_offset_is_found_although_its_unit_is_d
         (8, b"\xff" * UNIT_SIZE),
     ):
         damaged.write(index, unit)
-        message = lookup.message_in_queue("T", 0, index)
+        message = message_in_queue(lookup, "T", 0, index)
         assert message is not None
         assert message.body == b"%04d" % index
         assert message.queue_offset == index
@@ -284,8 +285,8 @@ def test_a_unit_that_points_to_another_message_misleads_no_search_by_time(damage
     before = damaged.queue.max_index
     put(store, b"late")
     damaged.write(before // 2, damaged.queue.units(before, 1))
-    assert store.lookup.offset_at_time("T", 0, clock.now) == before
-    assert store.lookup.offset_at_time("T", 0, clock.now - 1, upper=True) == before - 1
+    assert offset_at_time(store.lookup, "T", 0, clock.now) == before
+    assert offset_at_time(store.lookup, "T", 0, clock.now - 1, upper=True) == before - 1
 
 
 def test_a_unit_that_points_to_the_message_of_another_topic_with_the_same_place_is_repaired(

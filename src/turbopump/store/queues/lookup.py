@@ -19,7 +19,7 @@ from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, SysFlag
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.disk import Found, Piece
 from turbopump.store.index.key_index import KeyIndex
-from turbopump.store.log.cold_reads import Steps, answer, read_piece
+from turbopump.store.log.cold_reads import Steps, read_piece
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.entry_mark import entry_place
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
@@ -101,35 +101,6 @@ class Lookup:
                 "scrub has filled it from the log"
             )
         return None
-
-    def message_at(self, offset: int) -> ReceivedMessage | None:
-        """The good message whose entry begins at this offset of the log; None if there is none."""
-        entry = answer(self.entry_at(offset))
-        return entry.message if entry is not None and entry.fault is None else None
-
-    def message_in_queue(self, topic: str, queue_id: int, index: int) -> ReceivedMessage | None:
-        """The good message with this queue offset; None if there is none."""
-        entry = answer(self.entry_in_queue(topic, queue_id, index))
-        return entry.message if entry is not None and entry.fault is None else None
-
-    def offset_at_time(
-        self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False
-    ) -> int:
-        """See ``offset_in_time``."""
-        return answer(self.offset_in_time(topic, queue_id, timestamp, upper=upper))
-
-    def find_by_key(
-        self,
-        topic: str,
-        key: str,
-        begin_ms: int,
-        end_ms: int,
-        count_max: int = COUNT_MAX,
-        *,
-        unique: bool = False,
-    ) -> list[StoredEntry]:
-        """See ``by_key``; the good ones."""
-        return answer(self.by_key(topic, key, begin_ms, end_ms, count_max, unique=unique)).found
 
     def entry_at(self, offset: int) -> Steps[StoredEntry | None]:
         """The entry that begins at this offset of the log, good or with its fault; None if none
