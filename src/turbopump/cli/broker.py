@@ -5,15 +5,7 @@ from contextlib import asynccontextmanager
 
 import click
 
-from turbopump.cli.serving import (
-    advertised,
-    log_effective,
-    log_options,
-    print_effective,
-    refuse_open_bind,
-    refuse_unmeant_directory,
-    serve,
-)
+from turbopump.cli import serving
 from turbopump.config.broker_config import BrokerConfig, load_broker_config
 
 
@@ -40,7 +32,7 @@ from turbopump.config.broker_config import BrokerConfig, load_broker_config
     "--advertise", metavar="HOST[:PORT]", help="Address that clients are told (brokerIP1)."
 )
 @click.option("--insecure", is_flag=True, help="Allow an interface that other machines reach.")
-@log_options("info")
+@serving.log_options("info")
 def command(
     file: str | None,
     namesrv: str | None,
@@ -55,22 +47,20 @@ def command(
 
     Prints `ready broker=HOST:PORT`, the address that clients are told, when it can serve.
     """
-    refuse_unmeant_directory(data)
+    serving.refuse_unmeant_directory(data)
     given = {
         "namesrv_addr": namesrv,
         "store_path_root_dir": data,
         "bind_address": host,
         "listen_port": port,
     }
-    overrides = {name: value for name, value in given.items() if value is not None} | dict(
-        advertised(advertise)
-    )
-    config = load_broker_config(file, overrides)
+    overrides = {name: value for name, value in given.items() if value is not None}
+    config = load_broker_config(file, {**overrides, **serving.advertised(advertise)})
     if show:
-        print_effective(config)
+        serving.print_effective(config)
         return
-    refuse_open_bind(config.bind_address, insecure=insecure)
-    serve(lambda: _running(config))
+    serving.refuse_open_bind(config.bind_address, insecure=insecure)
+    serving.serve(lambda: _running(config))
 
 
 @asynccontextmanager
@@ -80,7 +70,7 @@ async def _running(config: BrokerConfig) -> AsyncIterator[None]:
     broker = Broker(config)
     try:
         await broker.start()
-        log_effective(config)
+        serving.log_effective(config)
         click.echo(f"ready broker={broker.address}")
         yield
     finally:

@@ -18,19 +18,12 @@ from turbopump.errors import BodyError, RemotingError
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests import consumers as requests
 from turbopump.protocol.requests.clients import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
     MessageModel,
-)
-from turbopump.protocol.requests.consumers import (
-    Connection,
-    ConsumerConnection,
-    ConsumerRunningInfo,
-    ConsumeStatus,
-    GetConsumerConnectionList,
-    GetConsumerRunningInfo,
 )
 from turbopump.protocol.requests.groups import GetAllGroups, SubscriptionGroupWrapper
 from turbopump.remoting.client import RemotingClient
@@ -110,15 +103,15 @@ async def _groups(client: RemotingClient, addresses: list[str]) -> list[str]:
 
 async def _members(
     client: RemotingClient, addresses: list[str], group: str
-) -> dict[str, ConsumerConnection]:
+) -> dict[str, requests.ConsumerConnection]:
     """Who is in a group, by the address of the broker that says so."""
-    asked = GetConsumerConnectionList(consumer_group=group)
+    asked = requests.GetConsumerConnectionList(consumer_group=group)
     return await ask_each(
-        client, addresses, asked, ConsumerConnection, ResponseCode.CONSUMER_NOT_ONLINE
+        client, addresses, asked, requests.ConsumerConnection, ResponseCode.CONSUMER_NOT_ONLINE
     )
 
 
-def _client_row(client_id: str | None, one: Connection) -> dict[str, Any]:
+def _client_row(client_id: str | None, one: requests.Connection) -> dict[str, Any]:
     return {
         "client_id": client_id,
         "address": one.client_addr,
@@ -138,7 +131,7 @@ async def _group(client: RemotingClient, addresses: list[str], group: str) -> di
     subscriptions = {
         topic: data for body in answers for topic, data in body.subscription_table.items()
     }
-    first = next(iter(answers), ConsumerConnection())
+    first = next(iter(answers), requests.ConsumerConnection())
     return {
         "consume_type": first.consume_type,
         "message_model": first.message_model,
@@ -210,24 +203,24 @@ def status_lines(status: dict[str, Any]) -> Iterator[str]:
 
 async def _running(
     client: RemotingClient, address: str, group: str, client_id: str
-) -> ConsumerRunningInfo | str:
-    request = GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
+) -> requests.ConsumerRunningInfo | str:
+    request = requests.GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
     try:
         answer = await client.exchange(address, request, timeout=TIMEOUT_S)
         if answer.code != ResponseCode.SUCCESS:
             return answer.remark or f"code {answer.code}"
-        return fastjson.decode(answer.body, ConsumerRunningInfo)
+        return fastjson.decode(answer.body, requests.ConsumerRunningInfo)
     except (RemotingError, BodyError) as error:
         return str(error)
 
 
-def _row(info: ConsumerRunningInfo | str) -> dict[str, Any]:
+def _row(info: requests.ConsumerRunningInfo | str) -> dict[str, Any]:
     if isinstance(info, str):
         return {"fault": info, "properties": {}, "topics": []}
     topics = []
     for data in sorted(info.subscription_set, key=lambda data: data.topic or ""):
         topic = data.topic or ""
-        status = info.status_table.get(topic) or ConsumeStatus()
+        status = info.status_table.get(topic) or requests.ConsumeStatus()
         queues = (*info.mq_table, *info.mq_pop_table)
         topics.append(
             {
@@ -246,7 +239,7 @@ def _row(info: ConsumerRunningInfo | str) -> dict[str, Any]:
     return {"fault": None, "properties": info.properties, "topics": topics}
 
 
-def _member_info(info: ConsumerRunningInfo, of_group: MessageModel | None) -> MemberInfo:
+def _member_info(info: requests.ConsumerRunningInfo, of_group: MessageModel | None) -> MemberInfo:
     """What a consumer says of itself. Java's and ours tell all; Go's and C++'s not where they
     begin, nor whether they are broadcasting, which is taken from the group's last heartbeat then. A
     push consumer may pop where its broker tells it to: that it pulls is taken from its queues."""

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from turbopump import __version__
-from turbopump.cli.serving import (
-    advertised,
-    log_effective,
-    log_options,
-    reachable,
-    refuse_open_bind,
-    refuse_unmeant_directory,
-    serve,
-)
+from turbopump.cli import serving
 from turbopump.config.addresses import LOOPBACK, join_address
 from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, load_broker_config
 from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
@@ -55,7 +47,7 @@ SMALL_FILES: Final[Mapping[str, object]] = {
     "--advertise", metavar="HOST[:PORT]", help="Address of the broker that clients are told."
 )
 @click.option("--insecure", is_flag=True, help="Allow an interface that other machines reach.")
-@log_options("warning")
+@serving.log_options("warning")
 def command(
     data: str | None,
     host: str,
@@ -69,8 +61,8 @@ def command(
     Prints a banner and, when clients can be served, the line `ready namesrv=HOST:PORT
     broker=HOST:PORT`.
     """
-    refuse_open_bind(host, insecure=insecure)
-    refuse_unmeant_directory(data)
+    serving.refuse_open_bind(host, insecure=insecure)
+    serving.refuse_unmeant_directory(data)
     if namesrv_port and namesrv_port in (broker_port, broker_port - VIP_OFFSET):
         raise click.UsageError(
             f"--namesrv-port {namesrv_port} is one of the broker's ports: it listens on "
@@ -86,11 +78,11 @@ def command(
             "bind_address": host,
             "listen_port": broker_port,
             **SMALL_FILES,
-        }
-        | dict(advertised(advertise)),
+            **serving.advertised(advertise),
+        },
         environ={},
     )
-    serve(lambda: _running(namesrv, broker, data))
+    serving.serve(lambda: _running(namesrv, broker, data))
 
 
 @asynccontextmanager
@@ -108,13 +100,15 @@ async def _running(
         stack.push_async_callback(server.close)
         bound = await server.start()
         config = dataclasses.replace(
-            broker_config, store_path_root_dir=directory, namesrv_addr=reachable(bound, LOOPBACK)
+            broker_config,
+            store_path_root_dir=directory,
+            namesrv_addr=serving.reachable(bound, LOOPBACK),
         )
         broker = Broker(config)
         stack.push_async_callback(broker.close)
         await broker.start()
-        log_effective(config)
-        namesrv_address = reachable(bound, config.advertised_host)
+        serving.log_effective(config)
+        namesrv_address = serving.reachable(bound, config.advertised_host)
         _print_banner(namesrv_address, config, broker, kept=data is not None)
         click.echo(f"ready namesrv={namesrv_address} broker={broker.address}")
         yield

@@ -17,15 +17,8 @@ from typing import Any, Final
 import click
 import msgspec
 
+from turbopump.cli import dlq_output
 from turbopump.cli.cluster import INCOMPLETE, NOT_FOUND, checked_number, client_command
-from turbopump.cli.dlq_output import (
-    group_lines,
-    letter_lines,
-    letter_row,
-    open_export,
-    report_lines,
-    streams,
-)
 from turbopump.cli.entry import command_group, complain
 from turbopump.client.dead_letters import (
     DeadLetter,
@@ -73,7 +66,7 @@ command = command_group("dlq", "Look at dead letters, send them again, take them
 async def list_groups(dead_letters: DeadLetters, output: str) -> int:
     """List the groups that have dead letters: how many, and how old."""
     groups = await dead_letters.groups()
-    _show(output, groups, group_lines(groups, SystemClock().now_ms()))
+    _show(output, groups, dlq_output.group_lines(groups, SystemClock().now_ms()))
     missing = [
         f"{group.group}: {name}: {why}" for group in groups for name, why in group.missing.items()
     ]
@@ -109,7 +102,11 @@ async def show(
     found = 0
     async for letter in dead_letters.letters(group, choice):
         reason = await dead_letters.reason(letter, trace_topic=trace_topic) or "unknown"
-        _show(output, [{**letter_row(letter), "reason": reason}], letter_lines(letter, reason))
+        _show(
+            output,
+            [{**dlq_output.letter_row(letter), "reason": reason}],
+            dlq_output.letter_lines(letter, reason),
+        )
         found += 1
         if choice.all_seen or (not ids and found == count):
             break
@@ -197,7 +194,7 @@ async def resend_letters(
                     "twice"
                 )
                 raise
-    _show(output, [report], report_lines(report))
+    _show(output, [report], dlq_output.report_lines(report))
     _complain_of(report)
     return choice.complain(report.handled) or (0 if report.complete else INCOMPLETE)
 
@@ -221,13 +218,7 @@ def _complain_of(report: ResendReport) -> None:
         )
 
 
-EXPORTED = {
-    "": "jsonl",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".parquet": "parquet",
-}
+EXPORTED = dict.fromkeys(("", ".jsonl", ".ndjson", ".json"), "jsonl") | {".parquet": "parquet"}
 """Endings of names, and the form of the file."""
 
 
@@ -258,12 +249,16 @@ async def export(
         )
     written = 0
     try:
-        with open_export(file, kind) as write:
+        with dlq_output.open_export(file, kind) as write:
             async for letter in dead_letters.letters(group, Choice((), sql)):
                 write(letter)
                 written += 1
     except asyncio.CancelledError:
-        left = f"after {written:,} dead letters" if streams(file) else f"{file} is as it was"
+        left = (
+            f"after {written:,} dead letters"
+            if dlq_output.streams(file)
+            else f"{file} is as it was"
+        )
         complain(f"interrupted: {left}")
         raise
     if str(file) != "-":

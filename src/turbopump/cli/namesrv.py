@@ -5,14 +5,7 @@ from contextlib import asynccontextmanager
 
 import click
 
-from turbopump.cli.serving import (
-    log_effective,
-    log_options,
-    print_effective,
-    reachable,
-    refuse_open_bind,
-    serve,
-)
+from turbopump.cli import serving
 from turbopump.config.addresses import outward_address
 from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
 
@@ -27,7 +20,7 @@ from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
     help="Port, 0 for a free one (listenPort).  [default: 9876]",
 )
 @click.option("--insecure", is_flag=True, help="Allow an interface that other machines reach.")
-@log_options("info")
+@serving.log_options("info")
 def command(
     file: str | None, show: bool, host: str | None, port: int | None, insecure: bool
 ) -> None:
@@ -40,10 +33,10 @@ def command(
         file, {name: value for name, value in given.items() if value is not None}
     )
     if show:
-        print_effective(config)
+        serving.print_effective(config)
         return
-    refuse_open_bind(config.bind_address, insecure=insecure)
-    serve(lambda: _running(config))
+    serving.refuse_open_bind(config.bind_address, insecure=insecure)
+    serving.serve(lambda: _running(config))
 
 
 @asynccontextmanager
@@ -53,8 +46,8 @@ async def _running(config: NamesrvConfig) -> AsyncIterator[None]:
     server = NameServer(config)
     try:
         address = await server.start()
-        log_effective(config)
-        click.echo(f"ready namesrv={reachable(address, outward_address())}")
+        serving.log_effective(config)
+        click.echo(f"ready namesrv={serving.reachable(address, outward_address())}")
         yield
     finally:
         await server.close()

@@ -21,23 +21,9 @@ from turbopump.cli.json_lines import write_message
 from turbopump.errors import StoredMessageError, StoreError
 from turbopump.message.message import ReceivedMessage
 from turbopump.protocol import fastjson
+from turbopump.store import inspection
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
-from turbopump.store.inspection import (
-    KINDS,
-    BadRange,
-    Finding,
-    Findings,
-    Selection,
-    StoreSummary,
-    Verification,
-    inspect_store,
-    list_store,
-    read_raw,
-    read_run_state,
-    select_messages,
-    verify_store,
-)
 from turbopump.store.inspection.next_start import topics_known
 from turbopump.store.read_only_disk import ReadOnlyDisk
 from turbopump.store.repair.setting_apart import SettingApart, set_apart
@@ -124,7 +110,9 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
 @_store_options
 def inspect_directory(paths: StorePaths, output: str) -> int:
     """Show what the store at DIR holds: segments, queues, indexes, checkpoint, tables."""
-    summary = inspect_store(paths, read_table=fastjson.parse, log_roots=paths.commit_logs)
+    summary = inspection.inspect_store(
+        paths, read_table=fastjson.parse, log_roots=paths.commit_logs
+    )
     show(output, summary.as_json(), _summary_lines(summary))
     return DAMAGED if summary.findings.damaged else 0
 
@@ -138,7 +126,7 @@ def verify_directory(paths: StorePaths, output: str, findings_max: int) -> int:
     """Check the store at DIR: every message's CRC, and the log against queues, indexes and
     tables."""
     with _progress("checking") as on_progress:
-        result = verify_store(
+        result = inspection.verify_store(
             paths,
             read_table=fastjson.parse,
             log_roots=paths.commit_logs,
@@ -186,16 +174,18 @@ def dump_messages(
 ) -> int:
     """Write messages of the store at DIR as JSON lines, like `turbopump consume`, oldest first."""
     disk = ReadOnlyDisk()
-    findings = Findings()
-    store = list_store(disk, paths, findings, paths.commit_logs)
-    running = read_run_state(disk, paths, findings).running
+    findings = inspection.Findings()
+    store = inspection.list_store(disk, paths, findings, paths.commit_logs)
+    running = inspection.read_run_state(disk, paths, findings).running
     for finding in findings.kept:
         click.echo(_finding_line(finding), err=True)
     if raw_offset is not None:
-        return _dump_raw(*read_raw(disk, store, raw_offset, RAW_SIZE), raw_offset, output)
+        return _dump_raw(
+            *inspection.read_raw(disk, store, raw_offset, RAW_SIZE), raw_offset, output
+        )
     damaged = findings.damaged
 
-    def bad(found: BadRange) -> None:
+    def bad(found: inspection.BadRange) -> None:
         nonlocal damaged
         if found.tail and running:
             return  # an entry that is being written
@@ -203,7 +193,9 @@ def dump_messages(
         complain(f"passed over offset {found.start}–{found.end} of the log: {found.fault}")
 
     left = most = sys.maxsize if count is None else count
-    for message in select_messages(disk, store, Selection(topic, queue_id, start, keys), bad):
+    for message in inspection.select_messages(
+        disk, store, inspection.Selection(topic, queue_id, start, keys), bad
+    ):
         try:
             line = _json_line(message) if output == "json" else _text_line(message)
         except StoredMessageError as error:  # a compressed body that cannot be decompressed
@@ -251,7 +243,7 @@ def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, size: bar.update(done * 1000 // max(size, 1) - bar.pos)
 
 
-def _summary_lines(summary: StoreSummary) -> Iterator[str]:
+def _summary_lines(summary: inspection.StoreSummary) -> Iterator[str]:
     yield f"store {summary.root}"
     size = _size(summary.log_end - summary.log_start)
     yield f"log {summary.log_start}–{summary.log_end} ({size})"
@@ -292,7 +284,7 @@ def _summary_lines(summary: StoreSummary) -> Iterator[str]:
     yield from _finding_lines(summary.findings)
 
 
-def _verification_lines(result: Verification) -> Iterator[str]:
+def _verification_lines(result: inspection.Verification) -> Iterator[str]:
     yield from _finding_lines(result.findings)
     yield (
         f"log {result.log_start}–{result.log_end}: {result.messages} messages in "
@@ -301,7 +293,9 @@ def _verification_lines(result: Verification) -> Iterator[str]:
         f"{result.index_files} indexes; "
         f"{result.tables} tables"
     )
-    damage = sum(count for kind, count in result.findings.counts.items() if KINDS[kind].damage)
+    damage = sum(
+        count for kind, count in result.findings.counts.items() if inspection.KINDS[kind].damage
+    )
     yield "clean" if result.clean else f"damaged: {damage} faults"
 
 
@@ -331,14 +325,14 @@ def _set_apart_lines(found: SettingApart, *, dry_run: bool) -> Iterator[str]:
     yield f"unreadable {_size(size)} of {_size(found.log_size)}; messages lost {messages}; {done}"
 
 
-def _finding_lines(findings: Findings) -> Iterator[str]:
+def _finding_lines(findings: inspection.Findings) -> Iterator[str]:
     for finding in findings.kept:
         yield _finding_line(finding)
     if findings.dropped:
         yield f"… and {findings.dropped} more (--findings)"
 
 
-def _finding_line(finding: Finding) -> str:
+def _finding_line(finding: inspection.Finding) -> str:
     row = f" ({finding.count} in a row; the first is described)" if finding.count > 1 else ""
     return (
         f"{'damage' if finding.damage else 'notice'} {finding.kind}: {finding.where}: "

@@ -17,14 +17,7 @@ from turbopump.cli.entry import command_group
 from turbopump.errors import RemotingError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.namesrv import (
-    ClusterInfo,
-    GetAllTopicList,
-    GetBrokerClusterInfo,
-    GetRouteInfo,
-    GetTopicsByCluster,
-    TopicRouteData,
-)
+from turbopump.protocol.requests import namesrv as requests
 from turbopump.protocol.requests.topics import CreateTopic, TopicList
 
 command = command_group("topic", "List, create and find topics.")
@@ -35,11 +28,13 @@ command = command_group("topic", "List, create and find topics.")
 async def list_topics(servers: Cluster, cluster: str | None, output: str) -> None:
     """List topics, one a line."""
     asked: Request[None] = (
-        GetAllTopicList() if cluster is None else GetTopicsByCluster(cluster=cluster)
+        requests.GetAllTopicList()
+        if cluster is None
+        else requests.GetTopicsByCluster(cluster=cluster)
     )
     topics = sorted((await servers.ask_name_servers(asked, TopicList)).topic_list)
     if cluster is not None and not topics:
-        info = await servers.ask_name_servers(GetBrokerClusterInfo(), ClusterInfo)
+        info = await servers.ask_name_servers(requests.GetBrokerClusterInfo(), requests.ClusterInfo)
         refuse_unknown_cluster(info, cluster)
     show(output, {"topics": topics}, topics)
 
@@ -83,8 +78,8 @@ async def create_topic(
 @click.argument("name")
 async def show_route(servers: Cluster, name: str, output: str) -> None:
     """Show which brokers have a topic, with how many queues."""
-    asked = GetRouteInfo(topic=name, accept_standard_json_only=True)
-    rows = _route_rows(await servers.ask_name_servers(asked, TopicRouteData))
+    asked = requests.GetRouteInfo(topic=name, accept_standard_json_only=True)
+    rows = _route_rows(await servers.ask_name_servers(asked, requests.TopicRouteData))
     lines = [
         f"{row['broker']}  read {row['read_queues']}  write {row['write_queues']}  perm "
         f"{row['perm']}  " + "  ".join(f"{key}={at}" for key, at in row["addresses"].items())
@@ -93,7 +88,7 @@ async def show_route(servers: Cluster, name: str, output: str) -> None:
     show(output, {"topic": name, "brokers": rows}, lines)
 
 
-def _route_rows(route: TopicRouteData) -> list[dict[str, Any]]:
+def _route_rows(route: requests.TopicRouteData) -> list[dict[str, Any]]:
     addresses = {broker.broker_name: broker.broker_addrs for broker in route.broker_datas}
     return [
         {

@@ -161,11 +161,7 @@ def _report(path: Path | str, texts: Mapping[str, str], table: KeyTable) -> None
     for key in texts:
         found = classify(key, table)
         if found.key_class is KeyClass.UNKNOWN:
-            log.warning(
-                "unknown key file=%s key=%s%s",
-                path,
-                key,
-                f" nearest={found.nearest}" if found.nearest else "",
-            )
+            nearest = f" nearest={found.nearest}" if found.nearest else ""
+            log.warning("unknown key file=%s key=%s%s", path, key, nearest)
         elif found.key_class is KeyClass.ACCEPTED:
             log.info("key without effect file=%s key=%s reason=%s", path, key, found.reason)

@@ -15,26 +15,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from turbopump.filtering.sql_nodes import (
-    LITERALS,
-    SEARCHES,
-    SIGNS,
-    Evaluate,
-    Filter,
-    Node,
-    Properties,
-    as_truth,
-    between,
-    constant,
-    equal,
-    inverse,
-    is_null,
-    joined,
-    minus,
-    ordered,
-    searched,
-    within,
-)
+from turbopump.filtering import sql_nodes as nodes
 from turbopump.filtering.sql_tokens import NoVerdictError as NoVerdictError
 from turbopump.filtering.sql_tokens import SqlError as SqlError
 from turbopump.filtering.sql_tokens import Tokens
@@ -46,11 +27,11 @@ refuses."""
 KEPT_MAX: Final = 256
 """Compiled filters that are kept, for the next pull or heartbeat with the same expression."""
 
-_WORDS: Final = frozenset({"BETWEEN", "IN", *SEARCHES})
+_WORDS: Final = frozenset({"BETWEEN", "IN", *nodes.SEARCHES})
 
 
 @lru_cache(KEPT_MAX)
-def compile_sql(expression: str) -> Filter:
+def compile_sql(expression: str) -> nodes.Filter:
     """Whether a message's properties match; a message that cannot be judged does not. Raises
     SqlError if it is no SQL92 filter.
 
@@ -58,7 +39,7 @@ def compile_sql(expression: str) -> Filter:
     """
     judge = compile_judge(expression)
 
-    def matches(properties: Properties) -> bool:
+    def matches(properties: nodes.Properties) -> bool:
         try:
             return judge(properties) is True
         except NoVerdictError:
@@ -67,11 +48,11 @@ def compile_sql(expression: str) -> Filter:
     return matches
 
 
-def compile_judge(expression: str) -> Evaluate:
+def compile_judge(expression: str) -> nodes.Evaluate:
     """The same with all outcomes: True, False, None for unknown; NoVerdictError is raised for what
     cannot be judged."""
     parser = _Parser(expression)
-    return as_truth(parser.disjunction(), parser.tokens).evaluate
+    return nodes.as_truth(parser.disjunction(), parser.tokens).evaluate
 
 
 class _Parser:
@@ -82,23 +63,23 @@ class _Parser:
         self._depth = 0
         self._in_a_row = 0
 
-    def disjunction(self) -> Node:
+    def disjunction(self) -> nodes.Node:
         return self._chain("OR", self.conjunction, until=True)
 
-    def conjunction(self) -> Node:
+    def conjunction(self) -> nodes.Node:
         return self._chain("AND", self.equality, until=False)
 
-    def _chain(self, word: str, rule: Callable[[], Node], *, until: bool) -> Node:
+    def _chain(self, word: str, rule: Callable[[], nodes.Node], *, until: bool) -> nodes.Node:
         first = rule()
         if self.tokens.next.kind != word:
             return first
-        terms = [as_truth(first, self.tokens).evaluate]
+        terms = [nodes.as_truth(first, self.tokens).evaluate]
         while self.tokens.next.kind == word:
             self.tokens.take()
-            terms.append(as_truth(rule(), self.tokens).evaluate)
-        return joined(terms, until=until)
+            terms.append(nodes.as_truth(rule(), self.tokens).evaluate)
+        return nodes.joined(terms, until=until)
 
-    def equality(self) -> Node:
+    def equality(self) -> nodes.Node:
         tokens, left = self.tokens, self.comparison()
         while True:
             kind = tokens.next.kind
@@ -106,26 +87,26 @@ class _Parser:
                 self._goes_on()
             if kind == "=" or kind == "<>":
                 tokens.take()
-                left = equal(left, self.comparison(), tokens)
+                left = nodes.equal(left, self.comparison(), tokens)
                 if kind == "<>":
-                    left = inverse(left)
+                    left = nodes.inverse(left)
             elif kind == "IS":
                 tokens.take()
                 negated = tokens.next.kind == "NOT"
                 if negated:
                     tokens.take()
                 tokens.expect("NULL", "NULL" if negated else "NULL or NOT NULL")
-                left = is_null(left, negated)
+                left = nodes.is_null(left, negated)
             else:
                 return left
 
-    def comparison(self) -> Node:
+    def comparison(self) -> nodes.Node:
         tokens, left = self.tokens, self.unary()
         while True:
             kind = tokens.next.kind
-            if kind in SIGNS:
+            if kind in nodes.SIGNS:
                 tokens.take()
-                left = ordered(left, kind, self.unary(), tokens)
+                left = nodes.ordered(left, kind, self.unary(), tokens)
                 continue
             negated = kind == "NOT"
             if not negated and kind not in _WORDS:
@@ -139,13 +120,13 @@ class _Parser:
                 tokens.take()
                 low = self.unary()
                 tokens.expect("AND", "AND")
-                left = between(left, low, self.unary(), negated, tokens)
+                left = nodes.between(left, low, self.unary(), negated, tokens)
             elif kind == "IN":
                 tokens.take()
-                left = within(left, self._list(), negated, tokens)
-            elif kind in SEARCHES:
+                left = nodes.within(left, self._list(), negated, tokens)
+            elif kind in nodes.SEARCHES:
                 tokens.take()
-                left = searched(left, SEARCHES[kind], self._string(), negated)
+                left = nodes.searched(left, nodes.SEARCHES[kind], self._string(), negated)
             else:
                 raise tokens.unexpected("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH")
 
@@ -158,7 +139,7 @@ class _Parser:
                 "conditions with AND and OR"
             )
 
-    def unary(self) -> Node:
+    def unary(self) -> nodes.Node:
         tokens = self.tokens
         kind = tokens.next.kind
         if kind not in ("+", "-", "NOT", "("):
@@ -176,23 +157,23 @@ class _Parser:
         else:
             inner = self.unary()
             if kind == "-":
-                inner = minus(inner)
+                inner = nodes.minus(inner)
             elif kind == "NOT":
-                inner = inverse(as_truth(inner, tokens))
+                inner = nodes.inverse(nodes.as_truth(inner, tokens))
         self._depth -= 1
         return inner
 
-    def primary(self) -> Node:
+    def primary(self) -> nodes.Node:
         token = self.tokens.next
         if token.kind == "string":
-            return constant(self._string())
+            return nodes.constant(self._string())
         if token.kind == "name":
             name = self.tokens.take().text
-            return Node("property", lambda properties: properties.get(name), name=name)
-        literal = LITERALS.get(token.kind)
+            return nodes.Node("property", lambda properties: properties.get(name), name=name)
+        literal = nodes.LITERALS.get(token.kind)
         if literal is None:
             raise self.tokens.unexpected("a property, a literal or a bracket")
-        return constant(literal(self.tokens.take().text))
+        return nodes.constant(literal(self.tokens.take().text))
 
     def _string(self) -> str:
         return self.tokens.expect("string", "a text in single quotes").text[1:-1].replace("''", "'")

@@ -260,17 +260,9 @@ def decode_entry(
     Raises StoredMessageError if its lengths, magic or (unless told not to) body CRC are wrong.
     """
     try:
-        (
-            size,
-            magic,
-            crc,
-            queue_id,
-            flag,
-            queue_offset,
-            physical_offset,
-            sys_flag,
-            born_timestamp,
-        ) = _HEAD_A.unpack_from(data, at)
+        head = _HEAD_A.unpack_from(data, at)
+        size, magic, crc, queue_id, flag = head[:5]
+        queue_offset, physical_offset, sys_flag, born_timestamp = head[5:]
         if magic not in (MAGIC_V1, MAGIC_V2):
             raise StoredMessageError(f"no message at byte {at}: magic {magic:08X}")
         end = at + size

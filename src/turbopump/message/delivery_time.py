@@ -14,13 +14,7 @@ from typing import Final
 
 from turbopump.config.delay_levels import DEFAULT_LEVELS, parse_delay_levels
 from turbopump.errors import MessageError
-from turbopump.message.properties import (
-    DELAY_TIME_LEVEL,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
-    property_value,
-)
+from turbopump.message import properties as names
 
 _EARLIEST_MS: Final = 10**11
 """March 1973: a smaller number is a time in seconds, or a delay."""
@@ -41,7 +35,7 @@ def time_properties(
                 f"deliver_at={deliver_at!r} is no time: ms since 1970 UTC, or a "
                 "datetime, is expected"
             )
-        return {TIMER_DELIVER_MS: str(at)}
+        return {names.TIMER_DELIVER_MS: str(at)}
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if (
         not isinstance(seconds, int | float)
@@ -53,8 +47,8 @@ def time_properties(
         )
     milliseconds = math.ceil(round(seconds * 1_000_000) / 1000)
     if milliseconds % 1000 == 0:
-        return {TIMER_DELAY_SEC: str(milliseconds // 1000)}
-    return {TIMER_DELAY_MS: str(milliseconds)}
+        return {names.TIMER_DELAY_SEC: str(milliseconds // 1000)}
+    return {names.TIMER_DELAY_MS: str(milliseconds)}
 
 
 # Delay levels: which one a message asks for, and when it is due. A delayed message waits in
@@ -68,7 +62,7 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
 def delay_level(properties: str) -> int:
     """The level that a property text asks for, 0 if none. Raises ValueError where DELAY is no
     number of up to nine digits."""
-    text = property_value(properties, DELAY_TIME_LEVEL)
+    text = names.property_value(properties, names.DELAY_TIME_LEVEL)
     if text is None:
         return 0
     if _NUMBER.fullmatch(text) is None:

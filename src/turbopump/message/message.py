@@ -125,12 +125,8 @@ class Message:
 
     def with_property(self, name: str, value: str) -> Message:
         """A copy that has this property too. Raises MessageError if it may not be given."""
-        return Message.as_it_is(
-            self.topic,
-            self.body,
-            {**self.properties, **checked_properties({name: value})},
-            self.flag,
-        )
+        properties = {**self.properties, **checked_properties({name: value})}
+        return Message.as_it_is(self.topic, self.body, properties, self.flag)
 
     @classmethod
     def as_it_is(

@@ -67,11 +67,9 @@ def _shape_struct(value: Any, info: inspect.StructType) -> Any:
         if field is None:
             continue
         item = _shape(item, field.type)
-        if item is _MISSING or (
-            item is None and not field.required and not _is_nullable(field.type)
-        ):
-            continue
-        shaped[name] = item
+        kept = item is not None or field.required or _is_nullable(field.type)
+        if kept and item is not _MISSING:
+            shaped[name] = item
     return shaped
 
 
@@ -81,15 +79,15 @@ def _shape_map(value: Any, info: inspect.DictType) -> Any:
     if not isinstance(value, dict):
         return value
     key_is_struct = isinstance(info.key_type, inspect.StructType)
+    nullable = _is_nullable(info.value_type)
     shaped = {}
     for key, item in value.items():
         key = _shape(key, info.key_type)
         if key_is_struct:
             key = _convert_key(key, info.key_type)
         item = _shape(item, info.value_type)
-        if item is _MISSING or (item is None and not _is_nullable(info.value_type)):
-            continue
-        shaped[key] = item
+        if item is not _MISSING and (nullable or item is not None):
+            shaped[key] = item
     return shaped
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import msgspec
@@ -70,15 +71,9 @@ class Request(Header, Generic[ReplyT], kw_only=True):
             cls.reply = None if reply is type(None) else reply
 
 
-_field_names: dict[type[Header], list[tuple[str, str]]] = {}
-
-
+@cache
 def _names(type_: type[Header]) -> list[tuple[str, str]]:
-    names = _field_names.get(type_)
-    if names is None:
-        names = [(f.name, f.encode_name) for f in msgspec.structs.fields(type_)]
-        _field_names[type_] = names
-    return names
+    return [(field.name, field.encode_name) for field in msgspec.structs.fields(type_)]
 
 
 def header_from_ext(type_: type[HeaderT], ext: Mapping[str, Any]) -> HeaderT:
@@ -89,41 +84,26 @@ def header_from_ext(type_: type[HeaderT], ext: Mapping[str, Any]) -> HeaderT:
     absent then, or, of a request, one with such a value would have a number that nobody asked for.
     RocketMQ: a NumberFormatException or NullPointerException, also code 1.
     """
-    try:
+    with contextlib.suppress(msgspec.ValidationError):
         return msgspec.convert(ext, type_, strict=False)
-    except msgspec.ValidationError:
-        pass
     usable: dict[str, Any] = {}
-    unusable: dict[str, Any] = {}
     for field in msgspec.structs.fields(type_):
-        value = ext.get(field.encode_name)
-        if value is None:
-            continue
-        text = ("true" if value else "false") if isinstance(value, bool) else str(value)
-        try:
-            usable[field.encode_name] = msgspec.convert(text.strip(), field.type, strict=False)
-        except msgspec.ValidationError:
-            if field.type in (str, str | None):
-                usable[field.encode_name] = text
-            else:
-                unusable[field.encode_name] = value
-    for field in msgspec.structs.fields(type_):
-        guessed = (
-            issubclass(type_, Request)
-            and type(field.default) is int
-            and field.encode_name in unusable
-        )
-        if guessed or (field.required and field.encode_name not in usable):
-            name = (
-                field.encode_name
-                if field.encode_name == field.name
-                else f"{field.name} ({field.encode_name})"
-            )
-            if field.encode_name in unusable:
-                raise HeaderError(
-                    f"field {name} has the unusable value {str(unusable[field.encode_name])[:64]!r}"
-                )
-            raise HeaderError(f"field {name} is missing")
+        value, name = ext.get(field.encode_name), field.encode_name
+        if value is not None:
+            text = ("true" if value else "false") if isinstance(value, bool) else str(value)
+            try:
+                usable[name] = msgspec.convert(text.strip(), field.type, strict=False)
+                continue
+            except msgspec.ValidationError:
+                if field.type in (str, str | None):
+                    usable[name] = text
+                    continue
+        guessed = value is not None and type(field.default) is int and issubclass(type_, Request)
+        if guessed or field.required:
+            shown = name if name == field.name else f"{field.name} ({name})"
+            if value is None:
+                raise HeaderError(f"field {shown} is missing")
+            raise HeaderError(f"field {shown} has the unusable value {str(value)[:64]!r}")
     with contextlib.suppress(msgspec.ValidationError):
         return msgspec.convert(usable, type_, strict=False)
     raise HeaderError(f"the header fields do not fit {type_.__name__}")

@@ -10,18 +10,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from turbopump.errors import ConfigError
+from turbopump.spark import reading
 from turbopump.spark.cluster import PLANNING_PATIENCE_S, Cluster
 from turbopump.spark.offsets import Offsets
 from turbopump.spark.options import ReadOptions
-from turbopump.spark.reading import (
-    RangesPartition,
-    all_queues,
-    first_place,
-    last_place,
-    plain_errors,
-    read_ranges,
-    tasks,
-)
 
 _log = logging.getLogger(__name__)
 
@@ -37,15 +29,15 @@ class BatchReader(DataSourceReader):
                 "maxOffsetsPerTrigger does nothing in a batch read, which reads up to endingOffsets"
             )
 
-    @plain_errors
+    @reading.plain_errors
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         with Cluster(options.name_servers, patience=PLANNING_PATIENCE_S) as cluster:
-            queues = all_queues(cluster, options.topics)
-            begins = first_place(cluster, queues, options, "earliest")
-            ends = last_place(cluster, queues, options)
+            queues = reading.all_queues(cluster, options.topics)
+            begins = reading.first_place(cluster, queues, options, "earliest")
+            ends = reading.last_place(cluster, queues, options)
         self._check_order(begins, ends)
-        return tasks(begins, ends, options)
+        return reading.tasks(begins, ends, options)
 
     def _check_order(self, begins: Offsets, ends: Offsets) -> None:
         """Raises ConfigError where both ends of the range were given, in the wrong order."""
@@ -62,5 +54,5 @@ class BatchReader(DataSourceReader):
                     )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RangesPartition)
-        return read_ranges(partition.ranges, self._options)
+        assert isinstance(partition, reading.RangesPartition)
+        return reading.read_ranges(partition.ranges, self._options)

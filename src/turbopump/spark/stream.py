@@ -23,18 +23,10 @@ from pyspark.sql.streaming.datasource import (
 
 from turbopump.errors import ConfigError, RouteNotFoundError
 from turbopump.message.message import MessageQueue
+from turbopump.spark import reading
 from turbopump.spark.cluster import PLANNING_PATIENCE_S, Cluster
 from turbopump.spark.offsets import Offsets, admit, decode_offsets, encode_offsets
 from turbopump.spark.options import ReadOptions
-from turbopump.spark.reading import (
-    DataLossError,
-    RangesPartition,
-    all_queues,
-    first_place,
-    plain_errors,
-    read_ranges,
-    tasks,
-)
 
 _log = logging.getLogger(__name__)
 
@@ -56,17 +48,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cluster": None}
 
-    @plain_errors
+    @reading.plain_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         with Cluster(self._options.name_servers, patience=PLANNING_PATIENCE_S) as cluster:
-            queues = all_queues(cluster, self._options.topics)
-            return encode_offsets(first_place(cluster, queues, self._options, "latest"))
+            queues = reading.all_queues(cluster, self._options.topics)
+            return encode_offsets(reading.first_place(cluster, queues, self._options, "latest"))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         rows_max = self._options.offsets_per_trigger_max
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
-    @plain_errors
+    @reading.plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begins = decode_offsets(start)
         ends = self._ends(begins)
@@ -74,20 +66,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = admit(begins, ends, limit.max_rows)
         return encode_offsets(ends)
 
-    @plain_errors
+    @reading.plain_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return encode_offsets(self._present_queue_ends())
 
-    @plain_errors
+    @reading.plain_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._queue_ends()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return tasks(decode_offsets(start), decode_offsets(end), self._options)
+        return reading.tasks(decode_offsets(start), decode_offsets(end), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RangesPartition)
-        return read_ranges(partition.ranges, self._options)
+        assert isinstance(partition, reading.RangesPartition)
+        return reading.read_ranges(partition.ranges, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the checkpoint alone says what was read."""
@@ -133,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lost(self, text: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLossError(
+            raise reading.DataLossError(
                 f"{text}: the topic or broker was made anew, or lost its end. Start with a new "
                 "checkpoint, or set the option failOnDataLoss to false to wait until it grows "
                 "beyond"
@@ -143,7 +135,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _queue_ends(self) -> Offsets:
         cluster = self._connected()
         return {
-            queue: cluster.offset_max(queue) for queue in all_queues(cluster, self._options.topics)
+            queue: cluster.offset_max(queue)
+            for queue in reading.all_queues(cluster, self._options.topics)
         }
 
     def _present_queue_ends(self) -> Offsets:

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from turbopump.broker.broker import Broker
@@ -52,10 +51,8 @@ class RunningBroker:
         ResponseError."""
         client = RemotingClient()
         try:
-            await client.call(
-                self.broker_address,
-                CreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues),
-            )
+            wanted = CreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues)
+            await client.call(self.broker_address, wanted)
         finally:
             await client.close()
 
@@ -79,13 +76,8 @@ async def running_broker(
         stack.push_async_callback(name_server.close)
         bound = await name_server.start()
         namesrv = f"{bound[0]}:{bound[1]}"
-        fields: dict[str, Any] = {
-            "broker_name": "broker-test",
-            "bind_address": host,
-            "listen_port": 0,
-            **SMALL_FILES,
-            **config,
-        }
+        fields: dict[str, Any] = {"broker_name": "broker-test", "bind_address": host}
+        fields |= {"listen_port": 0, **SMALL_FILES, **config}
         broker = Broker(
             BrokerConfig(namesrv_addr=namesrv, store_path_root_dir=str(directory), **fields)
         )
@@ -191,10 +183,5 @@ class BrokerThread:
     def __enter__(self) -> BrokerThread:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_failure: object) -> None:
         self.stop()

@@ -100,6 +100,9 @@ class Delivery:
     body: bytes
     life: int
 
+    def __str__(self) -> str:
+        return f"{self.queue} offset {self.offset}"
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
@@ -182,10 +185,7 @@ class Ledger:
         assert len(sent) == len(self.sends), "bodies of a ledger must be unique"
         for delivery in self.deliveries:
             send = sent.get(delivery.body)
-            where = (
-                f"{_short(delivery.body)} to {delivery.consumer} from {delivery.queue} "
-                f"offset {delivery.offset}"
-            )
+            where = f"{_short(delivery.body)} to {delivery.consumer} from {delivery}"
             if send is None or send.topic != delivery.queue.topic:
                 yield Violation(Rule.PHANTOM, where)
             elif send.outcome is Outcome.REFUSED:
@@ -195,19 +195,14 @@ class Ledger:
         """One body per place, whoever says so and whenever: acknowledgements and deliveries, across
         restarts."""
         at_place: dict[tuple[Queue, int], bytes] = {}
-        claims = [
-            (send.queue, send.offset, send.body)
-            for send in self.acknowledged
-            if send.queue is not None
-        ]
-        claims += [(delivery.queue, delivery.offset, delivery.body) for delivery in self.deliveries]
-        for queue, offset, body in claims:
-            first = at_place.setdefault((queue, offset), body)
-            if first != body:
-                yield Violation(
-                    Rule.TWO_AT_ONE_OFFSET,
-                    f"{queue} offset {offset}: {_short(first)} and {_short(body)}",
-                )
+        claims: list[Send | Delivery] = [*self.acknowledged, *self.deliveries]
+        for claim in claims:
+            assert claim.queue is not None
+            first = at_place.setdefault((claim.queue, claim.offset), claim.body)
+            if first != claim.body:
+                both = f"{_short(first)} and {_short(claim.body)}"
+                detail = f"{claim.queue} offset {claim.offset}: {both}"
+                yield Violation(Rule.TWO_AT_ONE_OFFSET, detail)
 
     def _producer_order(self) -> Iterator[Violation]:
         """Sends of one producer that did not overlap stand in its queue as it sent them."""
@@ -215,14 +210,10 @@ class Ledger:
             latest: dict[str, Send] = {}
             for send in sorted(sends, key=lambda each: each.begun):
                 before = latest.get(send.producer)
-                if (
-                    before is not None
-                    and before.ended <= send.begun
-                    and before.offset >= send.offset
-                ):
-                    yield Violation(Rule.ORDER, f"{before} was sent before {send}")
                 if before is None or send.offset > before.offset:
                     latest[send.producer] = send
+                elif before.ended <= send.begun:
+                    yield Violation(Rule.ORDER, f"{before} was sent before {send}")
 
     def _real_time(self) -> Iterator[Violation]:
         for sends in self._by_queue().values():
@@ -256,16 +247,12 @@ class Ledger:
                 continue
             done = committed.get(event.queue, 0)
             if isinstance(event, Commit):
-                if event.offset < done:
-                    yield Violation(
-                        Rule.REGRESS, f"{group} committed {event.queue} {event.offset} after {done}"
-                    )
+                what = f"{group} committed {event.queue} {event.offset} after {done}"
                 committed[event.queue] = max(done, event.offset)
-            elif event.offset < done:
-                yield Violation(
-                    Rule.REGRESS,
-                    f"{group} was given {event.queue} offset {event.offset}, committed to {done}",
-                )
+            else:
+                what = f"{group} was given {event.queue} offset {event.offset}, committed to {done}"
+            if event.offset < done:
+                yield Violation(Rule.REGRESS, what)
 
     def _duplicates(self, group: str) -> Iterator[Violation]:
         # not bodies alone: a producer's retry may store one body at two offsets
@@ -279,11 +266,9 @@ class Ledger:
         allowed = self.in_flight_max * self.disturbances
         for queue, count in again.items():
             if count > allowed:
-                yield Violation(
-                    Rule.DUPLICATES,
-                    f"{group} was given {count} of {queue} again; {self.disturbances} "
-                    f"disturbances allow {allowed}",
-                )
+                repeats = f"{group} was given {count} of {queue} again"
+                limit = f"{self.disturbances} disturbances allow {allowed}"
+                yield Violation(Rule.DUPLICATES, f"{repeats}; {limit}")
 
     def _skips(self, group: str) -> Iterator[Violation]:
         """Within one life of a consumer, the next offset of a queue is the next that exists or one
@@ -301,12 +286,9 @@ class Ledger:
             if last is not None:
                 for offset in _between(existing[delivery.queue], last, delivery.offset):
                     if offset not in given[delivery.queue]:
-                        yield Violation(
-                            Rule.SKIP,
-                            f"{delivery.consumer} went from {delivery.queue} offset {last} to "
-                            f"{delivery.offset} "
-                            f"without {offset}",
-                        )
+                        went = f"{delivery.queue} offset {last} to {delivery.offset}"
+                        what = f"{delivery.consumer} went from {went} without {offset}"
+                        yield Violation(Rule.SKIP, what)
             position[life] = delivery.offset
             given[delivery.queue].add(delivery.offset)
 

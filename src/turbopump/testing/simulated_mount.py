@@ -168,35 +168,21 @@ class SimulatedMount:
     def start(self, operation: Callable[[], None], done: Done) -> None:
         """Beside the owner: the operation takes effect at some moment before `done` is called."""
         self._check_alive()
-
-        def effect() -> OSError | None:
-            try:
-                operation()
-            except OSError as error:
-                return error
-            except ValueError as error:  # a map closed meanwhile
-                return OSError(errno.EBADF, str(error))
-            return None
-
-        self._beside(effect, done)
+        self._beside(partial(_failure_of, operation), done)
 
     def start_sync(self, segments: Iterable[Segment], done: Done) -> None:
         """What was written before this call is durable when `done(None)` is called; nothing is
         promised of later writes."""
         self._check_alive()
-        batch: list[tuple[SimulatedSegment, Sectors]] = []
+        batch: list[Callable[[], None]] = []
         for segment in segments:
             assert isinstance(segment, SimulatedSegment)
-            batch.append((segment, segment.file.changed()))
+            changed = segment.file.changed()
+            batch.append(partial(self.sync_file, segment.path, segment.file, changed))
 
         def effect() -> OSError | None:
-            failure: OSError | None = None
-            for segment, sectors in batch:
-                try:
-                    self.sync_file(segment.path, segment.file, sectors)
-                except OSError as error:
-                    failure = failure or error
-            return failure
+            failures = [_failure_of(sync) for sync in batch]
+            return next((failure for failure in failures if failure is not None), None)
 
         self._beside(effect, done)
 
@@ -207,20 +193,16 @@ class SimulatedMount:
         middle."""
         gone = 0
 
-        def effect() -> OSError | None:
+        def remove_all() -> None:
             nonlocal gone
-            try:
-                for segment in segments:
-                    self.remove(segment.path)
-                    gone += 1
-                for directory in dict.fromkeys(segment.path.parent for segment in segments):
-                    self.sync_directory(directory)
-            except OSError as error:
-                return error
-            return None
+            for segment in segments:
+                self.remove(segment.path)
+                gone += 1
+            for directory in dict.fromkeys(segment.path.parent for segment in segments):
+                self.sync_directory(directory)
 
         self._check_alive()
-        self._beside(effect, lambda error: done(gone, error))
+        self._beside(partial(_failure_of, remove_all), lambda error: done(gone, error))
 
     def start_read(self, pieces: Sequence[Piece], done: Callable[[list[Found]], None]) -> None:
         """Each piece is read at one moment before `done` is called."""
@@ -330,6 +312,16 @@ class SimulatedMount:
         if file is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return file
+
+
+def _failure_of(operation: Callable[[], object]) -> OSError | None:
+    try:
+        operation()
+    except OSError as error:
+        return error
+    except ValueError as error:  # a map closed meanwhile
+        return OSError(errno.EBADF, str(error))
+    return None
 
 
 class SimulatedSegment:

@@ -20,8 +20,8 @@ import errno
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 from turbopump.testing.simulated_loop import SimulatedLoop
@@ -207,7 +207,7 @@ class SimulatedNetwork:
         return port
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SimulatedServer(asyncio.AbstractServer):
     """What `loop.create_server` returns; `wait_closed` waits for its connections too, as Python
     3.12 does."""
@@ -295,44 +295,37 @@ SEND_WINDOW = 256 * 1024
 """Bytes that may be on their way or unread at the other end before `write` starts to buffer."""
 
 
+@dataclass(eq=False, repr=False)
 class SimulatedTransport(asyncio.Transport):
     """See the module. `context` decides which process its protocol's callbacks run in."""
 
-    def __init__(
-        self,
-        loop: SimulatedLoop,
-        outgoing: Pipe,
-        incoming: Pipe,
-        sockname: Address,
-        peername: Address,
-        context: contextvars.Context,
-    ) -> None:
+    _loop: SimulatedLoop
+    outgoing: Pipe
+    incoming: Pipe
+    sockname: InitVar[Address]
+    peername: InitVar[Address]
+    _context: contextvars.Context
+    _protocol: asyncio.BaseProtocol | None = None
+    _inbox: deque[bytes | str] = field(default_factory=deque)
+    _read_scheduled: bool = False
+    _reading_paused: bool = False
+    _buffer: deque[bytes] = field(default_factory=deque)
+    _buffer_size: int = 0
+    _high: int = 64 * 1024
+    _low: int = 16 * 1024
+    _writing_paused: bool = False
+    _pump_scheduled: bool = False
+    _closing: bool = False
+    _eof_wanted: bool = False
+    _eof_sent: bool = False
+    _lost: bool = False  # connection_lost is scheduled or done
+    _when_closed: list[Callable[[], object]] = field(default_factory=list)
+
+    def __post_init__(self, sockname: Address, peername: Address) -> None:
         super().__init__()
-        self.outgoing = outgoing
-        self.incoming = incoming
-        outgoing.sender = self
-        incoming.receiver = self
-        self._loop = loop
-        self._context = context
-        self._names: Mapping[str, Any] = {
-            "sockname": sockname,
-            "peername": peername,
-            "socket": SimulatedSocket(sockname, peername),
-        }
-        self._protocol: asyncio.BaseProtocol | None = None
-        self._inbox: deque[bytes | str] = deque()
-        self._read_scheduled = False
-        self._reading_paused = False
-        self._buffer: deque[bytes] = deque()
-        self._buffer_size = 0
-        self._high, self._low = 64 * 1024, 16 * 1024
-        self._writing_paused = False
-        self._pump_scheduled = False
-        self._closing = False
-        self._eof_wanted = False
-        self._eof_sent = False
-        self._lost = False  # connection_lost is scheduled or done
-        self._when_closed: list[Callable[[], object]] = []
+        self.outgoing.sender = self.incoming.receiver = self
+        socket = SimulatedSocket(sockname, peername)
+        self._names = {"sockname": sockname, "peername": peername, "socket": socket}
 
     def when_closed(self, callback: Callable[[], object]) -> None:
         """Call `callback` once this end is gone, after its `connection_lost`."""

@@ -127,14 +127,9 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
     def encode_line(self) -> str:
         """The six words of a compressed registration (a 4.x broker writes five). `order` and
         `topic_sys_flag` are not among them: RocketMQ loses them there."""
-        words = (
-            self.topic_name,
-            self.read_queue_nums,
-            self.write_queue_nums,
-            self.perm,
-            self.topic_filter_type,
-        )
-        return f"{' '.join(map(str, words))} {fastjson.encode(self.attributes).decode()}"
+        queues = f"{self.read_queue_nums} {self.write_queue_nums} {self.perm}"
+        attributes = fastjson.encode(self.attributes).decode()
+        return f"{self.topic_name} {queues} {self.topic_filter_type} {attributes}"
 
     @classmethod
     def decode_line(cls, line: str) -> TopicConfig:
@@ -145,10 +140,8 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
             raise fastjson.FastjsonError(
                 f"a topic line of {len(words)} words, 5 are needed: {line[:80]!r}"
             )
-        values = dict(
-            zip(("topicName", "readQueueNums", "writeQueueNums", "perm"), words, strict=False)
-        )
-        values["topicFilterType"] = words[4]
+        names = ("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType")
+        values = dict(zip(names, words, strict=False))
         try:
             topic = msgspec.convert(values, cls, strict=False)
         except msgspec.ValidationError as error:
