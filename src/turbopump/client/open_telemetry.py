@@ -70,9 +70,7 @@ class OpenTelemetry(SendHook):
                 "messaging.destination.partition.id": str(context.queue.queue_id),
                 "messaging.message.body.size": context.body_size,
                 "messaging.rocketmq.client_group": context.group,
-                **_message_attributes(
-                    context.topic, context.msg_id, properties, _type_of(context.kind, properties)
-                ),
+                **_message_attributes(context.topic, context.msg_id, properties, context.kind),
                 **_server(context.address),
             },
         )
@@ -124,13 +122,7 @@ class OpenTelemetry(SendHook):
             context=None if several else extract(properties),
             kind=SpanKind.CONSUMER,
             attributes=attributes,
-            links=[
-                Link(sent)
-                for one in several
-                if (
-                    sent := get_current_span(extract(one.properties, Context())).get_span_context()
-                ).is_valid
-            ],
+            links=_links(several),
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
@@ -160,16 +152,19 @@ class OpenTelemetry(SendHook):
         return called
 
 
+def _links(messages: Sequence[ReceivedMessage]) -> list[Link]:
+    """To the spans that sent them."""
+    spans = [get_current_span(extract(one.properties, Context())) for one in messages]
+    return [Link(span.get_span_context()) for span in spans if span.get_span_context().is_valid]
+
+
 def _single_attributes(message: ReceivedMessage) -> dict[str, AttributeValue]:
-    properties = message.properties
+    kind, properties = _kind_of(message), dict(message.properties)
     if message.reconsume_times:
-        properties = dict(properties)
         properties.pop(names.DELAY_TIME_LEVEL, None)  # the broker's
     return {
         "messaging.message.body.size": len(message.stored_body),
-        **_message_attributes(
-            message.topic, message.msg_id, properties, _type_of(_kind_of(message), properties)
-        ),
+        **_message_attributes(message.topic, message.msg_id, properties, kind),
     }
 
 
@@ -182,13 +177,14 @@ def _several_attributes(messages: Sequence[ReceivedMessage]) -> dict[str, Attrib
 
 
 def _message_attributes(
-    topic: str, msg_id: str, properties: dict[str, str], type_: str
+    topic: str, msg_id: str, properties: dict[str, str], kind: MessageKind
 ) -> dict[str, AttributeValue]:
     ids = msg_id.split(",")
+    usual = "fifo" if names.SHARDING_KEY in properties else "normal"
     attributes: dict[str, AttributeValue] = {
         "messaging.system": "rocketmq",
         "messaging.destination.name": topic,
-        "messaging.rocketmq.message.type": type_,
+        "messaging.rocketmq.message.type": _TYPES.get(kind) or usual,
     }
     if len(ids) > 1:
         attributes["messaging.batch.message_count"] = len(ids)
@@ -227,10 +223,6 @@ def _kind_of(message: ReceivedMessage) -> MessageKind:
     waited = names.DELAY_TIME_LEVEL in properties or names.REAL_TOPIC in properties
     delayed = timed or (waited and message.reconsume_times == 0)
     return MessageKind.DELAY if delayed else MessageKind.NORMAL
-
-
-def _type_of(kind: MessageKind, properties: dict[str, str]) -> str:
-    return _TYPES.get(kind) or ("fifo" if names.SHARDING_KEY in properties else "normal")
 
 
 def _server(address: str) -> dict[str, AttributeValue]:

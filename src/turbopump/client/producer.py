@@ -457,7 +457,7 @@ class Producer(InContext):
         """Answer a request that was consumed elsewhere; as ``PushConsumer.reply``."""
         sender = self._ready()
         if self._replier is None:
-            self._replier = Replier.beside(sender)
+            self._replier = Replier(sender.instance, group=sender.group, beside=sender)
         return await self._replier.reply(request, body, properties, timeout)
 
     @property

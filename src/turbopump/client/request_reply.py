@@ -170,36 +170,22 @@ class Replier:
     """Replies of one consumer or producer; ``group`` is the name it sends under."""
 
     def __init__(
-        self,
-        instance: ClientInstance,
-        *,
-        group: str,
-        rules: SendRules | None = None,
-        hooks: SendHooks | None = None,
-        under_way: UnderWay | None = None,
+        self, instance: ClientInstance, *, group: str, beside: Sender | None = None
     ) -> None:
+        """``beside``: a producer's, whose rules and hooks are kept, and whose close waits."""
         environment = instance.environment
-        random, faults = environment.random, FaultStrategy(None)
-        frames = SendFrames(group, instance.signer, RequestCode.SEND_REPLY_MESSAGE_V2)
+        faults = FaultStrategy(None)
         self._sender = Sender(
             instance,
-            rules or SendRules(),
-            frames,
-            RoundRobin(random, faults),
+            SendRules() if beside is None else beside.rules,
+            SendFrames(group, instance.signer, RequestCode.SEND_REPLY_MESSAGE_V2),
+            RoundRobin(environment.random, faults),
             faults,
-            hooks or SendHooks(()),
+            SendHooks(()) if beside is None else beside.hooks,
             group,
-            under_way=under_way or UnderWay(),
+            under_way=UnderWay() if beside is None else beside.under_way,
         )
         self._pack = Packer(environment.unique_ids())
-
-    @classmethod
-    def beside(cls, sender: Sender) -> Replier:
-        """For a producer: by the rules of its sends, and its close waits for them as for those."""
-        rules, hooks, under_way = sender.rules, sender.hooks, sender.under_way
-        return cls(
-            sender.instance, group=sender.group, rules=rules, hooks=hooks, under_way=under_way
-        )
 
     def close(self) -> None:
         """From now on nothing is sent; what waits for its answer still gets it. For a consumer: a

@@ -196,7 +196,8 @@ class Sender:
             waited, remedy = f"{timeout:.1f}", "Check the name server address, and that it runs"
             if timeout < LITTLE_S:
                 waited = f"{timeout:.1g}"
-                remedy = "That is little time for a question over the network: give the send more seconds"
+                remedy = "That is little time for a question over the network: give the send more "
+                remedy += "seconds"
             raise RouteNotFoundError(
                 f"no route to topic {self.shown(topic)!r}: no name server answered in {waited} s "
                 f"(asked: {asked}). {remedy}"
