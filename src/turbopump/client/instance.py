@@ -17,7 +17,7 @@ from typing import Any, Final
 from turbopump import errors
 from turbopump.client.environment import Environment
 from turbopump.client.heartbeat import Member, heartbeat_data
-from turbopump.client.identity import RequestSigner
+from turbopump.client.identity import InstanceSettings
 from turbopump.client.operator_requests import add_operator_requests
 from turbopump.client.routes import Routes, TopicRoute
 from turbopump.message import properties as names
@@ -155,35 +155,28 @@ class ClientInstance:
     """Connections, routes and heartbeats under one client id, ``ip@instance_name[@unit_name]``.
 
     Belongs to the event loop and the process that started it; ``check_usable`` refuses any other.
-    ``signer`` adds to every request what the client's identity asks for. ``on_end`` is called when
-    it begins to close.
+    ``instance_name`` None: a new one. ``signer`` adds to every request what the client's identity
+    asks for. ``on_end`` is called when it begins to close.
     """
 
     def __init__(
-        self,
-        name_servers: tuple[str, ...],
-        *,
-        instance_name: str | None,
-        environment: Environment,
-        unit_name: str | None = None,
-        signer: RequestSigner | None = None,
+        self, settings: InstanceSettings, instance_name: str | None, environment: Environment
     ) -> None:
         self.environment = environment
-        self.signer = signer
+        self.signer = settings.signer()
         self.on_end: Callable[[], None] = lambda: None
         self.client_id = f"{environment.ip}@{instance_name or environment.new_instance_name()}"
-        if unit_name is not None:
-            self.client_id += f"@{unit_name}"
+        if settings.unit_name is not None:
+            self.client_id += f"@{settings.unit_name}"
         router = Router()
         router.add(NotifyConsumerIdsChanged, self._group_changed)
         router.add(CheckTransactionState, self._transaction_asked)
         self.requests = PendingRequests(environment.clock.now_ms)
         router.add(PushReplyMessageToClient, self.requests.reply_came)
         add_operator_requests(router, lambda: self._members)
-        self.remoting = RemotingClient(router, on_close=self._disconnected, signer=signer)
-        self.routes = Routes(
-            self.remoting, name_servers, random=environment.random, on_change=self._route_changed
-        )
+        self.remoting = RemotingClient(router, on_close=self._disconnected, signer=self.signer)
+        servers, random = settings.name_servers, environment.random
+        self.routes = Routes(self.remoting, servers, random=random, on_change=self._route_changed)
         self._members: list[Member] = []
         self._membership = 0
         """Counts changes among the members: a heartbeat that was written before one is stale."""
@@ -223,13 +216,9 @@ class ClientInstance:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         self.routes.close()
-        farewells = [
-            self._take_leave(address, member)
-            for member in self._members
-            if member.announced
-            for address in sorted(self._introduced)
-        ]
-        await asyncio.gather(*farewells)
+        leaving = [member for member in self._members if member.announced]
+        pairs = [(address, member) for member in leaving for address in sorted(self._introduced)]
+        await asyncio.gather(*(self._take_leave(*pair) for pair in pairs))
         await self.remoting.close()
 
     def check_usable(self, what: str, member: Member | None = None) -> None:

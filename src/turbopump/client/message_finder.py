@@ -112,13 +112,7 @@ class MessageFinder(InContext):
             self._instance.check_usable("MessageFinder")
             return
         settings = self._settings
-        instance = ClientInstance(
-            settings.name_servers,
-            instance_name=settings.instance_name,
-            unit_name=settings.unit_name,
-            environment=self._environment,
-            signer=settings.signer(),
-        )
+        instance = ClientInstance(settings, settings.instance_name, self._environment)
         instance.start()
         self._instance = instance
 

@@ -168,15 +168,8 @@ class Producer(InContext):
         )
         hooks = list(self._hooks)
         if self._trace_topic is not None:
-            topic, namespace = self._trace_topic, self._namespace
-            tracing = Tracing(
-                Producer,
-                self._settings,
-                environment,
-                group=self.group,
-                topic=topic,
-                namespace=namespace,
-            )
+            settings, group, topic = self._settings, self.group, self._trace_topic
+            tracing = Tracing(Producer, settings, environment, group, topic, self._namespace)
             self._tracing = tracing
             await tracing.start()
             hooks.append(tracing.dispatcher)

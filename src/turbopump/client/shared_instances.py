@@ -132,13 +132,7 @@ def _new(
         _refuse_second(environment, settings, member)
     process = _process_of(environment)
     name = settings.instance_name or process.next_name()
-    instance = ClientInstance(
-        settings.name_servers,
-        instance_name=name,
-        unit_name=settings.unit_name,
-        environment=environment,
-        signer=settings.signer(),
-    )
+    instance = ClientInstance(settings, name, environment)
     process.add(settings, instance)
     instance.join(member)
     instance.start()

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
@@ -68,24 +68,24 @@ def trace_group(group: str, kind: str) -> str:
     return f"{GROUP_PREFIX}-{group}-{kind}-1"
 
 
+@dataclass(eq=False)
 class Tracing:
     """``make`` makes the producer; ``group`` is the traced client's, ``topic`` where traces go,
     ``kind`` PRODUCE or CONSUME."""
 
-    def __init__(
-        self,
-        make: Callable[..., _Producer],
-        settings: InstanceSettings,
-        environment: Environment,
-        *,
-        group: str,
-        topic: str,
-        namespace: str | None,
-        kind: str = "PRODUCE",
-    ) -> None:
+    make: InitVar[Callable[..., _Producer]]
+    settings: InitVar[InstanceSettings]
+    environment: Environment
+    group: str
+    topic: str
+    namespace: str | None
+    kind: str = "PRODUCE"
+
+    def __post_init__(self, make: Callable[..., _Producer], settings: InstanceSettings) -> None:
+        environment = self.environment
         self._producer = make(
             list(settings.name_servers),
-            group=trace_group(group, kind),
+            group=trace_group(self.group, self.kind),
             instance_name=settings.instance_name,
             unit_name=settings.unit_name,
             credentials=settings.credentials,
@@ -95,16 +95,13 @@ class Tracing:
             random=environment.random,
             local_ip=environment.ip,
         )
-        self._environment = environment
-        self._group = group
-        self._namespace = namespace
         send, now_ms = self._producer.send, environment.clock.now_ms
-        self.dispatcher = TraceDispatcher(send, topic=topic, namespace=namespace, now_ms=now_ms)
+        self.dispatcher = TraceDispatcher(send, self.topic, self.namespace, now_ms)
 
     def of_consumer(self) -> ConsumeTraces:
-        next_id, now_ms = self._environment.unique_ids().next, self._environment.clock.now_ms
-        group = unwrap(self._namespace, self._group)
-        return ConsumeTraces(self.dispatcher.append, group, self._namespace, next_id, now_ms)
+        next_id, now_ms = self.environment.unique_ids().next, self.environment.clock.now_ms
+        group = unwrap(self.namespace, self.group)
+        return ConsumeTraces(self.dispatcher.append, group, self.namespace, next_id, now_ms)
 
     async def start(self) -> None:
         await self._producer.start()
