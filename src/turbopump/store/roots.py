@@ -9,6 +9,7 @@ be somewhere, or its root have others (another broker deletes old segments, too)
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from turbopump.errors import StoreDamagedError, StoreError
@@ -133,13 +134,13 @@ def _is_there(disk: Disk, path: Path) -> bool:
     )
 
 
+@dataclass(slots=True, eq=False)
 class LogRoots:
     """What is known of the roots of the log ``files``."""
 
-    def __init__(self, disk: Disk, files: MappedFiles, provenance: Provenance) -> None:
-        self._disk = disk
-        self._files = files
-        self._provenance = provenance
+    _disk: Disk
+    _files: MappedFiles
+    _provenance: Provenance
 
     def check(self) -> None:
         """Raise StoreDamagedError if a part of the loaded log is missing."""

@@ -373,23 +373,26 @@ def _occurrences(file: ReadOnlyFile, pattern: bytes) -> Iterator[int]:
 
 
 def check_chains(
-    disk: ReadOnlyDisk, header: IndexHeader, *, growing: bool = False
-) -> Iterator[tuple[str, int | None, str]]:
-    """Faults of one file in itself: (kind, entry number, what). ``growing``: entries may have been
+    disk: ReadOnlyDisk, header: IndexHeader, findings: Findings, file: str, *, growing: bool = False
+) -> None:
+    """Judge one file, which reports call ``file``, in itself. ``growing``: entries may have been
     added since the head was read, so the slots are not judged. About 0.3 µs an entry."""
+
+    def head_wrong(what: str) -> None:
+        findings.add("index_header", what, file, run=-1)
+
+    def chain_wrong(number: int, what: str) -> None:
+        findings.add("index_chain", what, file, index=number or None, run=number or -1)
+
     if not 1 <= header.count <= header.entries:
         room = header.entries - 1
-        yield (
-            "index_header",
-            None,
-            f"its head says {header.count - 1} entries; there is room for {room}",
-        )
+        head_wrong(f"its head says {header.count - 1} entries; there is room for {room}")
         return
     heads = array("i", bytes(header.slots * SLOT_SIZE))
     used, number, slots = 0, 1, header.slots
-    with disk.open_file(header.path) as file:
+    with disk.open_file(header.path) as opened:
         while number < header.count:
-            data = file.read(
+            data = opened.read(
                 header.entry_at(number), min(PIECE_SIZE, (header.count - number) * ENTRY_SIZE)
             )
             if not data:
@@ -398,21 +401,19 @@ def check_chains(
                 slot = key_hash % slots
                 head = heads[slot]
                 if previous != head:
-                    what = f"its previous entry is {previous}; it should be {head}"
-                    yield "index_chain", number, what
+                    chain_wrong(number, f"its previous entry is {previous}; it should be {head}")
                 used += head == 0
                 heads[slot] = number
                 number += 1
         if growing:
             return
         if header.slots_used != used:
-            what = f"its head says {header.slots_used} slots in use; there are {used}"
-            yield "index_header", None, what
-        stored = array("i", file.read(HEADER_SIZE, slots * SLOT_SIZE))
+            head_wrong(f"its head says {header.slots_used} slots in use; there are {used}")
+        stored = array("i", opened.read(HEADER_SIZE, slots * SLOT_SIZE))
     if sys.byteorder == "little":
         stored.byteswap()
     if stored != heads:
         for slot, (is_now, should_be) in enumerate(zip(stored, heads, strict=True)):
             if is_now != should_be and not (should_be == 0 and not 0 < is_now < header.count):
                 what = f"slot {slot} begins with entry {is_now}; it should be {should_be}"
-                yield "index_chain", should_be or None, what
+                chain_wrong(should_be, what)

@@ -7,6 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+_REPORTED: Final = [
+    "log_start",
+    "log_end",
+    "segments",
+    "messages",
+    "message_bytes",
+    "queues",
+    "units",
+    "index_files",
+    "index_entries",
+    "tables",
+    "running",
+    "clean",
+]
+
 
 @dataclass(slots=True)
 class Verification:
@@ -33,13 +48,9 @@ class Verification:
 
     def as_json(self) -> dict[str, Any]:
         """A report for programs."""
-        names = (
-            *("log_start", "log_end", "segments", "messages", "message_bytes", "queues", "units"),
-            *("index_files", "index_entries", "tables", "running", "clean"),
-        )
         return {
             "store": str(self.root),
-            **{name: getattr(self, name) for name in names},
+            **{name: getattr(self, name) for name in _REPORTED},
             "counts": self.findings.counts,
             "findings": [finding.as_json() for finding in self.findings.kept],
             "not_shown": self.findings.dropped,

@@ -237,8 +237,7 @@ class _Check:
                 continue
             growing = self._now.state.running and header is newest
             try:
-                for kind, number, what in check_chains(self._disk, header, growing=growing):
-                    self._findings.add(kind, what, file, index=number, run=number or -1)
+                check_chains(self._disk, header, self._findings, file, growing=growing)
             except FileNotFoundError:
                 raise
             except OSError as error:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -287,8 +287,9 @@ class TimerLog:
 #                  8 position before which the timer log counts no more   4 CRC-32 of bytes 0–119;
 #                  beside Apache's longs, too, while log and wheel of its broker get other slots
 #
-# Apache's broker writes the longs only, and then the CRC does not fit: its log and wheel were synced
-# after lastTimerLogFlushPos was taken, so the log may be longer. RocketMQ: ``TimerCheckpoint``.
+# Apache's broker writes the longs only, and then the CRC does not fit: its log and wheel were
+# synced after lastTimerLogFlushPos was taken, so the log may be longer. RocketMQ:
+# ``TimerCheckpoint``.
 
 FILE_SIZE: Final = 4096
 _LONGS: Final = struct.Struct(">7q")
@@ -363,34 +364,13 @@ class TimerCheckpoint:
         ).to_bytes(4)
         precision, log_begin, check = _SLOTS.unpack_from(data, _SLOTS_AT)
         slots = (precision, log_begin) if check == zlib.crc32(data[: _SLOTS_AT + 16]) else (None, 0)
-        if ours:
-            _, delivered, redo_before = _OWN.unpack(own)
-            wheel_sum, check = _SUM.unpack_from(data, _SUM_AT)
-            known = check == zlib.crc32(data[_OWN_AT : _SUM_AT + 8])
-            return cls(
-                read_time,
-                log_end,
-                queue_offset,
-                delivered,
-                redo_before,
-                timestamp,
-                counter,
-                True,
-                wheel_sum if known else None,
-                *slots,
-            )
-        return cls(
-            read_time,
-            log_end,
-            min(queue_offset, master_offset),
-            0,
-            0,
-            timestamp,
-            counter,
-            False,
-            None,
-            *slots,
-        )
+        found = cls(read_time, log_end, queue_offset, 0, 0, timestamp, counter, ours, None, *slots)
+        if not ours:
+            return replace(found, queue_offset=min(queue_offset, master_offset))
+        _, delivered, redo_before = _OWN.unpack(own)
+        wheel_sum, check = _SUM.unpack_from(data, _SUM_AT)
+        known = wheel_sum if check == zlib.crc32(data[_OWN_AT : _SUM_AT + 8]) else None
+        return replace(found, delivered=delivered, redo_before=redo_before, wheel_sum=known)
 
 
 def load_timer_checkpoint(disk: Disk, path: Path) -> TimerCheckpoint | None:
