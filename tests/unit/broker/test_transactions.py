@@ -19,6 +19,7 @@ from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import ZLIB, SysFlag
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import Outcome, ResumeCheckHalfMessage, SendMessageV2
+from turbopump.store.disk_space import SpaceWatch
 
 QUICK = {
     "transaction_time_out": 6000,
@@ -520,14 +521,14 @@ async def test_a_half_message_that_has_just_enough_room_is_asked_about_to_the_la
 
 @in_loop(in_a_world, **QUICK)
 async def test_while_the_store_takes_nothing_an_end_is_refused_and_checks_come_later(
-    world: World, /
+    world: World, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await transactor(world)
     await one.client.create("T")
     half = await one.prepare()
     one.answer = lambda _message: Outcome.COMMIT
     world.broker.store.space.refusal = "the disk is full"
-    world.broker.store.space.has_room_beside_reserve = lambda *_sizes: False  # type: ignore[method-assign]
+    monkeypatch.setattr(SpaceWatch, "has_room_beside_reserve", lambda *_sizes: False)
     code, remark = await one.client.code(one.ending(half, Outcome.COMMIT))
     assert code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "the disk is full" in remark
