@@ -25,6 +25,7 @@ from turbopump.message.properties import (
     encode_properties,
     property_value,
     send_properties,
+    whole_number,
 )
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendRequest
@@ -159,34 +160,26 @@ def refuse_false_inner_batch(
 def inner_batch(request: SendRequest, body: bytes, added: str, base: int) -> InnerBatch | Response:
     """The entry of a batch whose request has a UNIQ_KEY, or of a message that comes as an inner
     batch, from queue offset ``base`` on."""
-    text = request.properties or ""
-    if request.batch:
-        counted = _count(body)
-        count, flags = counted, request.sys_flag | INNER_FLAGS
-    else:
-        said = property_value(text, INNER_NUM) or "1"
-        count = (
-            int(said)
-            if said.isascii() and said.isdigit() and len(said) <= 5
-            else f"{INNER_NUM}={said[:32]} is no number"
-        )
-        flags = request.sys_flag
-        if (
-            flags & SysFlag.NEED_UNWRAP
-            and not flags & SysFlag.COMPRESSED
-            and count != (counted := _count(body))
-        ):
-            count = (
-                counted
-                if isinstance(counted, str)
-                else (f"{INNER_NUM} is {said[:32]}, but it has {counted} messages")
-            )
-    if isinstance(count, str):
-        return _illegal(count)
+    text, flags = request.properties or "", request.sys_flag
+    said = property_value(text, INNER_NUM) or "1"
+    try:
+        if request.batch:
+            count, flags = _count(body), flags | INNER_FLAGS
+        else:
+            number = whole_number(said, 5)
+            if number is None:
+                return _illegal(f"{INNER_NUM}={said[:32]} is no number")
+            count = number
+            if flags & SysFlag.NEED_UNWRAP and not flags & SysFlag.COMPRESSED:
+                count = _count(body)
+                if count != number:
+                    return _illegal(f"{INNER_NUM} is {said[:32]}, but it has {count} messages")
+    except ProtocolError as error:
+        return _illegal(str(error))
     if not 0 < count <= COUNT_MAX:
         return _illegal(f"an inner batch has 1 to {COUNT_MAX} messages, not {count}; send several")
-    number = f"{INNER_NUM}\x01{count}\x02{INNER_BASE}\x01{base}\x02".encode()
-    _, unique, tags, keys, properties = send_properties(text, added.encode() + number)
+    added += f"{INNER_NUM}\x01{count}\x02{INNER_BASE}\x01{base}\x02"
+    _, unique, tags, keys, properties = send_properties(text, added.encode())
     return InnerBatch(
         NewMessage(body, properties, tags_code(tags) if tags else 0, request.flag, unique, keys),
         count,
@@ -194,18 +187,17 @@ def inner_batch(request: SendRequest, body: bytes, added: str, base: int) -> Inn
     )
 
 
-def _count(body: bytes) -> int | str:
-    """How many messages a batch has; what is wrong with it, as a sentence."""
-    try:
-        found = walk_batch(body)
-        for _, _, _, at, size in found:
+def _count(body: bytes) -> int:
+    """How many messages a batch has. Raises ProtocolError if it is no batch that may be stored."""
+    found = walk_batch(body)
+    for _, _, _, at, size in found:
+        try:
             refused = kind_in_batch(body[at : at + size].decode())
-            if refused is not None:
-                return refused.remark or ""
-    except ProtocolError as error:
-        return str(error)
-    except UnicodeDecodeError:
-        return "the properties of a message of the batch are no UTF-8 text"
+        except UnicodeDecodeError:
+            what = "the properties of a message of the batch are no UTF-8 text"
+            raise ProtocolError(what) from None
+        if refused is not None:
+            raise ProtocolError(refused.remark or "")
     return len(found)
 
 

@@ -88,6 +88,13 @@ def decode_properties(text: str) -> dict[str, str]:
     return properties
 
 
+def whole_number(text: str | None, digits: int = 19) -> int | None:
+    """The number that a text of at most so many ASCII digits is; None if it is none."""
+    if text is None or len(text) > digits or not (text.isascii() and text.isdigit()):
+        return None
+    return int(text)
+
+
 def property_value(text: str, name: str) -> str | None:
     """One property out of a property text, without decoding the others. About 0.3 µs."""
     return value_after(text, name + NAME_END)

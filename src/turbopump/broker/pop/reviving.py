@@ -50,6 +50,7 @@ from turbopump.message.properties import (
     RETRY_TOPIC,
     TIMER_DELIVER_MS,
     encode_properties,
+    whole_number,
 )
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
@@ -143,9 +144,8 @@ class Reviving:
                 if checkpoint.topic and checkpoint.group:
                     self._open.checkpoint(checkpoint, offset)
             elif message.tags in (ACK_TAG, BATCH_ACK_TAG):
-                deliver = message.properties.get(TIMER_DELIVER_MS, "")
-                given = deliver.isascii() and deliver.isdigit()
-                time = int(deliver) if given else message.store_timestamp
+                deliver = whole_number(message.properties.get(TIMER_DELIVER_MS))
+                time = message.store_timestamp if deliver is None else deliver
                 self._open.acknowledge(fastjson.decode(message.body, Acknowledgement), time, offset)
         except fastjson.FastjsonError as error:
             log.error(

@@ -33,6 +33,7 @@ from turbopump.message.properties import (
     REAL_TOPIC,
     decode_properties,
     encode_properties,
+    whole_number,
 )
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import DelayOffsetTable
@@ -283,12 +284,12 @@ class DelayLevel:
     async def _forward(self, message: ReceivedMessage) -> int | None:
         """Where the log ends behind the copy; None if there can be none."""
         topic = message.properties.get(REAL_TOPIC, "")
-        queue_id = message.properties.get(REAL_QUEUE_ID, "")
-        fault = f"{REAL_TOPIC}={topic!r} {REAL_QUEUE_ID}={queue_id!r} is no place to deliver to"
-        legal = topic and topic not in (_HALF_TOPIC, SCHEDULE_TOPIC)
-        if legal and queue_id.isascii() and queue_id.isdigit():
+        given = message.properties.get(REAL_QUEUE_ID, "")
+        queue_id = whole_number(given)
+        fault = f"{REAL_TOPIC}={topic!r} {REAL_QUEUE_ID}={given!r} is no place to deliver to"
+        if topic not in ("", _HALF_TOPIC, SCHEDULE_TOPIC) and queue_id is not None:
             try:
-                placed = await self.forwarding.forward(message, topic, int(queue_id))
+                placed = await self.forwarding.forward(message, topic, queue_id)
             except MessageError as error:
                 fault = str(error)
             else:

@@ -36,6 +36,7 @@ from turbopump.message.properties import (
     SysFlag,
     decode_properties,
     encode_properties,
+    whole_number,
 )
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
@@ -104,26 +105,24 @@ def timer_message(message: ReceivedMessage, precision: int) -> TimerMessage | st
     """Read a stored timer message, for slots of ``precision`` ms; what is wrong with it, if it is
     none."""
     properties = message.properties
-    out, queue_id = properties.get(TIMER_OUT_MS, ""), properties.get(REAL_QUEUE_ID, "")
-    topic = properties.get(REAL_TOPIC, "")
+    given, topic = properties.get(REAL_QUEUE_ID, ""), properties.get(REAL_TOPIC, "")
     if message.topic != TIMER_TOPIC:
         return f"it belongs to {message.topic}"
-    if not (out.isascii() and out.isdigit() and len(out) < 19):
-        return f"{TIMER_OUT_MS}={out[:40]!r} is no time"
-    nowhere = not topic or topic == TIMER_TOPIC or "/" in topic or topic in NOT_SENDABLE_TOPICS
-    if nowhere or not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10):
-        return (
-            f"{REAL_TOPIC}={topic[:140]!r} {REAL_QUEUE_ID}={queue_id[:40]!r} is no place to "
-            "deliver to"
-        )
+    out, queue_id = whole_number(properties.get(TIMER_OUT_MS), 18), whole_number(given, 9)
+    if out is None:
+        return f"{TIMER_OUT_MS}={properties.get(TIMER_OUT_MS, '')[:40]!r} is no time"
+    nowhere = topic in ("", TIMER_TOPIC) or "/" in topic or topic in NOT_SENDABLE_TOPICS
+    if nowhere or queue_id is None:
+        where = f"{REAL_TOPIC}={topic[:140]!r} {REAL_QUEUE_ID}={given[:40]!r}"
+        return f"{where} is no place to deliver to"
     unique_id = properties.get(UNIQ_KEY, "")
     recalled = properties.get(TIMER_DELETE_UNIQ_KEY)
     # of a recall: its handle's
     deliver = asked_long(properties.get(TIMER_DELIVER_MS, "")) if recalled is None else None
-    due, until = slots_of(int(out), deliver, precision)
+    due, until = slots_of(out, deliver, precision)
     if recalled is None:  # never early
         due = until
-    return TimerMessage(message, int(out), due, until, topic, int(queue_id), unique_id, recalled)
+    return TimerMessage(message, out, due, until, topic, queue_id, unique_id, recalled)
 
 
 Recalls = dict[str, set[tuple[int, int]]]
@@ -147,10 +146,8 @@ def copied(message: ReceivedMessage, written: int, now: int, *, rolls: bool) -> 
     properties = dict(message.properties)
     properties[TIMER_ENQUEUE_MS] = str(written)
     if rolls:
-        times = properties.get(TIMER_ROLL_TIMES, "")
-        properties[TIMER_ROLL_TIMES] = str(
-            int(times) + 1 if times.isascii() and times.isdigit() and len(times) < 10 else 1
-        )
+        times = whole_number(properties.get(TIMER_ROLL_TIMES), 9) or 0
+        properties[TIMER_ROLL_TIMES] = str(times + 1)
     properties[TIMER_DEQUEUE_MS] = str(now)
     return encode_properties(properties)
 
@@ -159,7 +156,8 @@ def copied(message: ReceivedMessage, written: int, now: int, *, rolls: bool) -> 
 # they wait in ``rmq_sys_wheel_timer``. Source: apache/rocketmq
 # ``HookUtils.handleScheduleMessage``, ``SendMessageProcessor.attachRecallHandle``.
 
-_ASKING: Final = ((TIMER_DELAY_SEC, 1000), (TIMER_DELAY_MS, 1))
+_ASKING: Final = {TIMER_DELAY_SEC: 1000, TIMER_DELAY_MS: 1, TIMER_DELIVER_MS: 1}
+"""The properties that ask for a time, the first that is there counts; their units in ms."""
 _LONG_MAX: Final = (1 << 63) - 1
 
 
@@ -176,24 +174,18 @@ def by_time(config: BrokerConfig, clock: Clock) -> Interceptor:
 
 def timed(destination: Destination, config: BrokerConfig, now: int) -> Destination | Response:
     """Where the message waits, the destination as it is if it is due, or why it cannot be taken."""
-    if destination.topic == TIMER_TOPIC or destination.sys_flag & TRANSACTION_MASK not in (
-        0,
-        SysFlag.TRANSACTION_COMMIT,
-    ):
+    half = destination.sys_flag & TRANSACTION_MASK not in (0, SysFlag.TRANSACTION_COMMIT)
+    if destination.topic == TIMER_TOPIC or half:
         return destination
     properties = decode_properties(destination.properties)
-    if _level(properties) > 0:  # RocketMQ: a level wins
-        for name in (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS):
-            properties.pop(name, None)
+    if (asked_long(properties.get(DELAY_TIME_LEVEL, "").strip()) or 0) > 0:
+        for one in _ASKING:  # RocketMQ: a level wins
+            properties.pop(one, None)
         return msgspec.structs.replace(destination, properties=encode_properties(properties))
-    if TIMER_OUT_MS in properties:  # it has waited already, and is sent again
+    name = next((one for one in _ASKING if one in properties), None)
+    # with a slot it has waited already, and is sent again
+    if name is None or TIMER_OUT_MS in properties:
         return destination
-    asked = [
-        name for name in (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS) if name in properties
-    ]
-    if not asked:
-        return destination
-    name = asked[0]
     if not config.timer_wheel_enable:
         remark = "accurate timer message is not enabled, timerWheelEnable is false"
         return Response(
@@ -234,11 +226,11 @@ def timed(destination: Destination, config: BrokerConfig, now: int) -> Destinati
 
 def deliver_ms(properties: dict[str, str], now: int) -> int | None:
     """When the message is to be delivered; None if that is no number."""
-    for name, unit in _ASKING:
-        if name in properties:
-            count = asked_long(properties[name])
-            return None if count is None else now + count * unit
-    return asked_long(properties.get(TIMER_DELIVER_MS, ""))
+    name = next((name for name in _ASKING if name in properties), TIMER_DELIVER_MS)
+    count = asked_long(properties.get(name, ""))
+    if count is None or name == TIMER_DELIVER_MS:
+        return count
+    return now + count * _ASKING[name]
 
 
 def slot_ms(deliver: int, precision: int) -> int:
@@ -254,10 +246,6 @@ def asked_long(text: str) -> int | None:
         return None
     number = int(text)
     return number if -_LONG_MAX - 1 <= number <= _LONG_MAX else None
-
-
-def _level(properties: dict[str, str]) -> int:
-    return asked_long(properties.get(DELAY_TIME_LEVEL, "").strip()) or 0
 
 
 def _illegal(config: BrokerConfig, why: str) -> Response:

@@ -48,6 +48,7 @@ from turbopump.message.properties import (
     SysFlag,
     encode_properties,
     property_value,
+    whole_number,
 )
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import CheckTransactionState, SendRequest
@@ -232,18 +233,18 @@ def read_half(message: ReceivedMessage) -> Half | None:
     is meant to go."""
     properties = message.properties
     group, topic = properties.get(PRODUCER_GROUP), properties.get(REAL_TOPIC)
-    queue_id = _number(properties.get(REAL_QUEUE_ID))
+    queue_id = whole_number(properties.get(REAL_QUEUE_ID))
     if not group or not topic or queue_id is None:
         return None
-    origin = _number(properties.get(TRANSACTION_PREPARED_QUEUE_OFFSET))
-    immunity = _number(properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS))
+    origin = whole_number(properties.get(TRANSACTION_PREPARED_QUEUE_OFFSET))
+    immunity = whole_number(properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS))
     return Half(
         message,
         group,
         topic,
         queue_id,
         message.queue_offset if origin is None else origin,
-        _number(properties.get(TRANSACTION_CHECK_TIMES)) or 0,
+        whole_number(properties.get(TRANSACTION_CHECK_TIMES)) or 0,
         None if immunity is None else immunity * 1000,
     )
 
@@ -258,18 +259,8 @@ def ended_offsets(message: ReceivedMessage) -> list[int]:
     without a comma."""
     if message.tags != "d":
         return []
-    numbers = [
-        _number(piece) for piece in message.stored_body.decode("ascii", "replace").split(",")
-    ]
-    return [number for number in numbers if number is not None]
-
-
-def _number(text: str | None) -> int | None:
-    return (
-        int(text)
-        if text is not None and len(text) < 20 and text.isascii() and text.isdigit()
-        else None
-    )
+    pieces = message.stored_body.decode("ascii", "replace").split(",")
+    return [number for piece in pieces if (number := whole_number(piece)) is not None]
 
 
 def _without(text: str, *names: str) -> str:

@@ -38,6 +38,7 @@ from turbopump.message.properties import (
     TRANSACTION_PREPARED_QUEUE_OFFSET,
     UNIQ_KEY,
     SysFlag,
+    whole_number,
 )
 from turbopump.protocol.requests.send import Outcome
 from turbopump.remoting.connection import Connection
@@ -249,8 +250,7 @@ class Transactions:
         """Store one that was given up among the half messages again; False if its transaction has
         ended. Raises as ``forward``."""
         await self._copies_known.wait()
-        first = message.properties.get(TRANSACTION_PREPARED_QUEUE_OFFSET, "")
-        origin = int(first) if first.isdigit() else None
+        origin = whole_number(message.properties.get(TRANSACTION_PREPARED_QUEUE_OFFSET))
         if origin is not None and self._pending.has_ended(origin):
             return False
         placed = await self._forwarding.forward(message, HALF_TOPIC, QUEUE, properties=properties)
