@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from turbopump import errors
 from turbopump.client.consumer.offsets import OffsetStore
 from turbopump.client.consumer.pull import (
     TOOLS_GROUP,
@@ -33,14 +34,6 @@ from turbopump.client.routes import TopicRoute
 from turbopump.client.setting_rules import TOPIC, Rule, check, is_name, is_whole, whole_from
 from turbopump.clock import Clock
 from turbopump.config.addresses import join_address
-from turbopump.errors import (
-    ConnectError,
-    MessageNotFoundError,
-    NotStartedError,
-    ProtocolError,
-    RemotingError,
-    ResponseError,
-)
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR
@@ -144,7 +137,7 @@ class MessageFinder(InContext):
             address, offset = found_at
             try:
                 message, why = await self._view_at(route, address, offset)
-            except RemotingError as error:
+            except errors.RemotingError as error:
                 message, why = None, "it cannot be asked"
                 missing[address] = str(error)
             if message is not None and message.topic == topic:
@@ -163,11 +156,11 @@ class MessageFinder(InContext):
         )
         missing.update(found.missing)
         if missing:
-            raise ConnectError(
+            raise errors.ConnectError(
                 f"message {msg_id!r} of topic {topic!r} is not found, but not every broker could "
                 f"be asked: {_reasons(missing)}"
             )
-        raise MessageNotFoundError(
+        raise errors.MessageNotFoundError(
             f"no message {msg_id!r} in topic {topic!r}: {'; '.join(tried)}. Check the topic; the "
             "message may be older than the broker "
             "keeps (fileReservedTime), or the broker keeps no index (messageIndexEnable)"
@@ -180,7 +173,7 @@ class MessageFinder(InContext):
         await self._route(queue.topic)
         messages, reply = await pull_now(self._ready(), queue, offset, 1)
         if not messages or messages[0].queue_offset != offset:
-            raise MessageNotFoundError(
+            raise errors.MessageNotFoundError(
                 f"no message at offset {offset} of queue {queue}, which has {_range(reply)}"
                 + (
                     ": it is damaged, or a filler between messages"
@@ -244,7 +237,7 @@ class MessageFinder(InContext):
 
     def _ready(self) -> ClientInstance:
         if self._instance is None:
-            raise NotStartedError(
+            raise errors.NotStartedError(
                 "this MessageFinder is not started; use `async with MessageFinder(...)` or "
                 "`await finder.start()`"
             )
@@ -304,13 +297,15 @@ class MessageFinder(InContext):
     ) -> list[ReceivedMessage]:
         """From the master, or from a slave if it cannot be asked; into ``remarks`` what it says if
         it finds nothing."""
-        failure: RemotingError = ConnectError(f"no address is known for broker {broker_name}")
+        failure: errors.RemotingError = errors.ConnectError(
+            f"no address is known for broker {broker_name}"
+        )
         for address in route.addresses[broker_name].values():
             try:
                 answer = await self._ready().remoting.exchange(
                     address, request, timeout=QUERY_TIMEOUT_S
                 )
-            except RemotingError as error:
+            except errors.RemotingError as error:
                 failure = error
                 continue
             if answer.code == ResponseCode.QUERY_NOT_FOUND:
@@ -318,7 +313,7 @@ class MessageFinder(InContext):
                 return []
             if answer.code == ResponseCode.SUCCESS:
                 return good_messages(answer.body, broker_name, address)
-            failure = ResponseError(
+            failure = errors.ResponseError(
                 answer.code, answer.remark, request="QueryMessage", address=address
             )
         raise failure
@@ -358,7 +353,7 @@ def _log_offset_of(msg_id: str) -> tuple[str, int] | None:
     """
     try:
         ip, port, offset = decode_offset_msg_id(msg_id)
-    except ProtocolError:
+    except errors.ProtocolError:
         return None
     return (join_address(ip, port), offset) if 0 < port <= PORT_MAX and offset < EVER else None
 

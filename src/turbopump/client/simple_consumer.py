@@ -15,6 +15,7 @@ import random as random_module
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from turbopump import errors
 from turbopump.client.consumer.group_consumer import GroupConsumer
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.pop import (
@@ -47,14 +48,6 @@ from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.setting_rules import check, check_timeout, group_in
 from turbopump.client.shared_instances import join_instance
 from turbopump.clock import Clock
-from turbopump.errors import (
-    ConfigError,
-    MessageError,
-    ProtocolError,
-    RemotingError,
-    ResponseError,
-    RouteNotFoundError,
-)
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import ConsumerData, ConsumeType
@@ -73,7 +66,7 @@ INVISIBLE_S: Final = 60.0
 TIMEOUT_S: Final = 15.0
 CLOSE_PATIENCE_S: Final = 3.0
 
-Error = RemotingError | ProtocolError | RouteNotFoundError
+Error = errors.RemotingError | errors.ProtocolError | errors.RouteNotFoundError
 
 
 class SimpleConsumer(GroupConsumer["RunningSimple"]):
@@ -202,7 +195,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         """
         check(RECEIVE_RULES, locals())
         if not self._subscriptions:
-            raise ConfigError("nothing to receive: give topic=… or call subscribe(topic)")
+            raise errors.ConfigError("nothing to receive: give topic=… or call subscribe(topic)")
         return await self._life.ready().receive(max_messages, invisible_seconds, timeout)
 
     # --- what becomes of a message
@@ -346,7 +339,7 @@ class RunningSimple:
                 continue
             try:
                 route = await self.instance.routes.get(topic)
-            except RouteNotFoundError as error:
+            except errors.RouteNotFoundError as error:
                 self._fail(topic, error)
                 continue
             self._works(topic)
@@ -383,7 +376,7 @@ class RunningSimple:
     def _raise_failure(self) -> None:
         for error in reversed(self._failed.values()):
             if (
-                not isinstance(error, RouteNotFoundError)
+                not isinstance(error, errors.RouteNotFoundError)
                 or not self.instance.routes.name_server_answers
             ):
                 raise error
@@ -412,7 +405,7 @@ class RunningSimple:
             batch = min(count - len(messages), BATCH_MAX)
             try:
                 found = await self._pop(source, batch, invisible_s)
-            except (RemotingError, ProtocolError) as error:
+            except (errors.RemotingError, errors.ProtocolError) as error:
                 self._fail(str(source), error)
                 break
             self._works(str(source))
@@ -441,7 +434,7 @@ class RunningSimple:
         )
         try:
             return await asyncio.shield(popping)
-        except RemotingError:
+        except errors.RemotingError:
             if attempt_id is not None:
                 self._unanswered[str(source)] = attempt_id
             raise
@@ -484,7 +477,7 @@ class RunningSimple:
     async def _give_back_one(self, message: PoppedMessage) -> None:
         try:
             await self.requests.change_invisible_time(message, GIVEN_BACK_S)
-        except (RemotingError, MessageError) as error:
+        except (errors.RemotingError, errors.MessageError) as error:
             log.info("not given back, comes again later msg_id=%s cause=%s", message.msg_id, error)
 
     # --- waiting
@@ -528,11 +521,11 @@ class RunningSimple:
                 await asyncio.sleep(min(seconds, PAUSE_S))
                 return True  # it cannot say: look
             if command.code != ResponseCode.SUCCESS:
-                raise ResponseError(
+                raise errors.ResponseError(
                     command.code, command.remark, request="Notification", address=address
                 )
             has_something = command.header(NotificationReply).has_msg
-        except (RemotingError, ProtocolError) as error:
+        except (errors.RemotingError, errors.ProtocolError) as error:
             self._fail(str(source), error)
             return False
         if not has_something:  # not even held, if too many wait already

@@ -34,13 +34,7 @@ from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.assignment import (
-    MessageQueueAssignment,
-    MessageRequestMode,
-    QueryAssignment,
-    QueryAssignmentRequestBody,
-    QueryAssignmentResponseBody,
-)
+from turbopump.protocol.requests import assignment as requests
 from turbopump.protocol.requests.clients import MessageModel
 
 log = logging.getLogger(__name__)
@@ -242,8 +236,14 @@ class BrokerDivision:
             return False
         if topic not in self._subscriptions:  # it was given up meanwhile
             return True
-        pops = {one.message_queue for one in assignments if one.mode is MessageRequestMode.POP}
-        pulls = {one.message_queue for one in assignments if one.mode is not MessageRequestMode.POP}
+        pops = {
+            one.message_queue for one in assignments if one.mode is requests.MessageRequestMode.POP
+        }
+        pulls = {
+            one.message_queue
+            for one in assignments
+            if one.mode is not requests.MessageRequestMode.POP
+        }
         complete = await self._look_after_retries(topic, pulls=bool(pulls), pops=bool(pops))
         pull, pop = (
             _change(self._pulled.of_topic(topic), pulls),
@@ -258,9 +258,9 @@ class BrokerDivision:
 
     async def _ask(
         self, topic: str, addresses: Sequence[str]
-    ) -> Sequence[MessageQueueAssignment] | None:
+    ) -> Sequence[requests.MessageQueueAssignment] | None:
         body = fastjson.encode(
-            QueryAssignmentRequestBody(
+            requests.QueryAssignmentRequestBody(
                 topic=topic,
                 consumer_group=self._group,
                 client_id=self._instance.client_id,
@@ -271,7 +271,7 @@ class BrokerDivision:
         address, command = await ask_one(
             self._instance,
             addresses,
-            QueryAssignment(),
+            requests.QueryAssignment(),
             body,
             answers=(ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
         )
@@ -279,7 +279,7 @@ class BrokerDivision:
             self._fall_back(address)
             return None
         assignments = fastjson.decode(
-            command.body, QueryAssignmentResponseBody
+            command.body, requests.QueryAssignmentResponseBody
         ).message_queue_assignments
         if assignments is None and not topic.startswith(RETRY_PREFIX):
             self._instance.forget_introduction(address)

@@ -29,19 +29,7 @@ from turbopump.client.tracing import Tracing
 from turbopump.clock import Clock
 from turbopump.errors import NotStartedError
 from turbopump.message.message import MessageQueue
-from turbopump.protocol.requests.clients import (
-    ConsumeFromWhere,
-    ConsumerData,
-    ConsumeType,
-    MessageModel,
-)
-from turbopump.protocol.requests.consumers import (
-    ConsumeMessageDirectlyResult,
-    ConsumeResult,
-    ConsumerRunningInfo,
-    ConsumeStatus,
-    PopProcessQueueInfo,
-)
+from turbopump.protocol.requests import clients, consumers
 
 
 class RunningMember(Running, Protocol):
@@ -113,17 +101,17 @@ class GroupConsumer(InContext, Generic[RunningT]):
         self._subscriptions[subscription.topic] = subscription
 
     def _data(
-        self, kind: ConsumeType, where: ConsumeFrom | datetime, **further: Any
-    ) -> ConsumerData:
+        self, kind: clients.ConsumeType, where: ConsumeFrom | datetime, **further: Any
+    ) -> clients.ConsumerData:
         """What a heartbeat says of it."""
-        return ConsumerData(
+        return clients.ConsumerData(
             group_name=self._group,
             consume_type=kind,
-            consume_from_where=ConsumeFromWhere(where.value)
+            consume_from_where=clients.ConsumeFromWhere(where.value)
             if isinstance(where, ConsumeFrom)
-            else ConsumeFromWhere.CONSUME_FROM_TIMESTAMP,
+            else clients.ConsumeFromWhere.CONSUME_FROM_TIMESTAMP,
             subscription_data_set=tuple(one.data() for one in self._subscriptions.values()),
-            **{"message_model": MessageModel.CLUSTERING, **further},
+            **{"message_model": clients.MessageModel.CLUSTERING, **further},
         )
 
 
@@ -187,7 +175,7 @@ class RunningConsumer:
             self.instance.spawn(self._table.commit(), name="commit")
             self.balancer.wake()
 
-    def _running_info(self) -> ConsumerRunningInfo:
+    def _running_info(self) -> consumers.ConsumerRunningInfo:
         """Settings and queues, for an operator. RocketMQ: a lite pull consumer keeps no
         statistics."""
         return self._info_with(concurrency=0, ordered=False, statuses={})
@@ -197,9 +185,9 @@ class RunningConsumer:
         *,
         concurrency: int,
         ordered: bool,
-        statuses: Mapping[str, ConsumeStatus],
-        popped: Mapping[MessageQueue, PopProcessQueueInfo] | None = None,
-    ) -> ConsumerRunningInfo:
+        statuses: Mapping[str, consumers.ConsumeStatus],
+        popped: Mapping[MessageQueue, consumers.PopProcessQueueInfo] | None = None,
+    ) -> consumers.ConsumerRunningInfo:
         assert self.member.consumer is not None
         return running_info(
             self.instance.routes.name_servers,
@@ -212,10 +200,10 @@ class RunningConsumer:
             popped=popped,
         )
 
-    async def _consume_directly(self, _message: Delivery) -> ConsumeMessageDirectlyResult:
+    async def _consume_directly(self, _message: Delivery) -> consumers.ConsumeMessageDirectlyResult:
         """Have the handler handle this message now, if there is one."""
-        return ConsumeMessageDirectlyResult(
-            consume_result=ConsumeResult.CR_THROW_EXCEPTION,
+        return consumers.ConsumeMessageDirectlyResult(
+            consume_result=consumers.ConsumeResult.CR_THROW_EXCEPTION,
             remark=f"this {self.what} has no handler that a message could be given to",
         )
 
@@ -239,7 +227,7 @@ class _Nobody:
 
 async def consume_directly(
     message: Delivery, call: Callable[[Delivery], Awaitable[object]], clock: Clock, *, ordered: bool
-) -> ConsumeMessageDirectlyResult:
+) -> consumers.ConsumeMessageDirectlyResult:
     """Have ``call`` handle a message that an operator gives, which counts for no offset; never
     raises what that raises. Source: apache/rocketmq
     ``ConsumeMessageConcurrentlyService.consumeMessageDirectly``."""
@@ -250,12 +238,12 @@ async def consume_directly(
     try:
         returned = await call(message)
     except Exception as error:
-        result = ConsumeResult.CR_THROW_EXCEPTION
+        result = consumers.ConsumeResult.CR_THROW_EXCEPTION
         remark = "".join(format_exception_only(error)).strip()
     else:
         again = owner.wanted_again or is_retry(returned)
-        result = ConsumeResult.CR_LATER if again else ConsumeResult.CR_SUCCESS
+        result = consumers.ConsumeResult.CR_LATER if again else consumers.ConsumeResult.CR_SUCCESS
     spent = int((clock.monotonic() - started) * 1000)
-    return ConsumeMessageDirectlyResult(
+    return consumers.ConsumeMessageDirectlyResult(
         order=ordered, consume_result=result, remark=remark, spent_time_mills=spent
     )

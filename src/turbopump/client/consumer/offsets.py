@@ -21,14 +21,7 @@ from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT, Request
-from turbopump.protocol.requests.offsets import (
-    GetMaxOffset,
-    GetMinOffset,
-    OffsetSerializeWrapper,
-    QueryConsumerOffset,
-    SearchOffset,
-    UpdateConsumerOffset,
-)
+from turbopump.protocol.requests import offsets as requests
 from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.json_table import JsonTable
 
@@ -69,7 +62,7 @@ class OffsetStore:
         """The group's offset in ``queue``; None if it has none yet. Of a queue whose first message
         is still in its memory, the broker says 0 then; ``zero_if_young=False`` asks it not to
         (those of 4.9 do all the same)."""
-        request = QueryConsumerOffset(
+        request = requests.QueryConsumerOffset(
             consumer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
@@ -108,7 +101,7 @@ class OffsetStore:
                 begun.set()
 
     async def _update(self, queue: MessageQueue, offset: int) -> None:
-        request = UpdateConsumerOffset(
+        request = requests.UpdateConsumerOffset(
             consumer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
@@ -129,17 +122,19 @@ class OffsetStore:
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The oldest message that is kept."""
-        request = GetMinOffset(topic=queue.topic, queue_id=queue.queue_id)
+        request = requests.GetMinOffset(topic=queue.topic, queue_id=queue.queue_id)
         return (await self._ask(queue, request)).offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """One past the newest message."""
-        request = GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id)
+        request = requests.GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id)
         return (await self._ask(queue, request)).offset
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first message stored at or after that time (ms since 1970 UTC)."""
-        request = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
+        request = requests.SearchOffset(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms
+        )
         return (await self._ask(queue, request)).offset
 
     async def starting_offset(
@@ -221,7 +216,8 @@ class LocalOffsets:
         self._dirty = False
         try:
             read = self._table.load(
-                lambda data: fastjson.decode(data, OffsetSerializeWrapper), OffsetSerializeWrapper
+                lambda data: fastjson.decode(data, requests.OffsetSerializeWrapper),
+                requests.OffsetSerializeWrapper,
             )
         except OSError as error:
             raise ConfigError(
@@ -244,7 +240,9 @@ class LocalOffsets:
         if self._dirty:
             self._dirty = False
             self._table.save(
-                fastjson.encode_indented(OffsetSerializeWrapper(offset_table=self._offsets))
+                fastjson.encode_indented(
+                    requests.OffsetSerializeWrapper(offset_table=self._offsets)
+                )
             )
         if acknowledged and self._table.saving:
             self._settled = asyncio.get_running_loop().create_future()

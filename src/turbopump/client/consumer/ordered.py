@@ -22,12 +22,7 @@ from turbopump.errors import BodyError, ConnectError, ProtocolError, RemotingErr
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.assignment import (
-    LockBatchMq,
-    LockBatchRequestBody,
-    LockBatchResponseBody,
-    UnlockBatchMq,
-)
+from turbopump.protocol.requests import assignment as requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,13 +260,13 @@ class QueueLocks:
             await self._instance.introduced(address)
             since = self._loop.time()
             command = await self._instance.remoting.exchange(
-                address, LockBatchMq(), self._body(queues), timeout=CALL_TIMEOUT_S
+                address, requests.LockBatchMq(), self._body(queues), timeout=CALL_TIMEOUT_S
             )
             if command.code != ResponseCode.SUCCESS:
                 raise ResponseError(
                     command.code, command.remark, request="LockBatchMq", address=address
                 )
-            locked = fastjson.decode(command.body, LockBatchResponseBody).locked
+            locked = fastjson.decode(command.body, requests.LockBatchResponseBody).locked
         except (RemotingError, ProtocolError, BodyError) as error:
             # once per cause: it is asked again and again
             if self._complaints.get(broker) != str(error):
@@ -291,7 +286,7 @@ class QueueLocks:
         try:
             address = self._address(broker, queues)
             await self._instance.remoting.call(
-                address, UnlockBatchMq(), self._body(queues), timeout=CALL_TIMEOUT_S
+                address, requests.UnlockBatchMq(), self._body(queues), timeout=CALL_TIMEOUT_S
             )
         except RemotingError as error:
             log.info(
@@ -308,7 +303,7 @@ class QueueLocks:
 
     def _body(self, queues: Collection[MessageQueue]) -> bytes:
         return fastjson.encode(
-            LockBatchRequestBody(
+            requests.LockBatchRequestBody(
                 consumer_group=self._group, client_id=self._instance.client_id, mq_set=tuple(queues)
             )
         )

@@ -17,17 +17,9 @@ from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.pull import DamagedMessage
 from turbopump.errors import MessageError, StoredMessageError
+from turbopump.message import handles
 from turbopump.message.batch import is_wrapped, unwrapped
 from turbopump.message.codec import decode_entry
-from turbopump.message.handles import (
-    PopHandle,
-    QueueKey,
-    decode_numbers,
-    decode_offsets,
-    kind_of,
-    message_key,
-    queue_key,
-)
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import POP_CK, property_value
 from turbopump.message.pulled import DamagedEntry, good_entries
@@ -133,7 +125,7 @@ class PoppedMessage(ReceivedMessage):
     @property
     def visible_at_ms(self) -> int:
         """When it comes again unless it is acknowledged: ms since 1970 by the broker's clock."""
-        return PopHandle.decode(self.handle).visible_at_ms
+        return handles.PopHandle.decode(self.handle).visible_at_ms
 
 
 class PoppedDelivery(Delivery):
@@ -241,27 +233,28 @@ def _taken_apart(whole: MessageT, entries: Sequence[bytes]) -> list[MessageT]:
 
 
 def _give_handles(messages: Sequence[MessageT], reply: PopMessageReply, broker_name: str) -> None:
-    starts = decode_numbers(reply.start_offset_info)
-    offsets = decode_offsets(reply.msg_offset_info)
-    counts = decode_numbers(reply.order_count_info)
-    seen: dict[QueueKey, int] = {}
+    starts = handles.decode_numbers(reply.start_offset_info)
+    offsets = handles.decode_offsets(reply.msg_offset_info)
+    counts = handles.decode_numbers(reply.order_count_info)
+    seen: dict[handles.QueueKey, int] = {}
     for message in messages:
         message.broker_name = broker_name
         said = property_value(message.properties_text, POP_CK)
         if said is not None:  # it comes again: the broker has put its handle in
             message.handle = said
             continue
-        kind = kind_of(message.topic)
-        key = queue_key(kind, message.queue_id)
+        kind = handles.kind_of(message.topic)
+        key = handles.queue_key(kind, message.queue_id)
         if counts:  # in order it comes again out of its own queue, where nothing is written on it
             came_before = counts.get(
-                message_key(kind, message.queue_id, message.queue_offset), counts.get(key, 0)
+                handles.message_key(kind, message.queue_id, message.queue_offset),
+                counts.get(key, 0),
             )
             message.reconsume_times = came_before or message.reconsume_times
         # RocketMQ: a broker that tells none begins with the first
         starts_at = starts.setdefault(key, message.queue_offset)
         index = seen[key] = seen.get(key, -1) + 1
-        message.handle = PopHandle(
+        message.handle = handles.PopHandle(
             start_offset=starts_at,
             pop_time_ms=reply.pop_time,
             invisible_ms=reply.invisible_time,
@@ -280,9 +273,9 @@ def _popped_offset(message: ReceivedMessage, offsets: Sequence[int], index: int)
     return offsets[index]
 
 
-def single_handle(message: Popped) -> PopHandle:
+def single_handle(message: Popped) -> handles.PopHandle:
     """The handle of one message. Raises MessageError if it is none."""
-    handle = PopHandle.decode(message.handle)
+    handle = handles.PopHandle.decode(message.handle)
     if handle.queue_offset is None:
         raise MessageError(f"the handle {message.handle!r} names no single message")
     return handle

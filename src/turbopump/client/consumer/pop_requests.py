@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from turbopump import errors
 from turbopump.client.consumer.pop import (
     ANSWER_S,
     MessageT,
@@ -34,29 +35,11 @@ from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.routes import Routes
-from turbopump.errors import (
-    BodyError,
-    ConnectError,
-    MessageError,
-    RemotingError,
-    ResponseError,
-    RouteNotFoundError,
-)
 from turbopump.message.handles import PopHandle
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.pop import (
-    AckMessage,
-    BatchAck,
-    BatchAckBody,
-    BatchAckMessage,
-    ChangeInvisibleTime,
-    InitMode,
-    PopMessage,
-    PopMessageReply,
-    pack_bits,
-)
+from turbopump.protocol.requests import pop as requests
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +85,11 @@ class PopRequests:
     ``init_mode``: where the group begins in a queue without an offset."""
 
     def __init__(
-        self, instance: ClientInstance, group: str, init_mode: InitMode, namespace: str | None
+        self,
+        instance: ClientInstance,
+        group: str,
+        init_mode: requests.InitMode,
+        namespace: str | None,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -136,7 +123,7 @@ class PopRequests:
         RemotingError, and BodyError for an answer that cannot be read.
         """
         address = await introduced_master(self._instance, queue)
-        request = PopMessage(
+        request = requests.PopMessage(
             consumer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
@@ -156,13 +143,17 @@ class PopRequests:
         if command.code in _NOTHING:
             return PopResult((), full=command.code == ResponseCode.POLLING_FULL)
         if command.code != ResponseCode.SUCCESS:
-            raise ResponseError(command.code, command.remark, request="PopMessage", address=address)
+            raise errors.ResponseError(
+                command.code, command.remark, request="PopMessage", address=address
+            )
         try:
             messages, damaged = popped_messages(
-                command.body, command.header(PopMessageReply), queue, message_type
+                command.body, command.header(requests.PopMessageReply), queue, message_type
             )
-        except MessageError as error:
-            raise BodyError(f"the answer of {address} to a pop cannot be read: {error}") from None
+        except errors.MessageError as error:
+            raise errors.BodyError(
+                f"the answer of {address} to a pop cannot be read: {error}"
+            ) from None
         log_damaged(damaged)
         wanted: list[MessageT] = []
         unwanted: list[MessageT] = []
@@ -214,12 +205,12 @@ class PopRequests:
                 try:
                     await self.acknowledge(one.message for one in now)
                     self._refused = False
-                except (RemotingError, MessageError) as error:
-                    code = error.code if isinstance(error, ResponseError) else None
+                except (errors.RemotingError, errors.MessageError) as error:
+                    code = error.code if isinstance(error, errors.ResponseError) else None
                     # it comes too late: the message comes again, or has come
                     if code != ResponseCode.NO_MESSAGE:
                         self._log_refused(broker_name, len(now), error)
-                    if isinstance(error, RemotingError) and code not in _FINAL:
+                    if isinstance(error, errors.RemotingError) and code not in _FINAL:
                         waiting[:0] = [
                             one for one in now if one.deadline > self._loop.time() + PAUSE_S
                         ]
@@ -284,7 +275,7 @@ class PopRequests:
     async def _change(self, message: Popped, seconds: float, timeout: float) -> str:
         receipt = self._receipt(message)
         handle = receipt.handle
-        request = ChangeInvisibleTime(
+        request = requests.ChangeInvisibleTime(
             consumer_group=self._group,
             topic=handle.real_topic(receipt.topic, self._group),
             queue_id=handle.queue_id,
@@ -322,13 +313,13 @@ class PopRequests:
             single, body = self._batched(broker_name, receipts)
         if body is not None:
             command = await self._instance.remoting.exchange(
-                address, BatchAckMessage(), fastjson.encode(body), timeout=timeout
+                address, requests.BatchAckMessage(), fastjson.encode(body), timeout=timeout
             )
             if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 self._without_batches.add(broker_name)
                 single = list(receipts)
             elif command.code != ResponseCode.SUCCESS:
-                raise ResponseError(
+                raise errors.ResponseError(
                     command.code, command.remark, request="BatchAckMessage", address=address
                 )
         await asyncio.gather(
@@ -337,7 +328,7 @@ class PopRequests:
 
     def _batched(
         self, broker_name: str, receipts: Sequence[_Receipt]
-    ) -> tuple[list[_Receipt], BatchAckBody | None]:
+    ) -> tuple[list[_Receipt], requests.BatchAckBody | None]:
         """Those that go alone, and the request for the others."""
         by_pop: dict[tuple[str, PopHandle], list[_Receipt]] = {}
         alone: list[_Receipt] = []
@@ -351,7 +342,7 @@ class PopRequests:
         if not by_pop:
             return alone, None
         acks = tuple(
-            BatchAck(
+            requests.BatchAck(
                 consumer_group=self._group,
                 topic=topic,
                 retry=pop.kind.value,
@@ -360,15 +351,15 @@ class PopRequests:
                 revive_queue_id=pop.revive_queue_id,
                 pop_time=pop.pop_time_ms,
                 invisible_time=pop.invisible_ms,
-                bits=pack_bits(receipt.offset - pop.start_offset for receipt in its),
+                bits=requests.pack_bits(receipt.offset - pop.start_offset for receipt in its),
             )
             for (topic, pop), its in by_pop.items()
         )
-        return alone, BatchAckBody(broker_name=broker_name, acks=acks)
+        return alone, requests.BatchAckBody(broker_name=broker_name, acks=acks)
 
     async def _acknowledge_one(self, address: str, receipt: _Receipt, timeout: float) -> None:
         handle = receipt.handle
-        request = AckMessage(
+        request = requests.AckMessage(
             consumer_group=self._group,
             topic=handle.real_topic(receipt.topic, self._group),
             queue_id=handle.queue_id,
@@ -380,11 +371,11 @@ class PopRequests:
     async def _address(self, broker_name: str, topic: str) -> str:
         try:
             return master_address(self._instance.routes, broker_name, topic)
-        except ConnectError:
+        except errors.ConnectError:
             try:
                 await self._instance.routes.refresh(topic)
-            except RouteNotFoundError as error:
-                raise ConnectError(str(error)) from None
+            except errors.RouteNotFoundError as error:
+                raise errors.ConnectError(str(error)) from None
             return master_address(self._instance.routes, broker_name, topic)
 
 
@@ -403,7 +394,7 @@ def master_address(routes: Routes, broker_name: str, topic: str) -> str:
         address = route.master(broker_name)
         if address is not None:
             return address
-    raise ConnectError(f"no master of broker {broker_name} is known")
+    raise errors.ConnectError(f"no master of broker {broker_name} is known")
 
 
 def milliseconds(seconds: float) -> int:

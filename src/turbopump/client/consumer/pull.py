@@ -15,16 +15,10 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from turbopump import errors
 from turbopump.client.consumer.subscription import ALL, Subscription, tag_subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap
-from turbopump.errors import (
-    ConnectError,
-    ProtocolError,
-    RemotingError,
-    ResponseError,
-    StoredMessageError,
-)
 from turbopump.message.batch import unwrapped as messages_of
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import MessageQueue, ReceivedMessage
@@ -105,7 +99,9 @@ async def pull(
     command = await instance.remoting.exchange(address, request, timeout=timeout)
     status = _STATUS_BY_CODE.get(command.code)
     if status is None:
-        raise ResponseError(command.code, command.remark, request="PullMessage", address=address)
+        raise errors.ResponseError(
+            command.code, command.remark, request="PullMessage", address=address
+        )
     reply = command.header(PullMessageReply)
     if status is not PullStatus.FOUND:
         return PullAnswer(status, (), (), reply)
@@ -189,7 +185,7 @@ def pulled_messages(
                 assert isinstance(message, message_type)
                 if one is entry or message.queue_offset >= offset:
                     messages.append(message)
-        except StoredMessageError as error:
+        except errors.StoredMessageError as error:
             note(int.from_bytes(entry[20:28], signed=True), str(error))
     return messages, damaged
 
@@ -221,7 +217,7 @@ async def pull_now(
     reply, which says where to go on and what offsets the queue has. Raises a RemotingError."""
     address = (await instance.routes.get(queue.topic)).readable_address(queue.broker_name)
     if address is None:
-        raise ConnectError(
+        raise errors.ConnectError(
             f"topic {queue.topic!r} has no queue on a broker {queue.broker_name!r}; its queues: "
             "turbopump topic route"
         )
@@ -255,7 +251,7 @@ async def each_answer(asked: Mapping[str, Awaitable[list[ReceivedMessage]]]) -> 
     for name, outcome in zip(asked, outcomes, strict=True):
         if isinstance(outcome, list):
             messages.extend(outcome)
-        elif isinstance(outcome, RemotingError | ProtocolError):
+        elif isinstance(outcome, errors.RemotingError | errors.ProtocolError):
             missing[name] = str(outcome)
         else:
             raise outcome
@@ -277,7 +273,7 @@ def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedM
     for entry in good_entries(body, lambda damaged: report(damaged.fault)):
         try:
             message = decode_entry(entry, check_crc=False)
-        except StoredMessageError as error:
+        except errors.StoredMessageError as error:
             report(error)
             continue
         message.broker_name = broker_name

@@ -16,6 +16,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, Generic, TypeVar
 
+from turbopump import errors
 from turbopump.client.consumer.ordered import InOrder
 from turbopump.client.consumer.pull import PullAnswer, PullStatus, log_damaged, pull
 from turbopump.client.consumer.ready_messages import ReadyMessages
@@ -23,15 +24,6 @@ from turbopump.client.consumer.send_back import SendBack
 from turbopump.client.consumer.statistics import Consumption
 from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
-from turbopump.errors import (
-    CallTimeoutError,
-    ConnectError,
-    ProtocolError,
-    RemotingError,
-    ResponseError,
-    RouteNotFoundError,
-    StoredMessageError,
-)
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import MASTER_ID
@@ -109,9 +101,9 @@ class QueueLoop(ABC):
                 if self._fails:
                     log.info("%s works again %s", self.verb, self._where)
                     self._fails = False
-            except ResponseError as error:
+            except errors.ResponseError as error:
                 pause = self._refused(error)
-            except (RemotingError, ProtocolError, RouteNotFoundError) as error:
+            except (errors.RemotingError, errors.ProtocolError, errors.RouteNotFoundError) as error:
                 pause = self._failed(error)
             if pause and not self._ended:
                 await asyncio.sleep(pause)
@@ -124,7 +116,7 @@ class QueueLoop(ABC):
             if self._room is room:
                 self._room = None
 
-    def _refused(self, error: ResponseError) -> float:
+    def _refused(self, error: errors.ResponseError) -> float:
         """How long to wait then."""
         return (
             FLOW_CONTROL_PAUSE_S if error.code == ResponseCode.FLOW_CONTROL else self._failed(error)
@@ -195,7 +187,7 @@ class PullLoop(QueueLoop, Generic[MessageT]):
         """The address of the broker to ask, which knows us then. Raises RemotingError."""
         address = self._address()
         if address is None:
-            raise ConnectError(f"no address is known for broker {self.queue.broker_name}")
+            raise errors.ConnectError(f"no address is known for broker {self.queue.broker_name}")
         await self._instance.introduced(address)
         return address
 
@@ -207,7 +199,7 @@ class PullLoop(QueueLoop, Generic[MessageT]):
             answer = await pull(
                 self._instance, address, request, self.queue, self._message_type, PULL_TIMEOUT_S
             )
-        except CallTimeoutError:
+        except errors.CallTimeoutError:
             await self._instance.abandon_if_silent(address, asked)
             raise
         offset, reply = request.queue_offset, answer.reply
@@ -227,7 +219,7 @@ class PullLoop(QueueLoop, Generic[MessageT]):
             # if it was damaged on its way, it comes whole the next time
             self._doubted = offset
             damaged = answer.damaged[0]
-            raise StoredMessageError(
+            raise errors.StoredMessageError(
                 f"the message at offset {damaged.queue_offset} came damaged: {damaged.fault}"
             )
         log_damaged(answer.damaged)
@@ -235,7 +227,7 @@ class PullLoop(QueueLoop, Generic[MessageT]):
         moved_on = reply.next_begin_offset > offset
         return 0.0 if moved_on or self._loop.time() - asked > HASTE_S else FLOW_CONTROL_PAUSE_S
 
-    def _refused(self, error: ResponseError) -> float:
+    def _refused(self, error: errors.ResponseError) -> float:
         if error.code == ResponseCode.SYSTEM_BUSY and "reading cold data" in str(error):
             # an operator has slowed down the readers of a backlog (coldDataFlowControlEnable)
             return ERROR_PAUSE_S

@@ -17,15 +17,9 @@ from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import wrap
 from turbopump.errors import MessageError, RemotingError, RouteNotFoundError
+from turbopump.message import properties as names
 from turbopump.message.message import MessageQueue, ReceivedMessage
-from turbopump.message.properties import (
-    DELAY_TIME_LEVEL,
-    ORIGIN_MESSAGE_ID,
-    RETRY_TOPIC,
-    SysFlag,
-    encode_properties,
-    with_failure,
-)
+from turbopump.message.properties import SysFlag
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.requests.send import ConsumerSendMsgBack, SendMessageV2
 
@@ -178,11 +172,11 @@ class SendBack:
 
     def _plain(self, message: ReceivedMessage, queue: MessageQueue, level: int) -> SendMessageV2:
         attempt = message.reconsume_times + 1
-        properties = with_failure(message.properties, _failure(message), attempt)
+        properties = names.with_failure(message.properties, _failure(message), attempt)
         properties.pop(_TRANSACTION, None)
-        properties[RETRY_TOPIC] = wrap(self._namespace, message.topic)
-        properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_msg_id)
-        properties[DELAY_TIME_LEVEL] = str(
+        properties[names.RETRY_TOPIC] = wrap(self._namespace, message.topic)
+        properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_msg_id)
+        properties[names.DELAY_TIME_LEVEL] = str(
             level if level > 0 else FIRST_LEVEL + message.reconsume_times
         )
         return SendMessageV2(
@@ -192,7 +186,7 @@ class SendBack:
             sys_flag=message.sys_flag & _KEPT,
             born_timestamp=message.born_timestamp,
             flag=message.flag,
-            properties=encode_properties(properties),
+            properties=names.encode_properties(properties),
             reconsume_times=attempt,
             unit_mode=False,
             max_reconsume_times=0 if level < 0 else self._attempts_max,
