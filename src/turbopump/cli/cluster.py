@@ -168,8 +168,8 @@ def client_command(
     output: str = FORM_OF_ANSWER,
 ) -> Callable[[Callable[..., Coroutine[Any, Any, int | None]]], click.Command]:
     """Make a coroutine function a command of ``parent``: it gets what ``connect`` makes of the name
-    servers, ``output`` (text or json; not if its help is empty) and its own options, and returns the
-    exit code (None: 0)."""
+    servers, ``output`` (text or json; not if its help is empty) and its own options, and returns
+    the exit code (None: 0)."""
 
     def decorate(work: Callable[..., Coroutine[Any, Any, int | None]]) -> click.Command:
         async def connected(name_servers: list[str], given: dict[str, Any]) -> int:

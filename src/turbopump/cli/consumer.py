@@ -146,8 +146,8 @@ async def _group(client: RemotingClient, addresses: list[str], group: str) -> di
 
 
 # How the consumers of a group do: what each of them says (307), and what is wrong among them, by
-# their brokers' word and by their own. Apache's brokers say nothing of conflicts: what the consumers
-# say is compared here, by the rules of our broker.
+# their brokers' word and by their own. Apache's brokers say nothing of conflicts: what the
+# consumers say is compared here, by the rules of our broker.
 TIMEOUT_S = 12.0
 """A broker waits ten seconds for a client."""
 

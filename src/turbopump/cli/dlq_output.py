@@ -103,12 +103,13 @@ def report_lines(report: ResendReport) -> Iterator[str]:
     )
     for topic, count in sorted(report.targets.items()):
         yield f"  {count:,} to {shown(topic)}"
+    later = "" if report.out_of_sight else ", the next run finds out"
     counts = {
         "were resent before": report.already,
         "of an interrupted run were found in their topics": report.recovered,
         "were resent by somebody else": report.elsewhere,
         "could not be sent": report.failures,
-        f"may or may not have been sent{'' if report.out_of_sight else ', the next run finds out'}": report.in_doubt,
+        f"may or may not have been sent{later}": report.in_doubt,
     }
     for text, count in counts.items():
         if count:

@@ -3,10 +3,12 @@ is acknowledged.
 
 ::
 
-    handle (POP_CK)   <start offset> <pop time> <invisible time> <revive queue> <kind> <broker> <queue> [<queue offset>]
-    startOffsetInfo   <kind> <queue> <start offset>                                              joined by ;
-    msgOffsetInfo     <kind> <queue> <offset>,<offset>…                                          joined by ;
-    orderCountInfo    <kind> <queue> <times>   or   <kind> qo<queue>%<queue offset> <times>      joined by ;
+    handle (POP_CK)   <start offset> <pop time> <invisible time> <revive queue> <kind> <broker>
+                      <queue> [<queue offset>]
+    startOffsetInfo   <kind> <queue> <start offset>                                  joined by ;
+    msgOffsetInfo     <kind> <queue> <offset>,<offset>…                              joined by ;
+    orderCountInfo    <kind> <queue> <times>  or                                     joined by ;
+                      <kind> qo<queue>%<queue offset> <times>
 
 Fields are separated by single spaces, times are milliseconds. ``kind`` tells the topic in which the
 queue is: 0 the topic itself, 1 and 2 the group's retry topic for it. One rule: text ↔ values. It
@@ -199,7 +201,7 @@ def _number(text: str, whole: str) -> int:
 # What a producer needs to call a timer message back: where it waits, for when, and its unique
 # id.
 #
-#     URL-safe Base64 of:   v1 <topic> <broker> <time in ms> <unique id>        separated by single spaces
+#     URL-safe Base64 of:   v1 <topic> <broker> <time in ms> <unique id>   with single spaces
 #
 # The time is that of the message's slot, plus 1. The unique id is the rest, spaces and all;
 # RocketMQ reads it up to its first space. Source: apache/rocketmq ``RecallMessageHandle``.

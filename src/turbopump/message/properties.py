@@ -170,7 +170,8 @@ ZLIB: Final = 0x300
 # Why a consumer could not handle a message, as a property of the copy that comes again or
 # becomes a dead letter.
 #
-#     TURBOPUMP_FAILURE = attempt SP text           "3 ValueError: no stock": the attempt that failed, counted from 1, and one line
+#     TURBOPUMP_FAILURE = attempt SP text   "3 ValueError: no stock": the attempt that failed,
+#                                           counted from 1, and one line
 #
 # One rule: it says nothing about another attempt: whoever reads it compares the number. Our own;
 # Apache's clients and brokers carry it along like any property.

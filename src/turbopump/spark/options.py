@@ -1,10 +1,9 @@
 """The options of ``format("rocketmq")``: one table of names, and their typed values.
 
 The one rule: every name that is accepted stands in the table with what it means
-(docs/reference/spark.md lists them; a test compares); anything else is refused with the nearest known
-name, because an option that is silently ignored reads the wrong data. It must not know about
-brokers.
-"""
+(docs/reference/spark.md lists them; a test compares); anything else is refused with the nearest
+known name, because an option that is silently ignored reads the wrong data. It must not know about
+brokers."""
 
 from __future__ import annotations
 

@@ -293,7 +293,8 @@ class PullHandler:
         return _response(result, _code_of(result, offset))
 
     def _moved(self, request: PullMessage, offset: int) -> Response:
-        """An operator has reset the offset of the group. RocketMQ: ``GetMessageStatus.OFFSET_RESET``."""
+        """An operator has reset the offset of the group. RocketMQ:
+        ``GetMessageStatus.OFFSET_RESET``."""
         first = self._store.min_offset(request.topic, request.queue_id)
         end = self._store.max_offset(request.topic, request.queue_id)
         reply = PullMessageReply(next_begin_offset=offset, min_offset=first, max_offset=end)
@@ -350,11 +351,11 @@ def _found(opaque: int, result: GetResult) -> bytes:
     return b"".join((frame_head(len(header), len(data)), header, data))
 
 
-# --- What is asked of a pull before a queue is read: whether it may be, and which messages it is to be
-# given.
+# --- What is asked of a pull before a queue is read: whether it may be, and which messages it is to
+# be given.
 #
-# Order of checks and codes: apache/rocketmq ``PullMessageProcessor``. It must not know how queues are
-# read or who waits.
+# Order of checks and codes: apache/rocketmq ``PullMessageProcessor``. It must not know how queues
+# are read or who waits.
 
 FORBIDDEN_BROKER: Final = 1
 FORBIDDEN_GROUP: Final = 2

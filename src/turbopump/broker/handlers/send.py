@@ -410,8 +410,8 @@ def _without_pop_ck(text: str) -> str:
     return encode_properties(properties)
 
 
-# --- The answer to a send that went well, as a whole frame: the only answer that is worth a way of its
-# own.
+# --- The answer to a send that went well, as a whole frame: the only answer that is worth a way of
+# its own.
 
 _frame_head: Final = struct.Struct(">II").pack  # frame.frame_head for a JSON header without a body
 
@@ -419,7 +419,8 @@ _frame_head: Final = struct.Struct(">II").pack  # frame.frame_head for a JSON he
 def reply_ends(region: str, trace_on: bool) -> tuple[bytes, bytes]:
     """What stands before and behind what differs: for ``send_reply``."""
     trace = "true" if trace_on else "false"
-    head = f'{{"code":0,"extFields":{{"MSG_REGION":{msgspec.json.encode(region).decode()},"TRACE_ON":"{trace}","msgId":"'
+    name = msgspec.json.encode(region).decode()
+    head = f'{{"code":0,"extFields":{{"MSG_REGION":{name},"TRACE_ON":"{trace}","msgId":"'
     return (
         head.encode(),
         f',"serializeTypeCurrentRPC":"JSON","version":{CURRENT_VERSION}}}'.encode(),

@@ -80,9 +80,9 @@ class StatisticsHandler:
         )
 
 
-# --- Answers to 2001, 2002 and 2003: thresholds for groups that read a backlog; and to 2004: reading
-# ahead. Source: apache/rocketmq ``AdminBrokerProcessor``, which passes over thresholds that it cannot
-# read, and says so in its log alone.
+# --- Answers to 2001, 2002 and 2003: thresholds for groups that read a backlog; and to 2004:
+# reading ahead. Source: apache/rocketmq ``AdminBrokerProcessor``, which passes over thresholds that
+# it cannot read, and says so in its log alone.
 
 READ_AHEAD, AT_RANDOM = 0, 1
 

@@ -191,11 +191,11 @@ class BrokerMemberGroupBody(msgspec.Struct, kw_only=True, rename="camel"):
 # checksum over both.
 #
 #     compressed = one zlib stream of
-#     ┌──────────────┬───────────┬───────────────────────┬─────────────────┬──────────────────────────────┐
-#     │ 4 length     │ 4 count   │ count × (4 length,    │ 4 length        │ 4 count, count × (4 length,  │
-#     │ DataVersion  │ of topics │ line of 5 or 6 words) │ filter servers  │ TopicQueueMappingInfo JSON)  │
-#     │ as JSON      │           │                       │ as a JSON array │ from version 5.0.0 on        │
-#     └──────────────┴───────────┴───────────────────────┴─────────────────┴──────────────────────────────┘
+#     ┌─────────────┬───────────┬───────────────────┬───────────────┬────────────────────────────┐
+#     │ 4 length    │ 4 count   │ count × (4 length,│ 4 length      │ 4 count, count × (4 length,│
+#     │ DataVersion │ of topics │ line of 5 or 6    │ filter servers│ TopicQueueMappingInfo JSON)│
+#     │ as JSON     │           │ words)            │ as JSON array │ from version 5.0.0 on      │
+#     └─────────────┴───────────┴───────────────────┴───────────────┴────────────────────────────┘
 #
 # One rule: nothing is inflated or read beyond the bounds. Source: apache/rocketmq
 # `RegisterBrokerBody`.

@@ -2,9 +2,11 @@
 
 ::
 
-    header, 40 bytes   8 beginTimestamp  8 endTimestamp  8 beginPhy  8 endPhy  4 slotCount  4 indexCount (begins with 1)
+    header, 40 bytes   8 beginTimestamp  8 endTimestamp  8 beginPhy  8 endPhy  4 slotCount
+                       4 indexCount (begins with 1)
     slots              slots × 4: number of the slot's newest entry
-    entries            entries × 20 (entry 0 unused): 4 keyHash  8 phyOffset  4 seconds after beginTimestamp  4 previous entry
+    entries            entries × 20 (entry 0 unused): 4 keyHash  8 phyOffset
+                       4 seconds after beginTimestamp  4 previous entry
 
 Slot = keyHash mod slots; a slot's entries form a chain, newest first. A slot value ≤ 0 or >
 indexCount counts as empty. The file is full at indexCount = entries. Source: apache/rocketmq

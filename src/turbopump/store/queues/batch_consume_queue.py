@@ -3,8 +3,10 @@ may hold several messages.
 
 ::
 
-    unit, 46 bytes:   8 commit-log offset   4 entry size   8 tagsCode   8 store time (ms)   8 base: index of the entry's first message
-                      2 count of its messages   4 compacted offset (−1)   4 reserved (0)            300,000 units a file by default
+    unit, 46 bytes:   8 commit-log offset   4 entry size   8 tagsCode   8 store time (ms)
+                      8 base: index of the entry's first message
+                      2 count of its messages   4 compacted offset (−1)   4 reserved (0)
+                      300,000 units a file by default
     gap (ours):       size 7FFFFFFF, store time 0
     end of the queue: a unit of size 0
 

@@ -324,9 +324,9 @@ def _stranger(entry: bytes, queue: ConsumeQueue, unit: Unit) -> str | None:
 # --- Whether what was read from the log are the messages that a queue's units stand for: many at a
 # time, for the usual case.
 #
-# The rule: ``good_entries`` never counts one that ``codec.entry_fault`` would not call good, or that
-# is not the unit's; what it does not know (no CRC over the whole entry, IPv6 hosts, anything odd) it
-# leaves to whoever looks closer. It must not know of files.
+# The rule: ``good_entries`` never counts one that ``codec.entry_fault`` would not call good, or
+# that is not the unit's; what it does not know (no CRC over the whole entry, IPv6 hosts, anything
+# odd) it leaves to whoever looks closer. It must not know of files.
 
 _UNIT: Final = struct.Struct(">qi8x")
 _HEAD: Final = struct.Struct(">i8x4s4xqqi")
@@ -507,9 +507,9 @@ class ReadLimits:
 
 @dataclass(slots=True)
 class ReadContext:
-    """What every read of a store's queues goes by. ``is_lost`` says of an offset of the log that the
-    system cannot read whether to pass it over. What lies before ``opened_at`` in the log was not
-    written by this process; ``after_crash``: more may have been, and is lost."""
+    """What every read of a store's queues goes by. ``is_lost`` says of an offset of the log that
+    the system cannot read whether to pass it over. What lies before ``opened_at`` in the log was
+    not written by this process; ``after_crash``: more may have been, and is lost."""
 
     log: CommitLog
     limits: ReadLimits

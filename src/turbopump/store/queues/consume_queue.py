@@ -2,7 +2,7 @@
 
 ::
 
-    unit, 20 bytes:   8 commit-log offset   4 entry size   8 tagsCode          300,000 units a file by default
+    unit, 20 bytes:   8 commit-log offset   4 entry size   8 tagsCode   300,000 units a file
     leading unit of a queue whose first file begins mid-queue:   (0, 7FFFFFFF, 0)
     gap, a message that was damaged in the log (ours):           (offset, 7FFFFFFF, 0)
     end of the queue: a unit of size 0

@@ -402,7 +402,8 @@ def _behind_gaps(queue: ConsumeQueue, index: int, high: int) -> Steps[int]:
 #
 # Goes through at most ``UNITS_MAX`` units; after ``TURN_S``, or ``TURN_UNITS``, others have their
 # turn, so that nobody waits for a filter, however slow it is. It must not know what a filter is.
-# Source of the window: apache/rocketmq ``DefaultMessageStore.getMessage`` (``maxFilterMessageSize``).
+# Source of the window: apache/rocketmq ``DefaultMessageStore.getMessage``
+# (``maxFilterMessageSize``).
 
 UNITS_MAX: Final = 800
 """Queue offsets that one filtered read passes at most."""

@@ -2,8 +2,10 @@
 
 ::
 
-    4096 bytes; 5 longs: physicMsgTimestamp  logicsMsgTimestamp  indexMsgTimestamp  masterFlushedOffset  confirmPhyOffset
-    at 4072, 3 longs of our own, which Apache's broker leaves alone: up to which offset log and queues are on the disk (0: unknown),
+    4096 bytes; 5 longs: physicMsgTimestamp  logicsMsgTimestamp  indexMsgTimestamp
+                         masterFlushedOffset  confirmPhyOffset
+    at 4072, 3 longs of our own, which Apache's broker leaves alone: up to which offset log and
+    queues are on the disk (0: unknown),
     and at a clean stop the end of the log and how many queue units there were
 
 Times in ms. Source: apache/rocketmq ``StoreCheckpoint``.

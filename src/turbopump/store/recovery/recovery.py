@@ -371,10 +371,10 @@ class Recovery:
         return self.log.start
 
 
-# An entry nearly always follows the last unit of its queue. One that says otherwise is believed where
-# something explains it: damage before it, a topic that was deleted (and made anew), a log that lost
-# its front. What nothing explains is a queue that lacks units, or, where queues are written from the
-# log alone, an entry that is damaged.
+# An entry nearly always follows the last unit of its queue. One that says otherwise is believed
+# where something explains it: damage before it, a topic that was deleted (and made anew), a log
+# that lost its front. What nothing explains is a queue that lacks units, or, where queues are
+# written from the log alone, an entry that is damaged.
 
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 _INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
@@ -532,9 +532,9 @@ def is_there(log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size:
 
 # A queue agrees with the log if its last unit does not lie before the last message that the log has
 # of it, and its first not behind the first one, unless it begins with an earlier index (its topic
-# was deleted and made anew). A queue without units counts as lost if somebody still knows its topic,
-# or if another queue of the topic is older than that message (a deletion would have taken it along),
-# unless the topic was made anew since, as another of its queues shows.
+# was deleted and made anew). A queue without units counts as lost if somebody still knows its
+# topic, or if another queue of the topic is older than that message (a deletion would have taken it
+# along), unless the topic was made anew since, as another of its queues shows.
 
 
 Messages = dict[tuple[str, int], EntryMark]

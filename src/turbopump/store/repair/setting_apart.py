@@ -240,9 +240,9 @@ def _replace(disk: Disk, path: Path, copy: Segment) -> Path:
     return directory / kept
 
 
-# A queue has every offset: where its messages go on behind an unreadable range with another than the
-# next, those between lay there. Units tell of queues that have no message behind it any more. Nothing
-# is guessed: a message that had no unit, with none of its queue behind it, is not reported.
+# A queue has every offset: where its messages go on behind an unreadable range with another than
+# the next, those between lay there. Units tell of queues that have no message behind it any more.
+# Nothing is guessed: a message that had no unit, with none of its queue behind it, is not reported.
 
 
 class LostMessages(NamedTuple):

@@ -390,7 +390,8 @@ class LogSearch:
 
 class PlainSearch(LogSearch):
     """One search for the message of ``index``, and for those of the units round it that may be
-    damaged too. A unit is seen as a batch queue's, of one message, whose store time is not known."""
+    damaged too. A unit is seen as a batch queue's, of one message, whose store time is not
+    known."""
 
     def run(self) -> Steps[None]:
         log, queue = self._log, self._queue
