@@ -3,7 +3,7 @@
 ::
 
     pos     size   field                        pos     size     field
-    0       4      totalSize                    48      8 (20)   bornHost: ip 4 (16: sysFlag 0x10), port
+    0       4      totalSize                    48      8 (20)   bornHost (v6 if sysFlag 0x10)
     4       4      magic: v1 DAA320A7           56      8        storeTimestamp (ms)
                           v2 DAA320AB           64      8 (20)   storeHost (v6 if sysFlag 0x20)
     8       4      bodyCRC & 7FFFFFFF           72      4        reconsumeTimes

@@ -192,8 +192,8 @@ def last_value(text: str, mark: str) -> str:
     return value or property_value(text, mark[1:-1]) or ""
 
 
-# --- Messages picked out of a log, in its order. The log decides what there is; units only say where
-# to begin, so that a damaged queue hides nothing.
+# --- Messages picked out of a log, in its order. The log decides what there is; units only say
+# where to begin, so that a damaged queue hides nothing.
 
 
 @dataclass(frozen=True, slots=True)
