@@ -92,7 +92,7 @@ class SpaceLimits:
         )
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class SpaceWatch:
     """``look`` now and then; ``refusal`` says why messages are not taken, None while they are.
 
