@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from abc import abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -389,11 +390,9 @@ def _about_the_end(log: CommitLog) -> int:
     if not log.files:
         return 0
     last = log.files.files[-1]
-    low, high = 0, last.segment.size // _PAGE
-    while low < high:
-        middle = (low + high) // 2
-        if any(last.read_at_start(middle * _PAGE, _PAGE)):
-            low = middle + 1
-        else:
-            high = middle
-    return last.start + low * _PAGE
+
+    def is_zero(page: int) -> bool:
+        return not any(last.read_at_start(page * _PAGE, _PAGE))
+
+    pages = range(last.segment.size // _PAGE)
+    return last.start + bisect_left(pages, True, key=is_zero) * _PAGE

@@ -23,6 +23,7 @@ agree, all are asked.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
@@ -98,13 +99,11 @@ def units_written(buffer: Any, room: int) -> int:
     """How many of the units from the start of a file on are written; it has ``room`` for so many.
     By binary search: behind the end all is zero, and damaged units do not look like the end as long
     as they are no more than ``_LOOK`` side by side."""
-    low, high = 0, room
-    while low < high:
-        middle = (low + high) // 2
-        if BatchUnit(*_UNIT.unpack_from(buffer, middle * BATCH_UNIT_SIZE)[:6]).can_be:
-            low = middle + 1
-        else:
-            high = middle
+
+    def is_free(number: int) -> bool:
+        return not BatchUnit(*_UNIT.unpack_from(buffer, number * BATCH_UNIT_SIZE)[:6]).can_be
+
+    low = bisect_left(range(room), True, key=is_free)
     while data := bytes(
         buffer[low * BATCH_UNIT_SIZE : min(low + _LOOK, room) * BATCH_UNIT_SIZE]
     ).rstrip(b"\0"):
@@ -198,15 +197,13 @@ class BatchConsumeQueue(ConsumeQueue):
     def number_of(self, index: int) -> int:
         """The number of the unit that holds the message ``index`` (binary search): the last whose
         base is not behind it."""
-        low, high = self.first_number, self.next_number
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit_at(middle)
-            if unit is not None and unit.base <= index:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1
+
+        def is_behind(number: int) -> bool:
+            unit = self.unit_at(number)
+            return unit is None or unit.base > index
+
+        numbers = range(self.first_number, self.next_number)
+        return self.first_number + bisect_left(numbers, True, key=is_behind) - 1
 
     def begin_with(self, number: int, index: int) -> None:
         """The first unit whose entry is there is found to be this one, and its first message

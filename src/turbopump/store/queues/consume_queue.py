@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Final
@@ -345,28 +346,24 @@ class ConsumeQueue:
         self._file = self._files.at(index * UNIT_SIZE)
 
     def _skip_leading(self) -> None:
-        low, high = self.min_index, self.max_index
-        while low < high:
-            unit = self.unit((low + high) // 2)
-            if unit is not None and unit[1] == NO_MESSAGE_SIZE and unit[0] == 0:
-                low = (low + high) // 2 + 1
-            else:
-                high = (low + high) // 2
-        self.min_index = low
+        """Let the queue begin behind its leading units."""
+
+        def is_other(index: int) -> bool:
+            offset, size, _ = self.unit(index) or (0, 0, 0)
+            return size != NO_MESSAGE_SIZE or offset != 0
+
+        self.min_index += bisect_left(range(self.min_index, self.max_index), True, key=is_other)
 
 
 def _units_used(file: MappedFile) -> int:
     """How many units from the start of a file on are written (binary search: a unit of size 0 is
     the end)."""
-    low, high = 0, (file.end - file.start) // UNIT_SIZE
-    while low < high:
-        middle = (low + high) // 2
-        offset, size, _ = UNIT.unpack_from(file.buffer, middle * UNIT_SIZE)
-        if offset >= 0 and size > 0:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+
+    def is_free(number: int) -> bool:
+        offset, size, _ = unpack_unit(file.buffer, number * UNIT_SIZE)
+        return not (offset >= 0 and size > 0)
+
+    return bisect_left(range((file.end - file.start) // UNIT_SIZE), True, key=is_free)
 
 
 def possible_offset(offset: int, size: int) -> int | None:

@@ -34,7 +34,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from turbopump.message.codec import entry_fault
 from turbopump.message.properties import SysFlag
@@ -64,6 +64,9 @@ LMQ_PREFIX: Final = "%LMQ%"
 """Begins the names of Apache's light queues, whose units point to messages of other topics."""
 SEARCHED_MAX: Final = 10_000
 """Messages remembered as not to be found."""
+
+
+Q = TypeVar("Q", bound=ConsumeQueue)
 
 
 class Unit(NamedTuple):
@@ -115,7 +118,7 @@ class UnitRepair:
                 None,
                 error=OSError(0, "its unit in the consume queue is damaged and is being repaired"),
             )
-        search: LogSearch
+        search: LogSearch[Any]
         if isinstance(queue, BatchConsumeQueue):
             search = self._search(queue, is_lost, unit.queue_offset)
         else:
@@ -187,13 +190,13 @@ class UnitRepair:
     def _search(self, queue: BatchConsumeQueue, is_lost: IsLost, index: int = -1) -> BatchSearch:
         return BatchSearch(self.log, queue, index, self.tags_of, is_lost)
 
-    def _alone(self, search: LogSearch, steps: Steps[Any]) -> Steps[None]:
+    def _alone(self, search: LogSearch[Any], steps: Steps[Any]) -> Steps[None]:
         """Do it while nobody else repairs the same queue."""
-        self._under_way.add(search.place)
+        self._under_way.add(search.queue_key)
         try:
             yield from steps
         finally:
-            self._under_way.discard(search.place)
+            self._under_way.discard(search.queue_key)
 
     def _report_mended(self, search: BatchSearch, queue: BatchConsumeQueue) -> None:
         if search.repaired:
@@ -208,7 +211,7 @@ class UnitRepair:
         self._not_found.add(key)
 
 
-def _repair_line(queue: ConsumeQueue, unit: Unit, search: LogSearch) -> str:
+def _repair_line(queue: ConsumeQueue, unit: Unit, search: LogSearch[Any]) -> str:
     name = f"the consume queue of {queue.topic} queue {queue.queue_id}"
     if search.wanted is not None and search.repaired == 1:
         return (
@@ -222,31 +225,27 @@ def _repair_line(queue: ConsumeQueue, unit: Unit, search: LogSearch) -> str:
     )
 
 
-class LogSearch:
+@dataclass(eq=False)
+class LogSearch(Generic[Q]):
     """A search for the message of ``index``, and for others of its queue. ``is_lost`` says of what
     cannot be read whether to do without it; else it is the ``error``. ``wanted`` is the entry that
     was looked for."""
 
-    def __init__(
-        self,
-        log: CommitLog,
-        queue: ConsumeQueue,
-        index: int,
-        tags_of: Callable[[EntryMark], int],
-        is_lost: IsLost,
-    ) -> None:
-        self._log = log
-        self._tags_of = tags_of
-        self._queue = queue
-        self._index = index
-        self.place = (queue.topic, queue.queue_id)
+    log: CommitLog
+    queue: Q
+    index: int
+    tags_of: Callable[[EntryMark], int]
+    is_lost: IsLost
+    repaired: int = 0
+    wanted: bytes | None = None
+    wanted_offset: int = -1
+    error: OSError | None = None
+    _checked: int = 0
+
+    @property
+    def queue_key(self) -> tuple[str, int]:
         """Topic and queue id."""
-        self._is_lost = is_lost
-        self._checked = 0
-        self.repaired = 0
-        self.wanted: bytes | None = None
-        self.wanted_offset = -1
-        self.error: OSError | None = None
+        return self.queue.topic, self.queue.queue_id
 
     @abstractmethod
     def run(self) -> Steps[None]:
@@ -255,14 +254,14 @@ class LogSearch:
     def walk(self, low: int, high: int, start: int, end: int) -> Steps[None]:
         """Take what between two offsets of the log says that it is the queue's, behind the message
         ``low`` and before ``high``."""
-        log = self._log
+        log = self.log
         pattern = re.compile(
             rb"\xda\xa3\x20[\xa7\xab].{4}"
-            + re.escape(self._queue.queue_id.to_bytes(4))
+            + re.escape(self.queue.queue_id.to_bytes(4))
             + rb".{4}(.{8})(.{8})",
             re.DOTALL,
         )
-        start = max(start, self._queue.deleted_until)
+        start = max(start, self.queue.deleted_until)
         position, narrow_to = start, start
         while position < end:
             file = log.files.at(position)
@@ -294,7 +293,7 @@ class LogSearch:
                         there = piece[begin : begin + size_there]
                         at = position + begin
                         entry = yield from self._whole(file, at, size_there, index, there)
-                        unit = unit_of(entry, at, self._tags_of) if entry is not None else None
+                        unit = unit_of(entry, at, self.tags_of) if entry is not None else None
                         if entry is not None and unit is not None:
                             self._take(unit, entry)
             position += size
@@ -329,19 +328,19 @@ class LogSearch:
         return entry if self._belongs(entry, offset, index) else None
 
     def _failed(self, error: OSError, file: MappedFile, position: int) -> None:
-        if position >= self._log.start and not self._is_lost(file.segment.path.parent, position):
+        if position >= self.log.start and not self.is_lost(file.segment.path.parent, position):
             self.error = error
 
     def _belongs(self, entry: bytes, offset: int, index: int) -> bool:
         return (
-            entry_fault(entry, offset, crc_required=self._log.requires_crc(offset)) is None
+            entry_fault(entry, offset, crc_required=self.log.requires_crc(offset)) is None
             and not entry[39] & SysFlag.TRANSACTION_PREPARED
-            and entry_place(entry) == (*self.place, index)
+            and entry_place(entry) == (*self.queue_key, index)
         )
 
     def _entry_of(self, offset: int, size: int, index: int) -> Steps[bytes]:
         """The good entry of the queue at this offset of the log; empty if there is none."""
-        file = self._log.files.at(offset) if 0 <= offset < self._log.end else None
+        file = self.log.files.at(offset) if 0 <= offset < self.log.end else None
         if file is None or not HEAD <= size <= min(ENTRY_SIZE_MAX, file.end - offset):
             return b""
         entry = yield from self._read(Piece(file.segment, offset - file.start, size))
@@ -353,7 +352,7 @@ class LogSearch:
         if unit is None or not unit.can_be or unit.size == NO_MESSAGE_SIZE:
             return None
         entry = yield from self._entry_of(unit.offset, unit.size, unit.base)
-        there = unit_of(entry, unit.offset, self._tags_of) if entry else None
+        there = unit_of(entry, unit.offset, self.tags_of) if entry else None
         if there is None or there.messages != unit.messages:
             return None
         return self._confirmed(number, unit, there)
@@ -388,17 +387,20 @@ class LogSearch:
         return found if isinstance(found, bytes) else b""
 
 
-class PlainSearch(LogSearch):
+@dataclass(eq=False)
+class PlainSearch(LogSearch[ConsumeQueue]):
     """One search for the message of ``index``, and for those of the units round it that may be
     damaged too. A unit is seen as a batch queue's, of one message, whose store time is not
     known."""
 
+    _first: int = 1 << 62
+    """The first message that was found."""
+    _all_read: bool = True
+
     def run(self) -> Steps[None]:
-        log, queue = self._log, self._queue
-        self._first = queue.max_index
-        self._all_read = True
-        _, before = yield from self._good_neighbour(self._index, -1)
-        _, after = yield from self._good_neighbour(self._index, 1)
+        log, queue = self.log, self.queue
+        _, before = yield from self._good_neighbour(self.index, -1)
+        _, after = yield from self._good_neighbour(self.index, 1)
         low, start = (
             (before.base, before.offset + before.size) if before is not None else (-1, log.start)
         )
@@ -410,7 +412,7 @@ class PlainSearch(LogSearch):
             # there the queue begins, if that is behind the message that was looked for, which then
             # is one of those that are gone.
             first = min(self._first, after.base if after is not None else queue.max_index)
-            if self._index < first:
+            if self.index < first:
                 queue.min_index = max(queue.min_index, first)
 
     def _failed(self, error: OSError, file: MappedFile, position: int) -> None:
@@ -418,7 +420,7 @@ class PlainSearch(LogSearch):
         super()._failed(error, file, position)
 
     def _take(self, unit: BatchUnit, entry: bytes) -> None:
-        queue, index = self._queue, unit.base
+        queue, index = self.queue, unit.base
         there = queue.unit(index)
         if there is None:  # the queue has no such unit, or was deleted meanwhile
             return
@@ -426,18 +428,18 @@ class PlainSearch(LogSearch):
         if there != unit[:3]:
             queue.rewrite(index, *unit[:3])
             self.repaired += 1
-        if index == self._index:
+        if index == self.index:
             self.wanted, self.wanted_offset = entry, unit.offset
 
     def _read_unit(self, number: int) -> Steps[BatchUnit | None]:
-        raw = yield from self._read(self._queue.piece(number, 1))
+        raw = yield from self._read(self.queue.piece(number, 1))
         if not raw:
             return None
         offset, size, tags = unpack_unit(raw)
         return BatchUnit(offset, size, tags, 0, number, 1)
 
     def _numbers(self) -> tuple[int, int]:
-        return self._queue.min_index, self._queue.max_index - 1
+        return self.queue.min_index, self.queue.max_index - 1
 
 
 UNITS_AT_ONCE: Final = 2000
@@ -499,29 +501,20 @@ def _gaps(base: int, count: int, places: int, offset: int) -> list[BatchUnit]:
     return gaps
 
 
-class BatchSearch(LogSearch):
+@dataclass(eq=False)
+class BatchSearch(LogSearch[BatchConsumeQueue]):
     """One repair of a queue. ``wanted`` is the entry of the message that was asked for, if it was
     come by."""
 
-    def __init__(
-        self,
-        log: CommitLog,
-        queue: BatchConsumeQueue,
-        index: int,
-        tags_of: Callable[[EntryMark], int],
-        is_lost: IsLost,
-    ) -> None:
-        super().__init__(log, queue, index, tags_of, is_lost)
-        self._batches = queue
-        self._found: list[BatchUnit] = []
+    _found: list[BatchUnit] = field(default_factory=list)
 
     def run(self) -> Steps[None]:
-        yield from self.repair_round(self._batches.number_of(self._index))
+        yield from self.repair_round(self.queue.number_of(self.index))
 
     def mend(self) -> Steps[None]:
         """Repair every unit that cannot be, or does not follow the one before it, and find out
         where the queue begins."""
-        queue = self._batches
+        queue = self.queue
         if queue.suspect:
             yield from self.repair_round(queue.first_number)
             if self.error is not None:
@@ -555,7 +548,7 @@ class BatchSearch(LogSearch):
     def _follows(self, before: BatchUnit | None, unit: BatchUnit, number: int) -> Steps[bool]:
         """Whether a unit may come behind this one; None: it is the first."""
         if not unit.can_be or unit.base != (
-            before.end if before is not None else self._batches.min_index
+            before.end if before is not None else self.queue.min_index
         ):
             return False
         return (
@@ -567,7 +560,7 @@ class BatchSearch(LogSearch):
     def settle_front(self, first_time: int) -> Steps[None]:
         """See at a start that the queue begins with the first unit whose entry the log has, which
         begins with an entry of ``first_time`` (ms). Costs two looks; else the queue is mended."""
-        queue = self._batches
+        queue = self.queue
         unit, gone = queue.unit_at(queue.first_number), queue.gone_unit(queue.first_number - 1)
         if (
             unit is not None
@@ -583,7 +576,7 @@ class BatchSearch(LogSearch):
     def repair_round(self, number: int) -> Steps[int]:
         """Repair the unit of this number, and what else is wrong between the nearest good ones on
         its two sides; the number of the latter, behind which nothing was looked at."""
-        log, queue = self._log, self._batches
+        log, queue = self.log, self.queue
         low, before = yield from self._good_neighbour(number, -1)
         high, after = yield from self._good_neighbour(number, 1)
         start = before.offset + before.size if before is not None else log.start
@@ -609,7 +602,7 @@ class BatchSearch(LogSearch):
         return max(high, number + 1)
 
     def _put(self, number: int, unit: BatchUnit) -> None:
-        queue = self._batches
+        queue = self.queue
         if not queue.first_number <= number < queue.next_number:
             return  # deleted meanwhile
         if queue.unit_at(number) != unit:
@@ -620,18 +613,18 @@ class BatchSearch(LogSearch):
 
     def _confirmed(self, number: int, unit: BatchUnit, there: BatchUnit) -> BatchUnit:
         right = unit._replace(stored_ms=there.stored_ms)
-        if right != unit and self._batches.unit_at(number) == unit:
+        if right != unit and self.queue.unit_at(number) == unit:
             self._put(number, right)
         return right
 
     def _take(self, unit: BatchUnit, entry: bytes) -> None:
         self._found.append(unit)
-        if unit.base <= self._index < unit.end:
+        if unit.base <= self.index < unit.end:
             self.wanted, self.wanted_offset = entry, unit.offset
 
     def _read_unit(self, number: int) -> Steps[BatchUnit | None]:
-        raw = yield from self._read(self._batches.numbered_piece(number, 1))
+        raw = yield from self._read(self.queue.numbered_piece(number, 1))
         return batch_units(raw)[0] if raw else None
 
     def _numbers(self) -> tuple[int, int]:
-        return self._batches.first_number, self._batches.next_number - 1
+        return self.queue.first_number, self.queue.next_number - 1
