@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from turbopump.config.broker_config import BrokerConfig
@@ -93,8 +94,7 @@ class Cleaning:
         self._retention = store.retention
         self._segment_pause = config.delete_commit_log_files_interval / 1000
         self._queue_pause = config.delete_consume_queue_files_interval / 1000
-        self._pause: asyncio.TimerHandle | None = None
-        self._under_way = False
+        self._round: asyncio.Task[None] | None = None
         self._closed = False
         store.space.on_room = lambda text: log.warning("store: %s", text)
         store.retention.on_deleted = lambda text: log.info("store: %s", text)
@@ -107,50 +107,38 @@ class Cleaning:
     def round(self) -> None:
         """Delete what is due, then trim queues and indexes; nothing if the round before is not
         over."""
-        if self._under_way or self._closed:
-            return
-        self._under_way = True
-        if self._retention.begin_round():
-            self._delete()
-        else:
-            self._trim()
+        if not self._closed and (self._round is None or self._round.done()):
+            self._round = asyncio.get_running_loop().create_task(self._clean(), name="cleaning")
 
     def close(self) -> None:
         self._closed = True
-        if self._pause is not None:
-            self._pause.cancel()
+        if self._round is not None:
+            self._round.cancel()
 
     def _looked(self) -> None:
         if self._space.level >= Level.CRAMPED and self._retention.rules.forcibly:
             self.round()
 
-    def _delete(self) -> None:
-        self._retention.delete_next(
-            lambda following: self._go_on(following, self._segment_pause, self._delete, self._trim)
-        )
+    async def _clean(self) -> None:
+        if self._retention.begin_round():
+            await self._repeat(self._retention.delete_next, self._segment_pause)
+        await self._repeat(self._retention.trim_next, self._queue_pause)
 
-    def _trim(self) -> None:
-        self._retention.trim_next(
-            lambda following: self._go_on(following, self._queue_pause, self._trim, self._end)
-        )
+    async def _repeat(self, step: Callable[[Callable[[Next], None]], None], pause: float) -> None:
+        """Repeat the step, with pauses, until there is nothing left to do."""
+        loop = asyncio.get_running_loop()
+        while True:
+            done: asyncio.Future[Next] = loop.create_future()
+            step(partial(_settle, done))
+            following = await done
+            if following is Next.NOTHING:
+                return
+            await asyncio.sleep(pause if following is Next.AFTER_A_PAUSE else 0)
 
-    def _end(self) -> None:
-        self._under_way = False
 
-    def _go_on(
-        self,
-        following: Next,
-        pause: float,
-        again: Callable[[], None],
-        otherwise: Callable[[], None],
-    ) -> None:
-        if self._closed:
-            return
-        if following is Next.NOTHING:
-            otherwise()
-        else:
-            delay = pause if following is Next.AFTER_A_PAUSE else 0.0
-            self._pause = asyncio.get_running_loop().call_later(delay, again)
+def _settle(done: asyncio.Future[Next], following: Next) -> None:
+    if not done.done():  # else the round was cancelled
+        done.set_result(following)
 
 
 class Scrubbing:

@@ -134,7 +134,7 @@ class SendChecks:
             request.topic, request.default_topic, request.default_topic_queue_nums
         )
         if made is None and request.topic.startswith(RETRY_PREFIX):
-            made = self._topics.create_retry_topic(request.topic[len(RETRY_PREFIX) :], 1)
+            made = self._topics.find_or_make(request.topic, 1)
         return made
 
     def _unfit_for_batch(self, request: SendRequest) -> Response | None:

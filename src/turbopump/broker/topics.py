@@ -162,10 +162,6 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.put(config)
         return config
 
-    def create_retry_topic(self, group: str, queues: int) -> TopicConfig:
-        """The topic to which a group's failed messages come back; made at its first heartbeat."""
-        return self.find_or_make(RETRY_PREFIX + group, queues)
-
     async def saved(self) -> bool:
         """Wait until every topic is on the disk; False if they cannot be saved now."""
         if not self.unsaved or not self._file.saving:

@@ -20,6 +20,7 @@ from turbopump.broker.consumers import (
     no_property_filter,
     read_subscription,
 )
+from turbopump.broker.dead_letters import retry_topic
 from turbopump.broker.groups import GroupTable, RequestModes
 from turbopump.broker.reading import read
 from turbopump.broker.topics import TopicTable
@@ -234,7 +235,7 @@ class ClientsHandler:
         assert consumer.group_name is not None
         settings = self._groups.find(consumer.group_name)
         if settings is not None and settings.retry_queue_nums > 0:
-            self._topics.create_retry_topic(consumer.group_name, settings.retry_queue_nums)
+            retry_topic(self._topics, consumer.group_name, settings.retry_queue_nums)
         return None
 
     def _notify(self, group: str) -> None:
