@@ -13,7 +13,7 @@ from turbopump.broker.consumers import Member, MemberInfo, member_info
 from turbopump.broker.consumers import conflicts as found_among
 from turbopump.cli.cluster import NOT_FOUND, Cluster, ask_each, client_command, did_you_mean, show
 from turbopump.cli.entry import command_group, complain
-from turbopump.cli.offset import places
+from turbopump.cli.offset import group_offsets
 from turbopump.errors import BodyError, RemotingError
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol import fastjson
@@ -39,7 +39,7 @@ async def list_groups(servers: Cluster, output: str) -> None:
     rows = []
     for group in await _groups(servers, addresses):
         clients = {row["client_id"] for row in (await _group(servers, addresses, group))["clients"]}
-        queues = await places(servers, addresses, group)
+        queues = await group_offsets(servers, addresses, group)
         if clients or queues:
             behind = sum(row["behind"] for row in queues)
             rows.append({"group": group, "consumers": len(clients), "behind": behind})
@@ -58,7 +58,7 @@ async def show_group(servers: Cluster, group: str, output: str) -> int:
     if there is nothing of it."""
     addresses = await servers.masters()
     found = await _group(servers, addresses, group)
-    queues = await places(servers, addresses, group)
+    queues = await group_offsets(servers, addresses, group)
     behind = sum(row["behind"] for row in queues)
     nothing = not queues and not found["clients"]
     lines = [_client_line(row) for row in found["clients"]]

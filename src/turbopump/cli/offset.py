@@ -33,7 +33,7 @@ command = command_group("offset", "Show, reset and clone the places of consumer 
 async def show_offsets(servers: Cluster, group: str, topic: str | None, output: str) -> int:
     """Show where a group stands in each queue, and how far behind it is. Exit code 3 if it stands
     nowhere."""
-    rows = await places(servers, await servers.masters(), group, topic)
+    rows = await group_offsets(servers, await servers.masters(), group, topic)
     behind = sum(row["behind"] for row in rows)
     lines = [f"{_line(row)}  end {row['end']}  behind {row['behind']}" for row in rows]
     if rows:
@@ -95,9 +95,9 @@ async def reset_offsets(
             "new group once"
         )
     rows = [
-        {"topic": topic, "broker": at.broker_name, "queue": at.queue_id, "offset": place}
+        {"topic": topic, "broker": at.broker_name, "queue": at.queue_id, "offset": offset}
         for body in answers.values()
-        for at, place in sorted(body.offset_table.items())
+        for at, offset in sorted(body.offset_table.items())
     ]
     show(output, {"group": group, "queues": rows}, map(_line, rows))
 
@@ -114,7 +114,7 @@ async def clone_offsets(
         raise click.UsageError(f"SOURCE and TARGET are both {source}")
     wanted = CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=True)
     addresses = await servers.masters()
-    if not await places(servers, addresses, source, topic):
+    if not await group_offsets(servers, addresses, source, topic):
         return stands_nowhere(source, topic)
     for address in addresses:
         answer = await servers.exchange(address, wanted)
@@ -122,7 +122,7 @@ async def clone_offsets(
             raise RemotingError(
                 f"broker {address}: {(answer.remark or f'code {answer.code}').strip()}"
             )
-    rows = await places(servers, addresses, target, topic)
+    rows = await group_offsets(servers, addresses, target, topic)
     show(output, {"group": target, "queues": rows}, map(_line, rows))
     return 0
 
@@ -139,7 +139,7 @@ def stands_nowhere(group: str, topic: str | None = None) -> int:
     return NOT_FOUND
 
 
-async def places(
+async def group_offsets(
     client: RemotingClient, addresses: list[str], group: str, topic: str | None = None
 ) -> list[dict[str, Any]]:
     """Where a group stands, queue by queue, in order. Raises RemotingError."""

@@ -1,4 +1,4 @@
-"""Receipts of POP: what a broker tells about popped messages, and the handle with which one of them
+"""Receipts of POP: what a broker says about popped messages, and the handle with which one of them
 is acknowledged.
 
 ::
@@ -198,8 +198,7 @@ def _number(text: str, whole: str) -> int:
     return int(text)
 
 
-# What a producer needs to call a timer message back: where it waits, for when, and its unique
-# id.
+# What a producer needs to call a timer message back: where it waits, for when, its unique id.
 #
 #     URL-safe Base64 of:   v1 <topic> <broker> <time in ms> <unique id>   with single spaces
 #

@@ -63,7 +63,7 @@ class RouteTable:
         if first and len(topics.topic_config_table) == 1:
             return Incomplete()
 
-        known = self._placed(registration)
+        known = self._with_address(registration)
         leads = broker.id == MASTER_ID or (
             registration.acting_master is not None and broker.id == min(known.broker_addrs)
         )
@@ -202,14 +202,14 @@ class RouteTable:
         newer = live is not None and live.data_version.state_version > version.state_version
         return owner if newer else None
 
-    def _placed(self, registration: Registration) -> BrokerData:
+    def _with_address(self, registration: Registration) -> BrokerData:
         """The broker's entry with its address in it, and nowhere else."""
         broker = registration.broker
         for live in list(self._live.values()):
             other = live.broker
             same_part = (other.name, other.id) == (broker.name, broker.id)
-            same_place = (other.cluster, other.address) == (broker.cluster, broker.address)
-            if other != broker and (same_part or same_place):
+            same_address = (other.cluster, other.address) == (broker.cluster, broker.address)
+            if other != broker and (same_part or same_address):
                 self._forget(live)
         known = self._brokers.setdefault(broker.name, BrokerData(broker_name=broker.name))
         known.cluster = broker.cluster

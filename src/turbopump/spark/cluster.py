@@ -140,7 +140,7 @@ class Cluster:
         )
 
     def pull(
-        self, queue: MessageQueue, places: Sequence[tuple[int, int]], *, hold_ms: int = 0
+        self, queue: MessageQueue, begins: Sequence[tuple[int, int]], *, hold_ms: int = 0
     ) -> list[Command]:
         """Several pulls of one queue at once, each from an offset and of at most so many messages;
         their answers in this order.
@@ -160,7 +160,7 @@ class Cluster:
                 subscription="*",
                 expression_type="TAG",
             )
-            for offset, rows_max in places
+            for offset, rows_max in begins
         ]
         return self._ask_broker(queue, requests, self._timeout + hold_ms / 1000)
 

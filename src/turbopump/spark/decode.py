@@ -51,8 +51,8 @@ def decode(
 
     ``queue_offsets`` keeps only rows whose queueOffset lies in it. There is one batch, unless
     decompressed bodies make it larger than ``BATCH_BODY_SIZE_MAX``; none where no row is left. CRCs
-    are not compared here: ``pull.py`` has done it. Raises StoredMessageError, naming the place, if
-    the bytes contradict themselves. Cost: 0.5–3 µs per row, by columns.
+    are not compared here: ``reading.read_range`` has done it. Raises StoredMessageError, naming the
+    byte, if the bytes contradict themselves. Cost: 0.5–3 µs per row, by columns.
     """
     entries = _Entries(raw)
     if (entries.sys_flags & SysFlag.INNER_BATCH).any():
@@ -74,9 +74,9 @@ def decode(
 def _taken_apart(entries: _Entries) -> bytes:
     """The same messages with an entry for each, those of inner batches too: the one place where a
     row costs a Python object."""
-    places = zip(entries.positions.tolist(), entries.sizes.tolist(), strict=True)
+    entries_at = zip(entries.positions.tolist(), entries.sizes.tolist(), strict=True)
     return b"".join(
-        [one for at, size in places for one in unwrapped(bytes(entries.raw[at : at + size]))]
+        [one for at, size in entries_at for one in unwrapped(bytes(entries.raw[at : at + size]))]
     )
 
 

@@ -1,12 +1,12 @@
-"""Places in queues, and their JSON form in checkpoints and options.
+"""Offsets in queues, and their JSON form in checkpoints and options.
 
 ::
 
     {"v":1,"topics":{"T":{"broker-a":{"0":123,"1":456}}}}   123 is the next offset to read
 
 The one rule: this is a persisted format. Checkpoints live for years and Spark compares them as
-text, so a place always has one text (sorted), version 1 never changes, and another version is
-refused. It must not know about brokers or Spark.
+text, so the same offsets always have one text (sorted), version 1 never changes, and another
+version is refused. It must not know about brokers or Spark.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def encode_offsets(offsets: Mapping[MessageQueue, int]) -> dict[str, Any]:
 def decode_offsets(
     text: str | Mapping[str, Any], *, what: str = "the checkpoint", symbolic: bool = False
 ) -> Offsets:
-    """The places in a versioned form, or in the plain ``{"T":{"broker-a":{"0":123}}}`` that people
+    """The offsets in a versioned form, or in the plain ``{"T":{"broker-a":{"0":123}}}`` that people
     write.
 
     ``symbolic`` allows -1 (latest) and -2 (earliest). Raises ConfigError that names ``what`` and
@@ -110,8 +110,8 @@ class OffsetRange:
 def ranges_between(
     begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int]
 ) -> list[OffsetRange]:
-    """What lies between two places, queue by queue in sorted order. A queue without a begin, or
-    with an end before it, gives nothing."""
+    """What lies between two sets of offsets, queue by queue in sorted order. A queue without a
+    begin, or with an end before it, gives nothing."""
     return [
         OffsetRange(queue, begins[queue], ends[queue])
         for queue in sorted(ends)

@@ -89,7 +89,7 @@ def arrow_schema(names: Iterable[str]) -> pa.Schema:
     return pa.schema([READ_SCHEMA.field(name) for name in names])
 
 
-Place = str | Offsets
+WantedOffsets = str | Offsets
 """``"earliest"``, ``"latest"``, or offsets that may be EARLIEST or LATEST."""
 
 
@@ -99,8 +99,8 @@ class ReadOptions:
 
     name_servers: tuple[str, ...]
     topics: tuple[str, ...]
-    starting: Place | None = None
-    ending: Place | None = None
+    starting: WantedOffsets | None = None
+    ending: WantedOffsets | None = None
     starting_timestamp_ms: int | None = None
     ending_timestamp_ms: int | None = None
     offsets_per_trigger_max: int | None = None
@@ -160,7 +160,7 @@ def _topics(text: str) -> tuple[str, ...]:
     return topics
 
 
-def _place(text: str) -> Place:
+def _wanted_offsets(text: str) -> WantedOffsets:
     if text.lower() in ("earliest", "latest"):
         return text.lower()
     if not text.startswith("{"):
@@ -192,8 +192,8 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "namesrvAddr": ("name_servers", _addresses),
     "topic": ("topics", _topics),
     "subscribe": ("topics", _topics),
-    "startingOffsets": ("starting", _place),
-    "endingOffsets": ("ending", _place),
+    "startingOffsets": ("starting", _wanted_offsets),
+    "endingOffsets": ("ending", _wanted_offsets),
     "startingTimestamp": ("starting_timestamp_ms", _INSTANT_MS),
     "endingTimestamp": ("ending_timestamp_ms", _INSTANT_MS),
     "maxOffsetsPerTrigger": ("offsets_per_trigger_max", _whole(1, 2**53)),

@@ -34,8 +34,8 @@ class BatchReader(DataSourceReader):
         options = self._options
         with Cluster(options.name_servers, patience=PLANNING_PATIENCE_S) as cluster:
             queues = reading.all_queues(cluster, options.topics)
-            begins = reading.first_place(cluster, queues, options, "earliest")
-            ends = reading.last_place(cluster, queues, options)
+            begins = reading.starting_offsets(cluster, queues, options, "earliest")
+            ends = reading.ending_offsets(cluster, queues, options)
         self._check_order(begins, ends)
         return reading.tasks(begins, ends, options)
 

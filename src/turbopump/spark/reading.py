@@ -1,4 +1,4 @@
-"""What batch and stream readers share: places to begin and end at, tasks, and the reading of one
+"""What batch and stream readers share: offsets to begin and end at, tasks, and the reading of one
 task.
 
 The one rule: the planner decides with a ``Cluster``; a task needs nothing but its ranges and
@@ -27,7 +27,7 @@ from turbopump.protocol.requests.pull import PullMessageReply
 from turbopump.spark.cluster import Cluster
 from turbopump.spark.decode import decode
 from turbopump.spark.offsets import EARLIEST, LATEST, OffsetRange, Offsets, ranges_between, split
-from turbopump.spark.options import Place, ReadOptions
+from turbopump.spark.options import ReadOptions, WantedOffsets
 
 _log = logging.getLogger(__name__)
 
@@ -45,8 +45,8 @@ def all_queues(cluster: Cluster, topics: Iterable[str]) -> list[MessageQueue]:
     return [queue for topic in topics for queue in cluster.queues(topic)]
 
 
-def place(
-    cluster: Cluster, queues: list[MessageQueue], wanted: Place, timestamp_ms: int | None
+def offsets_wanted(
+    cluster: Cluster, queues: list[MessageQueue], wanted: WantedOffsets, timestamp_ms: int | None
 ) -> Offsets:
     """An offset for each queue. A time goes before offsets; queues that the given offsets leave out
     begin at their earliest.
@@ -71,26 +71,26 @@ def place(
     return found
 
 
-def first_place(
-    cluster: Cluster, queues: list[MessageQueue], options: ReadOptions, default: Place
+def starting_offsets(
+    cluster: Cluster, queues: list[MessageQueue], options: ReadOptions, default: WantedOffsets
 ) -> Offsets:
-    """Where a read begins; errors as ``place`` and ``within_queues``."""
+    """Where a read begins; errors as ``offsets_wanted`` and ``within_queues``."""
     wanted, time = options.starting or default, options.starting_timestamp_ms
-    found = place(cluster, queues, wanted, time)
+    found = offsets_wanted(cluster, queues, wanted, time)
     return within_queues(cluster, found, wanted, time, "startingOffsets", options)
 
 
-def last_place(cluster: Cluster, queues: list[MessageQueue], options: ReadOptions) -> Offsets:
-    """Where a batch read ends; errors as ``place`` and ``within_queues``."""
+def ending_offsets(cluster: Cluster, queues: list[MessageQueue], options: ReadOptions) -> Offsets:
+    """Where a batch read ends; errors as ``offsets_wanted`` and ``within_queues``."""
     wanted, time = options.ending or "latest", options.ending_timestamp_ms
-    found = place(cluster, queues, wanted, time)
+    found = offsets_wanted(cluster, queues, wanted, time)
     return within_queues(cluster, found, wanted, time, "endingOffsets", options)
 
 
 def within_queues(
     cluster: Cluster,
     offsets: Offsets,
-    wanted: Place,
+    wanted: WantedOffsets,
     timestamp_ms: int | None,
     option: str,
     options: ReadOptions,
@@ -119,7 +119,7 @@ def within_queues(
 
 
 def tasks(begins: Offsets, ends: Offsets, options: ReadOptions) -> list[RangesPartition]:
-    """What lies between two places, divided into tasks, at least one."""
+    """What lies between two sets of offsets, divided into tasks, at least one."""
     parts = split(ranges_between(begins, ends), options.partitions_max)
     return [RangesPartition(ranges) for ranges in parts or [[]]]
 
@@ -207,12 +207,12 @@ def read_range(cluster: Cluster, wanted: OffsetRange, options: ReadOptions) -> I
         for begin, answer in zip(begins, answers, strict=True):
             if begin != offset:
                 break
-            places = answer.header(PullMessageReply)
-            if answer.code == ResponseCode.SUCCESS and places.next_begin_offset > offset:
-                chunk += _whole(wanted, offset, places.next_begin_offset, answer.body, fail)
-                offset = places.next_begin_offset
+            reply = answer.header(PullMessageReply)
+            if answer.code == ResponseCode.SUCCESS and reply.next_begin_offset > offset:
+                chunk += _whole(wanted, offset, reply.next_begin_offset, answer.body, fail)
+                offset = reply.next_begin_offset
             else:
-                offset = _after_gap(wanted, offset, places, fail)
+                offset = _after_gap(wanted, offset, reply, fail)
             given = offset - begin
         rows += offset - begins[0]
         if len(chunk) >= CHUNK_SIZE_MAX or rows >= CHUNK_ROWS_MAX:
@@ -250,17 +250,17 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
     return b"".join(entries)
 
 
-def _after_gap(wanted: OffsetRange, offset: int, places: PullMessageReply, fail: bool) -> int:
+def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: bool) -> int:
     """Where to go on when there is nothing at an offset: 19 nothing yet, 20 all of it removed, 21
     outside the queue."""
-    go_on = max(places.next_begin_offset, places.min_offset)
+    go_on = max(reply.next_begin_offset, reply.min_offset)
     if go_on <= offset:
         go_on = wanted.end
     _lose(
         fail,
         f"{wanted.queue}: messages {offset} to {min(go_on, wanted.end) - 1} of the asked "
         f"{wanted.begin} to {wanted.end - 1} are not there: "
-        f"the queue now holds {places.min_offset} to {places.max_offset - 1}",
+        f"the queue now holds {reply.min_offset} to {reply.max_offset - 1}",
         ". They were deleted (retention), or the topic or broker was made anew. Set the option "
         "failOnDataLoss to false to go on without them, or give startingOffsets that exist (and "
         "a new checkpoint)",

@@ -1,9 +1,9 @@
 """``spark.readStream.format("rocketmq")``: where a query begins, how far the next micro-batch goes,
 and its tasks.
 
-The one rule: a micro-batch is two places out of the checkpoint and nothing else, so a replayed one
-reads the same messages. Nothing is stored in the broker. It must not remember anything between
-calls that a restart would lose, but the target of AvailableNow.
+The one rule: a micro-batch is two sets of offsets out of the checkpoint and nothing else, so a
+replayed one reads the same messages. Nothing is stored in the broker. It must not remember anything
+between calls that a restart would lose, but the target of AvailableNow.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         with Cluster(self._options.name_servers, patience=PLANNING_PATIENCE_S) as cluster:
             queues = reading.all_queues(cluster, self._options.topics)
-            return encode_offsets(reading.first_place(cluster, queues, self._options, "latest"))
+            return encode_offsets(
+                reading.starting_offsets(cluster, queues, self._options, "latest")
+            )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         rows_max = self._options.offsets_per_trigger_max

@@ -50,7 +50,7 @@ class Violation(NamedTuple):
         return f"{self.rule.name.lower()} ({self.rule.value}): {self.detail}"
 
 
-class Outcome(enum.Enum):
+class SendOutcome(enum.Enum):
     PENDING = "no answer yet"
     ACKNOWLEDGED = "stored"
     MAYBE = "unknown"
@@ -65,27 +65,28 @@ class Send:
     topic: str
     body: bytes
     begun: float
-    outcome: Outcome = Outcome.PENDING
+    outcome: SendOutcome = SendOutcome.PENDING
     ended: float = float("inf")
     queue: Queue | None = None
     offset: int = -1
 
     def acknowledged(self, queue: Queue, offset: int, at: float) -> None:
         """The producer got SEND_OK for (queue, offset)."""
-        self.outcome, self.queue, self.offset, self.ended = Outcome.ACKNOWLEDGED, queue, offset, at
+        self.outcome, self.ended = SendOutcome.ACKNOWLEDGED, at
+        self.queue, self.offset = queue, offset
 
     def maybe(self, at: float) -> None:
         """The producer got no answer, or one that promises nothing."""
-        self.outcome, self.ended = Outcome.MAYBE, at
+        self.outcome, self.ended = SendOutcome.MAYBE, at
 
     def refused(self, at: float) -> None:
         """The producer was told that nothing was stored, and no earlier try of this send may have
         been."""
-        self.outcome, self.ended = Outcome.REFUSED, at
+        self.outcome, self.ended = SendOutcome.REFUSED, at
 
     def __str__(self) -> str:
-        place = f" at {self.queue} offset {self.offset}" if self.queue is not None else ""
-        return f"{self.producer}'s {_short(self.body)}{place}"
+        where = f" at {self.queue} offset {self.offset}" if self.queue is not None else ""
+        return f"{self.producer}'s {_short(self.body)}{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class Ledger:
 
     @property
     def acknowledged(self) -> list[Send]:
-        return [send for send in self.sends if send.outcome is Outcome.ACKNOWLEDGED]
+        return [send for send in self.sends if send.outcome is SendOutcome.ACKNOWLEDGED]
 
     def missing(self, group: str) -> list[Send]:
         """Acknowledged sends of topics the group has consumed that it was not given yet; empty
@@ -171,7 +172,7 @@ class Ledger:
         group was given a later one of the same queue.
         """
         subscribed = sorted({*groups, *ordered})
-        found = [*self._bodies(), *self._places(), *self._producer_order(), *self._real_time()]
+        found = [*self._bodies(), *self._offsets(), *self._producer_order(), *self._real_time()]
         for group in subscribed:
             found += self._lost(group, drained)
             found += self._progress(group)
@@ -188,17 +189,16 @@ class Ledger:
             where = f"{_short(delivery.body)} to {delivery.consumer} from {delivery}"
             if send is None or send.topic != delivery.queue.topic:
                 yield Violation(Rule.PHANTOM, where)
-            elif send.outcome is Outcome.REFUSED:
+            elif send.outcome is SendOutcome.REFUSED:
                 yield Violation(Rule.REFUSED_BUT_SEEN, where)
 
-    def _places(self) -> Iterator[Violation]:
-        """One body per place, whoever says so and whenever: acknowledgements and deliveries, across
-        restarts."""
-        at_place: dict[tuple[Queue, int], bytes] = {}
+    def _offsets(self) -> Iterator[Violation]:
+        """One body per offset, by acknowledgements and deliveries alike, across restarts."""
+        bodies: dict[tuple[Queue, int], bytes] = {}
         claims: list[Send | Delivery] = [*self.acknowledged, *self.deliveries]
         for claim in claims:
             assert claim.queue is not None
-            first = at_place.setdefault((claim.queue, claim.offset), claim.body)
+            first = bodies.setdefault((claim.queue, claim.offset), claim.body)
             if first != claim.body:
                 both = f"{_short(first)} and {_short(claim.body)}"
                 detail = f"{claim.queue} offset {claim.offset}: {both}"
@@ -260,9 +260,9 @@ class Ledger:
         again: dict[Queue, int] = defaultdict(int)
         for delivery in self.deliveries:
             if delivery.group == group:
-                place = (delivery.queue, delivery.offset, delivery.body)
-                again[delivery.queue] += place in seen
-                seen.add(place)
+                delivered = (delivery.queue, delivery.offset, delivery.body)
+                again[delivery.queue] += delivered in seen
+                seen.add(delivered)
         allowed = self.in_flight_max * self.disturbances
         for queue, count in again.items():
             if count > allowed:

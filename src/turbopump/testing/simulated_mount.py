@@ -211,7 +211,7 @@ class SimulatedMount:
         for piece in pieces:
             piece.segment.hold()
 
-        def tell(_error: OSError | None) -> None:
+        def report(_error: OSError | None) -> None:
             for piece in pieces:
                 piece.segment.release()
             done(found)
@@ -225,11 +225,10 @@ class SimulatedMount:
                 except ValueError as error:
                     found.append(OSError(errno.EBADF, str(error)))
 
-        self._beside(effect, tell)
+        self._beside(effect, report)
 
     def close(self) -> None:
-        """Finish at once what is under way (a real disk is waited for) and tell of it; then refuse
-        more."""
+        """Finish at once what is under way (a real disk is waited for); then refuse more."""
         self._closing = True
         under_way, self._under_way = self._under_way, {}
         for timer, finish in under_way.values():
@@ -260,11 +259,11 @@ class SimulatedMount:
                     done(outcome)
                     return
 
-                def tell() -> None:
+                def report() -> None:
                     self._under_way.pop(number, None)
                     done(outcome)
 
-                self._under_way[number] = loop.call_later(until_done, tell), tell
+                self._under_way[number] = loop.call_later(until_done, report), report
 
         self._under_way[number] = loop.call_later(until_effect, finish), finish
 
@@ -357,7 +356,7 @@ class SimulatedSegment:
         self.reads_ahead = enabled
 
     def data_from(self, at: int) -> int | None:
-        """To the sector, as file systems tell it."""
+        """To the sector, as file systems report it."""
         while at < self.size:
             stride = self.buffer[at : at - at % STRIDE + STRIDE]
             if stride == ZEROS[: len(stride)]:

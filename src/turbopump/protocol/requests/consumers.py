@@ -76,7 +76,7 @@ class QueryTopicConsumeByWho(Request[None], kw_only=True):
 
 
 class QueryTopicsByConsumer(Request[None], kw_only=True):
-    """The topics in which a group has a place; answered with a ``TopicList``."""
+    """The topics in which a group has an offset; answered with a ``TopicList``."""
 
     code = RequestCode.QUERY_TOPICS_BY_CONSUMER
     group: str
@@ -92,7 +92,7 @@ class QueryConsumeTimeSpan(Request[None], kw_only=True):
 
 
 class GetConsumerRunningInfo(Request[None], kw_only=True):
-    """What one consumer tells of itself; answered with a ``ConsumerRunningInfo``."""
+    """What one consumer reports of itself; answered with a ``ConsumerRunningInfo``."""
 
     code = RequestCode.GET_CONSUMER_RUNNING_INFO
     consumer_group: str

@@ -1,4 +1,4 @@
-"""Offsets: a group's place in a queue (14, 15), a queue's ends (30, 31), and its place at a time
+"""Offsets: a group's offset in a queue (14, 15), a queue's ends (30, 31), and its offset at a time
 (29)."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class OffsetReply(Reply, kw_only=True):
 
 
 class QueryConsumerOffset(Request[OffsetReply], kw_only=True):
-    """Where a group stands in a queue; 22 QUERY_NOT_FOUND when it has no place yet."""
+    """A group's offset in a queue; 22 QUERY_NOT_FOUND when it has none yet."""
 
     code = RequestCode.QUERY_CONSUMER_OFFSET
     consumer_group: str
@@ -29,7 +29,7 @@ class QueryConsumerOffset(Request[OffsetReply], kw_only=True):
 
 
 class UpdateConsumerOffset(Request[None], kw_only=True):
-    """Commit a group's place in a queue: the offset of the next message wanted."""
+    """Commit a group's offset in a queue: the offset of the next message wanted."""
 
     code = RequestCode.UPDATE_CONSUMER_OFFSET
     consumer_group: str
@@ -128,10 +128,10 @@ class ResetOffsetBodyForC(msgspec.Struct, kw_only=True, rename="camel"):
 # 223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS, 221 GET_CONSUMER_STATUS_FROM_CLIENT, 314
 # CLONE_GROUP_OFFSET, 308 QUERY_CORRECTION_OFFSET.
 class ResetOffset(Request[None], kw_only=True):
-    """Set a group's place in a topic: all queues, or ``queue_id``; to ``offset``, or where
+    """Set a group's offsets in a topic: all queues, or ``queue_id``; to ``offset``, or where
     ``timestamp`` (ms; negative: the end) is.
 
-    Without ``force`` a place is only moved back. Answered with a ``ResetOffsetBody``.
+    Without ``force`` an offset is only moved back. Answered with a ``ResetOffsetBody``.
     """
 
     code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
@@ -176,7 +176,7 @@ class GetConsumerStatusFromClient(Request[None], kw_only=True):
 
 
 class CloneGroupOffset(Request[None], kw_only=True):
-    """Give ``dest_group`` the places of ``src_group`` in one topic, or in all. Not ``offline``:
+    """Give ``dest_group`` the offsets of ``src_group`` in one topic, or in all. Not ``offline``:
     only in topics that a running ``src_group`` subscribes."""
 
     code = RequestCode.CLONE_GROUP_OFFSET

@@ -12,7 +12,7 @@ from turbopump.protocol.requests.clients import SubscriptionData
 
 
 class GetBrokerRuntimeInfo(Request[None], kw_only=True):
-    """What a broker tells of itself; answered with a ``KVTable``."""
+    """What a broker reports of itself; answered with a ``KVTable``."""
 
     code = RequestCode.GET_BROKER_RUNTIME_INFO
 
