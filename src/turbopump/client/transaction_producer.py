@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple, Unpack
 
@@ -393,32 +393,28 @@ class TransactionProducer(Producer):
                     message.topic,
                     exc_info=True,
                 )
-        told = await self._end(sender, half, outgoing.topic, sent, state, failed)
-        return TransactionResult(sent, state, failed, told)
+        result = TransactionResult(sent, state, failed, told=False)
+        return replace(result, told=await self._end(sender, half, result))
 
     # --- telling the broker
 
-    async def _end(
-        self,
-        sender: Sender,
-        half: Message,
-        topic: str,
-        sent: SendResult,
-        state: TransactionState,
-        error: Exception | None,
-    ) -> bool:
+    async def _end(self, sender: Sender, half: Message, result: TransactionResult) -> bool:
+        """Whether the broker was told."""
+        topic, sent = wrap(self._namespace, half.topic), result.sent
         request = EndTransaction(
             topic=topic,
             producer_group=self._member.group,
             tran_state_table_offset=sent.queue_offset,
             commit_log_offset=decode_offset_msg_id(sent.offset_msg_id)[2],
-            commit_or_rollback=state.outcome,
+            commit_or_rollback=result.state.outcome,
             from_transaction_check=False,
             msg_id=sent.msg_id,
             transaction_id=sent.transaction_id,
             bname=sent.queue.broker_name,
         )
-        remark = None if error is None else f"executeLocalTransactionBranch exception: {error!r}"
+        remark = None
+        if result.error is not None:
+            remark = f"executeLocalTransactionBranch exception: {result.error!r}"
         closed = "the producer was closed meanwhile"
         try:
             sender.under_way.refuse_if_closed(closed)
@@ -428,14 +424,12 @@ class TransactionProducer(Producer):
             log.warning(
                 "a broker could not be told of a transaction, it will ask state=%s msg_id=%s "
                 "cause=%s",
-                state.name,
+                result.state.name,
                 sent.msg_id,
                 cause,
             )
             return False
-        self._write(sender, connection, request, remark)
-        context = self._context(request, topic, half.properties, address, state)
-        sender.hooks.end_transaction(context)
+        self._write(sender, connection, request, remark, address, half, result.state)
         return True
 
     @staticmethod
@@ -468,39 +462,36 @@ class TransactionProducer(Producer):
         sender = self._started()
         if sender.under_way.closed:
             return
-        self._write(sender, asked.peer, answer, remark)
-        topic, properties = wrap(self._namespace, asked.message.topic), asked.message.properties
-        context = self._context(answer, topic, properties, asked.peer.peer, state)
-        sender.hooks.end_transaction(context)
+        message, peer = asked.message, asked.peer
+        self._write(sender, peer, answer, remark, peer.peer, message, state)
 
-    def _context(
-        self,
-        request: EndTransaction,
-        topic: str,
-        properties: dict[str, str],
-        address: str,
-        state: TransactionState,
-    ) -> EndTransactionContext:
-        return EndTransactionContext(
-            self._member.group,
-            topic,
-            properties,
-            address,
-            request.msg_id or "",
-            request.transaction_id,
-            state.value,
-            bool(request.from_transaction_check),
-        )
-
-    @staticmethod
     def _write(
-        sender: Sender, connection: Connection, request: EndTransaction, remark: str | None
+        self,
+        sender: Sender,
+        connection: Connection,
+        request: EndTransaction,
+        remark: str | None,
+        address: str,
+        message: Message | ReceivedMessage,
+        state: TransactionState,
     ) -> None:
+        """Send it on its way, and call the hooks."""
         command = request_command(request, opaque=connection.next_opaque, oneway=True)
         command.remark = remark
         if sender.instance.signer is not None:
             command.ext = sender.instance.signer(command.ext, b"")
         connection.send_frame(encode_command(command))
+        context = EndTransactionContext(
+            self._member.group,
+            wrap(self._namespace, message.topic),
+            message.properties,
+            address,
+            request.msg_id or "",
+            request.transaction_id,
+            state.value,
+            from_check=request.from_transaction_check is True,
+        )
+        sender.hooks.end_transaction(context)
 
     async def _introduce(self, sender: Sender) -> None:
         """Learn routes; whoever is on them is sent heartbeats. RocketMQ: the producer's ``topics``
