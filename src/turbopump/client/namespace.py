@@ -20,7 +20,9 @@ INSTANCE_ID: Final = "INSTANCE_ID"
 
 def wrap(namespace: str | None, resource: str) -> str:
     """``ns%topic``, ``%RETRY%ns%group``."""
-    if not namespace or not resource or _is_system(resource):
+    if not namespace or not resource or is_system_topic(resource):
+        return resource
+    if resource.startswith(SYSTEM_GROUP_PREFIX):
         return resource
     prefix, name = _split(resource)
     if name.startswith(namespace + SEPARATOR):
@@ -55,7 +57,3 @@ def _split(resource: str) -> tuple[str, str]:
         if resource.startswith(prefix):
             return prefix, resource[len(prefix) :]
     return "", resource
-
-
-def _is_system(resource: str) -> bool:
-    return is_system_topic(resource) or resource.startswith(SYSTEM_GROUP_PREFIX)

@@ -481,21 +481,16 @@ class Producer(InContext):
         return wrap(self._namespace, topic)
 
 
-def _are_codes(value: object) -> bool:
-    return is_collection(value) and all(map(is_whole, value))
-
-
-def _are_hooks(value: object) -> bool:
-    return is_collection(value) and all(isinstance(hook, SendHook) for hook in value)
-
-
 def _made_as(kind: type, example: str) -> Rule:
     wants = f"must be made as {kind.__name__}, as in {example}, or None to go without"
     return Rule(lambda value: value is None or isinstance(value, kind), wants)
 
 
 PRODUCER_RULES: Final[Mapping[str, Rule]] = {
-    "retry_codes": Rule(_are_codes, "must be a collection of response codes, as in (2, 14)"),
+    "retry_codes": Rule(
+        lambda value: is_collection(value) and all(map(is_whole, value)),
+        "must be a collection of response codes, as in (2, 14)",
+    ),
     "retry_unless_ok": SWITCH,
     "latency_faults": _made_as(LatencyFaults, "LatencyFaults()"),
     "body_size_max": Rule(
@@ -506,7 +501,7 @@ PRODUCER_RULES: Final[Mapping[str, Rule]] = {
     "back_pressure": _made_as(BackPressure, "BackPressure(messages=1000)"),
     "auto_batch": _made_as(AutoBatch, "AutoBatch()"),
     "hooks": Rule(
-        _are_hooks,
+        lambda value: is_collection(value) and all(isinstance(hook, SendHook) for hook in value),
         "must be a list of SendHook objects: write a class of your own that inherits "
         "SendHook, give [YourHook()]",
     ),

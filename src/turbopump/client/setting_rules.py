@@ -129,11 +129,6 @@ def _is_trace(value: object) -> bool:
     )
 
 
-def _are_addresses(value: object) -> bool:
-    values = [value] if isinstance(value, str) else value
-    return is_collection(values) and all(isinstance(one, str) for one in values)
-
-
 def is_collection(value: object) -> TypeGuard[Collection[object]]:
     """Several values; a text is one."""
     return isinstance(value, Collection) and not isinstance(value, str | bytes)
@@ -146,7 +141,10 @@ _NAME: Final = Rule(
 
 NAME_SERVER_RULES: Final[Mapping[str, Rule]] = {
     "namesrv": Rule(
-        _are_addresses,
+        lambda value: (
+            isinstance(value, str)
+            or (is_collection(value) and all(isinstance(one, str) for one in value))
+        ),
         "is no name server: HOST:PORT is expected, as in '127.0.0.1:9876', or a list of them",
     )
 }

@@ -242,20 +242,14 @@ class TraceDispatcher(SendHook):
             await self.send(trace_message(part, self.topic))
             self._failing = False
         except TurbopumpError as error:
-            if len(part) > 1 and _is_refusal(error):
+            illegal = isinstance(error, SendError) and error.code == ResponseCode.MESSAGE_ILLEGAL
+            if len(part) > 1 and (illegal or isinstance(error, MessageError)):
                 await self._send_part(part[: len(part) // 2])
                 await self._send_part(part[len(part) // 2 :])
                 return
             level = logging.DEBUG if self._failing else logging.WARNING
             log.log(level, "traces not sent cause=%s", error)
             self._failing = True
-
-
-def _is_refusal(error: TurbopumpError) -> bool:
-    """Whether it is about what the message holds."""
-    return isinstance(error, MessageError) or (
-        isinstance(error, SendError) and error.code == ResponseCode.MESSAGE_ILLEGAL
-    )
 
 
 class _Sent(NamedTuple):

@@ -227,17 +227,17 @@ RENEW_S: Final = 3.0
 """To learn where a broker is now. It asks by itself, so little is lost."""
 
 
-def _are_topics(value: object) -> bool:
-    return is_collection(value) and all(
-        isinstance(topic, str) and topic_fault(topic) is None for topic in value
-    )
-
-
 _RULES: Final[Mapping[str, Rule]] = {
     "checker": FUNCTION,
     "executor": FUNCTION.or_none(),
     "threads": whole_from(1, " of functions at once"),
-    "topics": Rule(_are_topics, "must be a list of topics, as in ['orders']"),
+    "topics": Rule(
+        lambda value: (
+            is_collection(value)
+            and all(isinstance(topic, str) and topic_fault(topic) is None for topic in value)
+        ),
+        "must be a list of topics, as in ['orders']",
+    ),
 }
 
 

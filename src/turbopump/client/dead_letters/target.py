@@ -14,7 +14,7 @@ from turbopump.client.dead_letters.dead_letter import RESENT_FROM, DeadLetter, R
 from turbopump.client.instance import ClientInstance
 from turbopump.errors import BodyError, RemotingError, ResponseError, RouteNotFoundError
 from turbopump.message.handles import pop_retry_topic
-from turbopump.message.message import MessageQueue, ReceivedMessage
+from turbopump.message.message import MessageQueue
 from turbopump.message.properties import UNIQ_KEY
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX
 from turbopump.protocol import fastjson
@@ -79,22 +79,19 @@ class TargetWatch:
         found = await asyncio.gather(*(self._read_on(queue) for queue in self._offsets))
         return [arrival for arrivals in found for arrival in arrivals]
 
-    def _is_resent(self, message: ReceivedMessage) -> bool:
-        """Whether somebody resent it. What failed once more in a retry topic has these properties
-        too, but counts attempts."""
-        origin = message.properties.get(RESENT_FROM, "")
-        return message.reconsume_times == 0 and origin.startswith(self._mark)
-
     async def _read_on(self, queue: MessageQueue) -> list[Arrival]:
         found: list[Arrival] = []
         end: int | None = None
         while True:
             offset = self._offsets[queue]
             messages, reply = await pull_now(self._instance, queue, offset, PULL_COUNT)
+            # what failed once more in a retry topic has these properties too, but counts attempts
             found += [
                 Arrival(message.properties.get(UNIQ_KEY, ""), queue, message.queue_offset)
                 for message in messages
-                if message.queue_offset >= offset and self._is_resent(message)
+                if message.queue_offset >= offset
+                and message.reconsume_times == 0
+                and message.properties.get(RESENT_FROM, "").startswith(self._mark)
             ]
             end = reply.max_offset if end is None else end
             self._offsets[queue] = reply.next_begin_offset

@@ -121,7 +121,9 @@ class IdempotentConsumer:
             done: bool | None = False
             try:
                 result = await function.call(message)
-                done = not _wanted_again(message, result)
+                # that its message was given back meanwhile says nothing
+                says = message.settled and not message.given_back_late
+                done = not (message.again if says else is_retry(result))
             except Exception:
                 # it said that it is done before it failed
                 done = message.settled and not message.again
@@ -261,8 +263,3 @@ class IdempotentConsumer:
 
     def _let_go(self, key: str) -> None:
         self._here.pop(key).set()
-
-
-def _wanted_again(message: Delivery, result: object) -> bool:
-    """Whether the handler, which returned ``result``, has not done it."""
-    return message.again if message.settled and not message.given_back_late else is_retry(result)

@@ -202,7 +202,8 @@ class Sender:
                 f"no route to topic {self.shown(topic)!r}: no name server answered in {waited} s "
                 f"(asked: {asked}). {remedy}"
             ) from None
-        if self.creation.is_due(route) and not self.under_way.closed:
+        is_new = route.inherited and route.topic not in self.creation.tried
+        if is_new and not self.under_way.closed:
             # the send itself needs time too
             await self.creation.make(route, max(deadline - loop.time(), 0.001) / 2)
             route = self._known.get(topic, route)
@@ -282,12 +283,10 @@ class TopicCreation:
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
         self._making: dict[str, asyncio.Task[None]] = {}
-        self._tried: set[str] = set()
+        self.tried: set[str] = set()
+        """Topics that were made, or could not be."""
         self.unsaid: dict[str, str] = {}
         """Topics that could not be made, and why; logged when a broker gets the first message."""
-
-    def is_due(self, route: TopicRoute) -> bool:
-        return route.inherited and route.topic not in self._tried
 
     async def make(self, route: TopicRoute, timeout: float) -> None:
         """Make the topic of an inherited route; returns after ``timeout`` seconds at the latest."""
@@ -333,7 +332,7 @@ class TopicCreation:
         except RouteNotFoundError as error:
             log.info("route of a new topic not known yet topic=%s cause=%s", route.topic, error)
         finally:
-            self._tried.add(route.topic)
+            self.tried.add(route.topic)
             del self._making[route.topic]
 
     async def _make_on(
