@@ -422,7 +422,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
         return self._data(
             ConsumeType.CONSUME_PASSIVELY,
             settings.consume_from,
-            message_model=model,
+            model,
             max_reconsume_times=settings.max_reconsume_times,
             started_at=None if settings.max_reconsume_times is None else self._started_ms,
             ordered=settings.order is not None,

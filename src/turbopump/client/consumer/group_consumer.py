@@ -101,7 +101,11 @@ class GroupConsumer(InContext, Generic[RunningT]):
         self._subscriptions[subscription.topic] = subscription
 
     def _data(
-        self, kind: clients.ConsumeType, where: ConsumeFrom | datetime, **further: Any
+        self,
+        kind: clients.ConsumeType,
+        where: ConsumeFrom | datetime,
+        model: clients.MessageModel = clients.MessageModel.CLUSTERING,
+        **further: Any,
     ) -> clients.ConsumerData:
         """What a heartbeat says of it."""
         return clients.ConsumerData(
@@ -111,7 +115,8 @@ class GroupConsumer(InContext, Generic[RunningT]):
             if isinstance(where, ConsumeFrom)
             else clients.ConsumeFromWhere.CONSUME_FROM_TIMESTAMP,
             subscription_data_set=tuple(one.data() for one in self._subscriptions.values()),
-            **{"message_model": clients.MessageModel.CLUSTERING, **further},
+            message_model=model,
+            **further,
         )
 
 
