@@ -14,6 +14,7 @@ from turbopump.spark import reading
 from turbopump.spark.cluster import PLANNING_PATIENCE_S, Cluster
 from turbopump.spark.offsets import Offsets
 from turbopump.spark.options import ReadOptions
+from turbopump.spark.plain_errors import plain_errors
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ class BatchReader(DataSourceReader):
                 "maxOffsetsPerTrigger does nothing in a batch read, which reads up to endingOffsets"
             )
 
-    @reading.plain_errors
+    @plain_errors
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         with Cluster(options.name_servers, patience=PLANNING_PATIENCE_S) as cluster:

@@ -8,17 +8,13 @@ options, and keeps nothing. It must not know Spark's classes beyond ``InputParti
 from __future__ import annotations
 
 import logging
-import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import wraps
-from typing import Final, ParamSpec, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from turbopump.errors import ClientError, ConfigError, TurbopumpError
+from turbopump.errors import ClientError, ConfigError
 from turbopump.message.batch import is_wrapped, unwrapped
 from turbopump.message.message import MessageQueue
 from turbopump.message.pulled import DamagedEntry, good_entries
@@ -28,6 +24,7 @@ from turbopump.spark.cluster import Cluster
 from turbopump.spark.decode import decode
 from turbopump.spark.offsets import EARLIEST, LATEST, OffsetRange, Offsets, ranges_between, split
 from turbopump.spark.options import ReadOptions, WantedOffsets
+from turbopump.spark.plain_errors import hidden_traceback
 
 _log = logging.getLogger(__name__)
 
@@ -133,41 +130,6 @@ def read_ranges(ranges: Iterable[OffsetRange], options: ReadOptions) -> Iterator
                 yield from decode(
                     chunk, wanted.queue.broker_name, options.columns, queue_offsets=offsets
                 )
-
-
-# What people see of an error: its sentence, without the traceback of Spark's Python worker.
-# Spark shows an error of a data source as the traceback of the process in which it ran, with the
-# sentence that helps as its last line. PySpark leaves the traceback out where the environment of
-# that process has ``SPARK_HIDE_TRACEBACK`` (pyspark/util.py, ``handle_worker_exception``). A
-# worker ends after an error, so setting it for an error of ours hides nobody else's.
-P = ParamSpec("P")
-T = TypeVar("T")
-
-_WORKERS: Final = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.")
-"""Modules that Spark runs as the main one of a worker."""
-
-
-@contextmanager
-def hidden_traceback() -> Iterator[None]:
-    """In Spark's workers a TurbopumpError that leaves this block is shown without a traceback."""
-    try:
-        yield
-    except TurbopumpError:
-        spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-        if spec is not None and spec.name.startswith(_WORKERS):
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        raise
-
-
-def plain_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """``function``, within ``hidden_traceback``."""
-
-    @wraps(function)
-    def inside(*args: P.args, **kwargs: P.kwargs) -> T:
-        with hidden_traceback():
-            return function(*args, **kwargs)
-
-    return inside
 
 
 # Reading exactly the messages of an offset range, as raw stored bytes in chunks. The one

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
 from pyspark.sql.datasource import DataSource
 
 from turbopump.errors import ConfigError
-from turbopump.spark.reading import plain_errors
+from turbopump.spark.plain_errors import plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType

@@ -27,6 +27,7 @@ from turbopump.spark import reading
 from turbopump.spark.cluster import PLANNING_PATIENCE_S, Cluster
 from turbopump.spark.offsets import Offsets, admit, decode_offsets, encode_offsets
 from turbopump.spark.options import ReadOptions
+from turbopump.spark.plain_errors import plain_errors
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cluster": None}
 
-    @reading.plain_errors
+    @plain_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         with Cluster(self._options.name_servers, patience=PLANNING_PATIENCE_S) as cluster:
             queues = reading.all_queues(cluster, self._options.topics)
@@ -60,7 +61,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows_max = self._options.offsets_per_trigger_max
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
-    @reading.plain_errors
+    @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begins = decode_offsets(start)
         ends = self._ends(begins)
@@ -68,11 +69,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = admit(begins, ends, limit.max_rows)
         return encode_offsets(ends)
 
-    @reading.plain_errors
+    @plain_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return encode_offsets(self._present_queue_ends())
 
-    @reading.plain_errors
+    @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._queue_ends()
 
