@@ -103,39 +103,32 @@ class MappedFiles:
         """Map the files that are there. A last file that is too short and blank (a create that was
         cut short) is removed; a last one of the log that is too short gets zeros behind what it
         has."""
-        starts = self._found()
-        for number, (start, path) in enumerate(starts):
-            size = self._disk.file_size(path)
+        found = self._found()
+        for start, path in found:
+            size, is_last = self._disk.file_size(path) or 0, path == found[-1][1]
             if size != self.file_size:
-                if number == len(starts) - 1 and self._is_unfinished(path, size or 0):
+                if is_last and self._is_unfinished(path, size):
                     self._disk.remove(path)
                     continue
-                if self._aligned and start % self.file_size and len(starts) == 1:
+                if self._aligned and start % self.file_size and len(found) == 1:
                     raise StoreDamagedError(
                         f"{path} has {size} bytes and begins at {start}, which is no multiple of "
-                        f"mappedFileSizeCommitLog={self.file_size}: "
-                        "a log goes on with the size that it was begun with, set it to that again"
+                        f"mappedFileSizeCommitLog={self.file_size}: a log goes on with the size "
+                        "that it was begun with, set it to that again"
                     )
-                if number == len(starts) - 1 and self._ahead and (size or 0) < self.file_size:
-                    self._lengthen(path, size or 0)
-                    self.files.append(MappedFile(start, self._disk.open_segment(path)))
-                    continue
-                raise StoreDamagedError(
-                    f"{path} has {size} bytes; files here have {self.file_size}: set "
-                    "mappedFileSizeCommitLog or "
-                    "mappedFileSizeConsumeQueue to the size the store was written with, or move "
-                    "the file away"
-                )
-            if self.files and self.files[-1].end != start:
+                if not (is_last and self._ahead and size < self.file_size):
+                    raise StoreDamagedError(
+                        f"{path} has {size} bytes; files here have {self.file_size}: set "
+                        "mappedFileSizeCommitLog or mappedFileSizeConsumeQueue to the size the "
+                        "store was written with, or move the file away"
+                    )
+                self._lengthen(path, size)
+            elif self.files and self.files[-1].end != start:
+                where = ", ".join(map(str, self.roots))
+                hint = ": is a directory missing in storePathCommitLog, or a disk not mounted?"
                 raise StoreDamagedError(
                     f"{path} does not follow {self.files[-1].segment.path}: a file between them "
-                    "is missing; it was looked for in "
-                    + ", ".join(map(str, self.roots))
-                    + (
-                        ": is a directory missing in storePathCommitLog, or a disk not mounted?"
-                        if self._ahead
-                        else ""
-                    )
+                    f"is missing; it was looked for in {where}{hint if self._ahead else ''}"
                 )
             self.files.append(MappedFile(start, self._disk.open_segment(path)))
 

@@ -172,8 +172,8 @@ class MissingUnits:
         tells."""
         now = self._now
         known = self._known.since(now.store.log_start)
-        place = known.newest(log_end)
-        all_noticed = place is not None or not any(queue.end for queue in now.all_queues)
+        noted = known.newest(log_end)
+        all_noticed = noted is not None or not any(queue.end for queue in now.all_queues)
         begin = 0 if all_noticed or not self._behind else reads_from(self._disk, now.store)
         begun = begun_at(now.all_queues) if begin else {}
         unmissed = [key for key in self._behind if not self._is_missed(key, begin, begun, log_end)]
@@ -194,13 +194,13 @@ class MissingUnits:
                 )
             self._findings.take(finding)
         judged = now.units_checked and not now.state.running
-        ends = known.least_ends(place) if place is not None and judged else {}
+        ends = known.least_ends(noted) if noted is not None and judged else {}
         found = {(queue.topic, queue.queue_id): queue.end for queue in now.all_queues}
         for key, end in ends.items():
             if found.get(key, 0) < end and key not in self._behind and key not in self._lacking:
                 text = (
                     f"it ends at {found.get(key, 0)}, and ended at {end} when the log was at "
-                    f"{place.at if place else 0}"
+                    f"{noted.at if noted else 0}"
                 )
                 self._findings.add("queue_end", text, topic=key[0], queue_id=key[1])
 

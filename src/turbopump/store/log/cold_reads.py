@@ -207,13 +207,7 @@ class ColdReads:
 
     def finish(self, steps: Steps[T]) -> T:
         """The outcome, read here and now."""
-        try:
-            pieces = next(steps)
-            while True:
-                pieces = steps.send(self._count(pieces, [read_now(piece) for piece in pieces]))
-        except StopIteration as stop:
-            outcome: T = stop.value
-            return outcome
+        return answer(steps, lambda pieces: self._count(pieces, _read_all(pieces)))
 
     def is_lost(self, directory: Path, offset: int) -> bool:
         """Whether to give up a place in the files of a directory that the system cannot read: not
@@ -343,12 +337,16 @@ class ColdReads:
         return found
 
 
-def answer(steps: Steps[T]) -> T:
+def _read_all(pieces: list[Piece]) -> list[Found]:
+    return [read_now(piece) for piece in pieces]
+
+
+def answer(steps: Steps[T], read: Callable[[list[Piece]], list[Found]] = _read_all) -> T:
     """The outcome, with every piece read here and now."""
     try:
         pieces = next(steps)
         while True:
-            pieces = steps.send([read_now(piece) for piece in pieces])
+            pieces = steps.send(read(pieces))
     except StopIteration as end:
         value: T = end.value
         return value

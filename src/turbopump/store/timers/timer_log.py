@@ -249,7 +249,7 @@ class TimerLog:
     def remove(self) -> None:
         """Delete every file: the log begins anew."""
         self.files.remove_all()
-        self.files = MappedFiles(self._disk, (self._directory,), self.files.file_size, ahead=True)
+        self.files = self.files.emptied()
         self.end = 0
         self._current = None
 

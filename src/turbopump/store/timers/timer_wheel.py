@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -140,30 +141,22 @@ class TimerWheel:
         number, total = time // self.precision_ms, self.total
         self._occupied = bytearray(total)
         self.sum = self.waiting = 0
-        for start in data_steps(self.segment, 0):
-            size = min(STEP, self.segment.size - start)
-            piece = self.segment.read_cold(start, size - size % SLOT_SIZE)
-            index = start // SLOT_SIZE
-            for found, first, last, count, _ in _SLOT.iter_unpack(piece):
-                if number <= found < number + total and found % total == index and last >= 0:
-                    self._occupied[index] = 1
-                    self.sum += self._crc(index)
-                    self.waiting += count
-                    pending.append(Slot(found * self.precision_ms, first, last, count))
-                index += 1
+        for index, (found, first, last, count, _) in self._slots():
+            if number <= found < number + total and found % total == index and last >= 0:
+                self._occupied[index] = 1
+                self.sum += self._crc(index)
+                self.waiting += count
+                pending.append(Slot(found * self.precision_ms, first, last, count))
         return pending
 
     def is_of_another_precision(self, now: int) -> bool:
         """Whether there are slots that no time around ``now`` has: then they are counted in other
         units. Reads the whole file."""
         low, high = (int(now * share) // self.precision_ms for share in (0.7, 1.4))
-        for start in data_steps(self.segment, 0):
-            size = min(STEP, self.segment.size - start)
-            piece = self.segment.read_cold(start, size - size % SLOT_SIZE)
-            for number, _, last, _, _ in _SLOT.iter_unpack(piece):
-                if number > 0 and last >= 0 and not low < number < high:
-                    return True
-        return False
+        return any(
+            number > 0 and last >= 0 and not low < number < high
+            for _, (number, _, last, _, _) in self._slots()
+        )
 
     def clear(self) -> None:
         """Empty every slot."""
@@ -181,6 +174,13 @@ class TimerWheel:
 
     def close(self) -> None:
         self.segment.close()
+
+    def _slots(self) -> Iterator[tuple[int, tuple[int, int, int, int, int]]]:
+        """Every slot that is not in a hole, with its number in the file."""
+        for start in data_steps(self.segment, 0):
+            size = min(STEP, self.segment.size - start)
+            piece = self.segment.read_cold(start, size - size % SLOT_SIZE)
+            yield from enumerate(_SLOT.iter_unpack(piece), start // SLOT_SIZE)
 
     def _write(self, index: int, slot: bytes, before: int, count: int, *, occupied: bool) -> None:
         if self._occupied[index]:
