@@ -1,11 +1,10 @@
-"""Which groups have read so much of what may not be in memory that they must wait: counts of bytes,
-by group, of five seconds.
+"""Which groups have read so much of what may not be in memory that they must wait: bytes by group,
+in windows of five seconds.
 
-One rule: a group that reads what is new is never made to wait. Pure: time comes in, monotonic
-seconds and ms since 1970. It must not know pulls. A ``strategy`` adapts the thresholds that nobody
+A group that reads only new messages never waits. A ``strategy`` adapts the thresholds that nobody
 has set (``coldCtrStrategyEnable``): half as much again for a group that used up its own, a fifth
-less, three groups at a time, when there is too much of it. Source: apache/rocketmq
-``ColdDataCgCtrService``, which empties its counts on the same beat.
+less for three groups at a time when all together read too much. No I/O or loop; time comes in.
+Source: apache/rocketmq ``ColdDataCgCtrService``, which empties its counts at the same interval.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Who is connected: consumers by group with their subscriptions, producers by group. Learnt from
 heartbeats, forgotten when a client unregisters, its connection ends, or it stays silent.
 
-Source: apache/rocketmq ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``. It knows
-connections only as keys; telling a group's members that it has changed is the caller's, who gets
-True from what changes one.
+A connection is only a key here. What changes a group returns True; its caller then notifies the
+members. Source: apache/rocketmq ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 attempts, to its dead letters.
 
 A copy on its way to ``%RETRY%group`` waits in a delay level. ``RETRY_TOPIC`` keeps the topic to
-which it was sent, ``ORIGIN_MESSAGE_ID`` the place of the first copy. Source: apache/rocketmq
+which it was sent, ``ORIGIN_MESSAGE_ID`` the id of the first copy. Source: apache/rocketmq
 ``AbstractSendMessageProcessor.consumerSendMsgBack``, ``SendMessageProcessor.handleRetryAndDLQ``.
 """
 

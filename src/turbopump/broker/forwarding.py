@@ -1,11 +1,10 @@
 """What the broker itself appends: messages that are stored already and go on to another queue, and
 entries of its own.
 
-Delays and timers that are due, committed transactions, letters to dead-letter topics, marks of
-operation queues: all go in by this door. What the broker has to deliver goes on while sends are
-refused for want of room, for it is what keeps the oldest segments from being deleted; what a client
-brings (``for_client``) is refused as a send is. It waits for room where a send would stand in the
-line.
+This is the one way into the store for delays and timers that are due, committed transactions, dead
+letters and marks of operation queues. What the broker has to deliver is also stored while sends are
+refused for want of room, since until then its oldest segments cannot be deleted; what a client
+brings (``for_client``) is refused as a send is. Where the log has to make a file first, it waits.
 """
 
 from __future__ import annotations

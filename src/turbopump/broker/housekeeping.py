@@ -1,5 +1,6 @@
-"""Things a broker does again and again: one place that starts them and, at the end, stops them
-all."""
+"""What a broker does again and again: the timetable, cleaning, the scrub, and two watches that
+report a loop that stood still and a long recovery.
+"""
 
 from __future__ import annotations
 

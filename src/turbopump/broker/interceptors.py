@@ -1,9 +1,8 @@
-"""Messages that are not stored where they were sent to: half messages, timers, delays. A table of
-rules, asked only for those whose properties may ask for more than to be stored; a plain message
-never comes here.
+"""Messages that are not stored where they were sent to: half messages, timers, delays.
 
-Source: apache/rocketmq ``SendMessageProcessor`` (transactions), then
-``HookUtils.handleScheduleMessage`` (timers, levels).
+Each rule may change the destination of a message or refuse it. The rules are asked only about
+messages whose properties may ask for more than to be stored. Source: apache/rocketmq
+``SendMessageProcessor`` (transactions), then ``HookUtils.handleScheduleMessage`` (timers, levels).
 """
 
 from __future__ import annotations

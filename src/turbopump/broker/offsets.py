@@ -1,9 +1,9 @@
 """The offset of each group in each queue: ``config/consumerOffset.json``, saved every few seconds
 and at the end.
 
-The rule: the broker itself moves an offset back in one case only, at its start, when recovery has
-left the queue shorter than the group had come; a client goes where it likes; and an operator's
-reset wins over what clients say until they have heard of it. Source: apache/rocketmq
+The broker itself moves an offset back in one case only: at its start, when recovery has left the
+queue shorter than the offset. A client may set any offset. An operator's reset takes precedence
+over what clients commit until they have been told of it. Source: apache/rocketmq
 ``ConsumerOffsetManager``.
 """
 
@@ -38,9 +38,9 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         self._offsets: dict[str, dict[int, int]] = {}
         self._version = DataVersion()
         self._resets: dict[tuple[str, str, int], Hashable] = {}
-        """Queues of a group that were reset and whose reader does not know yet; the reader that was
-        told last, if there is one. Saved, for what readers say after a restart may be older than
-        the reset."""
+        """Queues of a group that were reset and whose reader does not know it yet; the value is the
+        reader that was told last, if any. Saved: after a restart a commit may be older than the
+        reset."""
 
     def load(self) -> None:
         """Read the file. Raises OSError."""
@@ -80,8 +80,8 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return True
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """An operator says where the group stands. No commit counts before a reader of the queue
-        has heard of it."""
+        """An operator sets the offset. No commit counts before a reader of the queue has been told
+        of it."""
         self._offsets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
         self._resets[group, topic, queue_id] = None
         self._dirty = True
@@ -91,9 +91,9 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
     ) -> int | None:
         """A ``reader`` pulls at ``offset``: where it must go on instead; None: there.
 
-        Who pulls where the reset leads to has heard of it, and who insists, being told, has its
-        way: a program that keeps its own offsets. RocketMQ tells one pull, and a commit on its way
-        then undoes the reset.
+        A reader that pulls at the offset of the reset has been told of it. A reader that was told
+        and still pulls elsewhere keeps its own offsets, and may. RocketMQ tells only one pull, and
+        a commit that is on its way then undoes the reset.
         """
         key = (group, topic, queue_id)
         if key not in self._resets:

@@ -1,8 +1,8 @@
-"""Telling the name servers about this broker: at start, every 30 s, and at once when a topic
-changes.
+"""The broker's registration with the name servers: at its start, every 30 s, and at once when a
+topic changes.
 
-Each name server is told on its own; one that cannot be reached is tried again at the next turn and
-logged once until it answers. Source: apache/rocketmq ``BrokerOuterAPI.registerBrokerAll``.
+Each name server has a task of its own. One that cannot be reached is tried again at the next turn,
+and logged once until it answers. Source: apache/rocketmq ``BrokerOuterAPI.registerBrokerAll``.
 """
 
 from __future__ import annotations

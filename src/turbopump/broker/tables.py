@@ -1,7 +1,7 @@
 """The broker's tables and their files under ``config/``: loaded at the start, saved when they
 change, saved again until that works.
 
-One rule: what the tables say fits to what the store has: no group stands beyond a recovered queue,
+After the start they fit the store: no group's offset is beyond the end of its recovered queue, and
 no topic with messages is unknown.
 """
 

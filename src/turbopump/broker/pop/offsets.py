@@ -1,9 +1,9 @@
 """The next offset that a pop of each group takes in each queue, and which queues are being popped
 just now.
 
-A pop goes on behind the one before at once; the group's offset, which a restart begins at, follows
-when the checkpoint is on the disk: what was popped is then either before the offset and in the log
-of checkpoints, or not before it. RocketMQ: ``PopBufferMergeService.commitOffsets``,
+The next pop goes on at once where the one before ended. The group's committed offset, at which a
+restart begins, follows when the checkpoint is on the disk. So what was popped either has a
+checkpoint there, or comes again. RocketMQ: ``PopBufferMergeService.commitOffsets``,
 ``QueueLockManager``.
 """
 

@@ -1,9 +1,9 @@
-"""Taking messages for a pop: one queue after the other is read, and what is found written down in a
-checkpoint before it is given out.
+"""Taking messages for a pop: one queue after the other is read; what is found is written down in a
+checkpoint, then given out. What cannot be written down is not given out.
 
 Messages of a retry topic are given out as messages of the topic that was asked for, with their
-receipt; those of the topic itself as they are stored. What cannot be written down is not given out.
-Source: apache/rocketmq ``PopMessageProcessor.popMsgFromQueue``.
+receipt; those of the topic itself as they are stored. Source: apache/rocketmq
+``PopMessageProcessor.popMsgFromQueue``.
 """
 
 from __future__ import annotations

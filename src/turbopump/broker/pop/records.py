@@ -1,13 +1,10 @@
-"""What POP writes down: checkpoints (a pop took these messages) and acknowledgements, each the JSON
-body of a message of the revive topic.
+"""What POP writes down: checkpoints (a pop took these messages) and acknowledgements. Each is the
+JSON body of a message of the revive topic; its tag tells which: ``ck``, ``ack``, ``bAck``.
 
-The tag tells which: ``ck``, ``ack``, ``bAck``. A checkpoint is delivered a second before its
-messages become visible again, an acknowledgement when they do: then the checkpoint comes first. One
-rule: names are Apache's, so that a store directory written by one opens in the other. It must not
-know who reads them.
-
-Source: apache/rocketmq ``PopCheckPoint``, ``AckMsg``, ``BatchAckMsg``, ``PopAckConstants``,
-``PopMessageProcessor.genCkUniqueId``.
+A checkpoint is delivered a second before its messages become visible again, an acknowledgement when
+they do: so the checkpoint comes first. Names are Apache's, so that a store directory written by one
+opens in the other. Source: apache/rocketmq ``PopCheckPoint``, ``AckMsg``, ``BatchAckMsg``,
+``PopAckConstants``, ``PopMessageProcessor.genCkUniqueId``.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """Timer messages of a broker: from the queue of ``rmq_sys_wheel_timer`` into their slots, and out
 of them when they are due.
 
-One task does both, in this order: whatever the queue has is taken in before a slot is delivered, so
-that a recall that was accepted is in the slot of its message before that goes; of what a start
-finds, the overdue goes when all of it is read. While nothing is due the task sleeps until the next
-slot is, or the queue grows; nothing is polled. Slots go in the order of time, a slice of messages
-in a turn of the loop. Neither is anything kept per message, nor lost: what the store refuses is
-tried again. Source: apache/rocketmq ``TimerMessageStore``, which drops a message after three
-attempts.
+One task does both. Before a slot is delivered it takes in everything that the queue has, so that an
+accepted recall is in the slot of its message in time; what is overdue at a start is delivered when
+the whole queue is read. While nothing is due the task sleeps until the next slot is, or the queue
+grows. Slots are delivered in the order of time, a slice of messages in a turn of the loop. What the
+store refuses is tried again. Source: apache/rocketmq ``TimerMessageStore``, which drops a message
+after three attempts.
 """
 
 from __future__ import annotations

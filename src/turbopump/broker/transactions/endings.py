@@ -1,10 +1,10 @@
-"""Ending transactions: the message goes where it is meant to go, or nowhere, and that is written
-down.
+"""Ending transactions: a committed message is stored where it was sent to, and the end is written
+down in the op queue.
 
-The rule: a committed message is stored, and on the disk if this broker promises that, before it is
-written down that its transaction has ended; what a kill takes in between, the next start finds out.
-Source: apache/rocketmq ``EndTransactionProcessor``; there an end that comes twice, or late for a
-half message that stands again further behind, delivers the message twice.
+The message is stored first, and confirmed, then its end is written down. If a kill comes between
+the two, the next start finds the message. Source: apache/rocketmq ``EndTransactionProcessor``;
+there an end that comes twice, or late for a half message that was stored again, delivers the
+message twice.
 """
 
 from __future__ import annotations

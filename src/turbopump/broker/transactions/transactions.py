@@ -1,7 +1,5 @@
-"""Transactions of a broker, put together: what is pending, how it ends, and the asking for what has
-not.
-
-Source: apache/rocketmq ``TransactionalMessageServiceImpl``.
+"""Transactions of a broker: what a start reads of them, how they end, and the checks of those that
+have not. Source: apache/rocketmq ``TransactionalMessageServiceImpl``.
 """
 
 from __future__ import annotations
