@@ -68,12 +68,20 @@ class LogWalk(SegmentWalk[tuple[int, bytes]]):
         self._disk = disk
         self._on_progress = on_progress
         self._unread_end = 0
+        self._items = self._quick_entries
 
     def _open(self, segment: StoreFile) -> OpenSegment:
         return self._disk.open_file(segment.path)
 
     def _item(self, offset: int, entry: bytes) -> tuple[int, bytes]:
         return offset, entry
+
+    def _quick_entries(self, offset: int, end: int) -> list[tuple[int, bytes]]:
+        found = self._scanner.entries(offset, end)
+        if found:
+            last, entry = found[-1]
+            self.end = last + len(entry)
+        return found
 
     def _room(self, segment: StoreFile) -> int:
         """Nothing in a last one that lost its end, which recovery makes longer again."""

@@ -44,6 +44,7 @@ _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 _LOOK: Final = struct.Struct(">II")
 _WALK_STEP: Final = 256 * 1024
 _PAGE: Final = 4096
+_ENTRIES_AT_ONCE: Final = 64
 _MAGIC_START: Final = b"\xda\xa3\x20"
 
 
@@ -113,6 +114,28 @@ class LogScanner:
         ):
             fault = entry_fault(entry, offset, crc_required=True)
         return Look(offset + size, entry) if fault is None else Look(offset + 1, None, fault)
+
+    def entries(self, offset: int, end: int) -> list[tuple[int, bytes]]:
+        """(offset, entry) of good entries of the usual kind, from an offset on, as far as they are
+        held and end by ``end``: what ``look`` says of each, in less than half its time."""
+        data, at, found = self.data, offset - self.start, list[tuple[int, bytes]]()
+        requires_crc, unpack = self._requires_crc, _LOOK.unpack_from
+        stop = min(len(data), end - self.start) if at >= 0 else 0
+        while at + FIXED_SIZE <= stop and len(found) < _ENTRIES_AT_ONCE:
+            size, magic = unpack(data, at)
+            if size < FIXED_SIZE or at + size > stop or magic not in _MAGICS:
+                break
+            entry = data[at : at + size]
+            if entry_fault(entry, offset) is not None or (
+                requires_crc is not None
+                and entry[-CRC_SUFFIX_SIZE : -CRC_SUFFIX_SIZE + 9] != CRC_NAME
+                and requires_crc(offset)
+            ):
+                break
+            found.append((offset, entry))
+            at += size
+            offset += size
+        return found
 
 
 def entry_starts(data: bytes) -> Iterator[int]:

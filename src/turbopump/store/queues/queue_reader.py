@@ -327,7 +327,7 @@ def _read_at_sight(
     )
     if result.count < count:  # there was no room for more, or the next one is not good
         _, size, _ = UNIT.unpack_from(units, result.count * UNIT_SIZE)
-        if len(result.data) + size <= size_max or not result.count:
+        if size == NO_MESSAGE_SIZE or len(result.data) + size <= size_max or not result.count:
             return None
     result.next_offset += result.count
     return result
