@@ -159,7 +159,6 @@ class LanguageCode(IntEnum):
 
 
 V3_0_11: Final = 37
-V3_4_9: Final = 121
 V4_9_4: Final = 401
 V5_0_0: Final = 413
 V5_3_3: Final = 479

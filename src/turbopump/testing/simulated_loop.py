@@ -281,12 +281,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         protocol_factory: Callable[[], asyncio.BaseProtocol],
         host: str | None = None,
         port: int | None = None,
-        *,
-        ssl: object = None,
-        sock: object = None,
-        **_unused: object,
+        **options: object,
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        if self.network is None or ssl or sock is not None or host is None or port is None:
+        if self.network is None or not _plain(options) or host is None or port is None:
             _forbid("a real connection (TLS and ready-made sockets stay outside the simulation)")
         return await self.network.connect(protocol_factory, host, port)
 
@@ -296,12 +293,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         host: str | None = None,
         port: int | None = None,
         *,
-        ssl: object = None,
-        sock: object = None,
         start_serving: bool = True,
-        **_unused: object,
+        **options: object,
     ) -> asyncio.AbstractServer:
-        if self.network is None or ssl or sock is not None:
+        if self.network is None or not _plain(options):
             _forbid("a real server (TLS and ready-made sockets stay outside the simulation)")
         return self.network.listen(protocol_factory, host, port or 0, start_serving)
 
@@ -314,6 +309,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     create_datagram_endpoint = _forbidden("a datagram socket")
     getaddrinfo = _forbidden("the resolver")
     subprocess_exec = subprocess_shell = _forbidden("a child process")
+
+
+def _plain(options: dict[str, object]) -> bool:
+    return not options.get("ssl") and options.get("sock") is None
 
 
 class _SiblingHandle(asyncio.Handle):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -252,7 +253,10 @@ class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
             topic = TopicConfig.decode_line(line.decode("utf-8", "replace"))
             assert topic.topic_name is not None, "decode_line always finds one"
             wrapper.topic_config_table[topic.topic_name] = topic
-        filter_servers = _list_or_empty(pieces.sized())
+        filter_servers: list[str] = []
+        text = pieces.sized()
+        with suppress(FastjsonError):  # RocketMQ: an unreadable list is logged and left empty
+            filter_servers = fastjson.decode(text, list[str])
         if with_mappings:
             for text in pieces.counted():
                 mapping = fastjson.decode(text, TopicQueueMappingInfo)
@@ -273,13 +277,6 @@ def inflate(data: bytes) -> bytes:
             f"a compressed registration that inflates to more than {MAX_INFLATED} bytes"
         )
     return inflated
-
-
-def _list_or_empty(text: bytes) -> list[str]:
-    try:
-        return fastjson.decode(text, list[str])
-    except FastjsonError:  # RocketMQ: an unreadable list is logged and left empty
-        return []
 
 
 class _Pieces:

@@ -27,14 +27,20 @@ class InitMode(IntEnum):
     MAX = 1
 
 
-class PopMessageReply(Reply, kw_only=True):
-    """When and for how long the messages of the body were taken; the texts are those of
-    ``message/handles.py``. ``rest_num`` is how many messages are left in the queues that were
-    looked at."""
+class ChangeInvisibleTimeReply(Reply, kw_only=True):
+    """What the message's new handle is made of; its start offset is the message's own queue
+    offset."""
 
     pop_time: Int64 = 0
     invisible_time: Int64 = 0
     revive_qid: Int32 = 0
+
+
+class PopMessageReply(ChangeInvisibleTimeReply, kw_only=True):
+    """When and for how long the messages of the body were taken; the texts are those of
+    ``message/handles.py``. ``rest_num`` is how many messages are left in the queues that were
+    looked at."""
+
     rest_num: Int64 = 0
     start_offset_info: str | None = None
     msg_offset_info: str | None = None
@@ -75,15 +81,6 @@ class BatchAckMessage(Request[None], kw_only=True):
     """Many popped messages are done; they stand in the body."""
 
     code = RequestCode.BATCH_ACK_MESSAGE
-
-
-class ChangeInvisibleTimeReply(Reply, kw_only=True):
-    """What the message's new handle is made of; its start offset is the message's own queue
-    offset."""
-
-    pop_time: Int64 = 0
-    invisible_time: Int64 = 0
-    revive_qid: Int32 = 0
 
 
 class ChangeInvisibleTime(Request[ChangeInvisibleTimeReply], kw_only=True):

@@ -78,7 +78,6 @@ class GetAllTopicConfig(Request[GetAllTopicConfigReply], kw_only=True):
 # Topics as brokers keep and announce them: one topic's settings, the versioned table, and
 # lists of names. One rule: a table travels with its `DataVersion`, and whoever changes the table
 # takes the next version.
-PERM_PRIORITY = 8
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
