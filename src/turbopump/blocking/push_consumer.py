@@ -127,10 +127,6 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
     def __iter__(self) -> Iterator[Delivery]:
         return _Messages(self)
 
-    def _begin(self) -> Delivery | None:
-        """The next message, if one is ready."""
-        return self._ready()._begin()
-
     def _on_loop(self, function: Callable[[], object]) -> None:
         """From any thread, without waiting: what readers have to tell the loop."""
         if self._thread is not None and self._pid == os.getpid():
@@ -210,7 +206,7 @@ class _Messages(Iterator[Delivery]):
             if not current.settled:
                 current.handled_s = now - self._began
             self._finished.add(current)
-        message = None if self._first else self._consumer._begin()
+        message = None if self._first else self._consumer._ready()._begin()
         if message is None:
             self._first = False
             self._finished.call()

@@ -79,43 +79,30 @@ class InstanceSettings:
 
 
 class RequestSigner:
-    """Adds to requests what the client's identity asks for."""
+    """Adds to requests what the client's identity asks for. ``signs``: whether requests are signed;
+    ``fields``: what is the same in every request."""
 
-    __slots__ = ("_credentials", "_fields", "_secret", "namespace_v2")
+    __slots__ = ("_secret", "fields", "signs")
 
     def __init__(self, credentials: Credentials | None, namespace_v2: str | None = None) -> None:
-        self._credentials = credentials
-        self.namespace_v2 = namespace_v2
+        self.signs = credentials is not None
         self._secret = b"" if credentials is None else credentials.secret_key.encode()
-        self._fields: dict[str, str] = {}
+        self.fields: dict[str, str] = {}
         if namespace_v2 is not None:
-            self._fields |= {"nsd": "true", "ns": namespace_v2}
+            self.fields |= {"nsd": "true", "ns": namespace_v2}
         if credentials is not None:
-            self._fields[ACCESS_KEY] = credentials.access_key
+            self.fields[ACCESS_KEY] = credentials.access_key
             if credentials.security_token is not None:
-                self._fields[SECURITY_TOKEN] = credentials.security_token
-
-    @property
-    def signs(self) -> bool:
-        """Whether requests are signed."""
-        return self._credentials is not None
-
-    @property
-    def fields(self) -> Mapping[str, str]:
-        """What is the same in every request."""
-        return self._fields
+                self.fields[SECURITY_TOKEN] = credentials.security_token
 
     def __call__(self, ext: Mapping[str, str] | None, body: bytes) -> dict[str, str]:
         """The header fields ``ext`` with what is to be added."""
-        dressed = {**ext, **self._fields} if ext else dict(self._fields)
-        if self._credentials is not None:
-            dressed[SIGNATURE] = self.signature(_content(dressed), body)
-        return dressed
+        fields = {**ext, **self.fields} if ext else dict(self.fields)
+        if self.signs:
+            values = [fields[name] for name in sorted(fields) if name != SIGNATURE]
+            fields[SIGNATURE] = self.signature("".join(values).encode(), body)
+        return fields
 
     def signature(self, content: bytes, body: bytes) -> str:
         """Of the values of the fields in order, and the body."""
         return b64encode(hmac.digest(self._secret, content + body, "sha1")).decode()
-
-
-def _content(fields: Mapping[str, str]) -> bytes:
-    return "".join([fields[name] for name in sorted(fields) if name != SIGNATURE]).encode()

@@ -207,7 +207,7 @@ class Producer(InContext):
         sender.close()
         self._limiter.close()
         if self._tracing is not None:
-            await self._tracing.finish(deadline - now())
+            await self._tracing.dispatcher.close(deadline - now())
         for task in sender.tasks:
             task.cancel()
         leave = sender.instance.leave(self._member)

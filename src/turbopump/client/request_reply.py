@@ -55,6 +55,7 @@ class Requester:
         self._waiting: set[asyncio.Future[ReceivedMessage]] = set()
         self._prepared: set[str] = set()
         self._closed = False
+        self._now = asyncio.get_running_loop().time
         self._returning: dict[str, asyncio.Task[None]] = {}
         member.on_disconnect = self._disconnected
 
@@ -161,9 +162,6 @@ class Requester:
                 await asyncio.sleep(RECONNECT_PAUSE_S)
             else:
                 return
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()
 
 
 class Replier:

@@ -106,10 +106,6 @@ class Tracing:
     async def start(self) -> None:
         await self._producer.start()
 
-    async def finish(self, timeout: float) -> None:
-        """Send what is held, for ``timeout`` seconds at most."""
-        await self.dispatcher.close(timeout)
-
     async def close(self) -> None:
         """Send what is held, unless that was done, for five seconds at most, then close."""
         await self.dispatcher.close()

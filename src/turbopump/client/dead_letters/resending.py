@@ -311,7 +311,7 @@ class _Run:
     def _choose(self, letter: DeadLetter) -> MessageQueue:
         topic = self._topics.of(letter)
         assert topic is not None
-        queues = [queue for queue in self._queues(topic) if self._watch.watches(queue)]
+        queues = [queue for queue in self._queues(topic) if queue in self._watch.offsets]
         if not queues:
             raise errors.RouteNotFoundError(f"no broker takes messages of {topic} now")
         self._turn += 1
@@ -351,10 +351,10 @@ class _Run:
             if not queues:
                 wants = "can be written to, and read to see what has arrived"
                 return f"topic {topic} has no queue that {wants}"
-            if topic not in self._watch.topics:
+            if all(queue.topic != topic for queue in self._watch.offsets):
                 starts = await target.queue_ends(self._instance, queues)
                 self._journal.start(starts)
-                self._watch.watch(starts)
+                self._watch.offsets.update(starts)
         except (errors.RouteNotFoundError, errors.RemotingError) as error:
             return f"{error}{target.missing_topic_hint(topic, self._group)}"
         return None

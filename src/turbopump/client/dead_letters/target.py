@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from turbopump.client.consumer.offsets import OffsetStore
@@ -57,33 +57,24 @@ async def queue_ends(
 
 
 class TargetWatch:
-    """Reads target queues on from where it was told to begin; each message is read once."""
+    """Reads on in target queues; each message is read once."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
         self._mark = f"{DLQ_PREFIX}{group}@"
-        self._offsets: dict[MessageQueue, int] = {}
-
-    def watch(self, starts: Mapping[MessageQueue, int]) -> None:
-        self._offsets.update(starts)
-
-    def watches(self, queue: MessageQueue) -> bool:
-        return queue in self._offsets
-
-    @property
-    def topics(self) -> Collection[str]:
-        return {queue.topic for queue in self._offsets}
+        self.offsets: dict[MessageQueue, int] = {}
+        """The queues it reads, and from where."""
 
     async def arrivals(self) -> list[Arrival]:
         """What of this group's dead letters has come since the last time. Raises RemotingError."""
-        found = await asyncio.gather(*(self._read_on(queue) for queue in self._offsets))
+        found = await asyncio.gather(*(self._read_on(queue) for queue in self.offsets))
         return [arrival for arrivals in found for arrival in arrivals]
 
     async def _read_on(self, queue: MessageQueue) -> list[Arrival]:
         found: list[Arrival] = []
         end: int | None = None
         while True:
-            offset = self._offsets[queue]
+            offset = self.offsets[queue]
             messages, reply = await pull_now(self._instance, queue, offset, PULL_COUNT)
             # what failed once more in a retry topic has these properties too, but counts attempts
             found += [
@@ -94,7 +85,7 @@ class TargetWatch:
                 and message.properties.get(RESENT_FROM, "").startswith(self._mark)
             ]
             end = reply.max_offset if end is None else end
-            self._offsets[queue] = reply.next_begin_offset
+            self.offsets[queue] = reply.next_begin_offset
             if reply.next_begin_offset >= end or reply.next_begin_offset <= offset:
                 return found
 
@@ -107,7 +98,7 @@ async def arrivals_since(
     watch = TargetWatch(instance, group)
     for queue in starts:
         await instance.routes.get(queue.topic)
-    watch.watch(starts)
+    watch.offsets.update(starts)
     return await watch.arrivals()
 
 
