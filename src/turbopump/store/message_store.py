@@ -45,7 +45,7 @@ from turbopump.store.queues.lookup import Lookup
 from turbopump.store.queues.queue_reader import QueueReader
 from turbopump.store.recovery.checkpoint import Checkpoint
 from turbopump.store.recovery.lost_end import KnownEnd
-from turbopump.store.recovery.provenance import ABORT_MARK, APACHE_LOCK_MARK, LOCK_MARK, Provenance
+from turbopump.store.recovery.provenance import ABORT_MARK, LOCK_MARK, LastRun, Provenance
 from turbopump.store.recovery.queue_ends import KnownEnds, QueueEnds
 from turbopump.store.recovery.recovery import Recovery, RecoveryReport
 from turbopump.store.repair.unit_repair import UnitRepair
@@ -560,27 +560,4 @@ class MessageStore:
             return self.space.no_room(error, Path(error.filename).parent, self.log.segment_size)
         return self.space.no_room(
             error, self._config.paths.consume_queues, self._config.queue_file_size
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class LastRun:
-    """Who had the directory last: ``ours``, and nobody since, or ``apache``'s broker; ``clean``: it
-    was stopped; ``crashed_here``: it was one of ours that was killed."""
-
-    ours: bool
-    apache: bool
-    clean: bool
-    crashed_here: bool
-
-    @classmethod
-    def of(cls, lock_mark: bytes, abort: bytes | None, provenance: Provenance) -> LastRun:
-        """By what the lock file held and what the abort file holds (None: it is not there)."""
-        ours, apache = lock_mark == LOCK_MARK, lock_mark.startswith(APACHE_LOCK_MARK)
-        clean = abort is None and (apache or not provenance.unfinished())
-        return cls(
-            ours,
-            apache,
-            clean,
-            not clean and (abort is None or (abort.endswith(ABORT_MARK) and ours)),
         )

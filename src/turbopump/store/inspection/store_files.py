@@ -22,7 +22,7 @@ from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 from turbopump.store.read_only_disk import LockState, ReadOnlyDisk
 from turbopump.store.recovery.checkpoint import CHECKPOINT_SIZE, CheckpointFields
-from turbopump.store.recovery.provenance import ABORT_MARK, APACHE_LOCK_MARK, LOCK_MARK, Provenance
+from turbopump.store.recovery.provenance import LOCK_MARK, LastRun, Provenance
 
 
 @dataclass(slots=True)
@@ -283,15 +283,8 @@ def read_run_state(disk: ReadOnlyDisk, paths: StorePaths, findings: Findings) ->
     # our own is not asked about: closing the lock file here would release it
     lock = LockState(True, os.getpid()) if our_own else disk.lock_state(paths.lock)
     found = LOCK_MARK if our_own else disk.read_file(paths.lock) or b""
-    noted = (
-        not found.startswith(APACHE_LOCK_MARK)
-        and Provenance(cast(Disk, disk), paths.provenance).unfinished()
-    )
-    # the same as the next start asks: ``MessageStore.open``
-    ours = (
-        noted if abort is None else our_own or (abort.endswith(ABORT_MARK) and found == LOCK_MARK)
-    )
-    state = RunState(abort is not None, ours, lock, abort is not None or noted)
+    last = LastRun.of(found, abort, _provenance(disk, paths))
+    state = RunState(abort is not None, last.crashed_here, lock, not last.clean)
     if state.running:
         by = f"process {lock.pid} holds it" if lock.pid is not None else "its lock is held"
         findings.add("running", f"a broker has the store open, {by}", "lock")
@@ -406,6 +399,10 @@ def _count(name: str, content: Any) -> int:
 # --- What Turbopump noted of a store (``store/recovery/provenance.py``).
 
 
+def _provenance(disk: ReadOnlyDisk, paths: StorePaths) -> Provenance:
+    return Provenance(cast(Disk, disk), paths.provenance)  # only what reads is called here
+
+
 def crc_rule(
     disk: ReadOnlyDisk, paths: StorePaths, state: RunState
 ) -> Callable[[int], bool] | None:
@@ -413,14 +410,14 @@ def crc_rule(
     damage. None: none is known to be ours."""
     if disk.file_size(paths.provenance) is None:
         return None
-    provenance = Provenance(cast(Disk, disk), paths.provenance)  # ``load`` only reads
+    provenance = _provenance(disk, paths)
     provenance.load(crashed_here=state.ours, clean=not state.unfinished)
     return provenance.requires_crc
 
 
 def index_names(disk: ReadOnlyDisk, paths: StorePaths) -> set[str] | None:
     """The index files of our last run; None if that is not known."""
-    provenance = Provenance(cast(Disk, disk), paths.provenance)
+    provenance = _provenance(disk, paths)
     provenance.load(crashed_here=True, clean=False)
     return set(provenance.index_names) if provenance.index_names is not None else None
 
@@ -428,5 +425,5 @@ def index_names(disk: ReadOnlyDisk, paths: StorePaths) -> set[str] | None:
 def noted_roots(disk: ReadOnlyDisk, paths: StorePaths) -> dict[Path, int]:
     """The directories of the log when that was last noted, each with the offset of its newest
     segment."""
-    roots = Provenance(cast(Disk, disk), paths.provenance).read_roots()
+    roots = _provenance(disk, paths).read_roots()
     return {Path(root): start for root, start in roots.items()}

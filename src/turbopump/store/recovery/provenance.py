@@ -12,6 +12,7 @@ our run has not ended.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -152,6 +153,29 @@ class Provenance:
             except (msgspec.DecodeError, ValueError):
                 continue
         return {}
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """Who had the directory last: ``ours``, and nobody since, or ``apache``'s broker; ``clean``: it
+    was stopped; ``crashed_here``: it was one of ours that was killed."""
+
+    ours: bool
+    apache: bool
+    clean: bool
+    crashed_here: bool
+
+    @classmethod
+    def of(cls, lock_mark: bytes, abort: bytes | None, provenance: Provenance) -> LastRun:
+        """By what the lock file held and what the abort file holds (None: it is not there)."""
+        ours, apache = lock_mark == LOCK_MARK, lock_mark.startswith(APACHE_LOCK_MARK)
+        clean = abort is None and (apache or not provenance.unfinished())
+        return cls(
+            ours,
+            apache,
+            clean,
+            not clean and (abort is None or (abort.endswith(ABORT_MARK) and ours)),
+        )
 
 
 class _Known(msgspec.Struct):
