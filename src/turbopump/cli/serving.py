@@ -18,13 +18,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from turbopump.config.addresses import (
-    LOOPBACK,
-    is_loopback,
-    is_wildcard,
-    join_address,
-    split_host_port,
-)
+from turbopump.config import addresses
 from turbopump.config.properties import encode
 from turbopump.config.setting import SettingsClass, effective
 from turbopump.errors import ConfigError
@@ -110,11 +104,10 @@ async def _until_signal(servers: Callable[[], AbstractAsyncContextManager[None]]
 def refuse_open_bind(host: str, *, insecure: bool) -> None:
     """Raise ConfigError for an address that other machines reach, unless the user insists: there is
     no access control yet."""
-    if not insecure and not is_loopback(host):
+    if not insecure and not addresses.is_loopback(host):
         raise ConfigError(
             f"{host or 'an empty address'} can be reached from other machines and there is no "
-            "access control yet: "
-            f"bind {LOOPBACK}, or add --insecure"
+            f"access control yet: bind {addresses.LOOPBACK}, or add --insecure"
         )
 
 
@@ -136,14 +129,16 @@ def advertised(text: str | None) -> Mapping[str, object]:
     """The settings that `--advertise HOST[:PORT]` stands for."""
     if text is None:
         return {}
-    host, port = split_host_port(text, what="--advertise")
+    host, port = addresses.split_host_port(text, what="--advertise")
     return {"broker_ip1": host, "advertised_port": port or 0}
 
 
 def reachable(address: tuple[str, int], host: str) -> str:
     """A bound address as a client on this machine would write it; `host` stands in for every
     interface."""
-    return join_address(host if is_wildcard(address[0]) else address[0], address[1])
+    return addresses.join_address(
+        host if addresses.is_wildcard(address[0]) else address[0], address[1]
+    )
 
 
 def print_effective(config: SettingsClass) -> None:

@@ -19,14 +19,9 @@ from typing import Final, NamedTuple
 
 from turbopump.compiled import has_twin
 from turbopump.errors import MessageError, ProtocolError, StoredMessageError
+from turbopump.message import properties as names
 from turbopump.message.codec import decode_entry, encode_entry, encode_host
 from turbopump.message.message import Message, ReceivedMessage
-from turbopump.message.properties import (
-    COMPRESSION_MASK,
-    PROPERTIES_SIZE_MAX,
-    SysFlag,
-    encode_properties,
-)
 
 _HEAD: Final = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
 _SIZE: Final = struct.Struct(">H")
@@ -62,11 +57,11 @@ def encode_batch(messages: Iterable[Message]) -> bytes:
     """The batch body. Raises MessageError if a message's properties are too long."""
     parts = []
     for message in messages:
-        text = encode_properties(message.properties).encode()
-        if len(text) > PROPERTIES_SIZE_MAX:
+        text = names.encode_properties(message.properties).encode()
+        if len(text) > names.PROPERTIES_SIZE_MAX:
             raise MessageError(
                 f"the properties of a message take {len(text)} bytes; "
-                f"{PROPERTIES_SIZE_MAX} are allowed"
+                f"{names.PROPERTIES_SIZE_MAX} are allowed"
             )
         parts.append(encode_item(message.flag, message.body, text))
     return b"".join(parts)
@@ -118,8 +113,8 @@ def walk_batch(data: bytes) -> list[tuple[int, int, int, int, int]]:
 # the log) is the batch's; its queue offset is the batch's and its number in it. The flags stay,
 # so that whoever gets it knows that the log has no entry of it. Source: apache/rocketmq
 # ``MessageDecoder.decodeMessage``, ``PullAPIWrapper.processPullResult``.
-_COMPRESSION: Final = int(SysFlag.COMPRESSED | COMPRESSION_MASK)
-_WRAPPED: Final = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
+_COMPRESSION: Final = int(names.SysFlag.COMPRESSED | names.COMPRESSION_MASK)
+_WRAPPED: Final = int(names.SysFlag.INNER_BATCH | names.SysFlag.NEED_UNWRAP)
 
 
 def is_wrapped(sys_flag: int) -> bool:

@@ -31,13 +31,8 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command, decode_command, encode_command, request_command
 from turbopump.protocol.frame import FrameReader
 from turbopump.protocol.request import Request
+from turbopump.protocol.requests import offsets
 from turbopump.protocol.requests.namesrv import GetRouteInfo, TopicRouteData
-from turbopump.protocol.requests.offsets import (
-    GetMaxOffset,
-    GetMinOffset,
-    OffsetReply,
-    SearchOffset,
-)
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.spark.decode import decode
 
@@ -108,11 +103,11 @@ class Cluster:
 
     def offset_min(self, queue: MessageQueue) -> int:
         """The first offset that the queue still has."""
-        return self._offset(queue, GetMinOffset(topic=queue.topic, queue_id=queue.queue_id))
+        return self._offset(queue, offsets.GetMinOffset(topic=queue.topic, queue_id=queue.queue_id))
 
     def offset_max(self, queue: MessageQueue) -> int:
         """One past the last offset of the queue."""
-        return self._offset(queue, GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id))
+        return self._offset(queue, offsets.GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id))
 
     def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset stored at or after a time; the queue's max where all are older.
@@ -122,7 +117,7 @@ class Cluster:
         was wrong.
         """
         low, high = self.offset_min(queue), self.offset_max(queue)
-        search = SearchOffset(
+        search = offsets.SearchOffset(
             topic=queue.topic,
             queue_id=queue.queue_id,
             timestamp=timestamp_ms,
@@ -164,8 +159,10 @@ class Cluster:
         ]
         return self._ask_broker(queue, requests, self._timeout + hold_ms / 1000)
 
-    def _offset(self, queue: MessageQueue, request: Request[OffsetReply]) -> int:
-        return self._ask_broker(queue, [request], self._timeout)[0].header(OffsetReply).offset
+    def _offset(self, queue: MessageQueue, request: Request[offsets.OffsetReply]) -> int:
+        return (
+            self._ask_broker(queue, [request], self._timeout)[0].header(offsets.OffsetReply).offset
+        )
 
     def _stored_ms(self, queue: MessageQueue, offset: int) -> int:
         (answer,) = self.pull(queue, [(offset, 1)])

@@ -14,12 +14,7 @@ from turbopump.message.java import Int32, Int64
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import LanguageCode, RequestCode
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.clients import (
-    ConsumeFromWhere,
-    ConsumeType,
-    MessageModel,
-    SubscriptionData,
-)
+from turbopump.protocol.requests import clients
 
 
 class GetConsumerConnectionList(Request[None], kw_only=True):
@@ -129,10 +124,10 @@ class ConsumerConnection(msgspec.Struct, kw_only=True, rename="camel"):
     among them, a sentence each; our brokers' own, absent if nothing is."""
 
     connection_set: tuple[Connection, ...] = ()
-    subscription_table: dict[str, SubscriptionData] = {}
-    consume_type: ConsumeType | None = None
-    message_model: MessageModel | None = None
-    consume_from_where: ConsumeFromWhere | None = None
+    subscription_table: dict[str, clients.SubscriptionData] = {}
+    consume_type: clients.ConsumeType | None = None
+    message_model: clients.MessageModel | None = None
+    consume_from_where: clients.ConsumeFromWhere | None = None
     conflicts: tuple[str, ...] | None = None
 
 
@@ -161,7 +156,7 @@ class ProducerTableInfo(msgspec.Struct, kw_only=True, rename="camel"):
 class QuerySubscriptionResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
     """What one group wants of one topic (345)."""
 
-    subscription_data: SubscriptionData | None = None
+    subscription_data: clients.SubscriptionData | None = None
     group: str | None = None
     topic: str | None = None
 
@@ -171,7 +166,7 @@ class CheckClientRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
 
     client_id: str | None = None
     group: str | None = None
-    subscription_data: SubscriptionData | None = None
+    subscription_data: clients.SubscriptionData | None = None
     namespace: str | None = None
 
 
@@ -219,7 +214,7 @@ class ConsumerRunningInfo(msgspec.Struct, kw_only=True, rename="camel"):
     """A consumer's settings, subscriptions, queues and figures."""
 
     properties: dict[str, str] = {}
-    subscription_set: tuple[SubscriptionData, ...] = ()
+    subscription_set: tuple[clients.SubscriptionData, ...] = ()
     mq_table: dict[MessageQueue, ProcessQueueInfo] = {}
     mq_pop_table: dict[MessageQueue, PopProcessQueueInfo] = {}
     status_table: dict[str, ConsumeStatus] = {}

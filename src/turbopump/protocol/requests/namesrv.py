@@ -17,12 +17,7 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.fastjson import FastjsonError
 from turbopump.protocol.request import Reply, Request
-from turbopump.protocol.requests.topics import (
-    DataVersion,
-    TopicConfig,
-    TopicConfigAndMappingSerializeWrapper,
-    TopicQueueMappingInfo,
-)
+from turbopump.protocol.requests import topics
 
 
 class RegisterBrokerReply(Reply, kw_only=True):
@@ -217,8 +212,8 @@ class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
     """What a broker announces: all its topics (or, right after a change, the changed ones
     alone)."""
 
-    topic_config_serialize_wrapper: TopicConfigAndMappingSerializeWrapper = msgspec.field(
-        default_factory=TopicConfigAndMappingSerializeWrapper
+    topic_config_serialize_wrapper: topics.TopicConfigAndMappingSerializeWrapper = msgspec.field(
+        default_factory=topics.TopicConfigAndMappingSerializeWrapper
     )
     filter_server_list: list[str] = []
 
@@ -247,10 +242,10 @@ class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
         """Read the compressed form; `with_mappings` if the sender's version is 5.0.0 or later.
         FastjsonError for a stream that is damaged, too short or too long."""
         pieces = _Pieces(inflate(data))
-        wrapper = TopicConfigAndMappingSerializeWrapper()
-        wrapper.data_version = fastjson.decode(pieces.sized(), DataVersion)
+        wrapper = topics.TopicConfigAndMappingSerializeWrapper()
+        wrapper.data_version = fastjson.decode(pieces.sized(), topics.DataVersion)
         for line in pieces.counted():
-            topic = TopicConfig.decode_line(line.decode("utf-8", "replace"))
+            topic = topics.TopicConfig.decode_line(line.decode("utf-8", "replace"))
             assert topic.topic_name is not None, "decode_line always finds one"
             wrapper.topic_config_table[topic.topic_name] = topic
         filter_servers: list[str] = []
@@ -259,7 +254,7 @@ class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
             filter_servers = fastjson.decode(text, list[str])
         if with_mappings:
             for text in pieces.counted():
-                mapping = fastjson.decode(text, TopicQueueMappingInfo)
+                mapping = fastjson.decode(text, topics.TopicQueueMappingInfo)
                 wrapper.topic_queue_mapping_info_map[mapping.topic or ""] = mapping
         return cls(topic_config_serialize_wrapper=wrapper, filter_server_list=filter_servers)
 
@@ -348,4 +343,4 @@ class TopicRouteData(msgspec.Struct, kw_only=True, rename="camel"):
     queue_datas: list[QueueData] = []
     broker_datas: list[BrokerData] = []
     filter_server_table: dict[str, list[str]] | None = None
-    topic_queue_mapping_by_broker: dict[str, TopicQueueMappingInfo] | None = None
+    topic_queue_mapping_by_broker: dict[str, topics.TopicQueueMappingInfo] | None = None
