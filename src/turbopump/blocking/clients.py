@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
-from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +11,7 @@ from turbopump.blocking.on_loop_thread import (
     OnLoopThread,
     made_as,
     on_loop,
+    starts,
     waits,
     waits_anytime,
 )
@@ -27,16 +26,17 @@ from turbopump.client import (
 )
 from turbopump.client.consumer.subscription import Sql
 from turbopump.client.loop_thread import the_loop_thread
-from turbopump.client.selectors import Selector
-from turbopump.client.sending.send_result import SendResult, SendStatistics
-from turbopump.message.message import Message, MessageQueue, ReceivedMessage
+from turbopump.client.sending.send_result import SendStatistics
+from turbopump.message.message import MessageQueue, ReceivedMessage
 
 
 class Producer(ClientOfGroup[producer.Producer]):
     """``turbopump.client.producer.Producer`` without await: ``with Producer("127.0.0.1:9876") as
     producer: producer.send("t", b"x")``.
 
-    The same settings, methods and errors. Many threads may use one.
+    The same settings, methods and errors. Many threads may use one. The future of ``start_send`` is
+    one of ``concurrent.futures``: it is running, and so cannot be cancelled; its callbacks run on
+    the client's thread, must be quick and may not call the blocking client.
     """
 
     @made_as(producer.Producer)
@@ -44,6 +44,7 @@ class Producer(ClientOfGroup[producer.Producer]):
 
     send = waits(producer.Producer.send)
     send_batch = waits(producer.Producer.send_batch)
+    start_send = starts(producer.Producer.start_send)
     send_oneway = waits(producer.Producer.send_oneway)
     request = waits(producer.Producer.request)
     reply = waits(producer.Producer.reply)
@@ -64,38 +65,6 @@ class Producer(ClientOfGroup[producer.Producer]):
     def late_replies(self) -> int:
         """Replies that came to this client id when nobody waited for them any more."""
         return self._ready().late_replies
-
-    def start_send(
-        self,
-        message: Message,
-        /,
-        *,
-        queue: MessageQueue | None = None,
-        selector: Selector | None = None,
-        sharding_key: object = None,
-        timeout: float | None = None,
-    ) -> Future[SendResult]:
-        """Put one message on its way, and return when there is room for it (``back_pressure``); the
-        future gets what ``send`` returns or raises, on the client's thread: a callback of it must
-        be quick and may not call the blocking client. It is running, and so cannot be cancelled."""
-        outcome: Future[SendResult] = Future()
-        outcome.set_running_or_notify_cancel()
-
-        def settle(sent: asyncio.Future[SendResult]) -> None:
-            error = CancelledError() if sent.cancelled() else sent.exception()
-            if error is not None:
-                outcome.set_exception(error)
-            else:
-                outcome.set_result(sent.result())
-
-        async def start(client: producer.Producer) -> None:
-            sending = await client.start_send(
-                message, queue=queue, selector=selector, sharding_key=sharding_key, timeout=timeout
-            )
-            sending.add_done_callback(settle)
-
-        self._call(start, self._ready())
-        return outcome
 
 
 class TransactionProducer(Producer):

@@ -7,9 +7,11 @@ checkers, editors and ``help()`` show the same as for the asyncio class.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError, Future
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
@@ -59,6 +61,34 @@ def waits_anytime(
 def on_loop(method: Callable[Concatenate[SelfT, P], T]) -> Callable[Concatenate[Any, P], T]:
     """A plain method that must be called on the asyncio client's loop, for any other thread."""
     return _face(method, lambda self, *args, **kwargs: self._call(now, *args, **kwargs))
+
+
+def starts(
+    method: Callable[Concatenate[SelfT, P], Coroutine[Any, Any, asyncio.Future[T]]],
+) -> Callable[Concatenate[Any, P], Future[T]]:
+    """A method that gives a future of asyncio as one that gives a future of threads."""
+    name = method.__name__
+
+    @wraps(method)
+    def start(self: OnLoopThread[Any], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        outcome: Future[T] = Future()
+        outcome.set_running_or_notify_cancel()
+
+        def settle(ended: asyncio.Future[T]) -> None:
+            error = CancelledError() if ended.cancelled() else ended.exception()
+            if error is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(ended.result())
+
+        async def begin(client: Any) -> None:
+            future: asyncio.Future[T] = await getattr(client, name)(*args, **kwargs)
+            future.add_done_callback(settle)
+
+        self._call(begin, self._ready())
+        return outcome
+
+    return start
 
 
 def _face(method: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
