@@ -127,8 +127,7 @@ class Recovery:
             rebuilt = not self._derived_reach(begin)
             if not rebuilt:
                 self._cut_queues(begin)
-                reading = self._reading(begin, rebuilding=False)
-                entries, torn = self._redispatch(reading)
+                reading = self._redispatch(begin, rebuilding=False)
                 self._settle_ends(reading, {})
                 self._compare_queues(reading)
         except QueueHoleError as hole:
@@ -136,8 +135,7 @@ class Recovery:
         if rebuilt:
             emptied = self._emptied_queues()
             begin = self._forget_derived()
-            reading = self._reading(begin, rebuilding=True)
-            entries, torn = self._redispatch(reading)
+            reading = self._redispatch(begin, rebuilding=True)
             self._settle_ends(reading, emptied)
         end = reading.end
         log.open_at(end)
@@ -157,10 +155,10 @@ class Recovery:
             self.clean,
             begin,
             end,
-            entries,
+            reading.entries,
             rebuilt,
             tuple(reading.damages),
-            torn,
+            None if reading.fault == NOTHING else reading.fault,
             self.misfit,
             self.compared,
         )
@@ -290,8 +288,9 @@ class Recovery:
         self._lower_index_time(index)
         return begin
 
-    def _reading(self, begin: int, *, rebuilding: bool) -> EntryPlacement:
-        return EntryPlacement(
+    def _redispatch(self, begin: int, *, rebuilding: bool) -> EntryPlacement:
+        """Dispatch every good entry from there on. Raises QueueHoleError."""
+        reading = EntryPlacement(
             self.log,
             self.queues,
             self.dispatcher,
@@ -301,20 +300,11 @@ class Recovery:
             rebuilding,
             self.fitted,
         )
-
-    def _redispatch(self, reading: EntryPlacement) -> tuple[int, str | None]:
-        """Dispatch every good entry: (how many, what is wrong behind the last). Raises
-        QueueHoleError."""
-        damages, entries = reading.damages, 0
-        walk = MarkWalk(self.log, self.on_progress, damages.append)
-        for mark in walk.entries(reading.begin):
-            fault = reading.dispatch(mark)
-            if fault is None:
-                entries += 1
-            else:
-                damages.append(Damage(mark.offset, mark.offset + mark.size, fault))
-        reading.end = walk.end
-        return entries, None if walk.fault == NOTHING else walk.fault
+        walk = MarkWalk(self.log, self.on_progress, reading.damages.append)
+        for mark in walk.entries(begin):
+            reading.dispatch(mark)
+        reading.end, reading.fault = walk.end, walk.fault
+        return reading
 
     def _forget_derived(self) -> int:
         self.queues.rebuild()
@@ -403,31 +393,37 @@ class EntryPlacement:
     fitted: bool
     damages: list[Damage] = field(default_factory=list)
     """What was passed over so far."""
+    entries: int = 0
+    """How many were handed on."""
     end: int = 0
     """Where the log was found to end."""
+    fault: str | None = None
+    """What is wrong there."""
     made_anew: dict[tuple[str, int], int] = field(default_factory=dict)
     """Where queues had ended whose offsets were seen to begin anew."""
 
-    def dispatch(self, mark: EntryMark) -> str | None:
-        """Hand on an entry; what is wrong with it if its place in its queue cannot be.
+    def dispatch(self, mark: EntryMark) -> None:
+        """Hand on an entry. One whose position in its queue cannot be is damage.
 
         Raises QueueHoleError if its queue lacks units that no damage explains, unless
         ``rebuilding``: then the entry is damaged.
         """
+        self.entries += 1
         if mark.topic in self.known.deleted and mark.offset < self.known.deleted[mark.topic]:
             self.dispatcher.dispatch_mark(mark, None)
-            return None
+            return
         inner = mark.sys_flag & _INNER_BATCH != 0
         queue = self.queues.find_or_make(mark.topic, mark.queue_id, batch=inner)
         if inner and not queue.is_batch:
-            return None  # of a topic that was deleted, and made again as another kind
+            return  # of a topic that was deleted, and made again as another kind
         place: ConsumeQueue | None = queue
         if mark.queue_offset != queue.max_index and not mark.sys_flag & _PREPARED:
             place, fault = self._place(queue, mark)
             if fault is not None:
-                return fault
+                self.entries -= 1
+                self.damages.append(Damage(mark.offset, mark.offset + mark.size, fault))
+                return
         self.dispatcher.dispatch_mark(mark, place)
-        return None
 
     def _place(
         self, queue: ConsumeQueue, mark: EntryMark
