@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop
 from tests.unit.protocol.headers import REQUESTS, filled
-from tests.unit.remoting.test_typed_answers import Wire
+from tests.unit.remoting.wire import Wire
 
 from turbopump.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from turbopump.protocol.command import Command, decode_command, encode_command

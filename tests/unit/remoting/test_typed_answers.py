@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 import pytest
 from tests.loops import in_loop
+from tests.unit.remoting.wire import Wire
 
 from turbopump.client.sending.send_result import SEND_ANSWER, SendAnswer
 from turbopump.errors import CallTimeoutError, ConnectionLostError
@@ -17,23 +16,6 @@ from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
 
 GOOD = {"msgId": "AB", "queueId": "3", "queueOffset": "7", "MSG_REGION": "north"}
-
-
-class Wire(asyncio.Transport):
-    """Takes what is written."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1)})
-        self.written = bytearray()
-
-    def write(self, data: bytes) -> None:  # type: ignore[override]
-        self.written += data
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def connection() -> Connection:
