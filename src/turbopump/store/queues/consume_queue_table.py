@@ -100,7 +100,7 @@ class ConsumeQueueTable:
         """Delete a topic's queues with their files; how many there were. Its messages stay in the
         log until that is trimmed.
 
-        In one piece, so that a queue made anew finds its place empty. Raises OSError.
+        In one piece, so that a queue made anew finds its directory empty. Raises OSError.
         """
         gone = [queue for queue in self if queue.topic == topic]
         for queue in gone:
@@ -115,11 +115,11 @@ class ConsumeQueueTable:
         """Delete what a kill has left of queues whose topic was deleted when the log ended at the
         offset given. Raises OSError.
 
-        Only queues that lie before that place as a whole. The topics returned have one that goes on
-        across it: the kill came before it was deleted, so nobody was told, and the topic stays as
-        it is (or its first unit is wrong: that is no reason to lose the others). With them comes
-        the offset of the first message that they still have: what may have been deleted earlier
-        lies before that.
+        Only queues that lie before that offset as a whole. The topics returned have a queue that
+        goes on across it: the kill came before the deletion, which nobody was told of, and the
+        topic stays as it is (or its first unit is wrong: that is no reason to lose the others).
+        With them comes the offset of the first message that they still have: what may have been
+        deleted earlier lies before that.
         """
         old, across = [], dict[str, int]()
         for queue in self:

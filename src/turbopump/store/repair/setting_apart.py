@@ -17,7 +17,7 @@ more is judged by the next start. It must not know what an entry looks like.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -65,12 +65,7 @@ class SettingApart:
                 for one in self.ranges
             ],
             "lost": [
-                {
-                    "topic": one.topic,
-                    "queue": one.queue_id,
-                    "queue_offset": one.first,
-                    "end": one.end,
-                }
+                dict(zip(("topic", "queue", "queue_offset", "end"), one, strict=True))
                 for one in self.lost
             ],
             "readable_end": self.readable_end,
@@ -148,12 +143,9 @@ def _scan(
     for file in segments:
         on_progress(done, found.log_size)
         before = len(found.ranges)
-        segment = disk.open_segment(file.path)
-        try:
+        with closing(disk.open_segment(file.path)) as segment:
             for at in data_steps(segment, 0):
                 read_round(segment, at, min(STEP, segment.size - at), file.start, found.ranges)
-        finally:
-            segment.close()
         if len(found.ranges) > before:
             bad.append(file)
         done += file.size
@@ -193,8 +185,7 @@ def _copied(
     target = directory / f"{path.name}.copy"
     disk.remove(target)  # of an attempt that was killed
     found: list[Unreadable] = []
-    segment = disk.open_segment(path)
-    try:
+    with closing(disk.open_segment(path)) as segment:
         try:
             copy = disk.create_segment(target, segment.size)
         except OSError as error:
@@ -211,8 +202,6 @@ def _copied(
             copy.close()
             disk.remove(target)
             raise
-    finally:
-        segment.close()
     return found, copy
 
 
@@ -339,16 +328,12 @@ def _units(
 def _whole(disk: Disk, path: Path, unread: list[Path]) -> bytes:
     """A queue's file; what cannot be read of it is zeros."""
     bad: list[Unreadable] = []
-    segment = disk.open_segment(path)
-    try:
-        return b"".join(
-            read_round(segment, at, min(STEP, segment.size - at), 0, bad)
-            for at in range(0, segment.size, STEP)
-        )
-    finally:
-        segment.close()
-        if bad:
-            unread.append(path)
+    with closing(disk.open_segment(path)) as segment:
+        steps = range(0, segment.size, STEP)
+        parts = [read_round(segment, at, min(STEP, segment.size - at), 0, bad) for at in steps]
+    if bad:
+        unread.append(path)
+    return b"".join(parts)
 
 
 def _joined(lost: Iterable[LostMessages]) -> list[LostMessages]:
