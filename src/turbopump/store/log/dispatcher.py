@@ -100,8 +100,8 @@ class Dispatcher:
         self.last_store_timestamp = store_timestamp
 
     def dispatch_mark(self, mark: EntryMark, queue: ConsumeQueue | None) -> None:
-        """Hand on an entry found by walking the log, whose place in its queue is known to fit;
-        None: it has none any more. What readers see does not change."""
+        """Hand on an entry found by walking the log, whose queue offset is known to fit; None: it
+        has no queue any more. What readers see does not change."""
         text = mark.properties
         if queue is not None and not mark.sys_flag & _PREPARED:
             tags, count = self.unit_tags(mark), inner_count(mark) if queue.is_batch else 1
@@ -123,13 +123,10 @@ class Dispatcher:
 
     def unit_tags(self, mark: EntryMark) -> int:
         """The tagsCode in the unit of an entry."""
-        due = (
-            self._delay_levels.due_ms(mark.properties, mark.store_timestamp)
-            if mark.topic == SCHEDULE_TOPIC
-            else None
-        )
-        if due is not None:
-            return due
+        if mark.topic == SCHEDULE_TOPIC:
+            due = self._delay_levels.due_ms(mark.properties, mark.store_timestamp)
+            if due is not None:
+                return due
         tags = value_after(mark.properties, _TAGS)
         return tags_code(tags) if tags else 0
 
