@@ -137,7 +137,7 @@ class Writer(NamedTuple):
     def line(self, level: int) -> str:
         return "\n" + "\t" * level if self.indented else ""
 
-    def struct(self, value: msgspec.Struct, level: int) -> str:
+    def struct_text(self, value: msgspec.Struct, level: int) -> str:
         members = [
             opening + self.text(member, level + 1)
             for attribute, opening in _members(type(value))
@@ -146,26 +146,26 @@ class Writer(NamedTuple):
         line = self.line(level + 1)
         return f"{{{line}{f',{line}'.join(members)}{self.line(level)}}}"
 
-    def map(self, value: dict[Any, Any], level: int) -> str:
+    def map_text(self, value: dict[Any, Any], level: int) -> str:
         entries: Iterable[tuple[Any, Any]] = ((k, v) for k, v in value.items() if v is not None)
         if self.standard:
             entries = sorted(entries, key=lambda entry: _sort_key(entry[0]))
-        texts = [f"{self.key(key, level + 1)}:{self.text(v, level + 1)}" for key, v in entries]
+        texts = [f"{self.key_text(key, level + 1)}:{self.text(v, level + 1)}" for key, v in entries]
         return f"{{{','.join(texts)}{self.line(level) if value else ''}}}"
 
-    def key(self, key: Any, level: int) -> str:
+    def key_text(self, key: Any, level: int) -> str:
         if isinstance(key, str) and not isinstance(key, enum.Enum):
             return self.line(level) + self.quote(key)
         if self.standard:
             return self.quote(Writer().text(key))
         return self.text(key, level)  # no line break: fastjson makes one for string keys only
 
-    def list(self, value: list[Any], level: int) -> str:
+    def list_text(self, value: list[Any], level: int) -> str:
         line = self.line(level + 1)
         texts = ",".join([line + self.text(item, level + 1) for item in value])
         return f"[{texts}{self.line(level) if value else ''}]"
 
-    def set(self, value: Iterable[Any], level: int) -> str:
+    def set_text(self, value: Iterable[Any], level: int) -> str:
         return f"[{','.join([self.text(item, level) for item in value])}]"
 
 
@@ -178,10 +178,10 @@ _BY_TYPE: tuple[tuple[tuple[type, ...], _Write], ...] = (
     ((float,), lambda _, value, __: java_double(value)),
     ((str,), lambda writer, value, _: writer.quote(str(value))),
     ((bytes, bytearray, memoryview), lambda _, value, __: f'"{base64.b64encode(value).decode()}"'),
-    ((dict,), Writer.map),
-    ((list,), Writer.list),
-    ((tuple, set, frozenset), Writer.set),
-    ((msgspec.Struct,), Writer.struct),
+    ((dict,), Writer.map_text),
+    ((list,), Writer.list_text),
+    ((tuple, set, frozenset), Writer.set_text),
+    ((msgspec.Struct,), Writer.struct_text),
 )
 
 
