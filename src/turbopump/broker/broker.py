@@ -289,8 +289,16 @@ class Broker:
         )
 
         send = SendHandler(
-            *(config, store, topics, groups, clock, random, host, announce),
-            *(self._interceptors, flush_wait),
+            config,
+            store,
+            topics,
+            groups,
+            clock,
+            random,
+            host,
+            announce,
+            self._interceptors,
+            flush_wait,
         )
         yield send
         yield RecallHandler(config, store, topics, self._timers, clock, host, flush_wait)
@@ -317,8 +325,17 @@ class Broker:
         yield OffsetControlHandler(config, store, topics, groups, offsets, clients, held, reads)
         address, conflicts = f"{host[0]}:{host[1]}", self._clients_handler.conflicts
         yield ConsumersHandler(
-            *(config.broker_name, address, store, topics, groups, offsets, clients),
-            *(conflicts, statistics, reads, clock),
+            config.broker_name,
+            address,
+            store,
+            topics,
+            groups,
+            offsets,
+            clients,
+            conflicts,
+            statistics,
+            reads,
+            clock,
         )
         yield StatisticsHandler(statistics, self.runtime_info, store, reads)
         yield ColdFlowHandler(cold, store.log)

@@ -230,12 +230,10 @@ class OffsetControlHandler:
         self._offsets.save()  # a restart before the readers have heard of it shall know of it
         log.info(
             "offsets reset group=%s topic=%s by=%s places=%s",
-            *(
-                group,
-                topic,
-                operator,
-                " ".join(f"{queue.queue_id}:{offset}" for queue, offset in now.items()),
-            ),
+            group,
+            topic,
+            operator,
+            " ".join(f"{queue.queue_id}:{offset}" for queue, offset in now.items()),
         )
         if broadcast or not self._config.use_server_side_reset_offset:
             self._push(request, now)
@@ -296,7 +294,10 @@ class OffsetControlHandler:
             if self._offsets.clone(request.src_group, request.dest_group, topic):
                 log.info(
                     "offsets cloned from=%s to=%s topic=%s by=%s",
-                    *(request.src_group, request.dest_group, topic, context.peer.peer),
+                    request.src_group,
+                    request.dest_group,
+                    topic,
+                    context.peer.peer,
                 )
                 self._held.expire_topic(topic)
         self._offsets.save()

@@ -180,14 +180,12 @@ class PopAcksHandler:
                 remark=f"no revive queue {handle.revive_queue_id}",
             )
         key = PopKey(
-            *(
-                place.topic,
-                place.group,
-                place.queue_id,
-                handle.start_offset,
-                handle.pop_time_ms,
-                handle.broker_name,
-            )
+            place.topic,
+            place.group,
+            place.queue_id,
+            handle.start_offset,
+            handle.pop_time_ms,
+            handle.broker_name,
         )
         try:
             placed = await self._pop.revive_log.acknowledge(

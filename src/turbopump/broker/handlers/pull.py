@@ -250,13 +250,11 @@ class PullHandler:
         if result.unreadable is not None:
             log.error(
                 "pull cannot be answered group=%s topic=%s queue=%d offset=%d cause=%s",
-                *(
-                    request.consumer_group,
-                    request.topic,
-                    request.queue_id,
-                    offset,
-                    result.unreadable,
-                ),
+                request.consumer_group,
+                request.topic,
+                request.queue_id,
+                offset,
+                result.unreadable,
             )
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=result.unreadable)
         if result.count:
@@ -268,25 +266,21 @@ class PullHandler:
         for damage in result.damages:
             log.error(
                 "damaged message topic=%s queue=%d offset=%d log_offset=%d cause=%s",
-                *(
-                    request.topic,
-                    request.queue_id,
-                    damage.queue_offset,
-                    damage.offset,
-                    damage.fault,
-                ),
+                request.topic,
+                request.queue_id,
+                damage.queue_offset,
+                damage.offset,
+                damage.fault,
             )
         if result.gaps:
             log.warning(
                 "damaged messages passed over group=%s topic=%s queue=%d from=%d to=%d count=%d",
-                *(
-                    request.consumer_group,
-                    request.topic,
-                    request.queue_id,
-                    offset,
-                    result.next_offset,
-                    result.gaps,
-                ),
+                request.consumer_group,
+                request.topic,
+                request.queue_id,
+                offset,
+                result.next_offset,
+                result.gaps,
             )
         if result.status is GetStatus.FOUND:
             return _found(context.opaque, result)

@@ -254,7 +254,12 @@ def _gather_into(
     if segment is None:
         return False
     result.data, result.count = gather(
-        *(units, count, size, segment.buffer, segment.start, result.next_offset),
+        units,
+        count,
+        size,
+        segment.buffer,
+        segment.start,
+        result.next_offset,
         *_fields(queue.queue_id, queue.topic),
         False,
     )
@@ -323,7 +328,7 @@ def _read_at_sight(
         return None
     result = GetResult(GetStatus.FOUND, index, queue.min_index, queue.end.value)
     result.data, result.count = gather(
-        *(units, count, size_max, data, first, index), *_fields(queue.queue_id, queue.topic), True
+        units, count, size_max, data, first, index, *_fields(queue.queue_id, queue.topic), True
     )
     if result.count < count:  # there was no room for more, or the next one is not good
         _, size, _ = UNIT.unpack_from(units, result.count * UNIT_SIZE)
