@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def modules(source: Path = SOURCE) -> dict[str, Module]:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 assert node.end_lineno is not None
                 module.import_lines += node.end_lineno - node.lineno + 1
-                targets = set(imported(node)) & files.keys() - {name}
+                targets = set(imported(node, files.keys())) - {name}
                 module.mentions |= targets
                 if id(node) in at_import:
                     module.imports |= targets
@@ -69,12 +69,12 @@ def needed_at_import(tree: ast.Module) -> Iterator[ast.stmt]:
             todo += statement.body + statement.orelse
 
 
-def imported(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif node.module is not None:
-        yield node.module
-        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+def imported(node: ast.Import | ast.ImportFrom, known: Collection[str]) -> Iterator[str]:
+    """Which of the ``known`` modules a statement imports."""
+    for alias in node.names:
+        module = (node.module or "") if isinstance(node, ast.ImportFrom) else alias.name
+        inside = f"{module}.{alias.name}"
+        yield from (name for name in ([inside] if inside in known else [module]) if name in known)
 
 
 def with_one_importer(found: dict[str, Module]) -> list[str]:
