@@ -22,10 +22,10 @@ with it.
    newest place that the log reaches. A queue that lacks units, or whose files do not belong
    together, or a count of units that is not the one noted at the clean stop, makes recovery begin
    anew, with empty queues and indexes, at the start of the log. An entry that fits into no queue
-   even then is damage (``entry_placement.py``). A queue of which the log has no message goes on
+   even then is damage. A queue of which the log has no message goes on
    where it ended. Where nothing is known after a crash (what was noted is lost, or another program
    had the store), the log before 2 is read as well, and no queue may end before its last message
-   there, or begin behind its first (``queue_comparison.py``). So it is after a clean stop of ours
+   there, or begin behind its first. So it is after a clean stop of ours
    if the checkpoint is lost.
 
 Source of the file rules: apache/rocketmq ``CommitLog.recoverNormally`` / ``recoverAbnormally``;

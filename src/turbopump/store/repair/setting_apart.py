@@ -5,7 +5,7 @@ operator's step, never a start's.
    times: what answers in the end is no loss.
 2. Each segment with sectors that do not is copied, beside its directory, with zeros in their place,
    and the copy is synced.
-3. Which messages lay there is found out (``lost_messages.py``).
+3. Which messages lay there is found out (``lost_messages``).
 4. The original gets a second name beside the directory, and then its own name goes to the copy in
    one step: a kill leaves one or the other.
 
