@@ -74,12 +74,12 @@ class SendQueue:
         self._log(response)
         return response
 
-    def _remark(self, why: Refused, place: str) -> str:
+    def _remark(self, why: Refused, state: str) -> str:
         held = self.backlog.held
         if why is Refused.WAITED:
             cause = _MAKING if held else "more is sent than this broker can store"
             return (
-                f"[TIMEOUT_CLEAN_QUEUE]{_BUSY}, {place}; {cause} "
+                f"[TIMEOUT_CLEAN_QUEUE]{_BUSY}, {state}; {cause} "
                 f"(waitTimeMillsInSendQueue={self._wait_ms})"
             )
         if why is Refused.STOOD_STILL:
@@ -88,7 +88,7 @@ class SendQueue:
                 if held
                 else self._cause
             )
-            return f"[PCBUSY_CLEAN_QUEUE]{_BUSY}, {place}; {cause}"
+            return f"[PCBUSY_CLEAN_QUEUE]{_BUSY}, {state}; {cause}"
         if why is Refused.NO_ROOM:
             return (
                 f"[PC_SYNCHRONIZED]{_BUSY}; {_MAKING}, for over {self._busy_ms} ms "
@@ -96,7 +96,7 @@ class SendQueue:
             )
         if why is Refused.FULL:
             return (
-                f"[OVERLOAD]system busy, start flow control for a while; {place} "
+                f"[OVERLOAD]system busy, start flow control for a while; {state} "
                 f"(sendThreadPoolQueueCapacity={self._size})"
             )
         return "the broker is stopping; nothing was stored"

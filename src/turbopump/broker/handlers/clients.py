@@ -309,8 +309,10 @@ class ClientQuestionsHandler:
                 if isinstance(answer, BaseException):
                     raise answer
                 if answer.code == ResponseCode.SUCCESS and answer.body:
-                    places = fastjson.decode(answer.body, GetConsumerStatusBody).message_queue_table
-                    body.consumer_table[client_id] = places
+                    offsets = fastjson.decode(
+                        answer.body, GetConsumerStatusBody
+                    ).message_queue_table
+                    body.consumer_table[client_id] = offsets
             except (RemotingError, BodyError, ProtocolError) as error:
                 log.warning(
                     "consumer does not tell its offsets group=%s client=%s cause=%s",

@@ -181,7 +181,7 @@ class ConsumersHandler:
     # ----------------------------------------------------------------------------------------------
 
     async def how_far(self, request: GetConsumeStats, _context: RequestContext) -> Response:
-        """The group's place in each queue, and the end of each."""
+        """The group's offset in each queue, and the end of each."""
         body = ConsumeStats()
         for name in self._topics_for(request):
             standing = await self._standing(request.consumer_group, name, self._topics.find(name))
@@ -209,17 +209,17 @@ class ConsumersHandler:
         return Response(body=fastjson.encode(body))
 
     async def _standing(self, group: str, name: str, topic: TopicConfig | None) -> ConsumeStats:
-        """Its place in each queue of one topic; without a topic there is none."""
+        """Its offset in each queue of one topic; without a topic there is none."""
         body = ConsumeStats()
         if topic is None:
             return body
         for queue_id in range(topic.read_queue_nums):
-            place = max(self._offsets.find(group, name, queue_id) or 0, 0)
+            offset = max(self._offsets.find(group, name, queue_id) or 0, 0)
             body.offset_table[MessageQueue(name, self._broker_name, queue_id)] = OffsetWrapper(
                 broker_offset=max(self._store.max_offset(name, queue_id), 0),
-                consumer_offset=place,
-                pull_offset=place,
-                last_timestamp=max(await self._stored_at(name, queue_id, place - 1), 0),
+                consumer_offset=offset,
+                pull_offset=offset,
+                last_timestamp=max(await self._stored_at(name, queue_id, offset - 1), 0),
             )
         body.consume_tps = self._statistics.tps("GROUP_GET_NUMS", f"{name}@{group}")
         return body
@@ -253,16 +253,18 @@ class ConsumersHandler:
         name = request.topic
         first = await read(self._reads, self._store.lookup.earliest_time(name, queue_id))
         end = self._store.max_offset(name, queue_id)
-        place = self._offsets.find(request.group, name, queue_id)
+        offset = self._offsets.find(request.group, name, queue_id)
         delay = 0
-        if (place or 0) < end:
-            stored = await self._stored_at(name, queue_id, place or 0)
+        if (offset or 0) < end:
+            stored = await self._stored_at(name, queue_id, offset or 0)
             delay = self._clock.now_ms() - (stored if stored >= 0 else first)
         return QueueTimeSpan(
             message_queue=MessageQueue(name, self._broker_name, queue_id),
             min_time_stamp=first,
             max_time_stamp=await self._stored_at(name, queue_id, end - 1),
-            consume_time_stamp=await self._stored_at(name, queue_id, place - 1) if place else first,
+            consume_time_stamp=await self._stored_at(name, queue_id, offset - 1)
+            if offset
+            else first,
             delay_time=delay,
         )
 

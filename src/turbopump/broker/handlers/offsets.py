@@ -1,4 +1,4 @@
-"""Answers to 14, 15 (a group's place), 30, 31 (a queue's ends) and 29 (its place at a time).
+"""Answers to 14, 15 (a group's offset), 30, 31 (a queue's ends) and 29 (its offset at a time).
 
 Source: apache/rocketmq ``ConsumerManageProcessor``, ``AdminBrokerProcessor``.
 """
@@ -134,7 +134,7 @@ class OffsetsHandler:
 # --- Answers to 222, 314 and 308: an operator says where a group stands.
 #
 # A reset is noted here and told to each reader with its next pull (``broker/offsets.py``), which
-# comes at once; readers that keep their own places (broadcasting), and all of them with
+# comes at once; readers that keep their own offsets (broadcasting), and all of them with
 # ``useServerSideResetOffset=false``, are pushed the new ones (220). Source: apache/rocketmq
 # ``AdminBrokerProcessor.resetOffset``, ``Broker2Client.resetOffset``.
 
@@ -142,7 +142,7 @@ log = logging.getLogger(__name__)
 
 
 class OffsetControlHandler:
-    """Resets, clones and compares places."""
+    """Resets, clones and compares offsets."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class OffsetControlHandler:
         router.add(QueryCorrectionOffset, self.correction)
 
     def reset(self, request: ResetOffset, context: RequestContext) -> Outcome:
-        """Set a group's place. The answer names every queue and its place now."""
+        """Set a group's offsets. The answer names every queue and its offset now."""
         topic = self._topics.find(request.topic)
         if topic is None:
             return Response(
@@ -248,7 +248,7 @@ class OffsetControlHandler:
             timestamp=request.timestamp,
             force=request.force,
         )
-        places = [
+        offsets = [
             QueueOffset(
                 topic=queue.topic,
                 broker_name=queue.broker_name,
@@ -260,7 +260,7 @@ class OffsetControlHandler:
         for peer, member in group.members.items() if group is not None else ():
             is_cpp = member.language == LanguageCode.CPP
             body = (
-                ResetOffsetBodyForC(offset_table=places)
+                ResetOffsetBodyForC(offset_table=offsets)
                 if is_cpp
                 else ResetOffsetBody(offset_table=now)
             )
@@ -270,7 +270,7 @@ class OffsetControlHandler:
             peer.send_frame(encode_command(command))
 
     def clone(self, request: CloneGroupOffset, context: RequestContext) -> Response:
-        """Give one group the places of another. RocketMQ: 5.3.3 clones nothing where no topic is
+        """give one group the offsets of another. RocketMQ: 5.3.3 clones nothing where no topic is
         named."""
         if not self._groups.knows(request.dest_group):
             remark = (
@@ -304,7 +304,7 @@ class OffsetControlHandler:
         return Response()
 
     def correction(self, request: QueryCorrectionOffset, _context: RequestContext) -> Response:
-        """The lowest places of the others, to be compared with those of one group."""
+        """The lowest offsets of the others, to be compared with those of one group."""
         lowest = self._offsets.lowest(request.topic, (request.filter_groups or "").split(","))
         for queue_id, offset in self._offsets.of_group(
             request.compare_group, request.topic

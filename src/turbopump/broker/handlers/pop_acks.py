@@ -77,10 +77,10 @@ class PopAcksHandler:
             handle = PopHandle.decode(request.extra_info)
         except MessageError as error:
             return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
-        place = GroupQueue(request.consumer_group, request.topic, request.queue_id)
+        group_queue = GroupQueue(request.consumer_group, request.topic, request.queue_id)
         if handle.ordered:
-            return self._acknowledge_in_order(place, request.offset, handle.pop_time_ms)
-        return await self._end(place, handle, [request.offset])
+            return self._acknowledge_in_order(group_queue, request.offset, handle.pop_time_ms)
+        return await self._end(group_queue, handle, [request.offset])
 
     async def acknowledge_batch(
         self, _request: BatchAckMessage, context: RequestContext
@@ -113,7 +113,7 @@ class PopAcksHandler:
             handle = PopHandle.decode(request.extra_info)
         except MessageError as error:
             return _changed(ResponseCode.MESSAGE_ILLEGAL, str(error))
-        place = GroupQueue(request.consumer_group, request.topic, request.queue_id)
+        group_queue = GroupQueue(request.consumer_group, request.topic, request.queue_id)
         now = self._clock.now_ms()
         if request.invisible_time < 0:
             return _changed(
@@ -121,7 +121,7 @@ class PopAcksHandler:
                 f"invisibleTime {request.invisible_time} ms is below 0",
             )
         if handle.ordered:
-            return self._change_in_order(place, request, handle, now)
+            return self._change_in_order(group_queue, request, handle, now)
         if now >= handle.visible_at_ms:
             remark = (
                 f"the message is visible again since {handle.visible_at_ms}; the broker's "
@@ -139,9 +139,9 @@ class PopAcksHandler:
             pop_time=pop_time,
             invisible_time=request.invisible_time,
             count=1,
-            queue_id=place.queue_id,
-            topic=place.topic,
-            group=place.group,
+            queue_id=group_queue.queue_id,
+            topic=group_queue.topic,
+            group=group_queue.group,
             distances=[0],
             broker_name=handle.broker_name,
         )
@@ -155,7 +155,7 @@ class PopAcksHandler:
             )
         except MessageError as error:
             return _changed(ResponseCode.INVALID_PARAMETER, str(error))
-        answer = await self._acknowledge(place, handle, [request.offset])
+        answer = await self._acknowledge(group_queue, handle, [request.offset])
         if answer.code != ResponseCode.SUCCESS:
             return _changed(answer.code, answer.remark)
         reply = ChangeInvisibleTimeReply(
@@ -165,14 +165,18 @@ class PopAcksHandler:
         )
         return Response(reply)
 
-    async def _end(self, place: GroupQueue, handle: PopHandle, offsets: list[int]) -> Response:
-        answer = await self._acknowledge(place, handle, offsets)
-        if answer.code == ResponseCode.SUCCESS and self._pop.in_flight.ended(place, offsets):
-            self._pop.held.look(Line(original_topic(place.topic, place.group), place.group))
+    async def _end(
+        self, group_queue: GroupQueue, handle: PopHandle, offsets: list[int]
+    ) -> Response:
+        answer = await self._acknowledge(group_queue, handle, offsets)
+        if answer.code == ResponseCode.SUCCESS and self._pop.in_flight.ended(group_queue, offsets):
+            self._pop.held.look(
+                Line(original_topic(group_queue.topic, group_queue.group), group_queue.group)
+            )
         return answer
 
     async def _acknowledge(
-        self, place: GroupQueue, handle: PopHandle, offsets: list[int]
+        self, group_queue: GroupQueue, handle: PopHandle, offsets: list[int]
     ) -> Response:
         if not self._is_queue(handle.revive_queue_id):
             return Response(
@@ -180,9 +184,9 @@ class PopAcksHandler:
                 remark=f"no revive queue {handle.revive_queue_id}",
             )
         key = PopKey(
-            place.topic,
-            place.group,
-            place.queue_id,
+            group_queue.topic,
+            group_queue.group,
+            group_queue.queue_id,
             handle.start_offset,
             handle.pop_time_ms,
             handle.broker_name,
@@ -206,15 +210,15 @@ class PopAcksHandler:
             ack.consumer_group or "",
             QueueKind(ack.retry) if ack.retry in ("1", "2") else QueueKind.NORMAL,
         )
-        place = GroupQueue(group, real_topic(kind, ack.topic or "", group), ack.queue_id)
-        queue = self._store.queue(place.topic, place.queue_id)
+        group_queue = GroupQueue(group, real_topic(kind, ack.topic or "", group), ack.queue_id)
+        queue = self._store.queue(group_queue.topic, group_queue.queue_id)
         if queue is None:
             return Response()
         wanted = [ack.start_offset + bit for bit in unpack_bits(ack.bits or b"")]
         offsets = [offset for offset in wanted if queue.min_index <= offset <= queue.end.value]
         if ack.revive_queue_id == ORDER_REVIVE_QUEUE:
             for offset in offsets:
-                self._acknowledge_in_order(place, offset, ack.pop_time)
+                self._acknowledge_in_order(group_queue, offset, ack.pop_time)
             return Response()
         if not offsets:
             return Response()
@@ -227,38 +231,44 @@ class PopAcksHandler:
             broker_name=broker_name,
             queue_id=ack.queue_id,
         )
-        return await self._end(place, handle, offsets)
+        return await self._end(group_queue, handle, offsets)
 
     # --- in order
     # ----------------------------------------------------------------------------------------------
 
-    def _acknowledge_in_order(self, place: GroupQueue, offset: int, pop_time_ms: int) -> Response:
-        before = self._offsets.find(*place)
+    def _acknowledge_in_order(
+        self, group_queue: GroupQueue, offset: int, pop_time_ms: int
+    ) -> Response:
+        before = self._offsets.find(*group_queue)
         if before is not None and offset < before:
             return Response()
         try:
-            following = self._pop.order.acknowledge(place, offset, pop_time_ms, before)
+            following = self._pop.order.acknowledge(group_queue, offset, pop_time_ms, before)
         except LookupError as error:
             remark = (
-                f"offset is illegal, key:{place.topic}@{place.group}@{place.queue_id}, "
+                f"offset is illegal, key:{group_queue.topic}@{group_queue.group}@{group_queue.queue_id}, "
                 f"commit:{offset}: {error}"
             )
             return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
         if following is not None:
-            self._offsets.commit(*place, following)
-            self._pop.held.look(Line(original_topic(place.topic, place.group), place.group))
+            self._offsets.commit(*group_queue, following)
+            self._pop.held.look(
+                Line(original_topic(group_queue.topic, group_queue.group), group_queue.group)
+            )
         return Response()
 
     def _change_in_order(
-        self, place: GroupQueue, request: ChangeInvisibleTime, handle: PopHandle, now: int
+        self, group_queue: GroupQueue, request: ChangeInvisibleTime, handle: PopHandle, now: int
     ) -> Response:
-        before = self._offsets.find(*place)
+        before = self._offsets.find(*group_queue)
         if before is not None and request.offset < before:
             return Response(ChangeInvisibleTimeReply())
         self._pop.order.change(
-            place, request.offset, handle.pop_time_ms, now + request.invisible_time
+            group_queue, request.offset, handle.pop_time_ms, now + request.invisible_time
         )
-        self._pop.held.look(Line(original_topic(place.topic, place.group), place.group))
+        self._pop.held.look(
+            Line(original_topic(group_queue.topic, group_queue.group), group_queue.group)
+        )
         reply = ChangeInvisibleTimeReply(
             pop_time=handle.pop_time_ms,
             invisible_time=now + request.invisible_time - handle.pop_time_ms,

@@ -1,8 +1,8 @@
-"""Answers to 11 and 361: messages of one queue, or a place to wait for them.
+"""Answers to 11 and 361: messages of one queue, or a wait for them.
 
 Order of checks and codes: apache/rocketmq ``PullMessageProcessor``. A pull that finds nothing and
 may be suspended is held until its queue grows (``held_pulls.py``); messages that it does not want
-move its place on without waking the client.
+move its offset on without waking the client.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers to 12 (messages by key or unique id), 33 (a message by its place in the log) and 32 (the
+"""Answers to 12 (messages by key or unique id), 33 (a message by its offset in the log) and 32 (the
 age of a queue).
 
 Source: apache/rocketmq ``QueryMessageProcessor``, ``AdminBrokerProcessor.getEarliestMsgStoretime``.

@@ -154,7 +154,7 @@ class SendHandler:
         if not body or len(body) > self._body_size_max:
             return body_refusal(len(body), self._body_size_max, self._store)
         special, unique, tags, keys, properties = send_properties(text, self._added)
-        name, place, sys_flag, recall_handle = request.topic, queue_id, request.sys_flag, None
+        name, target, sys_flag, recall_handle = request.topic, queue_id, request.sys_flag, None
         if special or unique is None:
             if unique is None:
                 unique = self._ids.next()
@@ -165,7 +165,7 @@ class SendHandler:
                 )
                 if isinstance(destination, Response):
                     return destination
-                name, place, text, sys_flag, recall_handle = msgspec.structs.astuple(destination)
+                name, target, text, sys_flag, recall_handle = msgspec.structs.astuple(destination)
             _, _, tags, keys, properties = send_properties(text, self._added)
         born_host = encode_host(*context.peer.host_pair)
         sys_flag = sys_flag & _NOT_HOSTS | self._store_flag
@@ -174,7 +174,7 @@ class SendHandler:
         try:
             placed = self._store.put(
                 name,
-                place,
+                target,
                 NewMessage(
                     body, properties, tags_code(tags) if tags else 0, request.flag, unique, keys
                 ),
