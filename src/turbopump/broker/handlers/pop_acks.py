@@ -245,10 +245,8 @@ class PopAcksHandler:
         try:
             following = self._pop.order.acknowledge(group_queue, offset, pop_time_ms, before)
         except LookupError as error:
-            remark = (
-                f"offset is illegal, key:{group_queue.topic}@{group_queue.group}@{group_queue.queue_id}, "
-                f"commit:{offset}: {error}"
-            )
+            group, topic, queue_id = group_queue
+            remark = f"offset is illegal, key:{topic}@{group}@{queue_id}, commit:{offset}: {error}"
             return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
         if following is not None:
             self._offsets.commit(*group_queue, following)
