@@ -4,6 +4,7 @@ environment: on uvloop's, as programs do that use it."""
 
 import asyncio
 import os
+import signal
 
 from hypothesis import settings
 from tests.fuzzing import FACTOR, examples
@@ -18,6 +19,10 @@ if LOOP == "uvloop":
     import uvloop
 
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A run in the background: the programs that tests start and interrupt would ignore it as well.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
