@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import partial
 
+import pytest
 from tests.simulation.cluster import GROUP, Cluster, Mischief
 from tests.simulation.figures import Figures
 
@@ -17,7 +18,6 @@ from turbopump.testing.simulation import Simulation, run_simulation, simulate
 
 MINUTES = float(os.environ.get("TURBOPUMP_SIM_MINUTES", "4"))
 """How long the mischief of one seed lasts, in virtual time."""
-"""Virtual minutes of mischief; `make sim` asks for hours."""
 
 
 async def peace(simulation: Simulation) -> tuple[Cluster, list[Delivery]]:
@@ -92,6 +92,14 @@ def trace_of(seed: int) -> str:
 
 def test_the_same_seed_makes_the_same_run() -> None:
     assert trace_of(2) == trace_of(2) != trace_of(3)
+
+
+def test_a_run_does_not_depend_on_the_process_s_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client's id has the process's number in it: with more digits its frames are longer."""
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    short = trace_of(1)
+    monkeypatch.setattr(os, "getpid", lambda: 1_234_567)
+    assert trace_of(1) == short
 
 
 def test_a_run_does_not_depend_on_the_hash_seed_of_the_interpreter() -> None:

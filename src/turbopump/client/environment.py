@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from turbopump.client.setting_rules import ENVIRONMENT_RULES, NAME_SERVER_RULES, check
@@ -32,7 +32,7 @@ class Environment:
     clock: Clock = SYSTEM_CLOCK
     random: random.Random = SYSTEM_RANDOM
     local_ip: str | None = None
-    pid: Callable[[], int] = os.getpid
+    pid: Callable[[], int] = field(default_factory=lambda: os.getpid)
 
     @property
     def ip(self) -> str:

@@ -12,7 +12,8 @@ import contextlib
 import gc
 import os
 import random
-from collections.abc import Callable, Coroutine
+import threading
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from turbopump.testing.simulated_disk import SimulatedDisk
@@ -26,6 +27,10 @@ T = TypeVar("T")
 
 TRACE_VARIABLE = "TURBOPUMP_TRACE"
 """Environment variable: a file to write the trace of the last simulation to."""
+
+PID = 4711
+"""What ``os.getpid`` gives in a simulation. Client ids and files carry the number: with the
+machine's, a run would depend on how many digits it has."""
 
 
 class Simulation:
@@ -122,6 +127,7 @@ def run_simulation(
     gc.disable()
     try:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(_one_process_id())
             if trace_file:
                 simulation.loop.trace_to = stack.enter_context(open(trace_file, "w"))
             result = run_in(simulation.loop, scenario(simulation))
@@ -131,6 +137,17 @@ def run_simulation(
     finally:
         if collecting:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _one_process_id() -> Iterator[None]:
+    """Within the block, ``os.getpid()`` is PID in this thread."""
+    of_the_machine, thread = os.getpid, threading.get_ident()
+    os.getpid = lambda: PID if threading.get_ident() == thread else of_the_machine()
+    try:
+        yield
+    finally:
+        os.getpid = of_the_machine
 
 
 # A `turbopump.clock.Clock` for simulations: wall time that starts on a fixed day, runs with
