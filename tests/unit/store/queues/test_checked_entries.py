@@ -4,8 +4,8 @@ over and told of, the rest comes."""
 from pathlib import Path
 
 import pytest
-from tests.unit.store.checked_entries import COUNT, Bad, Reopened, offsets
 from tests.unit.store.directory import HOST, Directory, bodies, put
+from tests.unit.store.queues.checked_entries import COUNT, Bad, Reopened, offsets
 
 from turbopump.message.codec import CRC_SUFFIX_SIZE
 from turbopump.message.java import tags_code

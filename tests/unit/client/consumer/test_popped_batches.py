@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 from tests.loops import in_loop, simulated
-from tests.unit.client.popping_consumers import Handled
-from tests.unit.client.popping_consumers import consumer_of as push_consumer_of
-from tests.unit.client.popping_consumers import popping as popping_for_push
+from tests.unit.client.consumer.popping_consumers import Handled
+from tests.unit.client.consumer.popping_consumers import consumer_of as push_consumer_of
+from tests.unit.client.consumer.popping_consumers import popping as popping_for_push
 from tests.unit.client.scripted_cluster import until
 from tests.unit.client.scripted_pops import ScriptedPops
 from tests.unit.client.simple_consumers import bodies, consumer_of, popping

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import pytest
 from tests.loops import in_loop, simulated
-from tests.unit.client.handled_lists import Lists, bodies, fails
-from tests.unit.client.popping_consumers import consumer_of as popping_consumer_of
-from tests.unit.client.popping_consumers import popping
+from tests.unit.client.consumer.handled_lists import Lists, bodies, fails
+from tests.unit.client.consumer.popping_consumers import consumer_of as popping_consumer_of
+from tests.unit.client.consumer.popping_consumers import popping
 from tests.unit.client.push_consumers import committed, fill, locked
 from tests.unit.client.push_consumers import consumer_of as pulling_consumer_of
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
-from tests.unit.client.popping_consumers import POP, Handled
+from tests.unit.client.consumer.popping_consumers import POP, Handled
 from tests.unit.client.push_consumers import committed, consumer_of, locked
 from tests.unit.client.scripted_cluster import (
     ScriptedBroker,

@@ -10,7 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 from tests.loops import in_loop
-from tests.unit.client.dead_lettering import GROUP, SETTLE_S, dead, once, stored, with_broker
+from tests.unit.client.dead_letters.dead_lettering import (
+    GROUP,
+    SETTLE_S,
+    dead,
+    once,
+    stored,
+    with_broker,
+)
 
 from turbopump.client.dead_letters import (
     DeadLetter,

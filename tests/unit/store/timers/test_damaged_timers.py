@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.store.pending_timers import UNITS, Timers, seconds
+from tests.unit.store.timers.pending_timers import UNITS, Timers, seconds
 
 from turbopump.errors import StoreDamagedError
 from turbopump.store.log.cold_reads import answer

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.store.checked_entries import Bad, Reopened, offsets
 from tests.unit.store.directory import Directory, put
+from tests.unit.store.queues.checked_entries import Bad, Reopened, offsets
 
 from turbopump.store.queues.checked_entries import ReadLimits
 

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.client.dead_lettering import GROUP, SETTLE_S, dead, has_route, stored, with_broker
+from tests.unit.client.dead_letters.dead_lettering import (
+    GROUP,
+    SETTLE_S,
+    dead,
+    has_route,
+    stored,
+    with_broker,
+)
 
 from turbopump.client.dead_letters import (
     DeadLetter,

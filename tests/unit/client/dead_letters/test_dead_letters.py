@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.client.dead_lettering import (
+from tests.unit.client.dead_letters.dead_lettering import (
     DLQ,
     GROUP,
     SETTLE_S,

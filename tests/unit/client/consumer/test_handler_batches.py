@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
-from tests.unit.client.handled_lists import Lists, bodies, fails
-from tests.unit.client.popping_consumers import consumer_of as popping_consumer_of
-from tests.unit.client.popping_consumers import popping
+from tests.unit.client.consumer.handled_lists import Lists, bodies, fails
+from tests.unit.client.consumer.popping_consumers import consumer_of as popping_consumer_of
+from tests.unit.client.consumer.popping_consumers import popping
 from tests.unit.client.push_consumers import broadcasting, committed, consumer_of, fill
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 from tests.unit.client.trace_records import by_message, store

@@ -357,7 +357,7 @@ def test_segments_and_queues_that_begin_while_the_check_begins_are_no_findings(
 
 
 def environment() -> dict[str, str]:
-    return dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[3] / "src")}
+    return dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[4] / "src")}
 
 
 def test_a_crash_is_noticed_and_a_store_that_was_killed_is_whole(tmp_path: Path) -> None:

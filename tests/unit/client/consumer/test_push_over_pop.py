@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
-from tests.unit.client.popping_consumers import POP, PULL, Handled, consumer_of, popping
+from tests.unit.client.consumer.popping_consumers import POP, PULL, Handled, consumer_of, popping
 from tests.unit.client.scripted_cluster import refusal, until
 
 from turbopump import MessageQueue, PushConsumer, Retry

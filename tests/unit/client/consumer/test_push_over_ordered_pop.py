@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.loops import in_loop, simulated
-from tests.unit.client.popping_consumers import PULL, Handled, consumer_of, popping
+from tests.unit.client.consumer.popping_consumers import PULL, Handled, consumer_of, popping
 from tests.unit.client.scripted_cluster import until
 
 from turbopump import Retry

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.unit.client.consumer.popping_consumers import consumer_of as popping_consumer_of
+from tests.unit.client.consumer.popping_consumers import popping
 from tests.unit.client.handler_threads import PATIENCE_S, Queue, messages_of, threads
 from tests.unit.client.handler_threads import until as until_really
-from tests.unit.client.popping_consumers import consumer_of as popping_consumer_of
-from tests.unit.client.popping_consumers import popping
 from tests.unit.client.push_consumers import committed, consumer_of, fill
 from tests.unit.client.scripted_cluster import scripted_cluster, until
 
