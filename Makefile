@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint coverage interop bench sim crash fuzz clean
+.PHONY: demo test lint coverage interop bench sim crash spark fuzz clean
 
 demo: $(VENV)/.ready      ## 336,776 flights through the broker and Spark, checked
 	$(RUN) examples/flights_demo.py
@@ -37,6 +37,9 @@ sim: $(VENV)/.ready       ## many seeds of the simulation, in virtual time
 
 crash: $(VENV)/.ready     ## kills, power cuts, torn files, flipped bits, I/O errors, full disks: docs/explanations/durability.md
 	$(RUN) tests/two_lanes.py crash
+
+spark: $(VENV)/.ready     ## Spark for long: kills at each step, clusters, packed environments; pipelines lose and double nothing
+	$(RUN) -m pytest -ra tests/spark_long
 
 fuzz: $(VENV)/.ready      ## new arbitrary input, fifty times as much as make test draws
 	TURBOPUMP_FUZZ=50 $(RUN) -m pytest -ra -m hypothesis tests/unit tests/golden tests/spark
