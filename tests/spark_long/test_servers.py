@@ -17,4 +17,4 @@ def test_killed_servers_come_back_on_their_address_with_what_they_had(servers: S
     servers.start()
     assert servers.name_server == address
     with Cluster([address]) as cluster:
-        assert cluster.offset_max(MessageQueue("T", "broker-dev", place.queue_id)) == 1
+        assert cluster.offset_max(MessageQueue("T", "broker-dev", place.queue.queue_id)) == 1
