@@ -81,7 +81,9 @@ def pytest_terminal_summary(
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "seed" not in metafunc.fixturenames:
+    if "seed" not in metafunc.fixturenames or any(
+        mark.args[0] == "seed" for mark in metafunc.definition.iter_markers("parametrize")
+    ):
         return
     config = metafunc.config
     one = config.getoption("--seed", None)

@@ -4,21 +4,21 @@ its disk, and a client of it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.unit.broker.talking import SMALL, Client
+from tests.unit.broker.talking import SERVER, SMALL, Client, on_a_client_s_host
 
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import StoreClosedError
 from turbopump.message.properties import encode_properties
 from turbopump.store.message_store import MessageStore
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
-HOST, CLIENT = "10.0.0.1", "10.0.0.2"
+HOST = SERVER
 EIGHTEEN_LEVELS = "1s 5s 30s 1m 5m 10m 30m 1h 2h 3h 4h 6h 8h 10h 12h 16h 20h 23h"
 """As many as Apache's table has, and long enough for a day."""
 
@@ -103,19 +103,24 @@ def with_one_broker(
 ) -> None:
     """Run ``scene`` on another host than the broker's, which is up."""
 
-    async def scenario(simulation: Simulation) -> None:
-        async def main() -> None:
-            world = OneBroker(simulation, config)
-            await world.up()
-            await world.client.create()
+    async def with_broker(simulation: Simulation) -> None:
+        async with one_broker(simulation, **config) as world:
             await scene(world)
-            await world.client.close()
-            if simulation.process(HOST).alive:
-                await world.stop()
 
-        await simulation.boot(CLIENT).start(main())
+    on_a_client_s_host(with_broker, seed)
 
-    simulate(seed, scenario)
+
+@asynccontextmanager
+async def one_broker(simulation: Simulation, **config: Any) -> AsyncIterator[OneBroker]:
+    """A broker that is up and has topic T, for a story on another host; stopped after the block
+    unless it is down."""
+    world = OneBroker(simulation, config)
+    await world.up()
+    await world.client.create()
+    yield world
+    await world.client.close()
+    if simulation.process(HOST).alive:
+        await world.stop()
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
+from tests.simulation.one_broker import HOST, OneBroker, one_broker, with_one_broker
+from tests.unit.broker.talking import on_a_client_s_host
 from tests.unit.store.looked_up import message_in_queue
 
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
@@ -17,6 +18,7 @@ from turbopump.message.properties import PROPERTIES_SIZE_MAX, encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import EndTransaction, Outcome
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
+from turbopump.testing.simulation import Simulation
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 BEFORE: dict[str, Any] = {
@@ -43,10 +45,11 @@ async def send_full(world: OneBroker, waits_in: str, body: bytes, **properties: 
 
 
 @pytest.mark.parametrize("power_cut", [False, True], ids=["kill", "power cut"])
-def test_what_waits_comes_after_the_crc_is_switched_on_and_stays_readable(
-    power_cut: bool, caplog: pytest.LogCaptureFixture
+@in_loop(on_a_client_s_host)
+async def test_what_waits_comes_after_the_crc_is_switched_on_and_stays_readable(
+    simulation: Simulation, /, power_cut: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(simulation, timer_roll_window_slot=30, **BEFORE) as world:
         await send_full(world, SCHEDULE_TOPIC, b"level", DELAY="1")
         await send_full(world, TIMER_TOPIC, b"timer", TIMER_DELAY_SEC="20")
         await send_full(world, TIMER_TOPIC, b"rolling timer", TIMER_DELAY_SEC="100")
@@ -68,8 +71,6 @@ def test_what_waits_comes_after_the_crc_is_switched_on_and_stays_readable(
         assert not store.recovery.damages
         assert store.log.requires_crc(0) is False
         assert store.log.requires_crc(store.log.end - 1), "what is written now has its CRC again"
-
-    with_one_broker(scene, timer_roll_window_slot=30, **BEFORE)
     assert not [record for record in caplog.records if "not delivered" in record.getMessage()]
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
-from tests.simulation.one_broker import HOST, OneBroker, full_after, with_one_broker
+from tests.simulation.one_broker import HOST, OneBroker, full_after, one_broker, with_one_broker
+from tests.unit.broker.talking import on_a_client_s_host
 
 from turbopump.config.broker_config import FlushDiskType
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
+from turbopump.testing.simulation import Simulation
 
 LEVELS = "1s 5s 30s"
 
@@ -64,8 +66,11 @@ async def test_what_was_due_while_the_broker_was_down_comes_at_its_start(
 
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-def test_after_a_kill_messages_come_again_from_the_saved_position_on(flush: FlushDiskType) -> None:
-    async def scene(world: OneBroker) -> None:
+@in_loop(on_a_client_s_host)
+async def test_after_a_kill_messages_come_again_from_the_saved_position_on(
+    simulation: Simulation, /, flush: FlushDiskType
+) -> None:
+    async with one_broker(simulation, message_delay_level=LEVELS, flush_disk_type=flush) as world:
         for number in range(4):
             await world.delay(b"%d" % number, 1)
         await asyncio.sleep(12)
@@ -80,46 +85,43 @@ def test_after_a_kill_messages_come_again_from_the_saved_position_on(flush: Flus
         delivered = await world.delivered()
         assert delivered == [b"%d" % number for number in (*range(7), 4, 5, 6)]
 
-    with_one_broker(scene, message_delay_level=LEVELS, flush_disk_type=flush)
 
-
-def test_a_position_is_saved_only_as_far_as_the_copies_are_on_the_disk() -> None:
-    async def scene(world: OneBroker) -> None:
-        await world.delay(b"first", 1)
-        await asyncio.sleep(11)
-        assert saved_offsets(world) == {"1": 1}
-        world.broker.store.flusher._log_busy = True  # as if a sync took for ever
-        await world.delay(b"second", 1)
-        await asyncio.sleep(15)
-        assert await world.delivered() == [b"first", b"second"]
-        assert saved_offsets(world) == {"1": 1}
-        world.kill(power_cut=True)
-        await world.up()
-        await asyncio.sleep(5)
-        assert set(await world.delivered()) <= {b"first", b"second"}
-        queue = world.broker.store.queues.find(SCHEDULE_TOPIC, 0)
-        assert queue is not None
-        if queue.max_index == 2:  # the disk had the delayed message after all: then its copy comes
-            assert b"second" in await world.delivered()
-
-    for seed in range(1, 9):
-        with_one_broker(scene, seed, message_delay_level=LEVELS)
-
-
-def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("seed", range(1, 9))
+@in_loop(with_one_broker, message_delay_level=LEVELS)
+async def test_a_position_is_saved_only_as_far_as_the_copies_are_on_the_disk(
+    world: OneBroker, /, seed: int
 ) -> None:
-    async def scene(world: OneBroker) -> None:
-        for number in range(40):
-            await world.delay(b"%d" % number, 1)
-        with full_after(world.broker.store, 10):
-            await asyncio.sleep(20)
-            assert len(await world.delivered()) == 10
-        await asyncio.sleep(1.1)
-        assert await world.delivered() == [b"%d" % number for number in range(40)]
+    await world.delay(b"first", 1)
+    await asyncio.sleep(11)
+    assert saved_offsets(world) == {"1": 1}
+    world.broker.store.flusher._log_busy = True  # as if a sync took for ever
+    await world.delay(b"second", 1)
+    await asyncio.sleep(15)
+    assert await world.delivered() == [b"first", b"second"]
+    assert saved_offsets(world) == {"1": 1}
+    world.kill(power_cut=True)
+    await world.up()
+    await asyncio.sleep(5)
+    assert set(await world.delivered()) <= {b"first", b"second"}
+    queue = world.broker.store.queues.find(SCHEDULE_TOPIC, 0)
+    assert queue is not None
+    if queue.max_index == 2:  # the disk had the delayed message after all: then its copy comes
+        assert b"second" in await world.delivered()
 
+
+@in_loop(on_a_client_s_host)
+async def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, "turbopump.broker.schedule.delays"):
-        with_one_broker(scene, message_delay_level=LEVELS)
+        async with one_broker(simulation, message_delay_level=LEVELS) as world:
+            for number in range(40):
+                await world.delay(b"%d" % number, 1)
+            with full_after(world.broker.store, 10):
+                await asyncio.sleep(20)
+                assert len(await world.delivered()) == 10
+            await asyncio.sleep(1.1)
+            assert await world.delivered() == [b"%d" % number for number in range(40)]
     lines = [
         record.getMessage()
         for record in caplog.records
@@ -132,10 +134,11 @@ def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_damaged_message_is_passed_over_with_a_line(
-    restarted: bool, caplog: pytest.LogCaptureFixture
+@in_loop(on_a_client_s_host)
+async def test_a_damaged_message_is_passed_over_with_a_line(
+    simulation: Simulation, /, restarted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(simulation, message_delay_level=LEVELS) as world:
         for number in range(5):
             await world.delay(b"body %d" % number, 2)
         log = world.broker.store.log
@@ -146,8 +149,6 @@ def test_a_damaged_message_is_passed_over_with_a_line(
             await world.up()
         await asyncio.sleep(6)
         assert await world.delivered() == [b"body %d" % number for number in (0, 1, 3, 4)]
-
-    with_one_broker(scene, message_delay_level=LEVELS)
     lines = [
         record.getMessage()
         for record in caplog.records
@@ -157,8 +158,11 @@ def test_a_damaged_message_is_passed_over_with_a_line(
     assert "level=2 queue_offset=2" in lines[0]
 
 
-def test_a_message_without_a_place_to_go_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(world: OneBroker) -> None:
+@in_loop(on_a_client_s_host)
+async def test_a_message_without_a_place_to_go_is_passed_over(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with one_broker(simulation, message_delay_level=LEVELS) as world:
         forwarding = world.broker._forwarding
         await forwarding.append(SCHEDULE_TOPIC, 0, b"no place", "DELAY\x011\x02")
         await forwarding.append(
@@ -173,8 +177,6 @@ def test_a_message_without_a_place_to_go_is_passed_over(caplog: pytest.LogCaptur
         await world.delay(b"good", 1)
         await asyncio.sleep(1.1)
         assert await world.delivered() == [b"good"]
-
-    with_one_broker(scene, message_delay_level=LEVELS)
     assert (
         len(
             [record for record in caplog.records if "no place to deliver to" in record.getMessage()]
@@ -249,10 +251,11 @@ async def test_a_table_of_positions_that_cannot_be_right_stops_nothing(
 
 
 @pytest.mark.parametrize("left", [None, b'{"offsetTable":null}', b'{"offsetTable":{}}'])
-def test_where_no_positions_are_left_delivered_messages_come_again_and_a_line_says_so(
-    left: bytes | None, caplog: pytest.LogCaptureFixture
+@in_loop(on_a_client_s_host)
+async def test_where_no_positions_are_left_delivered_messages_come_again_and_a_line_says_so(
+    simulation: Simulation, /, left: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(simulation, message_delay_level=LEVELS) as world:
         await world.delay(b"first", 1)
         await world.delay(b"second", 3)
         await asyncio.sleep(1.5)
@@ -270,17 +273,16 @@ def test_where_no_positions_are_left_delivered_messages_come_again_and_a_line_sa
             assert await world.delivered() == [b"first", b"first"]
             await world.stop()
         await world.up()
-
-    with_one_broker(scene, message_delay_level=LEVELS)
     (line,) = [record for record in caplog.records if "delayOffset.json" in record.getMessage()]
     assert line.levelno == logging.WARNING
     assert "delivered before once more messages=2" in line.getMessage()
 
 
-def test_a_directory_in_which_delayed_messages_only_wait_starts_without_a_complaint(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(on_a_client_s_host)
+async def test_a_directory_in_which_delayed_messages_only_wait_starts_without_a_complaint(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(simulation, message_delay_level=LEVELS) as world:
         await world.stop()
         await world.up()
         await world.delay(b"later", 3)
@@ -288,8 +290,6 @@ def test_a_directory_in_which_delayed_messages_only_wait_starts_without_a_compla
         await world.up()
         await asyncio.sleep(31)
         assert await world.delivered() == [b"later"]
-
-    with_one_broker(scene, message_delay_level=LEVELS)
     assert not [record for record in caplog.records if "delayOffset" in record.getMessage()]
 
 

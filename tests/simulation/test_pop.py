@@ -17,16 +17,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pytest
+from tests.loops import in_loop
 from tests.simulation.figures import Figures
 from tests.simulation.handed_out import HandOut, Place, handed_out, place_of
-from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
+from tests.simulation.one_broker import HOST, OneBroker, one_broker
 from tests.unit.broker.popping import Popped, Popper
-from tests.unit.broker.talking import Client
+from tests.unit.broker.talking import Client, on_a_client_s_host
 
 from turbopump.errors import RemotingError
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.testing.simulation import Simulation
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
 FAILURES = int(os.environ.get("TURBOPUMP_SIM_POP", "100" if WHOLE else "12"))
@@ -230,14 +232,20 @@ class Return(NamedTuple):
     back_ms: int | None
 
 
-def test_nothing_is_lost_and_what_is_not_acknowledged_is_back_in_time(
-    seed: int, figures: Figures
+@in_loop(on_a_client_s_host)
+async def test_nothing_is_lost_and_what_is_not_acknowledged_is_back_in_time(
+    simulation: Simulation, /, seed: int, figures: Figures
 ) -> None:
     if seed > (20 if WHOLE else 3):
         pytest.skip("so many such runs are enough")
     failures = FAILURES if seed <= 3 else 12
 
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(
+        simulation,
+        flush_disk_type="SYNC_FLUSH",
+        scrub_bytes_per_second=0,
+        message_index_enable=False,
+    ) as world:
         await world.client.create(queues=QUEUES)
         pop = PopWorld(world, world.simulation.source("pops"))
         tasks = [asyncio.ensure_future(pop.consume()) for _ in range(CONSUMERS)]
@@ -288,11 +296,3 @@ def test_nothing_is_lost_and_what_is_not_acknowledged_is_back_in_time(
             of_them_after_an_acknowledgement=pop.after_done,
         )
         figures.sample(back_after_its_time_ms=[float(each) for each in back])
-
-    with_one_broker(
-        scene,
-        seed,
-        flush_disk_type="SYNC_FLUSH",
-        scrub_bytes_per_second=0,
-        message_index_enable=False,
-    )

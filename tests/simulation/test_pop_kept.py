@@ -5,14 +5,16 @@ import asyncio
 import pytest
 from tests.loops import in_loop
 from tests.simulation.handed_out import REVIVE_QUEUES, REVIVE_TOPIC
-from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
+from tests.simulation.one_broker import HOST, OneBroker, one_broker, with_one_broker
 from tests.unit.broker.popping import Popper
+from tests.unit.broker.talking import on_a_client_s_host
 from tests.unit.store.looked_up import message_in_queue
 
 from turbopump.broker.pop.records import ACK_TAG
 from turbopump.message.codec import decode_entries
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
+from turbopump.testing.simulation import Simulation
 
 SYNC = {"flush_disk_type": "SYNC_FLUSH"}
 
@@ -78,10 +80,11 @@ async def test_a_returned_message_is_noted_when_its_copy_is_on_the_disk_and_not_
 
 
 @pytest.mark.parametrize("crc_before", [True, False])
-def test_a_message_whose_properties_are_full_comes_again_too_up_to_the_dead_letters(
-    crc_before: bool,
+@in_loop(on_a_client_s_host)
+async def test_a_message_whose_properties_are_full_comes_again_too_up_to_the_dead_letters(
+    simulation: Simulation, /, crc_before: bool
 ) -> None:
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(simulation, **SYNC, enabled_append_prop_crc=crc_before) as world:
         full = b"UNIQ_KEY\x01U\x02a\x01"
         await world.client.send(b"measured", properties=full.decode() + "x\x02")
         measured = message_in_queue(world.broker.store.lookup, "T", 0, 0)
@@ -104,5 +107,3 @@ def test_a_message_whose_properties_are_full_comes_again_too_up_to_the_dead_lett
         await asyncio.sleep(30)
         dead = await world.client.messages(topic="%DLQ%g")
         assert sorted(message.body for message in dead) == [b"full", b"measured"]
-
-    with_one_broker(scene, **SYNC, enabled_append_prop_crc=crc_before)

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
 from tests.simulation.kept_timers import SMALL, arrivals, damage_timer_log, files, now_ms
-from tests.simulation.one_broker import HOST, OneBroker, full_after, with_one_broker
+from tests.simulation.one_broker import HOST, OneBroker, full_after, one_broker
 from tests.unit.broker.popping import Popper
+from tests.unit.broker.talking import on_a_client_s_host
 
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import RecallMessage
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 from turbopump.testing.simulated_mount import SimulatedMount
+from turbopump.testing.simulation import Simulation
 
 PRECISIONS = (100, 200, 500, 1000)
 CHANGES = [(old, new) for old in PRECISIONS for new in PRECISIONS if old != new]
@@ -77,10 +80,17 @@ class Sent:
     ("how", "window"), [("stop", 172_800), ("kill", 20)], ids=["stop", "kill and roll"]
 )
 @pytest.mark.parametrize(("old", "new"), CHANGES)
-def test_what_waits_comes_once_and_on_time_after_a_change_of_the_precision(
-    old: int, new: int, how: str, window: int
+@in_loop(on_a_client_s_host)
+async def test_what_waits_comes_once_and_on_time_after_a_change_of_the_precision(
+    simulation: Simulation, /, old: int, new: int, how: str, window: int
 ) -> None:
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(
+        simulation,
+        **SMALL,
+        timer_precision_ms=old,
+        timer_roll_window_slot=window,
+        timer_flush_interval_ms=20,
+    ) as world:
         sent = Sent(world)
         for number in range(120):
             await sent.send(number, 1500 + number * 157, by_delay=number % 3 == 1)
@@ -113,19 +123,16 @@ def test_what_waits_comes_once_and_on_time_after_a_change_of_the_precision(
         lag = 3 if old == 1000 else 0
         await sent.check(late_ms=max(new, old) + lag, settled_at=killed_at + 500)
 
-    with_one_broker(
-        scene,
-        **SMALL,
-        timer_precision_ms=old,
-        timer_roll_window_slot=window,
-        timer_flush_interval_ms=20,
-    )
-
 
 @pytest.mark.parametrize("index", [True, False], ids=["index", "no index"])
 @pytest.mark.parametrize(("old", "new"), CHANGES)
-def test_every_message_can_be_called_back_after_a_change(old: int, new: int, index: bool) -> None:
-    async def scene(world: OneBroker) -> None:
+@in_loop(on_a_client_s_host)
+async def test_every_message_can_be_called_back_after_a_change(
+    simulation: Simulation, /, old: int, new: int, index: bool
+) -> None:
+    async with one_broker(
+        simulation, **SMALL, timer_precision_ms=old, message_index_enable=index
+    ) as world:
         sent = Sent(world)
         for number in range(60):
             await sent.send(number, 10_000 + number * 157, by_delay=number % 3 == 1)
@@ -139,8 +146,6 @@ def test_every_message_can_be_called_back_after_a_change(old: int, new: int, ind
             await sent.recall(number)
         await asyncio.sleep(40)
         await sent.check(late_ms=0, settled_at=0)
-
-    with_one_broker(scene, **SMALL, timer_precision_ms=old, message_index_enable=index)
 
 
 def change_checkpoint(mount: SimulatedMount, at: int) -> None:
@@ -160,10 +165,19 @@ def of_an_earlier_release(mount: SimulatedMount) -> None:
 
 @pytest.mark.parametrize(("whose", "window"), [(as_apaches, 20), (of_an_earlier_release, 172_800)])
 @pytest.mark.parametrize(("old", "new"), [(old, new) for old in PRECISIONS for new in PRECISIONS])
-def test_a_directory_of_apaches_or_of_an_earlier_release_may_have_had_another_precision(
-    old: int, new: int, whose: Any, window: int, monkeypatch: pytest.MonkeyPatch
+@in_loop(on_a_client_s_host)
+async def test_a_directory_of_apaches_or_of_an_earlier_release_may_have_had_another_precision(
+    simulation: Simulation,
+    /,
+    old: int,
+    new: int,
+    whose: Any,
+    window: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(
+        simulation, **SMALL, timer_precision_ms=old, timer_roll_window_slot=window
+    ) as world:
         with monkeypatch.context() as as_there:
             as_there.setattr(
                 "turbopump.broker.schedule.timer_messages.slots_of",
@@ -203,12 +217,13 @@ def test_a_directory_of_apaches_or_of_an_earlier_release_may_have_had_another_pr
             late_ms=1000 + new, settled_at=stopped_at + 1000, twice_before=stopped_at + 1000
         )
 
-    with_one_broker(scene, **SMALL, timer_precision_ms=old, timer_roll_window_slot=window)
-
 
 @pytest.mark.parametrize(("old", "new"), [(100, 1000), (1000, 100), (200, 500)])
-def test_a_stop_in_the_middle_of_a_slot_repeats_nothing_after_a_change(old: int, new: int) -> None:
-    async def scene(world: OneBroker) -> None:
+@in_loop(on_a_client_s_host)
+async def test_a_stop_in_the_middle_of_a_slot_repeats_nothing_after_a_change(
+    simulation: Simulation, /, old: int, new: int
+) -> None:
+    async with one_broker(simulation, **SMALL, timer_precision_ms=old) as world:
         sent = Sent(world)
         for number in range(100):
             await sent.send(number, 10_000 + number % 2 * 40, by_delay=False)
@@ -221,12 +236,13 @@ def test_a_stop_in_the_middle_of_a_slot_repeats_nothing_after_a_change(old: int,
         await asyncio.sleep(5)
         await sent.check(late_ms=0, settled_at=now_ms(world))
 
-    with_one_broker(scene, **SMALL, timer_precision_ms=old)
-
 
 @pytest.mark.parametrize(("old", "new"), [(100, 1000), (1000, 100)])
-def test_a_kill_while_new_slots_are_given_lets_it_begin_anew(old: int, new: int) -> None:
-    async def scene(world: OneBroker) -> None:
+@in_loop(on_a_client_s_host)
+async def test_a_kill_while_new_slots_are_given_lets_it_begin_anew(
+    simulation: Simulation, /, old: int, new: int
+) -> None:
+    async with one_broker(simulation, **SMALL, timer_precision_ms=old) as world:
         sent = Sent(world)
         for number in range(400):
             await sent.send(number, 60_000 + number * 7, by_delay=number % 2 == 0)
@@ -245,12 +261,13 @@ def test_a_kill_while_new_slots_are_given_lets_it_begin_anew(old: int, new: int)
         assert len(world.broker._timers.pending.log.files.files) > 0  # type: ignore[union-attr]
         assert world.broker._timers.pending.log.start == world.broker._timers.pending.log_begin  # type: ignore[union-attr]
 
-    with_one_broker(scene, **SMALL, timer_precision_ms=old)
-
 
 @pytest.mark.parametrize(("old", "new"), [(100, 1000), (1000, 100)])
-def test_with_a_damaged_timer_log_nothing_is_lost_or_early_either(old: int, new: int) -> None:
-    async def scene(world: OneBroker) -> None:
+@in_loop(on_a_client_s_host)
+async def test_with_a_damaged_timer_log_nothing_is_lost_or_early_either(
+    simulation: Simulation, /, old: int, new: int
+) -> None:
+    async with one_broker(simulation, **SMALL, timer_precision_ms=old) as world:
         sent = Sent(world)
         for number in range(150):
             await sent.send(number, 3000 + number * 157, by_delay=number % 3 == 1)
@@ -265,15 +282,16 @@ def test_with_a_damaged_timer_log_nothing_is_lost_or_early_either(old: int, new:
         await asyncio.sleep(60)
         await sent.check(late_ms=1000, settled_at=stopped_at + 1000, twice_before=stopped_at)
 
-    with_one_broker(scene, **SMALL, timer_precision_ms=old)
-
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
 @pytest.mark.parametrize(("old", "new"), CHANGES)
-def test_what_was_popped_and_not_acknowledged_is_back_after_a_change_and_the_rest_is_not(
-    old: int, new: int, how: str
+@in_loop(on_a_client_s_host)
+async def test_what_was_popped_and_not_acknowledged_is_back_after_a_change_and_the_rest_is_not(
+    simulation: Simulation, /, old: int, new: int, how: str
 ) -> None:
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(
+        simulation, flush_disk_type="SYNC_FLUSH", timer_precision_ms=old
+    ) as world:
         clock = world.simulation.clock(HOST).now_ms
         popper = Popper(world.client, clock)
         visible: dict[bytes, int] = {}
@@ -306,5 +324,3 @@ def test_what_was_popped_and_not_acknowledged_is_back_after_a_change_and_the_res
         assert [
             back[body] - at for body, at in visible.items() if not -10 <= back[body] - at <= 3000
         ] == []
-
-    with_one_broker(scene, flush_disk_type="SYNC_FLUSH", timer_precision_ms=old)

@@ -6,12 +6,15 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.loops import in_loop
 from tests.simulation.kept_timers import SMALL, files, send
-from tests.simulation.one_broker import OneBroker, with_one_broker
+from tests.simulation.one_broker import one_broker
+from tests.unit.broker.talking import on_a_client_s_host
 
 from turbopump.protocol.requests.send import RecallMessage
 from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL
 from turbopump.testing.simulated_mount import SimulatedMount
+from turbopump.testing.simulation import Simulation
 
 
 @pytest.mark.parametrize(
@@ -22,10 +25,11 @@ from turbopump.testing.simulated_mount import SimulatedMount
         pytest.param(12 + 3, MAGIC_ROLL, id="rolls"),
     ],
 )
-def test_a_unit_of_the_timer_log_that_does_not_fit_its_message_hides_none(
-    field: int, mask: int, caplog: pytest.LogCaptureFixture
+@in_loop(on_a_client_s_host)
+async def test_a_unit_of_the_timer_log_that_does_not_fit_its_message_hides_none(
+    simulation: Simulation, /, field: int, mask: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(simulation, **SMALL) as world:
         handles = [await send(world, b"far %d" % number, 60) for number in range(50)]
         await world.client.ask(RecallMessage(topic="T", recall_handle=handles[7] or ""))
         await asyncio.sleep(5)
@@ -42,8 +46,6 @@ def test_a_unit_of_the_timer_log_that_does_not_fit_its_message_hides_none(
         wanted = [b"far %d" % number for number in range(50) if number != 7]
         assert sorted(await world.delivered()) == sorted(wanted)
         assert world.broker._timers.numbers.passed_over == 0  # type: ignore[union-attr]
-
-    with_one_broker(scene, **SMALL)
     assert [
         record
         for record in caplog.records
@@ -51,8 +53,11 @@ def test_a_unit_of_the_timer_log_that_does_not_fit_its_message_hides_none(
     ]
 
 
-def test_a_unit_that_points_to_another_message_hides_none(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(world: OneBroker) -> None:
+@in_loop(on_a_client_s_host)
+async def test_a_unit_that_points_to_another_message_hides_none(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with one_broker(simulation, **SMALL) as world:
         for number in range(30):
             await send(world, b"far %d" % number, 60 + number % 2 * 10)
         await asyncio.sleep(5)
@@ -68,8 +73,6 @@ def test_a_unit_that_points_to_another_message_hides_none(caplog: pytest.LogCapt
         await world.up()
         await asyncio.sleep(90)
         assert sorted(await world.delivered()) == sorted(b"far %d" % number for number in range(30))
-
-    with_one_broker(scene, **SMALL)
     assert [
         record
         for record in caplog.records

@@ -14,9 +14,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
+from tests.loops import in_loop
 from tests.simulation.figures import Figures
 from tests.simulation.kept_timers import arrivals
-from tests.simulation.one_broker import EIGHTEEN_LEVELS, HOST, OneBroker, with_one_broker
+from tests.simulation.one_broker import EIGHTEEN_LEVELS, HOST, OneBroker, one_broker
+from tests.unit.broker.talking import on_a_client_s_host
 
 from turbopump.broker.interceptors import Destination
 from turbopump.config.delay_levels import parse_delay_levels
@@ -30,6 +32,7 @@ from turbopump.protocol.requests.send import (
     SendMessageV2,
 )
 from turbopump.testing.simulated_process import ProcessKilled
+from turbopump.testing.simulation import Simulation
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
 COUNT = int(os.environ.get("TURBOPUMP_SIM_TIMERS", "1080000" if WHOLE else "4000"))
@@ -120,13 +123,22 @@ class Day:
         self.down.append((began - 12_000, self.now() + int(SETTLED_S * 1000)))
 
 
-def test_a_day_of_timers_and_delays_with_memory_drops_loses_none_and_is_never_early(
-    seed: int, figures: Figures
+@in_loop(on_a_client_s_host)
+async def test_a_day_of_timers_and_delays_with_memory_drops_loses_none_and_is_never_early(
+    simulation: Simulation, /, seed: int, figures: Figures
 ) -> None:
     if seed > 1 and "TURBOPUMP_SIM_TIMERS" not in os.environ:
         pytest.skip("one such day is enough")
 
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(
+        simulation,
+        mapped_file_size_commit_log=8 << 20,
+        mapped_file_size_consume_queue=20 * 20_000,
+        mapped_file_size_timer_log=4 << 20,
+        file_reserved_time=1000,
+        message_delay_level=TABLE,
+        **CALM,
+    ) as world:
         world.simulation.disk(HOST).capacity = 16 << 30
         day = Day(world, world.simulation.source("day"))
         end = day.now() + int(DAY_S * 1000)
@@ -173,17 +185,6 @@ def test_a_day_of_timers_and_delays_with_memory_drops_loses_none_and_is_never_ea
         )
         figures.count(memory_drops=DROPS, came_twice=twice)
         figures.sample(timers_late_ms=late[False], levels_late_ms=late[True])
-
-    with_one_broker(
-        scene,
-        seed,
-        mapped_file_size_commit_log=8 << 20,
-        mapped_file_size_consume_queue=20 * 20_000,
-        mapped_file_size_timer_log=4 << 20,
-        file_reserved_time=1000,
-        message_delay_level=TABLE,
-        **CALM,
-    )
 
 
 @dataclass
@@ -245,11 +246,19 @@ class Races:
         await races
 
 
-def test_of_a_recall_and_a_delivery_exactly_one_wins(seed: int, figures: Figures) -> None:
+@in_loop(on_a_client_s_host)
+async def test_of_a_recall_and_a_delivery_exactly_one_wins(
+    simulation: Simulation, /, seed: int, figures: Figures
+) -> None:
     if seed > 1 and WHOLE:
         pytest.skip("so many races are enough")
 
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(
+        simulation,
+        flush_disk_type="SYNC_FLUSH",
+        scrub_bytes_per_second=0,
+        mapped_file_size_commit_log=256 << 10,
+    ) as world:
         races = Races(world, world.simulation.source("races"))
         begun = 0
         while races.decided < RACES:
@@ -275,11 +284,3 @@ def test_of_a_recall_and_a_delivery_exactly_one_wins(seed: int, figures: Figures
             won_by_none=0,
         )
         figures.count(without_an_answer=begun - races.decided, kills=races.kills)
-
-    with_one_broker(
-        scene,
-        seed,
-        flush_disk_type="SYNC_FLUSH",
-        scrub_bytes_per_second=0,
-        mapped_file_size_commit_log=256 << 10,
-    )

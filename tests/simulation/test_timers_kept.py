@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from tests.loops import in_loop
 from tests.simulation.kept_timers import SMALL, damage_timer_log, files, now_ms, send
-from tests.simulation.one_broker import HOST, OneBroker, full_after, with_one_broker
+from tests.simulation.one_broker import HOST, OneBroker, full_after, one_broker, with_one_broker
+from tests.unit.broker.talking import on_a_client_s_host
 from tests.unit.store.looked_up import message_in_queue
 
 from turbopump.message.codec import decode_entries
@@ -23,6 +24,7 @@ from turbopump.store.retention import Next
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 from turbopump.store.timers.timer_wheel import SLOT_SIZE
 from turbopump.testing.simulated_mount import SimulatedMount
+from turbopump.testing.simulation import Simulation
 
 
 async def send_many(world: OneBroker, count: int, ahead_s: float) -> list[bytes]:
@@ -82,17 +84,17 @@ async def test_after_a_clean_stop_nothing_comes_twice_and_what_waits_comes_when_
 
 
 @pytest.mark.parametrize("power_cut", [False, True])
-def test_what_was_due_while_the_broker_was_down_comes_at_its_start(power_cut: bool) -> None:
-    async def scene(world: OneBroker) -> None:
-        sent = await send_many(world, 250, 30)
-        world.kill(power_cut=power_cut)
-        await asyncio.sleep(3600 * 24 * 40)  # longer than the wheel goes round
-        await world.up()
-        await asyncio.sleep(0.5)
-        assert await world.delivered() == sent
-
-    for seed in (1, 2):
-        with_one_broker(scene, seed, **SMALL)
+@pytest.mark.parametrize("seed", [1, 2])
+@in_loop(with_one_broker, **SMALL)
+async def test_what_was_due_while_the_broker_was_down_comes_at_its_start(
+    world: OneBroker, /, power_cut: bool, seed: int
+) -> None:
+    sent = await send_many(world, 250, 30)
+    world.kill(power_cut=power_cut)
+    await asyncio.sleep(3600 * 24 * 40)  # longer than the wheel goes round
+    await world.up()
+    await asyncio.sleep(0.5)
+    assert await world.delivered() == sent
 
 
 @in_loop(with_one_broker, timer_flush_interval_ms=10, **SMALL)
@@ -117,10 +119,15 @@ async def test_a_kill_within_a_slot_repeats_only_deliveries_since_the_last_note(
     "lose", [remove_timer_log, damage_timer_log, remove_wheel, flip_in_wheel, zeros_in_wheel]
 )
 @pytest.mark.parametrize("window", [172_800, 20])
-def test_lost_or_damaged_files_are_made_again(
-    lose: Callable[[SimulatedMount], None], window: int, caplog: pytest.LogCaptureFixture
+@in_loop(on_a_client_s_host)
+async def test_lost_or_damaged_files_are_made_again(
+    simulation: Simulation,
+    /,
+    lose: Callable[[SimulatedMount], None],
+    window: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(simulation, timer_roll_window_slot=window, **SMALL) as world:
         await send_many(world, 30, 5)
         handles = [await send(world, b"far %d" % number, 60 + number) for number in range(50)]
         await world.client.ask(RecallMessage(topic="T", recall_handle=handles[7] or ""))
@@ -138,15 +145,14 @@ def test_lost_or_damaged_files_are_made_again(
         assert Counter(came[30:]) == Counter(
             b"far %d" % number for number in range(50) if number not in (7, 9)
         )
-
-    with_one_broker(scene, timer_roll_window_slot=window, **SMALL)
     assert [record for record in caplog.records if "made again" in record.getMessage()]
 
 
-def test_damage_that_is_found_at_delivery_is_repaired_while_the_broker_runs(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(on_a_client_s_host)
+async def test_damage_that_is_found_at_delivery_is_repaired_while_the_broker_runs(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(simulation, timer_roll_window_slot=20, **SMALL) as world:
         await send_many(world, 30, 5)
         for number in range(50):
             await send(world, b"far %d" % number, 60)
@@ -163,8 +169,6 @@ def test_damage_that_is_found_at_delivery_is_repaired_while_the_broker_runs(
         await world.up()
         await asyncio.sleep(5)
         assert len(await world.delivered()) == 80
-
-    with_one_broker(scene, timer_roll_window_slot=20, **SMALL)
     assert [
         record for record in caplog.records if "made again from the queue" in record.getMessage()
     ]
@@ -195,10 +199,11 @@ async def test_a_kill_while_everything_is_made_again_makes_it_begin_anew(
     )
 
 
-def test_without_its_checkpoint_everything_comes_again_and_nothing_is_lost(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(on_a_client_s_host)
+async def test_without_its_checkpoint_everything_comes_again_and_nothing_is_lost(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(simulation, **SMALL) as world:
         sent = await send_many(world, 30, 5)
         await send(world, b"far", 60)
         await asyncio.sleep(10)
@@ -207,24 +212,21 @@ def test_without_its_checkpoint_everything_comes_again_and_nothing_is_lost(
         await world.up()
         await asyncio.sleep(60)
         assert Counter(await world.delivered()) == Counter([*sent, *sent, b"far"])
-
-    with_one_broker(scene, **SMALL)
     assert [record for record in caplog.records if "will be so again" in record.getMessage()]
 
 
-def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(on_a_client_s_host)
+async def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(world: OneBroker) -> None:
-        sent = await send_many(world, 100, 10)
-        with full_after(world.broker.store, 40):
-            await asyncio.sleep(30)
-            assert len(await world.delivered()) == 40
-        await asyncio.sleep(1.5)
-        assert await world.delivered() == sent
-
     with caplog.at_level(logging.INFO, "turbopump.broker.schedule.timers"):
-        with_one_broker(scene, **SMALL)
+        async with one_broker(simulation, **SMALL) as world:
+            sent = await send_many(world, 100, 10)
+            with full_after(world.broker.store, 40):
+                await asyncio.sleep(30)
+                assert len(await world.delivered()) == 40
+            await asyncio.sleep(1.5)
+            assert await world.delivered() == sent
     lines = [
         record.getMessage()
         for record in caplog.records
@@ -237,10 +239,11 @@ def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_damaged_message_is_passed_over_with_a_line(
-    restarted: bool, caplog: pytest.LogCaptureFixture
+@in_loop(on_a_client_s_host)
+async def test_a_damaged_message_is_passed_over_with_a_line(
+    simulation: Simulation, /, restarted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(simulation, **SMALL) as world:
         for number in range(5):
             await send(world, b"body %d" % number, 10)
         await asyncio.sleep(3)
@@ -252,8 +255,6 @@ def test_a_damaged_message_is_passed_over_with_a_line(
             await world.up()
         await asyncio.sleep(10)
         assert await world.delivered() == [b"body %d" % number for number in (0, 1, 3, 4)]
-
-    with_one_broker(scene, **SMALL)
     lines = [
         record.getMessage()
         for record in caplog.records
@@ -262,10 +263,11 @@ def test_a_damaged_message_is_passed_over_with_a_line(
     assert len(lines) == 1
 
 
-def test_a_message_without_a_time_or_a_place_is_passed_over(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(on_a_client_s_host)
+async def test_a_message_without_a_time_or_a_place_is_passed_over(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(world: OneBroker) -> None:
+    async with one_broker(simulation, **SMALL) as world:
         half = "RMQ_SYS_TRANS_HALF_TOPIC"
         for text in (
             "",
@@ -279,8 +281,6 @@ def test_a_message_without_a_time_or_a_place_is_passed_over(
         await send(world, b"good", 2)
         await asyncio.sleep(4)
         assert await world.delivered() == [b"good"]
-
-    with_one_broker(scene, **SMALL)
     assert (
         len(
             [

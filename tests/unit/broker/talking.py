@@ -227,44 +227,59 @@ def watched(story: Callable[[], Awaitable[None]]) -> None:
     assert uncaught == []
 
 
+SERVER, CLIENT = "10.0.0.1", "10.0.0.2"
+"""Simulated hosts: of the broker, and of whoever talks to it."""
+
+
 def in_virtual_time(
     scene: Callable[[Talk, Simulation], Coroutine[Any, Any, None]], **config: Any
 ) -> None:
     """A broker on a host of a simulated network; ``scene(talk, simulation)`` runs on another."""
 
-    async def scenario(simulation: Simulation) -> None:
-        host = "10.0.0.1"
-        ready: asyncio.Future[Talk] = asyncio.get_running_loop().create_future()
-        over = asyncio.Event()
+    async def with_broker(simulation: Simulation) -> None:
+        async with simulated_broker(simulation, **config) as talk:
+            await scene(talk, simulation)
 
-        async def serve() -> None:
-            def with_disk(*args: Any, **kwargs: Any) -> Broker:
-                return Broker(
-                    *args,
-                    **kwargs,
-                    disk=simulation.disk(host).mount(),
-                    clock=simulation.clock(host),
-                )
+    on_a_client_s_host(with_broker)
 
-            async with talking(
-                Path("/store"),
-                make=with_disk,
-                bind_address=host,
-                **{"listen_port": 10911, **config},
-            ) as talk:
-                ready.set_result(talk)
-                await over.wait()
 
-        server = simulation.boot(host).start(serve())
-        talk = await ready
-        client = simulation.boot("10.0.0.2")
-        talk.clients.remove(talk.client)
-        talk.client = client.call(Client, talk.broker.address)
-        await client.start(scene(talk, simulation))
-        over.set()
-        await server
+def on_a_client_s_host(
+    story: Callable[[Simulation], Coroutine[Any, Any, Any]], seed: int = 1
+) -> None:
+    """Run a story in a process of a simulation: what has servers of its own, on hosts of their
+    own, such as ``simulated_broker``."""
+    simulate(seed, lambda simulation: _on(CLIENT, simulation, story))
 
-    simulate(1, scenario)
+
+async def _on(
+    host: str, simulation: Simulation, story: Callable[[Simulation], Coroutine[Any, Any, Any]]
+) -> None:
+    await simulation.boot(host).start(story(simulation))
+
+
+@asynccontextmanager
+async def simulated_broker(simulation: Simulation, **config: Any) -> AsyncIterator[Talk]:
+    """A started broker on SERVER, for a story on another host; closed after the block."""
+    ready: asyncio.Future[Talk] = asyncio.get_running_loop().create_future()
+    over = asyncio.Event()
+
+    def with_disk(*args: Any, **kwargs: Any) -> Broker:
+        disk, clock = simulation.disk(SERVER).mount(), simulation.clock(SERVER)
+        return Broker(*args, **kwargs, disk=disk, clock=clock)
+
+    async def serve() -> None:
+        settings = {"bind_address": SERVER, "listen_port": 10911, **config}
+        async with talking(Path("/store"), make=with_disk, **settings) as talk:
+            ready.set_result(talk)
+            await over.wait()
+
+    server = simulation.boot(SERVER).start(serve())
+    talk = await ready
+    talk.clients.remove(talk.client)
+    talk.client = Client(talk.broker.address)
+    yield talk
+    over.set()
+    await server
 
 
 async def until(condition: Callable[[], object]) -> None:

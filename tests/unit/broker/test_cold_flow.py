@@ -6,7 +6,14 @@ from __future__ import annotations
 import asyncio
 
 from tests.loops import in_loop
-from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
+from tests.unit.broker.talking import (
+    Client,
+    Talk,
+    in_virtual_time,
+    on_a_client_s_host,
+    pull,
+    simulated_broker,
+)
 
 from turbopump.broker.cold_flow import (
     FORGET_S,
@@ -207,11 +214,14 @@ def test_a_controller_counts_windows_in_which_nobody_read() -> None:
     assert (strategy.raises(), strategy.lowers(exceeded=True)) == (True, False)
 
 
-def test_a_broker_adapts_thresholds_if_it_is_told_to() -> None:
+@in_loop(on_a_client_s_host)
+async def test_a_broker_adapts_thresholds_if_it_is_told_to(simulation: Simulation, /) -> None:
     assert cold_strategy(BrokerConfig()) is None
     assert isinstance(cold_strategy(BrokerConfig(cold_ctr_strategy_enable=True)), PidStrategy)
 
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
+    async with simulated_broker(
+        simulation, cold_ctr_strategy_enable=True, use_pid_cold_ctr_strategy=False, **ALL_COLD
+    ) as talk:
         client = talk.client
         await fill(client)
         await client.join("c")
@@ -219,10 +229,6 @@ def test_a_broker_adapts_thresholds_if_it_is_told_to() -> None:
         await asyncio.sleep(6)
         info = fastjson.decode((await client.ask(GetColdFlow())).body, ColdFlowInfo)
         assert info.config_table == {"g||adaptive": 4500}
-
-    in_virtual_time(
-        scene, cold_ctr_strategy_enable=True, use_pid_cold_ctr_strategy=False, **ALL_COLD
-    )
 
 
 @in_loop(in_virtual_time, data_read_ahead_enable=False)

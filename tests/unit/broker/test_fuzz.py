@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.fuzzing import seeds
-from tests.unit.broker.talking import Talk, converse, pull
+from tests.loops import in_loop
+from tests.unit.broker.talking import Talk, pull, talking, watched
 from tests.unit.remoting.serving import frame
 
 from turbopump.message.batch import encode_batch
@@ -105,14 +106,15 @@ async def torment(talk: Talk, rng: random.Random, until: float) -> int:
 
 
 @pytest.mark.parametrize("seed", seeds())
-def test_a_broker_survives_nonsense_and_other_people_s_messages_are_intact(
+@in_loop(watched)
+async def test_a_broker_survives_nonsense_and_other_people_s_messages_are_intact(
     tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     rng = random.Random(seed)
     sent: list[bytes] = []
 
-    async def scene(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         await talk.client.create("mine")
         torments = asyncio.ensure_future(torment(talk, rng, time.monotonic() + SECONDS / 2))
         while not torments.done():
@@ -125,9 +127,5 @@ def test_a_broker_survives_nonsense_and_other_people_s_messages_are_intact(
         marks = list(walk.entries())
         assert walk.end == talk.broker.store.log.end, "a recovery would read every entry"
         assert sum(mark.topic == "mine" for mark in marks) == len(sent)
-
-    async def after(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         assert await talk.client.all_bodies("mine") == sent
-
-    converse(scene, tmp_path)
-    converse(after, tmp_path)

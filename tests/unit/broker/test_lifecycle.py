@@ -59,12 +59,13 @@ async def test_closing_twice_or_before_the_start_does_no_harm(tmp_path: Path) ->
     assert not (tmp_path / "abort").exists()
 
 
-def test_a_broker_stopped_in_the_middle_of_everything_keeps_what_it_answered(
+@in_loop(watched)
+async def test_a_broker_stopped_in_the_middle_of_everything_keeps_what_it_answered(
     tmp_path: Path,
 ) -> None:
     answered: list[bytes] = []
 
-    async def scene(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         await talk.client.create()
 
         async def producer(number: int) -> None:
@@ -80,43 +81,40 @@ def test_a_broker_stopped_in_the_middle_of_everything_keeps_what_it_answered(
         await talk.broker.close()
         await asyncio.wait([*producers, held])
         assert all(each.exception() is not None for each in producers)
-
-    async def after(talk: Talk) -> None:
+    assert not (tmp_path / "abort").exists()
+    async with talking(tmp_path) as talk:
         found = await talk.client.all_bodies()
         assert set(answered) <= set(found)
         assert len(found) == len(set(found))
 
-    converse(scene, tmp_path)
-    assert not (tmp_path / "abort").exists()
-    converse(after, tmp_path)
 
-
-def test_messages_carry_the_advertised_address(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
+@in_loop(watched)
+async def test_messages_carry_the_advertised_address(tmp_path: Path) -> None:
+    async with talking(tmp_path / "a", broker_ip1="192.0.2.7", advertised_port=4711) as talk:
         assert talk.broker.address == "192.0.2.7:4711"
         talk.client.address = f"127.0.0.1:{talk.broker.port}"
         reply = await talk.client.send()
         assert reply.msg_id.startswith("C000020700001267")
         (message,) = await talk.client.messages()
         assert message.store_host == ("192.0.2.7", 4711)
-
-    async def by_name(talk: Talk) -> None:
+    async with talking(tmp_path / "b", broker_ip1="localhost") as talk:
         assert talk.broker.address == f"localhost:{talk.broker.port}"
         await talk.client.send()
         assert (await talk.client.messages())[0].store_host[0] == "127.0.0.1"
-
-    async def unknown_name(talk: Talk) -> None:
+    async with talking(tmp_path / "c", broker_ip1="no.such.host.invalid") as talk:
         talk.client.address = f"127.0.0.1:{talk.broker.port}"
         await talk.client.send()
         assert (await talk.client.messages())[0].store_host[0] == "127.0.0.1", "what it listens on"
 
-    converse(scene, tmp_path / "a", broker_ip1="192.0.2.7", advertised_port=4711)
-    converse(by_name, tmp_path / "b", broker_ip1="localhost")
-    converse(unknown_name, tmp_path / "c", broker_ip1="no.such.host.invalid")
 
-
-def test_a_broker_on_ipv6_stores_long_hosts_that_can_be_read_again(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
+@in_loop(watched)
+async def test_a_broker_on_ipv6_stores_long_hosts_that_can_be_read_again(tmp_path: Path) -> None:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    async with talking(tmp_path, bind_address="::1") as talk:
         assert talk.broker.address == f"[::1]:{talk.broker.port}"
         reply = await talk.client.send(b"one")
         assert len(reply.msg_id) == 56
@@ -129,21 +127,13 @@ def test_a_broker_on_ipv6_stores_long_hosts_that_can_be_read_again(tmp_path: Pat
         ] == [(b"one", "::1", "::1"), (b"two", "::1", "::1")]
         assert len(list(MarkWalk(talk.broker.store.log).entries())) == 2
 
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        pytest.skip("this machine has no IPv6 loopback")
-    converse(scene, tmp_path, bind_address="::1")
 
-
-def test_a_vip_port_that_is_taken_beside_a_picked_one_is_done_without(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        await talk.client.send(b"x")
-
+@in_loop(watched)
+async def test_a_vip_port_that_is_taken_beside_a_picked_one_is_done_without(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", two_free_ports() - 2))
-        converse(scene, tmp_path)
+        async with talking(tmp_path) as talk:
+            await talk.client.send(b"x")
 
 
 @in_loop(converse)

@@ -84,10 +84,11 @@ async def test_a_commit_that_cannot_be_is_refused_in_apache_s_order(
     assert (answer[0], remark in answer[1]) == (code, True)
 
 
-def test_offsets_beyond_the_end_of_a_recovered_queue_are_set_back_to_it_saved_and_logged(
+@in_loop(watched)
+async def test_offsets_beyond_the_end_of_a_recovered_queue_are_set_back_to_it_saved_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def before(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         await talk.client.create(queues=3)
         await talk.client.create("%RETRY%g")
         for queue_id in (0, 0, 0, 1, 1):
@@ -96,23 +97,22 @@ def test_offsets_beyond_the_end_of_a_recovered_queue_are_set_back_to_it_saved_an
         for queue_id, offset in ((0, 9), (1, 2), (2, 4)):
             assert await talk.client.code(commit(offset, queue_id=queue_id)) == (0, "")
         assert await talk.client.code(commit(7, topic="%RETRY%g")) == (0, "")
-
-    async def after(talk: Talk) -> None:
-        saved = fastjson.decode(
-            (tmp_path / "config" / "consumerOffset.json").read_bytes(), ConsumerOffsetTable
-        )
-        assert saved.offset_table == {"T@g": {0: 3, 1: 2, 2: 0}, "%RETRY%g@g": {0: 0}}, (
-            "saved before anybody is served"
-        )
-        for queue_id, offset in ((0, 3), (1, 2), (2, 0)):
-            assert outcome(await talk.client.ask(query(queue_id=queue_id))) == ("offset", offset)
-        assert await talk.client.code(commit(50)) == (0, ""), "what a client says later counts"
-        assert outcome(await talk.client.ask(query())) == ("offset", 50)
-
-    converse(before, tmp_path)
     caplog.clear()
     with caplog.at_level(logging.WARNING, "turbopump.broker.broker"):
-        converse(after, tmp_path)
+        async with talking(tmp_path) as talk:
+            saved = fastjson.decode(
+                (tmp_path / "config" / "consumerOffset.json").read_bytes(), ConsumerOffsetTable
+            )
+            assert saved.offset_table == {"T@g": {0: 3, 1: 2, 2: 0}, "%RETRY%g@g": {0: 0}}, (
+                "saved before anybody is served"
+            )
+            for queue_id, offset in ((0, 3), (1, 2), (2, 0)):
+                assert outcome(await talk.client.ask(query(queue_id=queue_id))) == (
+                    "offset",
+                    offset,
+                )
+            assert await talk.client.code(commit(50)) == (0, ""), "what a client says later counts"
+            assert outcome(await talk.client.ask(query())) == ("offset", 50)
     lines = [record.getMessage() for record in caplog.records]
     start = "offset set back to the end of its recovered queue group=g topic="
     assert [line.removeprefix(start) for line in lines if line.startswith(start)] == [
@@ -137,18 +137,15 @@ async def test_a_save_of_offsets_that_fails_is_repeated_though_nobody_commits(
     assert disk.files[path].content.count(b"0:1") == 1
 
 
-def test_no_commit_keeps_a_broker_from_its_next_start(tmp_path: Path) -> None:
-    async def commit_odd_ones(talk: Talk) -> None:
+@in_loop(watched)
+async def test_no_commit_keeps_a_broker_from_its_next_start(tmp_path: Path) -> None:
+    async with talking(tmp_path) as talk:
         await prepare(talk)
         for offset in (2**63 - 1, -(2**63), 2**63, 10**30):
             for queue_id in (0, 2**31 - 1, -(2**31), 2**31, 10**30):
                 await talk.client.ask(commit(offset, queue_id=queue_id))
-
-    async def look(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         assert outcome(await talk.client.ask(query())) == ("offset", -(2**63))
-
-    converse(commit_odd_ones, tmp_path)
-    converse(look, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -171,22 +168,19 @@ async def test_a_group_without_a_place_begins_at_zero_while_the_queue_is_young(
     assert outcome(await talk.client.ask(query(set_zero_if_not_found=set_zero))) == expected
 
 
-def test_a_group_without_a_place_is_not_found_once_the_first_message_is_cold_or_gone(
+@in_loop(watched)
+async def test_a_group_without_a_place_is_not_found_once_the_first_message_is_cold_or_gone(
     tmp_path: Path,
 ) -> None:
-    async def cold(talk: Talk) -> None:
+    async with talking(tmp_path, access_message_in_memory_max_ratio=0) as talk:
         for _ in range(3):
             await talk.client.send()
         assert outcome(await talk.client.ask(query())) == 22
-
-    async def gone(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         queue = talk.broker.store.queue("T", 0)
         assert queue is not None
         queue.min_index = 1
         assert outcome(await talk.client.ask(query())) == 22
-
-    converse(cold, tmp_path, access_message_in_memory_max_ratio=0)
-    converse(gone, tmp_path)
 
 
 @in_loop(converse)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 from tests.loops import in_loop, simulated
-from tests.unit.broker.talking import Talk, in_virtual_time
+from tests.unit.broker.talking import Talk, in_virtual_time, on_a_client_s_host, simulated_broker
 from tests.unit.store.looked_up import find_by_key
 
 from turbopump.broker.housekeeping import Timetable
@@ -15,12 +15,13 @@ from turbopump.store.repair.scrub import FIRST_REST_S
 from turbopump.testing.simulation import Simulation
 
 
-def test_the_log_is_scrubbed_again_and_again_and_damage_is_told_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@in_loop(on_a_client_s_host)
+async def test_the_log_is_scrubbed_again_and_again_and_damage_is_told_once(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scrub, "REST_S", 30.0)  # a day of virtual time takes a minute
 
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
+    async with simulated_broker(simulation) as talk:
         with caplog.at_level(logging.INFO, "turbopump.broker"):
             sent = [await talk.client.send(b"%d" % number) for number in range(20)]
             scrubbing, log = talk.broker.scrubbing, talk.broker.store.log
@@ -41,8 +42,6 @@ def test_the_log_is_scrubbed_again_and_again_and_damage_is_told_once(
             ]
             assert len(told) == 1
             assert f"store: the scrub found bytes {offset} to " in told[0]
-
-    in_virtual_time(scene)
 
 
 @in_loop(in_virtual_time, scrub_bytes_per_second=0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.talking import Talk, converse, take_nothing
+from tests.unit.broker.talking import Talk, converse, take_nothing, talking, watched
 
 from turbopump.message.batch import encode_batch
 from turbopump.message.message import Message
@@ -200,7 +200,8 @@ async def change(talk: Talk, topic: str, readable: int, writable: int) -> None:
 
 
 @pytest.mark.parametrize(("broker", "fields", "body", "code", "begins"), ORDER)
-def test_the_first_rule_that_a_send_breaks_answers_it(
+@in_loop(watched)
+async def test_the_first_rule_that_a_send_breaks_answers_it(
     tmp_path: Path,
     broker: dict[str, Any],
     fields: dict[str, Any],
@@ -210,7 +211,7 @@ def test_the_first_rule_that_a_send_breaks_answers_it(
 ) -> None:
     config = {key: value for key, value in broker.items() if key != "full"}
 
-    async def scene(talk: Talk) -> None:
+    async with talking(tmp_path, max_message_size=5000, **config) as talk:
         await talk.client.create()
         await talk.client.create("ordered", order=True, attributes="+message.type=FIFO")
         await talk.client.create("compacted", attributes="+cleanup.policy=COMPACTION")
@@ -228,8 +229,6 @@ def test_the_first_rule_that_a_send_breaks_answers_it(
         assert (answer[0], answer[1][: len(begins)]) == (code, begins)
         assert len(answer[1]) > len(begins), "and goes on with what to do"
         assert talk.broker.store.log.end == end
-
-    converse(scene, tmp_path, max_message_size=5000, **config)
 
 
 @pytest.mark.parametrize("kind", [SendMessage, SendMessageV2, SendBatchMessage])
@@ -364,21 +363,19 @@ async def test_a_broker_takes_every_type_by_default_as_apache_s_does(talk: Talk,
     await talk.client.send(b"x", "FIFO")
 
 
-def test_a_topic_s_messages_need_keys_only_while_it_is_to_be_compacted(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
+@in_loop(watched)
+async def test_a_topic_s_messages_need_keys_only_while_it_is_to_be_compacted(
+    tmp_path: Path,
+) -> None:
+    async with talking(tmp_path) as talk:
         await talk.client.create("C", attributes="+cleanup.policy=COMPACTION")
         await talk.client.send(b"x", "C", properties="KEYS\x01k\x02")
         for properties in (None, "KEYS\x01 \x02"):
             request = SendMessageV2(topic="C", queue_id=0, properties=properties)
             assert (await talk.client.code(request, b"x"))[0] == ResponseCode.MESSAGE_ILLEGAL
         assert await talk.client.all_bodies("C") == [b"x"]
-
-    converse(scene, tmp_path)
-    converse(scene_after_restart, tmp_path)
-
-
-async def scene_after_restart(talk: Talk) -> None:
-    request = SendMessageV2(topic="C", queue_id=0)
-    assert (await talk.client.code(request, b"x"))[0] == ResponseCode.MESSAGE_ILLEGAL, (
-        "the rule is there after a restart"
-    )
+    async with talking(tmp_path) as talk:
+        request = SendMessageV2(topic="C", queue_id=0)
+        assert (await talk.client.code(request, b"x"))[0] == ResponseCode.MESSAGE_ILLEGAL, (
+            "the rule is there after a restart"
+        )

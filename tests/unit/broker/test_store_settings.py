@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.talking import Talk, converse
+from tests.loops import in_loop
+from tests.unit.broker.talking import Talk, talking, watched
 from tests.unit.store.looked_up import find_by_key
 
 from turbopump.config.broker_config import BrokerConfig
@@ -39,23 +40,21 @@ def test_both_are_on_by_default() -> None:
 
 
 @pytest.mark.parametrize("on", [False, True])
-def test_entries_carry_a_crc_over_all_of_them_if_told_to(tmp_path: Path, on: bool) -> None:
-    async def scene(talk: Talk) -> None:
+@in_loop(watched)
+async def test_entries_carry_a_crc_over_all_of_them_if_told_to(tmp_path: Path, on: bool) -> None:
+    async with talking(tmp_path, enabled_append_prop_crc=on) as talk:
         await send_one_and_a_batch(talk)
         written = entries(talk)
         assert len(written) == 3
         assert [b"__CRC32#" in entry for entry in written] == [on] * 3
         assert [entry_fault(entry, crc_required=on) for entry in written] == [None] * 3
         assert await talk.client.all_bodies() == [b"alone", b"a", b"b"]
-
-    async def after(talk: Talk) -> None:
+    async with talking(tmp_path, enabled_append_prop_crc=on) as talk:
         assert await talk.client.all_bodies() == [b"alone", b"a", b"b"]
 
-    converse(scene, tmp_path, enabled_append_prop_crc=on)
-    converse(after, tmp_path, enabled_append_prop_crc=on)
 
-
-def test_the_log_may_lie_in_several_directories_and_is_refused_without_one_of_them(
+@in_loop(watched)
+async def test_the_log_may_lie_in_several_directories_and_is_refused_without_one_of_them(
     tmp_path: Path,
 ) -> None:
     roots = [tmp_path / "one", tmp_path / "two", tmp_path / "three"]
@@ -70,37 +69,38 @@ def test_the_log_may_lie_in_several_directories_and_is_refused_without_one_of_th
     }
     bodies = [b"%d " % number + b"x" * 1000 for number in range(200)]
 
-    async def scene(talk: Talk) -> None:
+    home = tmp_path / "home"
+    async with talking(home, **config) as talk:
         await talk.client.create()
         for body in bodies:
             await talk.client.send(body)
         assert (tmp_path / "marks" / "abort").exists()
-
-    async def after(talk: Talk) -> None:
-        assert await talk.client.all_bodies() == bodies
-
-    home = tmp_path / "home"
-    converse(scene, home, **config)
     assert all(len(list(root.iterdir())) == 2 for root in roots[:2])
     assert [path.name for path in (tmp_path / "queues").iterdir()] == ["T"]
     assert list((tmp_path / "indexes").iterdir())
-    converse(after, home, **config)
+    async with talking(home, **config) as talk:
+        assert await talk.client.all_bodies() == bodies
     with pytest.raises(
         StoreDamagedError,
         match=r"is a directory missing in storePathCommitLog, "
         r"or a disk not mounted\?",
     ):
-        converse(after, home, **{**config, "store_path_commit_log": str(roots[0])})
+        async with talking(home, **{**config, "store_path_commit_log": str(roots[0])}):
+            pass
     changed = {
         "store_path_commit_log": f"{roots[1]},{roots[2]}",
         "read_only_commit_log_store_paths": str(roots[0]),
     }
-    converse(after, home, **{**config, **changed})
+    async with talking(home, **{**config, **changed}) as talk:
+        assert await talk.client.all_bodies() == bodies
 
 
 @pytest.mark.parametrize("on", [False, True])
-def test_messages_are_indexed_if_told_to(tmp_path: Path, on: bool) -> None:
-    async def scene(talk: Talk) -> None:
+@in_loop(watched)
+async def test_messages_are_indexed_if_told_to(tmp_path: Path, on: bool) -> None:
+    async with talking(
+        tmp_path, message_index_enable=on, max_hash_slot_num=100, max_index_num=1000
+    ) as talk:
         await send_one_and_a_batch(talk)
         found = {
             key: len(find_by_key(talk.broker.store.lookup, "T", key, *ALWAYS))
@@ -109,6 +109,4 @@ def test_messages_are_indexed_if_told_to(tmp_path: Path, on: bool) -> None:
         assert found == (
             {"ID1": 1, "red": 2, "green": 1, "blue": 1, "x": 0} if on else dict.fromkeys(found, 0)
         )
-
-    converse(scene, tmp_path, message_index_enable=on, max_hash_slot_num=100, max_index_num=1000)
     assert len(list(tmp_path.glob("**/index/*"))) == on

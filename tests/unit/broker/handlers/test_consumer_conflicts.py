@@ -8,7 +8,14 @@ import logging
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.talking import Talk, consumer, in_virtual_time, subscription
+from tests.unit.broker.talking import (
+    Talk,
+    consumer,
+    in_virtual_time,
+    on_a_client_s_host,
+    simulated_broker,
+    subscription,
+)
 
 from turbopump.broker.consumers import ClientTable, conflicts
 from turbopump.broker.handlers.clients import LOOK_PAUSE_S, SMALL_GROUP
@@ -139,8 +146,11 @@ async def test_a_large_group_is_compared_now_and_then_and_told_the_same_meanwhil
     assert (await talk.client.join("odd", "g", alike)).remark is None
 
 
-def test_two_programs_of_one_name_are_warned_each_once(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
+@in_loop(on_a_client_s_host)
+async def test_two_programs_of_one_name_are_warned_each_once(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with simulated_broker(simulation) as talk:
         answers = []
         for client in (talk.client, talk.another(), talk.client):
             answers.append(
@@ -148,6 +158,4 @@ def test_two_programs_of_one_name_are_warned_each_once(caplog: pytest.LogCapture
             )
             await asyncio.sleep(1)
         assert [bool(answer.remark) for answer in answers] == [False, False, True]
-
-    in_virtual_time(scene)
     assert caplog.text.count("client id same is used by 2 consumers of group g") == 1

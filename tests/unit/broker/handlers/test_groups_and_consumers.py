@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.loops import in_loop
-from tests.unit.broker.talking import Talk, converse, subscription
+from tests.unit.broker.talking import Talk, converse, subscription, talking, watched
 
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
@@ -48,10 +48,11 @@ from turbopump.protocol.requests.statistics import (
 from turbopump.protocol.requests.topics import TopicList
 
 
-def test_groups_are_created_changed_listed_and_deleted_and_survive_a_restart(
+@in_loop(watched)
+async def test_groups_are_created_changed_listed_and_deleted_and_survive_a_restart(
     tmp_path: Path,
 ) -> None:
-    async def make(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         one = SubscriptionGroupConfig(group_name="one", retry_max_times=3)
         assert await talk.client.code(CreateGroup(), fastjson.encode(one)) == (0, "")
         more = SubscriptionGroupList(
@@ -71,8 +72,7 @@ def test_groups_are_created_changed_listed_and_deleted_and_survive_a_restart(
             0
         ] == ResponseCode.INVALID_PARAMETER
         assert await talk.client.code(DeleteGroup(group_name="two")) == (0, "")
-
-    async def look(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         answer = await talk.client.ask(GetAllGroups())
         table = fastjson.decode(answer.body, SubscriptionGroupWrapper).subscription_group_table
         assert {"one", "three"} <= set(table)
@@ -85,9 +85,6 @@ def test_groups_are_created_changed_listed_and_deleted_and_survive_a_restart(
         assert (await talk.client.code(GetGroup(group="two")))[
             0
         ] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-
-    converse(make, tmp_path)
-    converse(look, tmp_path)
 
 
 @in_loop(converse)

@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.talking import HEADER, Talk, batch_of, converse, pull, send_inner
+from tests.unit.broker.talking import (
+    HEADER,
+    Talk,
+    batch_of,
+    converse,
+    pull,
+    send_inner,
+    talking,
+    watched,
+)
 from tests.unit.store.looked_up import message_in_queue, offset_at_time
 
 from turbopump.client.consumer.pull import pulled_messages
@@ -42,10 +51,11 @@ async def pulled(talk: Talk, offset: int, **fields: Any) -> list[ReceivedMessage
 
 @pytest.mark.parametrize("form", [SendMessageV2, SendMessage, SendBatchMessage])
 @pytest.mark.parametrize("crc", [True, False])
-def test_a_batch_with_an_id_of_its_own_is_one_entry(
+@in_loop(watched)
+async def test_a_batch_with_an_id_of_its_own_is_one_entry(
     tmp_path: Path, form: type[Any], crc: bool
 ) -> None:
-    async def scene(talk: Talk) -> None:
+    async with talking(tmp_path, enabled_append_prop_crc=crc) as talk:
         await make_topic(talk)
         await talk.client.send(b"before", "B")
         body = batch_of(b"1", b"2", b"3")
@@ -76,8 +86,6 @@ def test_a_batch_with_an_id_of_its_own_is_one_entry(
         }
         assert ("__CRC32#" in entry.properties_text) == crc
         assert talk.broker.store.max_offset("B", 0) == 4
-
-    converse(scene, tmp_path, enabled_append_prop_crc=crc)
 
 
 @in_loop(converse)
@@ -120,19 +128,16 @@ async def test_a_plain_topic_unpacks_the_same_batch(talk: Talk, /) -> None:
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_batches_are_there_after_a_restart(tmp_path: Path, flush: str) -> None:
-    async def before(talk: Talk) -> None:
+@in_loop(watched)
+async def test_batches_are_there_after_a_restart(tmp_path: Path, flush: str) -> None:
+    async with talking(tmp_path, flush_disk_type=flush) as talk:
         await make_topic(talk)
         for number in range(5):
             await send_inner(talk, *[b"%d.%d" % (number, part) for part in range(number + 1)])
-
-    async def after(talk: Talk) -> None:
+    async with talking(tmp_path, flush_disk_type=flush) as talk:
         assert [one.queue_offset for one in await pulled(talk, 0)] == list(range(15))
         assert (await send_inner(talk, b"more", b"and more"))["queueOffset"] == "15"
         assert [one.body for one in await pulled(talk, 15)] == [b"more", b"and more"]
-
-    converse(before, tmp_path, flush_disk_type=flush)
-    converse(after, tmp_path, flush_disk_type=flush)
 
 
 @pytest.mark.parametrize(

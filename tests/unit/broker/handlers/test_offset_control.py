@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.talking import Client, Talk, converse, until
+from tests.unit.broker.talking import Client, Talk, converse, talking, until, watched
 
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
@@ -233,10 +233,11 @@ class Member(Client):
     ("model", "config", "fenced"),
     [("BROADCASTING", {}, False), ("CLUSTERING", {"use_server_side_reset_offset": False}, True)],
 )
-def test_readers_that_would_not_hear_of_it_are_pushed_the_new_places(
+@in_loop(watched)
+async def test_readers_that_would_not_hear_of_it_are_pushed_the_new_places(
     tmp_path: Path, model: str, config: dict[str, Any], fenced: bool
 ) -> None:
-    async def scene(talk: Talk) -> None:
+    async with talking(tmp_path, **config) as talk:
         await prepare(talk)
         java, cpp = Member(talk.broker.address), Member(talk.broker.address)
         talk.clients += [java, cpp]
@@ -261,8 +262,6 @@ def test_readers_that_would_not_hear_of_it_are_pushed_the_new_places(
             one.offset for one in fastjson.decode(cpp.pushed[0], ResetOffsetBodyForC).offset_table
         ] == [3]
         assert await place(talk.client) == (3 if fenced else 8)
-
-    converse(scene, tmp_path, **config)
 
 
 @in_loop(converse)

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.loops import in_loop
-from tests.unit.broker.talking import Talk, converse, in_virtual_time, pull, subscription, until
+from tests.unit.broker.talking import (
+    Talk,
+    converse,
+    in_virtual_time,
+    on_a_client_s_host,
+    pull,
+    simulated_broker,
+    subscription,
+    until,
+)
 
 from turbopump.broker.handlers import pull as pulls
 from turbopump.message.batch import encode_batch
@@ -312,23 +321,22 @@ async def test_messages_that_a_held_pull_does_not_want_move_it_on_without_waking
         ({"long_polling_enable": False, "short_polling_time_mills": 300}, 15_000, 0.3),
     ],
 )
-def test_a_held_pull_is_answered_when_its_time_is_up(
-    config: dict[str, Any], asked_ms: int, held_s: float
+@in_loop(on_a_client_s_host)
+async def test_a_held_pull_is_answered_when_its_time_is_up(
+    simulation: Simulation, /, config: dict[str, Any], asked_ms: int, held_s: float
 ) -> None:
-    async def scene(talk: Talk, simulation: Simulation) -> None:
+    async with simulated_broker(
+        simulation,
+        server_channel_max_idle_time_seconds=1000,
+        channel_expired_timeout=1_000_000,
+        **config,
+    ) as talk:
         await talk.client.send()
         begun = simulation.loop.time()
         answer = await talk.client.ask(pull(1, suspend_ms=asked_ms), timeout=200)
         assert simulation.loop.time() - begun == pytest.approx(held_s, abs=0.2)
         header = answer.header(PullMessageReply)
         assert (answer.code, header.next_begin_offset, header.max_offset) == (19, 1, 1)
-
-    in_virtual_time(
-        scene,
-        server_channel_max_idle_time_seconds=1000,
-        channel_expired_timeout=1_000_000,
-        **config,
-    )
 
 
 @in_loop(in_virtual_time)

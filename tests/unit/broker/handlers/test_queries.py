@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.talking import Client, Talk, converse, in_virtual_time, until
+from tests.unit.broker.talking import (
+    Client,
+    Talk,
+    converse,
+    in_virtual_time,
+    talking,
+    until,
+    watched,
+)
 
 from turbopump.errors import RemotingError
 from turbopump.message.codec import decode_entries, encode_host
@@ -268,13 +276,14 @@ async def test_what_the_disk_cannot_read_is_not_taken_for_absent(
     assert await bodies(talk.client, by_key("k")) == [b"1"]
 
 
-def test_others_are_served_while_a_long_chain_is_walked(
+@in_loop(watched)
+async def test_others_are_served_while_a_long_chain_is_walked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """2,000 messages of one key, and a question about a time before them all."""
     monkeypatch.setattr("turbopump.store.index.key_index.PAUSE_EVERY", 20)
 
-    async def scene(talk: Talk) -> None:
+    async with talking(tmp_path, max_hash_slot_num=100, max_index_num=20_000) as talk:
         other = talk.another()
         fill(talk, 2000)
         query = asyncio.ensure_future(talk.client.code(by_key("k", begin=1, end=2)))
@@ -285,10 +294,9 @@ def test_others_are_served_while_a_long_chain_is_walked(
         assert (await query)[0] == ResponseCode.QUERY_NOT_FOUND
         assert served >= 5
 
-    converse(scene, tmp_path, max_hash_slot_num=100, max_index_num=20_000)
 
-
-def test_a_question_whose_asker_has_gone_is_dropped(
+@in_loop(watched)
+async def test_a_question_whose_asker_has_gone_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = 0
@@ -308,7 +316,7 @@ def test_a_question_whose_asker_has_gone_is_dropped(
     monkeypatch.setattr(KeyWalk, "next", counted)
     monkeypatch.setattr("turbopump.store.index.key_index.PAUSE_EVERY", 10)
 
-    async def scene(talk: Talk) -> None:
+    async with talking(tmp_path, max_hash_slot_num=100, max_index_num=20_000) as talk:
         fill(talk, 2500)
         other = talk.another()
         asking = asyncio.ensure_future(other.ask(by_key("k", begin=1, end=2)))
@@ -324,8 +332,6 @@ def test_a_question_whose_asker_has_gone_is_dropped(
             await talk.client.code(ViewMessageById(offset=0))
         assert steps == dropped_at
         assert await bodies(talk.client, by_key("SAME", count=1)) == [b"x"]
-
-    converse(scene, tmp_path, max_hash_slot_num=100, max_index_num=20_000)
 
 
 @in_loop(converse)

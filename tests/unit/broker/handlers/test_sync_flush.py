@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.talking import Talk, converse, in_virtual_time, pull
+from tests.unit.broker.talking import Talk, in_virtual_time, pull, talking, watched
 
 from turbopump.config.broker_config import FlushDiskType
 from turbopump.message.batch import encode_batch
@@ -208,17 +208,14 @@ async def test_async_flush_refuses_sends_after_a_failed_sync_too(
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-def test_sync_flush_on_a_real_disk(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
+@in_loop(watched)
+async def test_sync_flush_on_a_real_disk(tmp_path: Path) -> None:
+    async with talking(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH) as talk:
         replies = await asyncio.gather(*(talk.client.send(b"%d" % number) for number in range(50)))
         assert sorted(reply.queue_offset for reply in replies) == list(range(50))
         assert len(await talk.client.all_bodies()) == 50
-
-    async def after(talk: Talk) -> None:
+    async with talking(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH) as talk:
         assert len(await talk.client.all_bodies()) == 50
-
-    converse(scene, tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
-    converse(after, tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
 
 
 @pytest.mark.parametrize("kind", list(FlushDiskType))

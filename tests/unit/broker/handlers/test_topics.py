@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.talking import Talk, converse, in_virtual_time, pull, talking, until
+from tests.unit.broker.talking import Talk, converse, in_virtual_time, pull, talking, until, watched
 
 from turbopump.errors import StoreLockedError
 from turbopump.protocol import fastjson
@@ -242,10 +242,11 @@ async def test_a_topic_tells_where_its_queues_begin_and_end(talk: Talk, /) -> No
     ] == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_a_deleted_topic_is_gone_with_its_queues_and_offsets_and_begins_anew(
+@in_loop(watched)
+async def test_a_deleted_topic_is_gone_with_its_queues_and_offsets_and_begins_anew(
     tmp_path: Path,
 ) -> None:
-    async def scene(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         await talk.client.create("T", 2)
         await talk.client.create("other")
         await talk.client.join("c")
@@ -276,13 +277,9 @@ def test_a_deleted_topic_is_gone_with_its_queues_and_offsets_and_begins_anew(
             assert (await talk.client.code(DeleteTopic(topic=topic)))[
                 0
             ] == ResponseCode.INVALID_PARAMETER
-
-    async def after_a_restart(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         assert await talk.client.all_bodies("T") == [b"new"]
         assert await talk.client.all_bodies("other") == [b"old"]
-
-    converse(scene, tmp_path)
-    converse(after_a_restart, tmp_path)
 
 
 @in_loop(converse)
@@ -320,8 +317,9 @@ async def test_what_waited_when_its_topic_was_deleted_comes_when_the_name_is_mad
     assert await talk.client.all_bodies() == [b"level", b"time"]
 
 
-def test_the_system_s_topics_are_there_from_the_start(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
+@in_loop(watched)
+async def test_the_system_s_topics_are_there_from_the_start(tmp_path: Path) -> None:
+    async with talking(tmp_path / "a", broker_topic_enable=False) as talk:
         topics = (await table(talk)).topic_config_table
         assert (topics["TBW102"].write_queue_nums, topics["TBW102"].perm) == (8, 7)
         assert topics["SCHEDULE_TOPIC_XXXX"].write_queue_nums == 18
@@ -332,34 +330,30 @@ def test_the_system_s_topics_are_there_from_the_start(tmp_path: Path) -> None:
             topics["RMQ_SYS_TRACE_TOPIC"].write_queue_nums,
             topics["RMQ_SYS_TRACE_TOPIC"].perm,
         ) == (1, 6)
-
-    async def without(talk: Talk) -> None:
+    async with talking(
+        tmp_path / "b", auto_create_topic_enable=False, trace_topic_enable=False
+    ) as talk:
         topics = (await table(talk)).topic_config_table
         assert "TBW102" not in topics
         assert "RMQ_SYS_TRACE_TOPIC" not in topics
 
-    converse(scene, tmp_path / "a", broker_topic_enable=False)
-    converse(without, tmp_path / "b", auto_create_topic_enable=False, trace_topic_enable=False)
 
-
-def test_no_number_in_a_topic_keeps_a_broker_from_its_next_start(tmp_path: Path) -> None:
-    async def create_odd_ones(talk: Talk) -> None:
+@in_loop(watched)
+async def test_no_number_in_a_topic_keeps_a_broker_from_its_next_start(tmp_path: Path) -> None:
+    async with talking(tmp_path) as talk:
         for number in (2**31 - 1, -(2**31), 2**31, 2**63, 10**30):
             await talk.client.ask(CreateTopic(topic=f"T{abs(number) % 97}", topic_sys_flag=number))
-
-    async def look(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         assert len((await table(talk)).topic_config_table) > 9
 
-    converse(create_odd_ones, tmp_path)
-    converse(look, tmp_path)
 
-
-def test_a_restart_keeps_topics_groups_offsets_and_messages(tmp_path: Path) -> None:
+@in_loop(watched)
+async def test_a_restart_keeps_topics_groups_offsets_and_messages(tmp_path: Path) -> None:
     query = QueryConsumerOffset(
         consumer_group="g", topic="T", queue_id=1, set_zero_if_not_found=False
     )
 
-    async def before(talk: Talk) -> None:
+    async with talking(tmp_path) as talk:
         await talk.client.create(queues=2)
         for number in range(40):
             await talk.client.send(b"%d" % number + bytes(number), queue_id=1)
@@ -368,8 +362,10 @@ def test_a_restart_keeps_topics_groups_offsets_and_messages(tmp_path: Path) -> N
         await talk.client.ask(
             UpdateConsumerOffset(consumer_group="g", topic="T", queue_id=1, commit_offset=17)
         )
-
-    async def after(talk: Talk) -> None:
+    for name in ("topics", "subscriptionGroup", "consumerOffset"):
+        assert (tmp_path / "config" / f"{name}.json").exists()
+    assert not (tmp_path / "abort").exists()
+    async with talking(tmp_path) as talk:
         assert await talk.client.all_bodies("T", 1) == [
             b"%d" % number + bytes(number) for number in range(40)
         ]
@@ -381,22 +377,14 @@ def test_a_restart_keeps_topics_groups_offsets_and_messages(tmp_path: Path) -> N
         assert (await talk.client.send(b"next", queue_id=1)).queue_offset == 40
         assert await talk.client.members() == []
 
-    converse(before, tmp_path)
-    for name in ("topics", "subscriptionGroup", "consumerOffset"):
-        assert (tmp_path / "config" / f"{name}.json").exists()
-    assert not (tmp_path / "abort").exists()
-    converse(after, tmp_path)
 
-
-def test_the_version_of_the_topics_only_grows_over_restarts(tmp_path: Path) -> None:
+@in_loop(watched)
+async def test_the_version_of_the_topics_only_grows_over_restarts(tmp_path: Path) -> None:
     versions: list[int] = []
-
-    async def scene(talk: Talk) -> None:
-        versions.append((await table(talk)).data_version.counter)
-        await talk.client.create(f"T{len(versions)}")
-
     for _ in range(3):
-        converse(scene, tmp_path)
+        async with talking(tmp_path) as talk:
+            versions.append((await table(talk)).data_version.counter)
+            await talk.client.create(f"T{len(versions)}")
     assert versions == sorted(set(versions))
 
 
@@ -412,15 +400,17 @@ async def test_a_second_broker_on_the_same_directory_is_refused_and_harms_nothin
     assert await talk.client.all_bodies() == [b"mine", b"still mine"]
 
 
-def test_tables_that_cannot_be_read_do_not_stop_the_start_and_are_kept(tmp_path: Path) -> None:
-    async def scene(talk: Talk) -> None:
-        assert await talk.client.send(b"works")
-
-    converse(scene, tmp_path)
+@in_loop(watched)
+async def test_tables_that_cannot_be_read_do_not_stop_the_start_and_are_kept(
+    tmp_path: Path,
+) -> None:
+    async with talking(tmp_path) as talk:
+        await talk.client.send(b"works")
     names = {path.name for path in (tmp_path / "config").iterdir() if path.suffix == ".json"}
     for path in (tmp_path / "config").iterdir():
         path.write_bytes(b"{torn")
-    converse(scene, tmp_path)
+    async with talking(tmp_path) as talk:
+        await talk.client.send(b"works")
     assert {path.name for path in (tmp_path / "config").glob("*.damaged")} == {
         f"{name}.damaged" for name in names
     }

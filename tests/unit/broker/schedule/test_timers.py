@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
+from tests.unit.broker.talking import (
+    Client,
+    Talk,
+    in_virtual_time,
+    on_a_client_s_host,
+    pull,
+    simulated_broker,
+)
 from tests.unit.broker.transacting import BROKER, World, in_a_world
 from tests.unit.store.looked_up import message_in_queue
 
@@ -275,8 +282,11 @@ async def recall(talk: Talk, handle: str | None, topic: str = "T") -> tuple[int,
 
 
 @pytest.mark.parametrize("window", [30, 172_800])
-def test_a_recalled_message_is_not_delivered_and_others_are(window: int) -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
+@in_loop(on_a_client_s_host)
+async def test_a_recalled_message_is_not_delivered_and_others_are(
+    simulation: Simulation, /, window: int
+) -> None:
+    async with simulated_broker(simulation, timer_roll_window_slot=window) as talk:
         await talk.client.create()
         deliver = now_ms(talk) // 1000 * 1000 + 70_000
         sent = [await send_at(talk, deliver, f"U{number}", b"%d" % number) for number in range(5)]
@@ -291,8 +301,6 @@ def test_a_recalled_message_is_not_delivered_and_others_are(window: int) -> None
         assert await recall(talk, sent[4].recall_handle) == (ResponseCode.SUCCESS, "")
         await asyncio.sleep(65)
         assert sorted(await talk.client.all_bodies()) == [b"0", b"1", b"3"]
-
-    in_virtual_time(scene, timer_roll_window_slot=window)
 
 
 @in_loop(in_virtual_time)
@@ -437,10 +445,11 @@ def test_the_slots_in_which_a_message_may_be_follow_from_what_it_tells(
 
 
 @pytest.mark.parametrize(("precision", "tells"), [(1000, False), (500, True), (100, True)])
-def test_a_message_with_a_delay_tells_its_time_where_its_slot_alone_would_not(
-    precision: int, tells: bool
+@in_loop(on_a_client_s_host)
+async def test_a_message_with_a_delay_tells_its_time_where_its_slot_alone_would_not(
+    simulation: Simulation, /, precision: int, tells: bool
 ) -> None:
-    async def scene(talk: Talk, _simulation: Simulation) -> None:
+    async with simulated_broker(simulation, timer_precision_ms=precision) as talk:
         await talk.client.create()
         await talk.client.send(b"later", properties=props(TIMER_DELAY_MS=2345))
         stored = message_in_queue(talk.broker.store.lookup, TIMER_TOPIC, 0, 0)
@@ -451,5 +460,3 @@ def test_a_message_with_a_delay_tells_its_time_where_its_slot_alone_would_not(
         if tells:
             due = int(stored.properties["TIMER_DELIVER_MS"])
             assert due <= message.store_timestamp <= due + precision + 20
-
-    in_virtual_time(scene, timer_precision_ms=precision)
