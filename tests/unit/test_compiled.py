@@ -46,7 +46,7 @@ NAMES = (
         "property_texts",
         "value_after",
     ),
-    *("good_entries", "entries_fit", "gather", "identified_item"),
+    *("good_entries", "entries_fit", "gather", "identified_item", "good_positions"),
 )
 KINDS = ("plain", "compiled") if IS_COMPILED else ("plain",)
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -562,6 +562,7 @@ def test_pulled_entries_are_told_from_damage_alike(
     at %= len(data) + 1
     changed = (data if value is None else data[:at] + bytes([value]) + data[at + 1 :]) + tail
     assert all(unread(kind, changed) == unread("plain", changed) for kind in KINDS)
+    agree("good_positions", changed)
 
 
 @given(

@@ -56,6 +56,53 @@ cdef object _unread_messages(object data, object message_type):
     return messages, at
 
 
+def good_positions(data):
+    try:
+        return _good_positions(data)
+    except Exception:
+        return plain["good_positions"](data)
+
+
+cdef object _good_positions(object data):
+    if not PyBytes_CheckExact(data):
+        raise _not_usual
+    cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef const uint8_t *pos
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = 0, size, count = 0
+    cdef uint32_t magic
+    cdef bytes positions = PyBytes_FromStringAndSize(NULL, (end // 91) * 8)
+    cdef int64_t *out = <int64_t *>PyBytes_AS_STRING(positions)
+    while end - at >= 91:
+        pos = start + at
+        size = _get32(pos)
+        magic = _get32(pos + 4)
+        if (size < 91 or size > end - at or (magic != 0xDAA320A7 and magic != 0xDAA320AB) or pos[39] & 0xC0 == 0xC0
+                or not _has_no_fault(pos, size, magic)):
+            break
+        out[count] = at
+        count += 1
+        at += size
+    return positions[:count * 8], at
+
+
+cdef bint _has_no_fault(const uint8_t *pos, Py_ssize_t size, uint32_t magic) except -1:
+    """``entry_fault`` of an entry of at least 91 bytes whose size and magic are good."""
+    if memcmp(pos + size - 20, b"__CRC32#\x01", 9) == 0:
+        return _is_whole(pos, size, 0)
+    cdef Py_ssize_t at = 88 + (12 if pos[39] & 0x10 else 0) + (12 if pos[39] & 0x20 else 0)
+    cdef Py_ssize_t head = 2 if magic == 0xDAA320AB else 1, body_size, topic_end
+    if at + head + 2 > size:
+        return False
+    body_size = _get32(pos + at - 4)
+    if body_size > size - at - head - 2:
+        return False
+    topic_end = at + body_size
+    topic_end += head + (pos[topic_end] << 8 | pos[topic_end + 1] if head == 2 else pos[topic_end])
+    if topic_end + 2 > size or topic_end + 2 + (pos[topic_end] << 8 | pos[topic_end + 1]) != size:
+        return False
+    return body_size == 0 or _get32(pos + 8) == _crc(pos + at, body_size)
+
+
 cdef bint _is_whole(const uint8_t *pos, Py_ssize_t size, Py_ssize_t body_size) except -1:
     """Whether an entry of at least 91 bytes passes its own CRC or, if it has none, its body's."""
     cdef const uint8_t *suffix = pos + size - 20

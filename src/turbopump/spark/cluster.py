@@ -11,7 +11,8 @@ from __future__ import annotations
 import socket
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, Final, TypeVar
 
@@ -38,6 +39,10 @@ from turbopump.spark.decode import decode
 
 GROUP: Final = "TURBOPUMP_SPARK"
 """The consumer group that pulls name; no offset of it is ever stored."""
+
+PULL_SIZE_MAX: Final = 1 << 20
+"""Bytes of messages in one answer. Turbopump's broker gives as much where it is asked for; Apache's
+goes by its own limits (32 messages)."""
 
 PLANNING_PATIENCE_S: Final = 3.0
 """Somebody waits for the plan, and a mistyped address should not take longer to be told."""
@@ -143,6 +148,13 @@ class Cluster:
         Answers have the codes 0, 19, 20 or 21. The broker may hold one for ``hold_ms`` if there is
         nothing at its offset yet.
         """
+        return self.start_pull(queue, begins, hold_ms=hold_ms)()
+
+    def start_pull(
+        self, queue: MessageQueue, begins: Sequence[tuple[int, int]], *, hold_ms: int = 0
+    ) -> Callable[[], list[Command]]:
+        """Send what ``pull`` sends and return; the result gives the answers when it is called. So
+        the broker works on them meanwhile. Until then no other call may be made."""
         requests = [
             PullMessage(
                 consumer_group=GROUP,
@@ -154,10 +166,39 @@ class Cluster:
                 suspend_timeout_millis=hold_ms,
                 subscription="*",
                 expression_type="TAG",
+                max_msg_bytes=PULL_SIZE_MAX,
             )
             for offset, rows_max in begins
         ]
-        return self._ask_broker(queue, requests, self._timeout + hold_ms / 1000)
+        timeout = self._timeout + hold_ms / 1000
+        address = self._brokers.get((queue.topic, queue.broker_name))
+        link = self._links.get(address) if address is not None else None
+        started = False
+        if link is not None:
+            try:
+                link.send(requests, timeout=timeout)
+                started = True
+            except RemotingError:
+                self._drop(queue, link)
+
+        def answers() -> list[Command]:
+            if started and link is not None and address is not None:
+                try:
+                    found = link.receive(timeout=timeout)
+                    for answer in found:
+                        _check(answer, "PullMessage", address)
+                    return found
+                except RemotingError:
+                    self._drop(queue, link)
+            return self._ask_broker(queue, requests, timeout)
+
+        return answers
+
+    def _drop(self, queue: MessageQueue, link: Link) -> None:
+        """What was asked for is asked again, on a new connection and by a new route."""
+        link.close()
+        self._links.pop(link.address, None)
+        self._brokers.pop((queue.topic, queue.broker_name), None)
 
     def _offset(self, queue: MessageQueue, request: Request[offsets.OffsetReply]) -> int:
         return (
@@ -269,7 +310,8 @@ class Link:
     def __init__(self, address: str, *, timeout: float) -> None:
         self.address = address
         self._frames = FrameReader()
-        self._opaque = 0
+        self._asked = range(1, 1)
+        self._what = ""
         try:
             self._socket = socket.create_connection(parse_address(address), timeout)
         except OSError as error:
@@ -280,26 +322,36 @@ class Link:
         """Send all requests at once; their answers in the same order, however the peer ordered
         them, whatever their codes. Raises CallTimeoutError, ConnectionLostError, FrameError or
         HeaderError."""
-        first = self._opaque + 1
-        self._opaque += len(requests)
-        deadline = time.monotonic() + timeout
-        what = type(requests[0]).__name__
-        answers: list[Command | None] = [None] * len(requests)
-        missing = len(requests)
-        try:
+        self.send(requests, timeout=timeout)
+        return self.receive(timeout=timeout)
+
+    def send(self, requests: Sequence[Request[Any]], *, timeout: float) -> None:
+        """The first half of ``exchange_all``; the second has to follow."""
+        self._asked = range(self._asked.stop, self._asked.stop + len(requests))
+        self._what = type(requests[0]).__name__
+        commands = (
+            request_command(each, opaque=at) for at, each in zip(self._asked, requests, strict=True)
+        )
+        with self._told_plainly(timeout):
             self._socket.settimeout(timeout)
-            commands = (request_command(each, opaque=at) for at, each in enumerate(requests, first))
             self._socket.sendall(b"".join(map(encode_command, commands)))
+
+    def receive(self, *, timeout: float) -> list[Command]:
+        """The answers to what was sent last."""
+        deadline = time.monotonic() + timeout
+        answers: list[Command | None] = [None] * len(self._asked)
+        missing = len(answers)
+        with self._told_plainly(timeout):
             while missing:
                 self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
                 data = self._socket.recv(_RECEIVE_SIZE)
                 if not data:
                     raise ConnectionLostError(
-                        f"{self.address} closed the connection before it answered {what}"
+                        f"{self.address} closed the connection before it answered {self._what}"
                     )
                 for frame in self._frames.feed(data):
                     command = decode_command(frame)
-                    at = command.opaque - first
+                    at = command.opaque - self._asked.start
                     # A broker may also ask us something (such as 40, the group changed); nothing
                     # here answers.
                     if command.is_response and 0 <= at < len(answers) and answers[at] is None:
@@ -307,15 +359,21 @@ class Link:
                         missing -= 1
                 if self._frames.error is not None:
                     raise self._frames.error
+        return [answer for answer in answers if answer is not None]
+
+    @contextmanager
+    def _told_plainly(self, timeout: float) -> Iterator[None]:
+        try:
+            yield
         except TimeoutError:
             raise CallTimeoutError(
-                f"{self.address} did not answer {what} within {timeout:g} s"
+                f"{self.address} did not answer {self._what} within {timeout:g} s"
             ) from None
         except OSError as error:
             raise ConnectionLostError(
-                f"the connection to {self.address} broke during {what}: {error.strerror or error}"
+                f"the connection to {self.address} broke during {self._what}: "
+                f"{error.strerror or error}"
             ) from None
-        return [answer for answer in answers if answer is not None]
 
     def close(self) -> None:
         self._socket.close()

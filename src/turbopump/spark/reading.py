@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 from turbopump.errors import ClientError, ConfigError
 from turbopump.message.batch import is_wrapped, unwrapped
 from turbopump.message.message import MessageQueue
-from turbopump.message.pulled import DamagedEntry, good_entries
+from turbopump.message.pulled import DamagedEntry, good_entries, good_positions
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import PullMessageReply
 from turbopump.spark.cluster import Cluster
@@ -165,8 +165,11 @@ def read_range(cluster: Cluster, wanted: OffsetRange, options: ReadOptions) -> I
         # one that falls short do not join on, and are asked again.
         begins = range(offset, wanted.end, step)[:depth]
         asked = [(begin, min(step, wanted.end - begin)) for begin in begins]
-        answers = cluster.pull(wanted.queue, asked, hold_ms=options.pull_timeout_ms)
-        for begin, answer in zip(begins, answers, strict=True):
+        answers = cluster.start_pull(wanted.queue, asked, hold_ms=options.pull_timeout_ms)
+        if len(chunk) >= CHUNK_SIZE_MAX or rows >= CHUNK_ROWS_MAX:
+            yield chunk  # it is decoded while the broker answers
+            chunk, rows = bytearray(), 0
+        for begin, answer in zip(begins, answers(), strict=True):
             if begin != offset:
                 break
             reply = answer.header(PullMessageReply)
@@ -177,10 +180,10 @@ def read_range(cluster: Cluster, wanted: OffsetRange, options: ReadOptions) -> I
                 offset = _after_gap(wanted, offset, reply, fail)
             given = offset - begin
         rows += offset - begins[0]
-        if len(chunk) >= CHUNK_SIZE_MAX or rows >= CHUNK_ROWS_MAX:
-            yield chunk
-            chunk, rows = bytearray(), 0
-            step, depth = options.pull_batch_size, 1
+        if (
+            len(chunk) >= CHUNK_SIZE_MAX or rows >= CHUNK_ROWS_MAX
+        ) and step < options.pull_batch_size:
+            step, depth = options.pull_batch_size, 1  # it may give more by now
         elif offset < begins[-1] + step and depth > 1:
             step, depth = min(given, step), depth // 2
         else:
@@ -193,6 +196,9 @@ def read_range(cluster: Cluster, wanted: OffsetRange, options: ReadOptions) -> I
 def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -> bytes:
     """The good messages of an answer that should hold those from ``begin`` to ``end``; what else
     should be there is loss."""
+    positions, good_end = good_positions(body)
+    if good_end == len(body) and len(positions) == 8 * (end - begin):
+        return body
     damaged: list[DamagedEntry] = []
     entries = list(good_entries(body, damaged.append))
     wrapped = any(is_wrapped(entry[39]) for entry in entries)

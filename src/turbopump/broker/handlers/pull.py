@@ -191,6 +191,7 @@ class PullHandler:
             request.max_msg_nums,
             wants.accept,
             wants.matches,
+            request.max_msg_bytes,
         )
         return answer(
             self._store.cold_reads,

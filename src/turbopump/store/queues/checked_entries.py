@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -491,6 +491,9 @@ class GetResult:
 
 
 # --- How much one read of a queue may give.
+LARGE_COUNT_MAX: Final = 4096
+LARGE_SIZE_MAX: Final = 1 << 20
+"""What a reader gets that asks for more than the usual limits: about a millisecond of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,6 +520,18 @@ class ReadContext:
     is_lost: IsLost = field(default=lambda _directory, _offset: False)
     opened_at: int = 0
     after_crash: bool = False
+
+    def for_large_read(self, count: int, size: int) -> ReadContext:
+        """The same for a reader that asks for this many messages and bytes, within bounds of its
+        own: it does not hold up others for more than about a millisecond."""
+        limits = replace(
+            self.limits,
+            count_hot=min(count, LARGE_COUNT_MAX),
+            bytes_hot=min(size, LARGE_SIZE_MAX),
+            count_cold=min(count, LARGE_COUNT_MAX),
+            bytes_cold=min(size, LARGE_SIZE_MAX),
+        )
+        return replace(self, limits=limits)
 
     @property
     def hot_from(self) -> int:

@@ -9,6 +9,7 @@ Source of the rules and limits: apache/rocketmq ``DefaultMessageStore.getMessage
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -46,6 +47,10 @@ GAP_SCAN: Final = 10_000
 
 _UNITS_HOT: Final = 2_000_000
 """Units at the end of a queue that count as in memory, if this process wrote them."""
+
+_NEIGHBOURS: Final = 32
+"""So many messages are read as a whole however far they lie apart, if one piece of a file holds
+them."""
 
 Accept = Callable[[int], bool] | None
 """Judges tag codes."""
@@ -89,16 +94,21 @@ class QueueReader:
         count_max: int,
         accept: Accept = None,
         matches: Wanted | None = None,
+        size_max: int | None = None,
     ) -> Steps[GetResult]:
-        """See ``read_queue``. ``matches`` judges properties, about a millisecond a turn."""
+        """See ``read_queue``. ``matches`` judges properties, about a millisecond a turn.
+        ``size_max``: a reader that asks for more bytes than the usual limit gets them, with as many
+        messages as it asks for (``ReadContext.for_large_read``)."""
         context = self._context
+        if size_max is not None and size_max > context.limits.bytes_hot:
+            context = context.for_large_read(count_max, size_max)
         if matches is None:
             queue = self._queues.find(topic, queue_id)
             return read_queue(queue, context, offset, count_max, accept)
         most = context.limits.count_hot
 
         def part(at: int) -> Steps[GetResult]:
-            return self.steps(topic, queue_id, at, most, accept)
+            return self.steps(topic, queue_id, at, most, accept, size_max=size_max)
 
         return read_matching(part, offset, min(count_max, most), matches, self._monotonic)
 
@@ -315,6 +325,8 @@ def _read_at_sight(
     count_max = min(count_max, limits.count_cold if is_cold else limits.count_hot)
     size_max = limits.bytes_cold if is_cold else limits.bytes_hot
     count = min(count_max, len(units) // UNIT_SIZE)
+    if count > _NEIGHBOURS:
+        count = _within_a_piece(units, count, first)
     while True:  # it ends before the first that is hot
         last, size, _ = UNIT.unpack_from(units, (count - 1) * UNIT_SIZE)
         if count == 1 or last < context.hot_from or index + count <= queue.opened_at:
@@ -336,6 +348,17 @@ def _read_at_sight(
             return None
     result.next_offset += result.count
     return result
+
+
+def _within_a_piece(units: bytes, count: int, first: int) -> int:
+    """How many of the messages end within ``PIECE_SIZE_MAX`` bytes from ``first`` on, at least
+    ``_NEIGHBOURS``. The units are expected to be in the order of the log, as they are written."""
+
+    def end(number: int) -> int:
+        offset, size, _ = UNIT.unpack_from(units, number * UNIT_SIZE)
+        return int(offset + size)
+
+    return bisect_right(range(count), first + PIECE_SIZE_MAX, lo=_NEIGHBOURS, key=end)
 
 
 def _choose(

@@ -90,6 +90,34 @@ async def test_a_cold_pull_is_answered_when_the_thread_has_read_and_holds_up_nob
     assert (header.next_begin_offset, header.min_offset, header.max_offset) == (COUNT, 0, COUNT + 1)
 
 
+def after_a_restart_with_many(story: Callable[[Talk], Awaitable[None]], tmp_path: Path) -> None:
+    """Two queues, turn by turn, of 300 messages of 8 KiB each: pieces of the log are smaller."""
+
+    async def main() -> None:
+        async with talking(tmp_path) as talk:
+            for number in range(600):
+                await talk.client.send(b"%8192d" % (number // 2), queue_id=number % 2)
+        async with talking(tmp_path) as talk:
+            await story(talk)
+
+    watched(main)
+
+
+@in_loop(after_a_restart_with_many)
+async def test_a_large_pull_of_cold_messages_gives_what_fits_and_goes_on_behind_it(
+    talk: Talk, /, reads: Reads
+) -> None:
+    reads.let_go()
+    found, offset, pulls = list[int](), 0, 0
+    while offset < 300:
+        answer, header = await talk.client.pull(offset, max_msg_nums=1000, max_msg_bytes=1 << 20)
+        found += [int(message.body) for message in decode_entries(answer.body)]
+        assert header.next_begin_offset == len(found) > offset
+        offset, pulls = header.next_begin_offset, pulls + 1
+    assert found == list(range(300))
+    assert pulls < 12
+
+
 @in_loop(after_a_restart)
 async def test_a_tag_filter_works_on_cold_messages(talk: Talk, /, reads: Reads) -> None:
     reads.let_go()

@@ -47,6 +47,23 @@ async def answered(talk: Talk, request: PullMessage) -> tuple[int, str, str | No
 
 
 @in_loop(converse)
+async def test_a_reader_that_asks_for_more_bytes_than_the_usual_limit_gets_a_large_pull(
+    talk: Talk, /
+) -> None:
+    for number in range(100):
+        await talk.client.send(b"%d" % number)
+    usual, header = await talk.client.pull(0, max_msg_nums=90, max_msg_bytes=256 * 1024)
+    assert (header.next_begin_offset, len(list(decode_entries(usual.body)))) == (32, 32)
+    large, header = await talk.client.pull(0, max_msg_nums=90, max_msg_bytes=1 << 20)
+    assert [message.body for message in decode_entries(large.body)] == [
+        b"%d" % number for number in range(90)
+    ]
+    assert (header.next_begin_offset, header.max_offset) == (90, 100)
+    tagged, header = await talk.client.pull(90, max_msg_nums=90, max_msg_bytes=1 << 20, tags="no")
+    assert (tagged.code, header.next_begin_offset) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 100)
+
+
+@in_loop(converse)
 async def test_messages_come_as_they_are_stored_with_the_ends_of_the_queue(talk: Talk, /) -> None:
     for number in range(5):
         await talk.client.send(b"%d" % number)
