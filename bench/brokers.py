@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.interop.apache import NEWEST, ApacheCluster, end, free_ports, properties_text
@@ -64,10 +65,12 @@ def running_broker(
     *,
     sync_flush: bool = False,
     settings: Settings | None = None,
+    sources: Path = SOURCES,
 ) -> Iterator[RunningBroker]:
     """Name server and broker of one kind, ended on leaving. The broker has acknowledged a send.
-    ``settings``: more of broker.conf."""
-    start = start_apache if name == APACHE else start_ours
+    ``settings``: more of broker.conf. ``sources``: where our broker's modules are, those of this
+    checkout or of another."""
+    start = start_apache if name == APACHE else partial(start_ours, sources=sources)
     with ExitStack() as stack:
         with running_on(cores.broker):
             flush = "SYNC_FLUSH" if sync_flush else "ASYNC_FLUSH"
@@ -88,7 +91,9 @@ def start_apache(stack: ExitStack, directory: Path, more: Settings) -> RunningBr
     return RunningBroker(APACHE, cluster.broker_port, cluster.broker_pid, cluster.namesrv)
 
 
-def start_ours(stack: ExitStack, directory: Path, more: Settings) -> RunningBroker:
+def start_ours(
+    stack: ExitStack, directory: Path, more: Settings, sources: Path = SOURCES
+) -> RunningBroker:
     directory.mkdir(parents=True, exist_ok=True)
     namesrv_port, broker_port = free_ports(0), free_ports(-2, 0, 1)
     namesrv_settings: dict[str, str | int | bool] = {
@@ -105,7 +110,7 @@ def start_ours(stack: ExitStack, directory: Path, more: Settings) -> RunningBrok
     }
     (directory / "namesrv.conf").write_text(properties_text(namesrv_settings))
     (directory / "broker.conf").write_text(properties_text(settings))
-    spawn(stack, directory, "namesrv", "-c", str(directory / "namesrv.conf"))
+    spawn(stack, directory, "namesrv", "-c", str(directory / "namesrv.conf"), sources=sources)
     broker = spawn(
         stack,
         directory,
@@ -114,6 +119,7 @@ def start_ours(stack: ExitStack, directory: Path, more: Settings) -> RunningBrok
         str(directory / "broker.conf"),
         "-n",
         f"127.0.0.1:{namesrv_port}",
+        sources=sources,
     )
     return RunningBroker(
         OURS,
@@ -124,10 +130,12 @@ def start_ours(stack: ExitStack, directory: Path, more: Settings) -> RunningBrok
     )
 
 
-def spawn(stack: ExitStack, directory: Path, *arguments: str) -> "subprocess.Popen[bytes]":
-    """One `turbopump` command of this checkout in the background, its output in a file named after
+def spawn(
+    stack: ExitStack, directory: Path, *arguments: str, sources: Path = SOURCES
+) -> "subprocess.Popen[bytes]":
+    """One `turbopump` command of a checkout in the background, its output in a file named after
     it; SIGTERM when the stack is left."""
-    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    environment = {**os.environ, "PYTHONPATH": str(sources)}
     with (directory / f"{arguments[0]}.out").open("ab") as out:
         command = [sys.executable, "-m", "turbopump", *arguments]
         process = subprocess.Popen(

@@ -109,7 +109,7 @@ def java_command(program: str) -> list[str]:
 
 
 def judged(
-    title: str, wanted: Sequence[tuple[str, str, float]], windows: list[tuple[Window, Window]]
+    title: str, wanted: Sequence[tuple[str, str, float]], windows: Sequence[tuple[object, object]]
 ) -> list[tuple[str, ...]]:
     """A row a figure of pairs (ours, theirs): medians, the median of the ratios with its spread,
     and whether it is what was wanted."""

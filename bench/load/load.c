@@ -45,12 +45,14 @@ static struct {
     enum mode mode;
     double settle, seconds;
     int64_t limit;
+    int once; /* pull every queue from its start to its end: the window is all of it */
     struct frame_shape shape;
-} options = {"127.0.0.1", 0, 1, 64, -1, 0, SEND, 0.5, 5.0, 0, {"bench", "bench", "bench", NULL, 1024, 8, 32, 32}};
+} options = {"127.0.0.1", 0, 1, 64, -1, 0, SEND, 0.5, 5.0, 0, 0, {"bench", "bench", "bench", NULL, 1024, 8, 32, 32}};
 
 static struct flight flights[IN_FLIGHT_SLOTS];
 static struct connection *connections;
 static int64_t pull_offsets[1024];
+static int is_read[1024]; /* pulled to its end by this run, which reads once */
 static uint32_t next_opaque = 1;
 static int next_queue, poll_fd, in_flight;
 static int64_t now_ns, now_ms, messages_asked;
@@ -168,6 +170,7 @@ static int check_pull(const struct reply *reply, const struct flight *flight)
     if (count < 1 || count > options.shape.pull_count || next != flight->offset + count)
         die("a pull at %lld gave %d messages and nextBeginOffset %lld", (long long)flight->offset, count, (long long)next);
     pull_offsets[flight->queue] = next < end ? next : reply_number(reply, "\"minOffset\":");
+    is_read[flight->queue] = options.once && next >= end;
     return count;
 }
 
@@ -196,7 +199,7 @@ static void answered(struct connection *connection, const char *frame, size_t si
     int queue = flight->queue;
     flight->opaque = 0;
     in_flight--;
-    if (sending)
+    if (sending && !is_read[queue])
         ask(connection, queue_for_next(queue));
 }
 
@@ -269,6 +272,8 @@ static void run(void)
     struct epoll_event events[64];
     read_clocks();
     int64_t start_ns = now_ns + (int64_t)(options.settle * 1e9), stop_ns = start_ns + (int64_t)(options.seconds * 1e9);
+    if (options.once)
+        enter_window();
     for (int i = 0; i < options.connections * options.outstanding; i++)
         ask(&connections[i % options.connections], options.mode == PULL ? i % options.shape.topic_queues : queue_for_next(0));
     for (int i = 0; i < options.connections; i++)
@@ -284,9 +289,11 @@ static void run(void)
         }
         if (!measuring && window.start_ns == 0 && now_ns >= start_ns && options.limit == 0)
             enter_window();
-        if (measuring && now_ns >= stop_ns)
+        if (measuring && now_ns >= stop_ns && !options.once)
             leave_window();
     }
+    if (options.once)
+        leave_window();
     offsets_check_whole();
 }
 
@@ -322,7 +329,7 @@ static void read_options(int argc, char **argv)
         {"host", 1, 0, 'h'}, {"port", 1, 0, 'p'}, {"mode", 1, 0, 'm'}, {"topic", 1, 0, 't'}, {"group", 1, 0, 'g'},
         {"broker", 1, 0, 'b'}, {"queues", 1, 0, 'q'}, {"connections", 1, 0, 'c'}, {"outstanding", 1, 0, 'o'},
         {"size", 1, 0, 's'}, {"count", 1, 0, 'n'}, {"settle", 1, 0, 'e'}, {"seconds", 1, 0, 'd'}, {"limit", 1, 0, 'l'},
-        {"cpu", 1, 0, 'k'}, {"watch", 1, 0, 'w'}, {0, 0, 0, 0}};
+        {"cpu", 1, 0, 'k'}, {"watch", 1, 0, 'w'}, {"once", 0, 0, '1'}, {0, 0, 0, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", table, NULL)) != -1) {
         switch (option) {
@@ -342,6 +349,7 @@ static void read_options(int argc, char **argv)
         case 'l': options.limit = atoll(optarg); break;
         case 'k': options.cpu = atoi(optarg); break;
         case 'w': options.watched_pid = atoi(optarg); break;
+        case '1': options.once = 1; break;
         default: die("unknown option");
         }
     }
@@ -352,6 +360,8 @@ static void read_options(int argc, char **argv)
         die("a port, connections, outstanding and 1..1024 queues are needed");
     if (options.mode == PULL && options.connections * options.outstanding > options.shape.topic_queues)
         die("pulling needs a queue for each outstanding request");
+    if (options.once && (options.mode != PULL || options.connections * options.outstanding != options.shape.topic_queues))
+        die("reading once needs a pull outstanding for each queue");
 }
 
 /* The same bytes in every run, without a pattern that a compressor or a cache could like. */

@@ -5,11 +5,12 @@ import struct
 from collections import Counter
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from bench import generator
 from bench.cases import CASES, TOPIC_QUEUES, Case
-from bench.generator import LoadError
+from bench.generator import LoadError, LoadResult
 from bench.tests.scripted_broker import Answer, Header, reply, scripted_broker
 
 SEND, BATCH, PULL = (
@@ -181,6 +182,24 @@ def test_pulls_walk_each_queue_to_its_end_and_begin_again() -> None:
     assert set(asked) == {
         (str(queue), offset) for queue in range(TOPIC_QUEUES) for offset in ("0", "4", "8")
     }
+
+
+def test_pulls_that_read_once_walk_each_queue_to_its_end_and_stop_there() -> None:
+    arguments = [*PULL.arguments(), "--once"]
+    with scripted_broker(pulls(payload())) as broker:
+        out = generator.finish_load(generator.start_load(broker.port, arguments, core=0))
+        fields = [header["extFields"] for header, _ in broker.requests]
+    asked = sorted((each["queueId"], each["queueOffset"]) for each in fields)
+    assert asked == sorted((str(q), at) for q in range(TOPIC_QUEUES) for at in ("0", "4", "8"))
+    result = msgspec.json.decode(out, type=LoadResult)
+    assert (result.messages, result.requests) == (10 * TOPIC_QUEUES, 3 * TOPIC_QUEUES)
+    assert 0 < result.p50_us <= result.p99_us
+
+
+def test_reading_once_needs_a_pull_for_each_queue() -> None:
+    arguments = [*replace(PULL, outstanding=4).arguments(), "--once"]
+    with scripted_broker(pulls(payload())) as broker, pytest.raises(LoadError, match="each queue"):
+        generator.finish_load(generator.start_load(broker.port, arguments, core=0))
 
 
 def test_a_pulled_message_with_another_body_ends_the_run() -> None:
