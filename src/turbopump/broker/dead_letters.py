@@ -29,7 +29,7 @@ from turbopump.message.properties import (
     with_failure,
 )
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX
-from turbopump.protocol.requests.send import SendRequest
+from turbopump.protocol.requests.send import SendMessage
 from turbopump.protocol.requests.topics import TopicConfig
 
 FIRST_LEVEL: Final = 3
@@ -88,7 +88,7 @@ def late_retries(
     to the retry topic of such a group.
     """
 
-    def rule(request: SendRequest, destination: Destination) -> Destination:
+    def rule(request: SendMessage, destination: Destination) -> Destination:
         if (
             destination.topic != request.topic
             or not request.topic.startswith(RETRY_PREFIX)

@@ -27,7 +27,7 @@ from turbopump.message.properties import (
     whole_number,
 )
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.send import SendRequest
+from turbopump.protocol.requests.send import SendMessage
 from turbopump.remoting.router import Response
 from turbopump.store.log.commit_log import NewMessage
 
@@ -46,7 +46,7 @@ class Destination(msgspec.Struct, frozen=True):
     recall_handle: str | None = None
 
 
-Interceptor = Callable[[SendRequest, Destination], Destination | Response]
+Interceptor = Callable[[SendMessage, Destination], Destination | Response]
 """A rule: the destination as it is, another one, or the answer to a message that is refused."""
 
 
@@ -60,7 +60,7 @@ class Interceptors:
     def add(self, rule: Interceptor) -> None:
         self._rules.append(rule)
 
-    def find(self, request: SendRequest, destination: Destination) -> Destination | Response:
+    def find(self, request: SendMessage, destination: Destination) -> Destination | Response:
         """Where the message goes. A message of a retried delivery passes by the same rules."""
         for rule in self._rules:
             found = rule(request, destination)
@@ -87,7 +87,7 @@ _TAKEN: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS
 """Kinds that a rule takes."""
 
 
-def refuse_unknown_kinds(request: SendRequest, destination: Destination) -> Destination | Response:
+def refuse_unknown_kinds(request: SendMessage, destination: Destination) -> Destination | Response:
     """The last rule: what no rule before has taken and this broker cannot treat is refused, not
     delivered as if it were plain."""
     kind = _kind(destination.properties, _TAKEN) if destination.topic == request.topic else None
@@ -143,7 +143,7 @@ class InnerBatch(msgspec.Struct, frozen=True):
 
 
 def refuse_false_inner_batch(
-    request: SendRequest, destination: Destination
+    request: SendMessage, destination: Destination
 ) -> Destination | Response:
     """A rule: a message that is no inner batch does not say of how many messages it is one."""
     if (
@@ -156,7 +156,7 @@ def refuse_false_inner_batch(
     )
 
 
-def inner_batch(request: SendRequest, body: bytes, added: str, base: int) -> InnerBatch | Response:
+def inner_batch(request: SendMessage, body: bytes, added: str, base: int) -> InnerBatch | Response:
     """The entry of a batch whose request has a UNIQ_KEY, or of a message that comes as an inner
     batch, from queue offset ``base`` on."""
     text, flags = request.properties or "", request.sys_flag

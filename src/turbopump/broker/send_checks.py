@@ -38,7 +38,7 @@ from turbopump.message.rules import (
     topic_fault,
 )
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.send import SendRequest
+from turbopump.protocol.requests.send import SendMessage
 from turbopump.protocol.requests.topics import PERM_WRITE, TopicConfig
 from turbopump.remoting.router import Response
 from turbopump.store.disk_space import NO_ROOM
@@ -69,7 +69,7 @@ class SendChecks:
         self.all = bool(config.start_accept_send_request_time_stamp) or not writable or self._types
         """Whether every send must pass, not only those to new or watched topics."""
 
-    def check(self, request: SendRequest, topic: TopicConfig | None) -> int | Response:
+    def check(self, request: SendMessage, topic: TopicConfig | None) -> int | Response:
         """The queue id to use, or why not. ``topic`` is what is known of the request's topic."""
         early = self._too_early() or self._forbidden(request, topic)
         if early is not None:
@@ -109,7 +109,7 @@ class SendChecks:
             f"(startAcceptSendRequestTimeStamp={opens}); send to another broker meanwhile",
         )
 
-    def _forbidden(self, request: SendRequest, topic: TopicConfig | None) -> Response | None:
+    def _forbidden(self, request: SendMessage, topic: TopicConfig | None) -> Response | None:
         config = self._config
         if not config.broker_permission & PERM_WRITE and topic is not None and topic.order:
             return Response(
@@ -129,7 +129,7 @@ class SendChecks:
             )
         return None
 
-    def _create(self, request: SendRequest) -> TopicConfig | None:
+    def _create(self, request: SendMessage) -> TopicConfig | None:
         made = self._topics.create_by_sending(
             request.topic, request.default_topic, request.default_topic_queue_nums
         )
@@ -137,7 +137,7 @@ class SendChecks:
             made = self._topics.find_or_make(request.topic, 1)
         return made
 
-    def _unfit_for_batch(self, request: SendRequest) -> Response | None:
+    def _unfit_for_batch(self, request: SendMessage) -> Response | None:
         if len(request.topic) > TOPIC_SIZE_MAX:
             remark = (
                 f"message topic length too long {len(request.topic)}; a batch allows "
@@ -152,7 +152,7 @@ class SendChecks:
             return None
         return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
 
-    def _without_group(self, request: SendRequest) -> Response | None:
+    def _without_group(self, request: SendMessage) -> Response | None:
         if not request.topic.startswith(RETRY_PREFIX):
             return None
         group = request.topic[len(RETRY_PREFIX) :]
@@ -166,7 +166,7 @@ class SendChecks:
             "autoCreateSubscriptionGroup=true on the broker",
         )
 
-    def _unfit_for_topic(self, request: SendRequest, topic: TopicConfig) -> Response | None:
+    def _unfit_for_topic(self, request: SendMessage, topic: TopicConfig) -> Response | None:
         """What the attributes of the topic forbid. Of a batch the messages themselves are not
         looked into."""
         attributes, name = topic.attributes, request.topic
@@ -193,7 +193,7 @@ class SendChecks:
         )
 
 
-def _unfit_queue(request: SendRequest, topic: TopicConfig) -> Response | None:
+def _unfit_queue(request: SendMessage, topic: TopicConfig) -> Response | None:
     """RocketMQ divides by the number of queues where there is none to choose from, and answers 1
     (``/ by zero``)."""
     queues = max(topic.write_queue_nums, topic.read_queue_nums)
@@ -236,7 +236,7 @@ def body_refusal(size: int, size_max: int, store: MessageStore) -> Response:
     )
 
 
-def batch_refusal(request: SendRequest, store: MessageStore) -> Response | None:
+def batch_refusal(request: SendMessage, store: MessageStore) -> Response | None:
     """The answer to a batch whose request says of the whole that it is delayed or part of a
     transaction; None: it says nothing of it.
 

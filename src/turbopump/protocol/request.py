@@ -13,9 +13,9 @@ as real clients need it: numbers and booleans may come bare.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
 
 import msgspec
 
@@ -69,6 +69,25 @@ class Request(Header, Generic[ReplyT], kw_only=True):
         if "__orig_bases__" in cls.__dict__:  # Request[Reply], not a subclass of another request
             (reply,) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
             cls.reply = None if reply is type(None) else reply
+
+
+def with_field_names(names: str) -> Callable[[type[HeaderT]], type[HeaderT]]:
+    """A class decorator: the fields of this request travel under these one-letter ``names``, in the
+    order of their declaration. They may be declared in a base class, where their names are long."""
+
+    def renamed(cls: type[HeaderT]) -> type[HeaderT]:
+        own = msgspec.structs.fields(cls)[len(msgspec.structs.fields(Request)) :]
+        fields = [
+            (field.name, field.type, msgspec.field(default=field.default, name=name))
+            for field, name in zip(own, names, strict=True)
+        ]
+        about = {"code": vars(cls)["code"], "__doc__": cls.__doc__}
+        made = msgspec.defstruct(
+            cls.__name__, fields, bases=(cls,), module=cls.__module__, namespace=about, kw_only=True
+        )
+        return cast("type[HeaderT]", made)
+
+    return renamed
 
 
 @cache

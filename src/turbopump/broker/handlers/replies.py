@@ -24,11 +24,10 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.protocol.requests.send import (
     PushReplyMessageToClient,
+    SendMessage,
     SendMessageReply,
     SendReplyMessage,
     SendReplyMessageV2,
-    SendReplyRequest,
-    SendRequest,
 )
 from turbopump.protocol.requests.topics import TopicConfig
 from turbopump.remoting.connection import Connection
@@ -53,7 +52,7 @@ class RepliesHandler:
         clock: Clock,
         forwarding: Forwarding,
         store_host: tuple[str, int],
-        check: Callable[[SendRequest, TopicConfig | None], int | Response],
+        check: Callable[[SendMessage, TopicConfig | None], int | Response],
     ) -> None:
         self._config = config
         self._topics = topics
@@ -72,7 +71,7 @@ class RepliesHandler:
         router.add(SendReplyMessage, self.reply)
         router.add(SendReplyMessageV2, self.reply)
 
-    def reply(self, request: SendReplyRequest, context: RequestContext) -> Outcome:
+    def reply(self, request: SendMessage, context: RequestContext) -> Outcome:
         """Push one reply to who waits for it."""
         checked = self._check(request, self._topics.find(request.topic))
         if isinstance(checked, Response):
@@ -93,7 +92,7 @@ class RepliesHandler:
         return self._pass_on(request, checked, context)
 
     async def _pass_on(
-        self, request: SendReplyRequest, queue_id: int, context: RequestContext
+        self, request: SendMessage, queue_id: int, context: RequestContext
     ) -> Response:
         size = len(context.body)
         self._pushes += 1
@@ -118,7 +117,7 @@ class RepliesHandler:
     # --- to the producer
     # ----------------------------------------------------------------------------------------------
 
-    async def _push(self, request: SendReplyRequest, context: RequestContext) -> str | None:
+    async def _push(self, request: SendMessage, context: RequestContext) -> str | None:
         """None: the producer has it; else why not."""
         client_id = property_value(request.properties or "", REPLY_TO_CLIENT)
         if client_id is None:
@@ -146,9 +145,7 @@ class RepliesHandler:
             f"{answer.remark or 'no remark'}"
         )
 
-    def _push_of(
-        self, request: SendReplyRequest, context: RequestContext
-    ) -> PushReplyMessageToClient:
+    def _push_of(self, request: SendMessage, context: RequestContext) -> PushReplyMessageToClient:
         properties = request.properties or ""
         if properties and properties[-1] != PAIR_END:
             properties += PAIR_END
@@ -174,11 +171,7 @@ class RepliesHandler:
     # ----------------------------------------------------------------------------------------------
 
     async def _store(
-        self,
-        request: SendReplyRequest,
-        queue_id: int,
-        context: RequestContext,
-        reply: SendMessageReply,
+        self, request: SendMessage, queue_id: int, context: RequestContext, reply: SendMessageReply
     ) -> None:
         """``reply`` is told where it is. RocketMQ: stores it without the sysFlag, so that nobody
         can read a compressed one."""

@@ -55,7 +55,6 @@ from turbopump.protocol.requests.send import (
     SendMessage,
     SendMessageReply,
     SendMessageV2,
-    SendRequest,
 )
 from turbopump.remoting.router import (
     LATER,
@@ -129,7 +128,7 @@ class SendHandler:
         router.add(SendMessageV2, self.send, may_wait=True)
         router.add(SendBatchMessage, self.send, may_wait=True)
 
-    def send(self, request: SendRequest, context: RequestContext, fresh: bool = False) -> Outcome:
+    def send(self, request: SendMessage, context: RequestContext, fresh: bool = False) -> Outcome:
         """Store one message or one batch. ``fresh``: its topic has just been made, and the caller
         cares for that."""
         topic = self._topics.find(request.topic)
@@ -210,7 +209,7 @@ class SendHandler:
             return self._when_flushed(placed.log_end, frame, late, context, text)
         return frame
 
-    def _to_new_topic(self, request: SendRequest, context: RequestContext) -> Outcome:
+    def _to_new_topic(self, request: SendMessage, context: RequestContext) -> Outcome:
         """Store at once, answer when the new topic is on the disk, without which its messages are
         lost, and when the name servers route it, so that whoever is told of it finds it there.
 
@@ -226,7 +225,7 @@ class SendHandler:
             )
         return outcome
 
-    def _send_batch(self, request: SendRequest, queue_id: int, context: RequestContext) -> Outcome:
+    def _send_batch(self, request: SendMessage, queue_id: int, context: RequestContext) -> Outcome:
         if not context.body or len(context.body) > self._body_size_max:
             return body_refusal(len(context.body), self._body_size_max, self._store)
         header_text = request.properties or ""
@@ -286,14 +285,14 @@ class SendHandler:
             return self._when_flushed(placed.log_end, frame, late, context, header_text)
         return frame
 
-    def _is_inner(self, request: SendRequest, unique: str | None) -> bool:
+    def _is_inner(self, request: SendMessage, unique: str | None) -> bool:
         topic = self._topics.find(request.topic)
         return (
             topic is not None and is_batch_cq(topic) and (unique is not None or not request.batch)
         )
 
     def _send_inner_batch(
-        self, request: SendRequest, queue_id: int, context: RequestContext
+        self, request: SendMessage, queue_id: int, context: RequestContext
     ) -> Outcome:
         """Store a batch as one entry; its own id tells the producer that it did."""
         base = self._store.queues.find_or_make(request.topic, queue_id).max_index

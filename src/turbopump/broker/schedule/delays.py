@@ -37,7 +37,7 @@ from turbopump.message.properties import (
 )
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import DelayOffsetTable
-from turbopump.protocol.requests.send import SendRequest
+from turbopump.protocol.requests.send import SendMessage
 from turbopump.protocol.requests.topics import DataVersion
 from turbopump.remoting.router import Response
 from turbopump.store.json_table import JsonTable
@@ -348,7 +348,7 @@ def scheduled(destination: Destination, level: int, levels: DelayLevels) -> Dest
 def by_level(levels: DelayLevels) -> Interceptor:
     """The rule for DELAY; a message that another rule has sent elsewhere stays there."""
 
-    def rule(request: SendRequest, destination: Destination) -> Destination | Response:
+    def rule(request: SendMessage, destination: Destination) -> Destination | Response:
         if destination.topic != request.topic:
             return destination
         try:

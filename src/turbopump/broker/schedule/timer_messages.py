@@ -40,7 +40,7 @@ from turbopump.message.properties import (
 )
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.send import SendRequest
+from turbopump.protocol.requests.send import SendMessage
 from turbopump.remoting.router import Response
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
@@ -164,7 +164,7 @@ _LONG_MAX: Final = (1 << 63) - 1
 def by_time(config: BrokerConfig, clock: Clock) -> Interceptor:
     """The rule; a message that another rule has sent elsewhere stays there."""
 
-    def rule(request: SendRequest, destination: Destination) -> Destination | Response:
+    def rule(request: SendMessage, destination: Destination) -> Destination | Response:
         if destination.topic != request.topic or "TIMER_D" not in destination.properties:
             return destination
         return timed(destination, config, clock.now_ms())

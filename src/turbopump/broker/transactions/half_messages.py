@@ -51,7 +51,7 @@ from turbopump.message.properties import (
     whole_number,
 )
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.send import CheckTransactionState, SendRequest
+from turbopump.protocol.requests.send import CheckTransactionState, SendMessage
 from turbopump.remoting.router import Response
 from turbopump.store.log.commit_log import Placed
 from turbopump.store.queues.lookup import StoredEntry
@@ -88,7 +88,7 @@ class HalfMessageInterceptor:
         self._name = config.broker_name
         self._size_max = PROPERTIES_SIZE_MAX - ROOM - len(added_properties(config).encode())
 
-    def __call__(self, request: SendRequest, destination: Destination) -> Destination | Response:
+    def __call__(self, request: SendMessage, destination: Destination) -> Destination | Response:
         text = destination.properties
         if (property_value(text, TRANSACTION_PREPARED) or "").lower() != "true":
             return destination

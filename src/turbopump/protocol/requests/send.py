@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from turbopump.message.java import Int32, Int64
 from turbopump.protocol.codes import RequestCode
-from turbopump.protocol.request import Reply, Request
+from turbopump.protocol.request import Reply, Request, with_field_names
 
 
 class SendMessageReply(Reply, kw_only=True):
@@ -46,27 +46,11 @@ class SendMessage(Request[SendMessageReply], kw_only=True):
     batch: bool | None = None
 
 
-class SendMessageV2(
-    Request[SendMessageReply],
-    kw_only=True,
-    rename=dict(zip((*SendMessage.__annotations__, "broker_name"), "abcdefghijklmn", strict=True)),
-):
+@with_field_names("abcdefghijklmn")
+class SendMessageV2(SendMessage, kw_only=True):
     """``SendMessage`` with one-letter names: what 5.x and most 4.x clients send."""
 
     code = RequestCode.SEND_MESSAGE_V2
-    producer_group: str | None = None
-    topic: str
-    default_topic: str = "TBW102"
-    default_topic_queue_nums: Int32 = 4
-    queue_id: Int32
-    sys_flag: Int32 = 0
-    born_timestamp: Int64 = 0
-    flag: Int32 = 0
-    properties: str | None = None
-    reconsume_times: Int32 | None = None
-    unit_mode: bool | None = None
-    max_reconsume_times: Int32 | None = None
-    batch: bool | None = None
     broker_name: str | None = None
 
 
@@ -75,10 +59,6 @@ class SendBatchMessage(SendMessageV2, kw_only=True):
     three codes."""
 
     code = RequestCode.SEND_BATCH_MESSAGE
-
-
-SendRequest = SendMessage | SendMessageV2
-"""Either form; the attributes are the same."""
 
 
 # 36 CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later.
@@ -134,10 +114,6 @@ class SendReplyMessageV2(SendMessageV2, kw_only=True):
     """``SendReplyMessage`` with one-letter names."""
 
     code = RequestCode.SEND_REPLY_MESSAGE_V2
-
-
-SendReplyRequest = SendReplyMessage | SendReplyMessageV2
-"""Either form; the attributes are the same."""
 
 
 class PushReplyMessageToClient(Request[None], kw_only=True):
