@@ -164,7 +164,7 @@ async def test_a_message_without_a_place_to_go_is_passed_over(
 ) -> None:
     async with one_broker(simulation, message_delay_level=LEVELS) as world:
         forwarding = world.broker._forwarding
-        await forwarding.append(SCHEDULE_TOPIC, 0, b"no place", "DELAY\x011\x02")
+        await forwarding.append(SCHEDULE_TOPIC, 0, b"no queue", "DELAY\x011\x02")
         await forwarding.append(
             SCHEDULE_TOPIC, 0, b"no queue", "DELAY\x011\x02REAL_TOPIC\x01T\x02REAL_QID\x01x\x02"
         )
@@ -179,7 +179,7 @@ async def test_a_message_without_a_place_to_go_is_passed_over(
         assert await world.delivered() == [b"good"]
     assert (
         len(
-            [record for record in caplog.records if "no place to deliver to" in record.getMessage()]
+            [record for record in caplog.records if "no queue to deliver to" in record.getMessage()]
         )
         == 3
     )

@@ -162,16 +162,18 @@ class Broker:
         )
         progress, kinds = RecoveryProgress(clock.monotonic), QueueKinds(disk, settings.paths)
         store = self._store = MessageStore.open(
-            settings, disk, clock, _report, progress.reached, kinds.is_batch
+            settings, disk, clock, _log_error, progress.reached, kinds.is_batch
         )
         pace = Pace(config.cold_read_share / 100, lambda: store.log.end, loop.call_later)
         store.log.files.read_ahead(enabled=config.data_read_ahead_enable)
         store.cold_reads.take_turns(loop.call_soon, clock.monotonic, pace)
-        store.queue_ends.file.on_recovered = _tell
+        store.queue_ends.file.on_recovered = _log_info
         _report_recovery(config.store_path_root_dir, store.recovery)
         log.info("hot functions: %s", KIND)
 
-        tables = self._tables = Tables(config, store, settings.paths, disk, clock, _report, _tell)
+        tables = self._tables = Tables(
+            config, store, settings.paths, disk, clock, _log_error, _log_info
+        )
         self._topics, self._groups, self._offsets = tables.topics, tables.groups, tables.offsets
         request_modes = RequestModes(config, tables.request_modes)
         request_modes.load()
@@ -495,11 +497,11 @@ def _report_recovery(directory: str, report: RecoveryReport | None) -> None:
         )
 
 
-def _report(text: str) -> None:
+def _log_error(text: str) -> None:
     log.error("store: %s", text)
 
 
-def _tell(text: str) -> None:
+def _log_info(text: str) -> None:
     log.info("store: %s", text)
 
 

@@ -430,7 +430,7 @@ def _differences(members: list[Member], pops: Callable[[str], bool]) -> tuple[st
         ),
         _differ("are ordered and not, so no order holds", orders, ORDERS),
         _differ(
-            "begin at different places, which counts for queues in which the group has no place "
+            "begin at different offsets, which counts for queues in which the group has no offset "
             "yet",
             beginnings,
             BEGINNINGS,

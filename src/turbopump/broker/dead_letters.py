@@ -44,7 +44,7 @@ def returned(
     attempts_max: int,
     levels: DelayLevels,
 ) -> Destination | None:
-    """Where a message goes that was sent back: on to ``retry``, its place in the retry topic, by
+    """Where a message goes that was sent back: on to ``retry``, its queue in the retry topic, by
     way of a level (0: one more than the last time); None: to the dead letters, for the consumer
     wants so (below 0) or ``attempts_max`` retries were made."""
     if delay_level < 0 or message.reconsume_times >= attempts_max:

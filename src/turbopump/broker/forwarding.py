@@ -51,7 +51,7 @@ class Forwarding:
         prepared_transaction_offset: int = 0,
         for_client: bool = False,
     ) -> Placed:
-        """Store a stored message again, in another place. What is not given is as it was: body
+        """Store a stored message again, in another queue. What is not given is as it was: body
         (compressed or not), birth, flag, property text and so on. A property text that is as it was
         and leaves no room for the entry's CRC (``enabledAppendPropCRC`` was off when it was stored)
         goes without one. Raises what ``MessageStore.put`` does, but for RoomInMakingError, which it
@@ -88,10 +88,10 @@ class Forwarding:
             topic, queue_id, body, properties, sys_flag, *born, own=not for_client
         )
 
-    async def confirmed(self, placed: Placed) -> None:
-        """Wait until what was placed is confirmed: whoever writes down that a message has gone on
+    async def confirmed(self, stored: Placed) -> None:
+        """Wait until this is confirmed: whoever writes down that a message has gone on
         does so only then. Raises StoreError if the disk has failed."""
-        await self._flush.confirmed(placed.log_end)
+        await self._flush.confirmed(stored.log_end)
 
     def room_made(self) -> None:
         """The log has a new file: those who wait try again, in the order in which they came."""
@@ -133,7 +133,7 @@ class Forwarding:
         )
         while True:
             try:
-                placed = self._store.put(
+                stored = self._store.put(
                     topic,
                     queue_id,
                     message,
@@ -152,7 +152,7 @@ class Forwarding:
                 await waiter
             else:
                 self._flush.begin_soon()
-                return placed
+                return stored
 
 
 # --- Waiting for the disk under SYNC_FLUSH: one sync for all that a turn of the loop stores, and an

@@ -50,15 +50,15 @@ class Tables:
         paths: StorePaths,
         disk: Disk,
         clock: Clock,
-        report: Callable[[str], None],
-        tell: Callable[[str], None],
+        log_error: Callable[[str], None],
+        log_info: Callable[[str], None],
     ) -> None:
-        self._report = report
+        self._log_error = log_error
         self.files: list[JsonTable] = []
 
         def file(name: str) -> JsonTable:
-            table = JsonTable(disk, paths.table(name), report)
-            table.on_recovered = tell
+            table = JsonTable(disk, paths.table(name), log_error)
+            table.on_recovered = log_info
             self.files.append(table)
             return table
 
@@ -109,6 +109,6 @@ class Tables:
         try:
             self.offsets.save_now()
         except OSError as error:  # the repeating save goes on trying
-            self._report(
+            self._log_error(
                 f"the offsets that were set back could not be saved ({error.strerror or error})"
             )

@@ -19,7 +19,9 @@ AT_ONCE: Final = 256
 
 @client_command(None, "consume", nullcontext, output="")
 @click.argument("topic", callback=checked_topic)
-@click.option("--group", default="turbopump-consume", help="Consumer group, whose place is kept.")
+@click.option(
+    "--group", default="turbopump-consume", help="Consumer group, whose offsets are kept."
+)
 @click.option("--tags", default="*", help="Tags wanted: 'A || B'.")
 @click.option(
     "--sql",

@@ -33,7 +33,7 @@ command = command_group("consumer", "List consumer groups, and look at one.")
 
 @client_command(command, "list", short_help="Groups, how many consumers they have, how far behind.")
 async def list_groups(servers: Cluster, output: str) -> None:
-    """List the groups that have consumers or a place anywhere: how many consumers, and how far
+    """List the groups that have consumers or an offset anywhere: how many consumers, and how far
     behind."""
     addresses = await servers.masters()
     rows = []
@@ -70,7 +70,7 @@ async def show_group(servers: Cluster, group: str, output: str) -> int:
     show(output, {"group": group, **found, "behind": behind}, [] if nothing else lines)
     if nothing:
         complain(
-            f"the group {group} has no consumers and no place in any topic; turbopump "
+            f"the group {group} has no consumers and no offset in any topic; turbopump "
             "consumer list shows the groups"
         )
     return NOT_FOUND if nothing else 0

@@ -200,8 +200,8 @@ async def resend_letters(
 
 
 def _complain_of(report: ResendReport) -> None:
-    for place, why in list(report.failed.items())[:FAILURES_SHOWN]:
-        complain(f"{place} was not sent: {why}")
+    for position, why in list(report.failed.items())[:FAILURES_SHOWN]:
+        complain(f"{position} was not sent: {why}")
     if report.failures > FAILURES_SHOWN:
         complain(f"and {report.failures - FAILURES_SHOWN} more were not sent")
     for queue, why in report.out_of_sight.items():

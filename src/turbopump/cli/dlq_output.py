@@ -49,7 +49,7 @@ def group_lines(groups: Sequence[DeadGroup], now_ms: int) -> Iterator[str]:
 def letter_lines(letter: DeadLetter, reason: str) -> Iterator[str]:
     """One letter, its body last."""
     message = letter.message
-    yield f"{shown(letter.place)}"
+    yield shown(letter.position)
     facts = {
         "id": shown(message.msg_id),
         "offset id": message.offset_msg_id,
@@ -136,7 +136,7 @@ Write = Callable[[DeadLetter], None]
 def open_export(file: Path, kind: str) -> Iterator[Write]:
     """A function that writes a letter; the file is whole when the block has ended, and as it was if
     that ends with an error."""
-    with _in_place_of(file) as part:
+    with _replacing(file) as part:
         if kind == "parquet":
             with _parquet(part) as write:
                 yield write
@@ -151,7 +151,7 @@ def streams(file: Path) -> bool:
 
 
 @contextmanager
-def _in_place_of(file: Path) -> Iterator[Path]:
+def _replacing(file: Path) -> Iterator[Path]:
     """Where to write what is to become ``file``: beside it, or into it where that cannot be."""
     if streams(file):
         yield file

@@ -26,8 +26,8 @@ COMMANDS: Final = {
     "consume": "Write messages as JSON lines to standard output.",
     "topic": "List, create and find topics.",
     "consumer": "List consumer groups, and look at one.",
-    "offset": "Show, reset and clone the places of consumer groups.",
-    "message": "Find messages by id, by key, by place in a queue, by time.",
+    "offset": "Show, reset and clone the offsets of consumer groups.",
+    "message": "Find messages by id, by key, by offset in a queue, by time.",
     "dlq": "Look at dead letters, send them again, take them out.",
     "store": "Look at a store directory: what it holds, whether it is whole.",
 }

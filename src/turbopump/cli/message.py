@@ -72,7 +72,7 @@ end_option = click.option(
 COUNT: Final = click.IntRange(1)
 
 
-command = command_group("message", "Find messages by id, by key, by place in a queue, by time.")
+command = command_group("message", "Find messages by id, by key, by offset in a queue, by time.")
 
 
 def _finding(
@@ -114,7 +114,7 @@ async def by_key(
     return await finder.by_key(topic, key, count, begin=begin, end=end)
 
 
-@_finding("by-offset", "The message at a place in a queue.")
+@_finding("by-offset", "The message at an offset of a queue.")
 @click.argument("topic")
 @click.argument("queue_id", metavar="QUEUE", type=click.IntRange(0))
 @click.argument("offset", type=click.IntRange(0))

@@ -24,7 +24,7 @@ from turbopump.remoting.client import RemotingClient
 END = -1
 
 
-command = command_group("offset", "Show, reset and clone the places of consumer groups.")
+command = command_group("offset", "Show, reset and clone the offsets of consumer groups.")
 
 
 @client_command(command, "show", short_help="Where a group stands in each queue.")
@@ -39,7 +39,7 @@ async def show_offsets(servers: Cluster, group: str, topic: str | None, output: 
     if rows:
         lines.append(f"behind by {behind} in all")
     show(output, {"group": group, "behind": behind, "queues": rows}, lines)
-    return 0 if rows else stands_nowhere(group, topic)
+    return 0 if rows else complain_of_no_offset(group, topic)
 
 
 @client_command(command, "reset", short_help="Put a group elsewhere in a topic.")
@@ -71,7 +71,7 @@ async def reset_offsets(
     only_back: bool,
     output: str,
 ) -> None:
-    """Set the place of a group in a topic; running consumers go on there at once."""
+    """Set the offsets of a group in a topic; running consumers go on there at once."""
     if [begin, end, time_ms is not None, offset is not None].count(True) != 1:
         raise click.UsageError("give one of --begin, --end, --time, --offset")
     if offset is not None and (queue is None or broker is None):
@@ -115,7 +115,7 @@ async def clone_offsets(
     wanted = CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=True)
     addresses = await servers.masters()
     if not await group_offsets(servers, addresses, source, topic):
-        return stands_nowhere(source, topic)
+        return complain_of_no_offset(source, topic)
     for address in addresses:
         answer = await servers.exchange(address, wanted)
         if answer.code != ResponseCode.SUCCESS:
@@ -131,11 +131,11 @@ def _line(row: dict[str, Any]) -> str:
     return f"{row['topic']}  {row['broker']}:{row['queue']}  at {row['offset']}"
 
 
-def stands_nowhere(group: str, topic: str | None = None) -> int:
-    """Say that a group has no place anywhere, or in a topic (its name may be mistyped); the exit
+def complain_of_no_offset(group: str, topic: str | None = None) -> int:
+    """Say that a group has no offset anywhere, or in a topic (its name may be mistyped); the exit
     code for it."""
     where = "in any topic" if topic is None else f"in the topic {topic}"
-    complain(f"the group {group} has no place {where}; turbopump consumer list shows the groups")
+    complain(f"the group {group} has no offset {where}; turbopump consumer list shows the groups")
     return NOT_FOUND
 
 

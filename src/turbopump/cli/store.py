@@ -219,7 +219,7 @@ def dump_messages(
 
 
 @command.command(
-    name="set-apart", short_help="Let a store start whose log cannot be read in places."
+    name="set-apart", short_help="Let a store start whose log cannot be read in parts."
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing, say what is lost.")
 @_store_options
@@ -239,7 +239,7 @@ def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda _done, _size: None
         return
     with click.progressbar(length=1000, label=label, file=sys.stderr) as bar:
-        # a bar knows steps, not places
+        # a bar knows steps, not positions
         yield lambda done, size: bar.update(done * 1000 // max(size, 1) - bar.pos)
 
 

@@ -35,7 +35,7 @@ class MessageKind(IntEnum):
 class SendContext:
     """One attempt, in the user's names (without ``namespace%``). ``body_size`` as the body goes out
     (compressed if it is); ``batch``: the body of a batch (``message/batch.py``), None of a single
-    message; ``result`` or ``error`` is set after it; ``state`` is a place for what a hook wants to
+    message; ``result`` or ``error`` is set after it; ``state`` is free for what a hook wants to
     keep from before to after."""
 
     group: str

@@ -107,13 +107,13 @@ class HashRing:
         check({"key": _RULES["key"]}, {"key": key})
 
         def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
-            self._place(queues)
+            self._set_queues(queues)
             at = bisect_left(self._points, ring_hash(key))
             return self._owners[at if at < len(self._points) else 0]
 
         return select
 
-    def _place(self, queues: Collection[MessageQueue]) -> None:
+    def _set_queues(self, queues: Collection[MessageQueue]) -> None:
         if self._queues == tuple(queues):
             return
         self._queues = tuple(queues)

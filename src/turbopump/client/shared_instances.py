@@ -86,9 +86,9 @@ def join_instance(
 def join_broadcasting(
     settings: InstanceSettings, environment: Environment, member: Member
 ) -> tuple[InstanceSettings, ClientInstance]:
-    """As ``join_instance``, for a consumer whose place is found in its next life by its name: who
-    gave none gets the first of ``DEFAULT``, ``DEFAULT#2``, … that no other of its group has in this
-    process. The settings with that name come with it."""
+    """As ``join_instance``, for a consumer whose saved offsets are found by its name after a
+    restart: who gave none gets the first of ``DEFAULT``, ``DEFAULT#2``, … that no other of its
+    group has in this process. The settings with that name come with it."""
     if settings.instance_name is not None:
         return settings, join_instance(settings, environment, member)
     _let_go(replace(settings, instance_name=BROADCAST_INSTANCE), environment)

@@ -351,7 +351,7 @@ class BrokerConfig:
     timer_precision_ms: int = setting(
         1000,
         "messages are delivered so much after their time at most; with another value than "
-        "before, what waits gets its place in timerlog and timerwheel anew at the start",
+        "before, what waits is put into timerlog and timerwheel anew at the start",
         "ms",
         only=(100, 200, 500, 1000),
         otherwise="as Apache's broker counts any other value as one of these",

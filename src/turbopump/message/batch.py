@@ -109,7 +109,7 @@ def walk_batch(data: bytes) -> list[tuple[int, int, int, int, int]]:
 
 
 # Entries that hold a whole batch, taken apart: each message as an entry of its own, as it
-# would lie in a topic without such batches. What a message has not itself (hosts, times, place in
+# would lie in a topic without such batches. What a message has not itself (hosts, times, offset in
 # the log) is the batch's; its queue offset is the batch's and its number in it. The flags stay,
 # so that whoever gets it knows that the log has no entry of it. Source: apache/rocketmq
 # ``MessageDecoder.decodeMessage``, ``PullAPIWrapper.processPullResult``.
@@ -162,7 +162,7 @@ def _entries_in(whole: ReceivedMessage) -> list[bytes]:
             for number, item in enumerate(items)
         ]
     except (ProtocolError, MessageError) as error:
-        place = f"queue offset {whole.queue_offset} of {whole.topic} queue {whole.queue_id}"
+        where = f"queue offset {whole.queue_offset} of {whole.topic} queue {whole.queue_id}"
         raise StoredMessageError(
-            f"the inner batch at {place} cannot be taken apart: {error}"
+            f"the inner batch at {where} cannot be taken apart: {error}"
         ) from None

@@ -26,7 +26,8 @@ _HEAD: Final = {
     "store_host": (_HOST, 64),
     "prepared_transaction_offset": (_LONG, 76),
 }
-"""Name in a ``ReceivedMessage``, kind, place. What else it has is set from the beginning."""
+"""Name in a ``ReceivedMessage``, kind, position in the entry. What else it has is set from the
+beginning."""
 
 HEAD_FIELDS: Final = frozenset(_HEAD)
 

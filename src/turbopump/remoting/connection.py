@@ -48,7 +48,7 @@ class Connection(asyncio.Protocol):
     connected. ``on_close`` is called once with the connection when it is gone. ``keeps_reading``:
     go on reading from a peer that does not read; the client's side does, for if both sides stopped
     neither would ever go on. ``backlog`` is the server's line for requests that may wait.
-    ``attributes`` is a place for what the owner knows of this peer.
+    ``attributes`` is free for what the owner knows of this peer.
     """
 
     def __init__(

@@ -124,7 +124,7 @@ async def test_an_ended_half_message_holds_nothing_after_a_kill_before_this_was_
     world.kill()
     await world.start()
     client = world.client()
-    assert world.place(HALF) in (None, 0)
+    assert world.offset(HALF) in (None, 0)
     assert world.broker.store.max_offset(OP, 0) == 1
     leave(world.simulation.disk(BROKER), FREE_MIN + 20 * SEGMENT)
     for _ in range(1000):  # of which half have room

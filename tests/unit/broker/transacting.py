@@ -166,7 +166,7 @@ class World:
     def transactor(self, group: str = "sellers") -> Transactor:
         return Transactor(self.client(), self.simulation.clock(BROKER).now_ms, group)
 
-    def place(self, topic: str) -> int | None:
+    def offset(self, topic: str) -> int | None:
         """Where CID_RMQ_SYS_TRANS stands."""
         return self.broker._offsets.find(GROUP, topic, 0)
 

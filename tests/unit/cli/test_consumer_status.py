@@ -75,7 +75,7 @@ def told(
                 PUSH | {"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"},
                 PUSH | {"consumeFromWhere": "CONSUME_FROM_TIMESTAMP"},
             ),
-            ["begin at different places"],
+            ["begin at different offsets"],
         ),
         (
             (

@@ -229,7 +229,7 @@ class OffsetControlHandler:
             now[MessageQueue(topic, self._config.broker_name, queue_id)] = offset
         self._offsets.save()  # a restart before the readers have heard of it shall know of it
         log.info(
-            "offsets reset group=%s topic=%s by=%s places=%s",
+            "offsets reset group=%s topic=%s by=%s offsets=%s",
             group,
             topic,
             operator,

@@ -139,8 +139,8 @@ class PopHandler:
             )
         try:
             await pop.reader.take(wish, queues, taken)
-            if taken.placed is not None:
-                await self._forwarding.confirmed(taken.placed)
+            if taken.checkpoint_stored is not None:
+                await self._forwarding.confirmed(taken.checkpoint_stored)
         except StoreError as error:
             pop.held.look(line)
             return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=str(error))
@@ -220,7 +220,7 @@ class PopHandler:
 
         def look() -> bool:
             return any(
-                view.has_more(place) for place in view.queues(line, queue_id, ordered=ordered)
+                view.has_more(queue) for queue in view.queues(line, queue_id, ordered=ordered)
             )
 
         now = self._clock.now_ms()

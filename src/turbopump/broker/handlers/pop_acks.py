@@ -146,9 +146,9 @@ class PopAcksHandler:
             broker_name=handle.broker_name,
         )
         try:
-            placed = await self._pop.revive_log.checkpoint(handle.revive_queue_id, checkpoint)
+            stored = await self._pop.revive_log.checkpoint(handle.revive_queue_id, checkpoint)
             # else a power cut may take it and leave the acknowledgement behind it
-            await self._forwarding.confirmed(placed)
+            await self._forwarding.confirmed(stored)
         except (StoreError, OSError) as error:
             return _changed(
                 ResponseCode.SYSTEM_ERROR, f"the message comes back at its time: {error}"
@@ -192,10 +192,10 @@ class PopAcksHandler:
             handle.broker_name,
         )
         try:
-            placed = await self._pop.revive_log.acknowledge(
+            stored = await self._pop.revive_log.acknowledge(
                 handle.revive_queue_id, key, offsets, handle.visible_at_ms
             )
-            await self._forwarding.confirmed(placed)
+            await self._forwarding.confirmed(stored)
         except (StoreError, OSError) as error:
             return Response(
                 code=ResponseCode.SYSTEM_ERROR,

@@ -172,12 +172,12 @@ class RecallHandler:
                 return self._too_late(due)
             try:
                 # in the turn in which it was not too late
-                placed = self._put(request, handle, out, born_host)
+                stored = self._put(request, handle, out, born_host)
                 break
             except RoomInMakingError:
                 await asyncio.sleep(ROOM_PAUSE_S)
         self._flush.begin_soon()
-        await self._flush.confirmed(placed.log_end)
+        await self._flush.confirmed(stored.log_end)
         return None
 
     def _put(

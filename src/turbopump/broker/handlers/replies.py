@@ -194,14 +194,14 @@ class RepliesHandler:
             store_size=0,
         )
         try:
-            placed = await self._forwarding.forward(
+            stored = await self._forwarding.forward(
                 message, request.topic, queue_id, for_client=True
             )
         except (OSError, StoreError, MessageError):
             self.unstored += 1
         else:
-            reply.msg_id = offset_msg_id(*self._store_host, placed.offset)
-            reply.queue_offset = placed.queue_offset
+            reply.msg_id = offset_msg_id(*self._store_host, stored.offset)
+            reply.queue_offset = stored.queue_offset
 
 
 def _host_text(host: tuple[str, int]) -> str:

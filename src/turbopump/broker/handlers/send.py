@@ -171,7 +171,7 @@ class SendHandler:
         if len(born_host) == 20:
             sys_flag |= SysFlag.BORN_HOST_V6
         try:
-            placed = self._store.put(
+            stored = self._store.put(
                 name,
                 target,
                 NewMessage(
@@ -191,22 +191,22 @@ class SendHandler:
             self._reply_host,
             context.opaque,
             queue_id,
-            placed.offset,
-            placed.queue_offset,
+            stored.offset,
+            stored.queue_offset,
             unique,
         )
         if recall_handle is not None:
             frame = encode_response(
                 context.opaque,
                 self._answer(
-                    self._reply(queue_id, placed.offset, placed.queue_offset, unique, recall_handle)
+                    self._reply(queue_id, stored.offset, stored.queue_offset, unique, recall_handle)
                 ),
             )
         if self._sync:
             late = partial(
-                self._late, queue_id, placed.offset, placed.queue_offset, unique, recall_handle
+                self._late, queue_id, stored.offset, stored.queue_offset, unique, recall_handle
             )
-            return self._when_flushed(placed.log_end, frame, late, context, text)
+            return self._when_flushed(stored.log_end, frame, late, context, text)
         return frame
 
     def _to_new_topic(self, request: SendMessage, context: RequestContext) -> Outcome:
@@ -253,7 +253,7 @@ class SendHandler:
         born_host = encode_host(*context.peer.host_pair)
         v6 = SysFlag.BORN_HOST_V6 if len(born_host) == 20 else 0
         try:
-            placed, units = self._store.put_batch(
+            stored, units = self._store.put_batch(
                 request.topic,
                 queue_id,
                 batch,
@@ -267,7 +267,7 @@ class SendHandler:
         if unique is None:
             frame = encode_response(
                 context.opaque,
-                self._answer(self._reply(queue_id, units, placed.queue_offset, None)),
+                self._answer(self._reply(queue_id, units, stored.queue_offset, None)),
             )
         else:
             frame = batch_reply(
@@ -277,12 +277,12 @@ class SendHandler:
                 context.opaque,
                 queue_id,
                 units,
-                placed.queue_offset,
+                stored.queue_offset,
                 unique,
             )
         if self._sync:
-            late = partial(self._late, queue_id, units, placed.queue_offset, unique)
-            return self._when_flushed(placed.log_end, frame, late, context, header_text)
+            late = partial(self._late, queue_id, units, stored.queue_offset, unique)
+            return self._when_flushed(stored.log_end, frame, late, context, header_text)
         return frame
 
     def _is_inner(self, request: SendMessage, unique: str | None) -> bool:
@@ -302,7 +302,7 @@ class SendHandler:
         born_host = encode_host(*context.peer.host_pair)
         v6 = SysFlag.BORN_HOST_V6 if len(born_host) == 20 else 0
         try:
-            placed = self._store.put(
+            stored = self._store.put(
                 request.topic,
                 queue_id,
                 inner.message,
@@ -316,14 +316,14 @@ class SendHandler:
         except (OSError, StoreError, MessageError) as error:
             return LATER if isinstance(error, RoomInMakingError) else store_refusal(error)
         unique = inner.message.unique
-        reply = self._reply(queue_id, placed.offset, placed.queue_offset, unique)
+        reply = self._reply(queue_id, stored.offset, stored.queue_offset, unique)
         if request.batch:
             reply = msgspec.structs.replace(reply, batch_uniq_id=unique)
         frame = encode_response(context.opaque, self._answer(reply))
         if self._sync:
             late = partial(self._stored_late, reply)
             return self._when_flushed(
-                placed.log_end, frame, late, context, request.properties or ""
+                stored.log_end, frame, late, context, request.properties or ""
             )
         return frame
 

@@ -115,7 +115,7 @@ class SendBackHandler:
                 )
                 return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
             destination = self._destination(request, group, message)
-            placed = await self._forwarding.forward(
+            stored = await self._forwarding.forward(
                 message,
                 destination.topic,
                 destination.queue_id,
@@ -127,7 +127,7 @@ class SendBackHandler:
             self._statistics.add(SNDBCK_PUT_NUMS, key, 1)
             async with asyncio.timeout(self._config.sync_flush_timeout / 1000):
                 await self._topics.saved()
-                await self._forwarding.confirmed(placed)
+                await self._forwarding.confirmed(stored)
         except TimeoutError:  # an OSError too
             return Response(
                 code=ResponseCode.SYSTEM_ERROR,

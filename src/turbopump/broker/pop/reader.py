@@ -56,7 +56,7 @@ class PopWish:
 @dataclass(slots=True)
 class Taken:
     """What a pop has got. ``left`` is how many messages are left in the queues that it looked at,
-    ``placed`` the last checkpoint."""
+    ``checkpoint_stored``: its last checkpoint."""
 
     pop_time_ms: int
     revive_queue_id: int
@@ -66,7 +66,7 @@ class Taken:
     starts: list[tuple[QueueKey, int]] = field(default_factory=list)
     offsets: list[tuple[QueueKey, list[int]]] = field(default_factory=list)
     order_counts: list[tuple[QueueKey, int]] = field(default_factory=list)
-    placed: Placed | None = None
+    checkpoint_stored: Placed | None = None
     refused: str | None = None
     """Why a queue gave nothing although it may have had something."""
 
@@ -164,8 +164,10 @@ class PopReader:
                 distances=[offset - start for offset in offsets],
                 broker_name=self.view.config.broker_name,
             )
-            taken.placed = await self.revive_log.checkpoint(taken.revive_queue_id, checkpoint)
-            self.view.offsets.commit(queue, result.next_offset, taken.placed.log_end)
+            taken.checkpoint_stored = await self.revive_log.checkpoint(
+                taken.revive_queue_id, checkpoint
+            )
+            self.view.offsets.commit(queue, result.next_offset, taken.checkpoint_stored.log_end)
             self.view.in_flight.took(queue, offsets)
         taken.starts.append((key, start))
         taken.offsets.append((key, offsets))

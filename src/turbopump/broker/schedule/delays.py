@@ -286,15 +286,15 @@ class DelayLevel:
         topic = message.properties.get(REAL_TOPIC, "")
         given = message.properties.get(REAL_QUEUE_ID, "")
         queue_id = whole_number(given)
-        fault = f"{REAL_TOPIC}={topic!r} {REAL_QUEUE_ID}={given!r} is no place to deliver to"
+        fault = f"{REAL_TOPIC}={topic!r} {REAL_QUEUE_ID}={given!r} is no queue to deliver to"
         if topic not in ("", _HALF_TOPIC, SCHEDULE_TOPIC) and queue_id is not None:
             try:
-                placed = await self.forwarding.forward(message, topic, queue_id)
+                stored = await self.forwarding.forward(message, topic, queue_id)
             except MessageError as error:
                 fault = str(error)
             else:
                 self.task.works()
-                return placed.log_end
+                return stored.log_end
         self._pass_over(message.queue_offset, fault)
         return None
 

@@ -114,7 +114,7 @@ def timer_message(message: ReceivedMessage, precision: int) -> TimerMessage | st
     nowhere = topic in ("", TIMER_TOPIC) or "/" in topic or topic in NOT_SENDABLE_TOPICS
     if nowhere or queue_id is None:
         where = f"{REAL_TOPIC}={topic[:140]!r} {REAL_QUEUE_ID}={given[:40]!r}"
-        return f"{where} is no place to deliver to"
+        return f"{where} is no queue to deliver to"
     unique_id = properties.get(UNIQ_KEY, "")
     recalled = properties.get(TIMER_DELETE_UNIQ_KEY)
     # of a recall: its handle's

@@ -149,14 +149,14 @@ class TransactionChecks:
                 step = await self._look_at(offset)
             except (OSError, StoreError) as error:
                 log.warning(
-                    f"a round of checks was broken off, the next goes on place={offset} "
+                    f"a round of checks was broken off, the next goes on offset={offset} "
                     f"cause={error}"
                 )
                 step = _Step(due=begun, stop=True)
             except MessageError as error:
                 step = self._not_treated(offset, str(error))
             except Exception:  # whatever it is, those behind it are not to wait for ever
-                log.exception("half message cannot be treated place=%d", offset)
+                log.exception("half message cannot be treated offset=%d", offset)
                 step = self._not_treated(offset, "it cannot be treated")
             copies += step.copied
             soonest = min(soonest, step.due)
@@ -263,11 +263,11 @@ class TransactionChecks:
 
     async def _ask(self, half: Half) -> None:
         properties = half.asked_again()
-        placed = await self._put_behind(half, properties)
+        stored = await self._put_behind(half, properties)
         if self.endings.pending.has_ended(half.origin):
             return
         self.asked += 1
-        header, body = half.question(properties, placed, self.config.broker_name)
+        header, body = half.question(properties, stored, self.config.broker_name)
         peer = await self._producer_of(half.group)
         if peer is None:
             self.unheard += 1
@@ -278,15 +278,15 @@ class TransactionChecks:
 
     async def _put_behind(self, half: Half, properties: str) -> Placed:
         """Store it again at the end of the queue; where that is."""
-        placed = await self.forwarding.forward(
+        stored = await self.forwarding.forward(
             half.message, HALF_TOPIC, QUEUE, properties=properties
         )
         if self.endings.pending.has_ended(half.offset, half.origin):  # meanwhile
-            self.endings.note_ended(placed.queue_offset)
+            self.endings.note_ended(stored.queue_offset)
         else:
-            self.endings.pending.note_copy(half.origin, placed.queue_offset)
+            self.endings.pending.note_copy(half.origin, stored.queue_offset)
         self.endings.pending.passed(half.offset)
-        return placed
+        return stored
 
     async def _give_up(self, half: Half) -> None:
         self.topics.find_or_make(GIVEN_UP_TOPIC, 1)
@@ -323,7 +323,7 @@ class TransactionChecks:
         if asked or given_up:
             log.info(
                 f"transactions checked asked={asked} no_producer={unheard} "
-                f"place={self.endings.pending.offset}"
+                f"offset={self.endings.pending.offset}"
             )
         if given_up:
             log.warning(

@@ -56,14 +56,14 @@ class Endings:
         done = self._under_way[half.origin] = asyncio.get_running_loop().create_future()
         try:
             if outcome is Outcome.COMMIT:
-                placed = await self.forwarding.forward(
+                stored = await self.forwarding.forward(
                     half.message,
                     half.topic,
                     half.queue_id,
                     sys_flag=half.final_flag,
                     prepared_transaction_offset=half.message.commit_log_offset,
                 )
-                await self.forwarding.confirmed(placed)
+                await self.forwarding.confirmed(stored)
             self.note_ended(half.offset, half.origin)
         finally:
             del self._under_way[half.origin]
@@ -284,7 +284,7 @@ class OpQueue:
             offsets = self._held[:count]
             body = "".join([f"{offset}," for offset in offsets]).encode()
             try:
-                placed = await self.forwarding.append(OP_TOPIC, QUEUE, body, OP_PROPERTIES)
+                stored = await self.forwarding.append(OP_TOPIC, QUEUE, body, OP_PROPERTIES)
             except (OSError, StoreError, MessageError) as error:
                 if not self._failing:
                     log.warning(
@@ -297,13 +297,13 @@ class OpQueue:
             self._failing = False
             del self._held[:count]
             self._size -= size
-            self.pending.note_mark(placed.queue_offset, offsets)
+            self.pending.note_mark(stored.queue_offset, offsets)
             self.saved.moved()
             if self._size <= self.size_max:
                 break
         if self._held:
             self._start_within(self.interval)
-        return placed
+        return stored
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

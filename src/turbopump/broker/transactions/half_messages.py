@@ -195,25 +195,25 @@ class Half(msgspec.Struct, frozen=True):
         return _with(_without(self.message.properties_text, CRC32), TRANSACTION_CHECK_TIMES, 0)
 
     def question(
-        self, properties: str, placed: Placed, broker_name: str
+        self, properties: str, stored: Placed, broker_name: str
     ) -> tuple[CheckTransactionState, bytes]:
-        """What a producer is asked, header and body. ``placed``: where the copy now is."""
+        """What a producer is asked, header and body. ``stored``: where the copy now is."""
         message = self.message
         unique = property_value(properties, UNIQ_KEY)
         header = CheckTransactionState(
             topic=HALF_TOPIC,
-            tran_state_table_offset=placed.queue_offset,
-            commit_log_offset=placed.offset,
+            tran_state_table_offset=stored.queue_offset,
+            commit_log_offset=stored.offset,
             msg_id=unique,
             transaction_id=unique,
-            offset_msg_id=offset_msg_id(*message.store_host, placed.offset),
+            offset_msg_id=offset_msg_id(*message.store_host, stored.offset),
             bname=broker_name,
         )
         body = encode_entry(
             self.queue_id,
             message.flag,
-            placed.queue_offset,
-            placed.offset,
+            stored.queue_offset,
+            stored.offset,
             message.sys_flag,
             message.born_timestamp,
             encode_host(*message.born_host),

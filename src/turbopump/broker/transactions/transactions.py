@@ -251,8 +251,8 @@ class Transactions:
         origin = whole_number(message.properties.get(TRANSACTION_PREPARED_QUEUE_OFFSET))
         if origin is not None and self._pending.has_ended(origin):
             return False
-        placed = await self._forwarding.forward(message, HALF_TOPIC, QUEUE, properties=properties)
+        stored = await self._forwarding.forward(message, HALF_TOPIC, QUEUE, properties=properties)
         if origin is not None:
-            self._pending.note_copy(origin, placed.queue_offset)
-        await self._forwarding.confirmed(placed)
+            self._pending.note_copy(origin, stored.queue_offset)
+        await self._forwarding.confirmed(stored)
         return True

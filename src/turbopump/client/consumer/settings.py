@@ -99,7 +99,7 @@ INVISIBLE_RULES: Final[Mapping[str, Rule]] = {"seconds": SECONDS}
 COMMIT_RULES: Final[Mapping[str, Rule]] = {
     "offset": Rule(
         lambda value: is_whole(value) and 0 <= value < 2**63,
-        "must be a whole number, a place in the queue",
+        "must be a whole number, an offset in the queue",
     )
 }
 TAKE_RULES: Final[Mapping[str, Rule]] = {"count": whole_from(1, " of messages")}
@@ -110,7 +110,7 @@ QUEUE_RULES: Final[Mapping[str, Rule]] = {
     )
 }
 PULL_RULES: Final[Mapping[str, Rule]] = {
-    "offset": Rule(is_whole, "must be a whole number, a place in the queue"),
+    "offset": Rule(is_whole, "must be a whole number, an offset in the queue"),
     "max_messages": whole_from(1),
     "wait": TIMEOUT,
     "timeout": TIMEOUT,

@@ -9,6 +9,7 @@ resends it gives the same. Source: apache/rocketmq
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -110,10 +111,16 @@ class DeadLetter:
     message: ReceivedMessage
 
     @property
-    def place(self) -> str:
+    def position(self) -> str:
         """``broker:queue:offset``: which dead letter of its group it is."""
         message = self.message
         return f"{message.broker_name}:{message.queue_id}:{message.queue_offset}"
+
+    @property
+    def place(self) -> str:
+        """Deprecated: the name of ``position`` up to 2026-11."""
+        warnings.warn("DeadLetter.place is position now", DeprecationWarning, stacklevel=2)
+        return self.position
 
     @property
     def attempts(self) -> int:
@@ -140,17 +147,17 @@ class DeadLetter:
     def resend_id(self) -> str:
         """The unique id of the message that it is sent again as. The store time is part of it: a
         broker that was set up anew counts its queues from 0 again."""
-        text = f"{DLQ_PREFIX}{self.group}\n{self.place}\n{self.message.store_timestamp}"
+        text = f"{DLQ_PREFIX}{self.group}\n{self.position}\n{self.message.store_timestamp}"
         return hashlib.sha256(text.encode()).hexdigest()[:32].upper()
 
     def is_one_of(self, ids: Collection[str]) -> bool:
-        """Whether one of ``ids`` means it: its unique id, its offset message id or its place."""
+        """Whether one of ``ids`` means it: its unique id, its offset message id or its position."""
         return any(mine in ids for mine in self.ids)
 
     @property
     def ids(self) -> tuple[str, str, str]:
         """By which it can be chosen."""
-        return self.message.msg_id, self.message.offset_msg_id, self.place
+        return self.message.msg_id, self.message.offset_msg_id, self.position
 
     @property
     def was_popped(self) -> bool:
@@ -167,7 +174,7 @@ class DeadLetter:
         if queue.topic.startswith(RETRY_PREFIX):
             kept = (names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID)
             properties |= {name: was[name] for name in kept if name in was}
-        properties[RESENT_FROM] = f"{DLQ_PREFIX}{self.group}@{self.place}"
+        properties[RESENT_FROM] = f"{DLQ_PREFIX}{self.group}@{self.position}"
         properties[RESENT_ID] = message.msg_id
         properties[names.UNIQ_KEY] = self.resend_id
         return SendMessageV2(

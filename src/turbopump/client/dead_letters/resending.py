@@ -415,11 +415,11 @@ class ResendReport:
 
     ``sent``: in this run. ``already``: resent before, as the journal says. ``recovered``: sent by a
     run that was killed, and found in the target when this one began; those of them that are chosen
-    count as ``already``. ``elsewhere``: resent by somebody with another journal. ``failed``: place
-    → why it was not sent (100 of them; ``failures`` counts). ``in_doubt``: may or may not be in the
-    target; the next run finds out, if it can read the queues ``out_of_sight`` (queue → why this one
-    could not). ``stopped``: why it did not go on to the end. In a dry run nothing is sent, and
-    ``sent`` is what would be.
+    count as ``already``. ``elsewhere``: resent by somebody with another journal. ``failed``:
+    position → why it was not sent (100 of them; ``failures`` counts). ``in_doubt``: may or may not
+    be in the target; the next run finds out, if it can read the queues ``out_of_sight`` (queue →
+    why this one could not). ``stopped``: why it did not go on to the end. In a dry run nothing is
+    sent, and ``sent`` is what would be.
     """
 
     group: str
@@ -447,7 +447,7 @@ class ResendReport:
     def fail(self, letter: DeadLetter, why: str) -> None:
         self.failures += 1
         if len(self.failed) < FAILURES_SHOWN:
-            self.failed[letter.place] = why
+            self.failed[letter.position] = why
 
 
 class Pace:

@@ -21,7 +21,7 @@ from turbopump.protocol.request import Reply, Request
 
 
 class InitMode(IntEnum):
-    """Where a group begins in a queue in which it has no place. RocketMQ: ``ConsumeInitMode``."""
+    """Where a group begins in a queue in which it has no offset. RocketMQ: ``ConsumeInitMode``."""
 
     MIN = 0
     MAX = 1

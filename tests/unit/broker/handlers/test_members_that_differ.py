@@ -76,7 +76,7 @@ async def told(talk: Talk, one: dict[str, Any], two: dict[str, Any]) -> str | No
         (
             {},
             FIRST,
-            "begin at different places, which counts for queues in which the group has no place "
+            "begin at different offsets, which counts for queues in which the group has no offset "
             "yet: "
             "two from the first message; one from the last",
         ),

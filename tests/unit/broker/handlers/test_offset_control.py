@@ -61,7 +61,7 @@ async def commit(client: Client, offset: int, *, queue_id: int = 0, group: str =
     return answer.remark or ""
 
 
-async def place(client: Client, *, queue_id: int = 0, group: str = "g") -> int:
+async def committed(client: Client, *, queue_id: int = 0, group: str = "g") -> int:
     answer = await client.ask(
         QueryConsumerOffset(consumer_group=group, topic="T", queue_id=queue_id)
     )
@@ -88,7 +88,7 @@ async def test_a_reset_sets_all_queues_or_one_to_the_end_a_time_or_an_offset(tal
     assert await reset(talk.client, timestamp=2**60) == {0: END, 1: END}
     assert await reset(talk.client, queue_id=1, offset=3) == {1: 3}
     assert await reset(talk.client, queue_id=1, offset=-1, timestamp=0) == {1: 0}
-    assert (await place(talk.client), await place(talk.client, queue_id=1)) == (END, 0)
+    assert (await committed(talk.client), await committed(talk.client, queue_id=1)) == (END, 0)
 
 
 @in_loop(converse)
@@ -96,7 +96,7 @@ async def test_without_force_a_place_only_goes_back(talk: Talk, /) -> None:
     await prepare(talk)
     assert await reset(talk.client, force=False) == {0: 8, 1: 8}
     assert await reset(talk.client, force=False, queue_id=0, offset=5) == {0: 5}
-    assert (await place(talk.client), await place(talk.client, queue_id=1)) == (5, 8)
+    assert (await committed(talk.client), await committed(talk.client, queue_id=1)) == (5, 8)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def test_a_reset_that_cannot_be_is_refused(
 ) -> None:
     await prepare(talk)
     assert await reset(talk.client, **fields) == (code, remark)
-    assert await place(talk.client) == 8
+    assert await committed(talk.client) == 8
 
 
 @in_loop(converse)
@@ -140,11 +140,11 @@ async def test_no_commit_undoes_a_reset_that_its_sender_has_not_heard_of(talk: T
     assert await commit(talk.client, 9) == "Offset has been previously reset", (
         "it was on its way as the reader was told"
     )
-    assert await place(talk.client) == 3
+    assert await committed(talk.client) == 3
     answer, _ = await talk.client.pull(3)
     assert answer.code == ResponseCode.SUCCESS
     assert await commit(talk.client, 4) == ""
-    assert await place(talk.client) == 4
+    assert await committed(talk.client) == 4
 
 
 def test_a_restart_does_not_forget_who_has_not_heard_of_a_reset(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_restart_does_not_forget_who_has_not_heard_of_a_reset(tmp_path: Path) 
 
     async def in_the_end(talk: Talk) -> None:
         assert b"pendingResets" not in (tmp_path / "config" / "consumerOffset.json").read_bytes()
-        assert await place(talk.client) == 4
+        assert await committed(talk.client) == 4
         assert await commit(talk.client, 9) == ""
 
     for life in (before, after, in_the_end):
@@ -261,7 +261,7 @@ async def test_readers_that_would_not_hear_of_it_are_pushed_the_new_places(
         assert [
             one.offset for one in fastjson.decode(cpp.pushed[0], ResetOffsetBodyForC).offset_table
         ] == [3]
-        assert await place(talk.client) == (3 if fenced else 8)
+        assert await committed(talk.client) == (3 if fenced else 8)
 
 
 @in_loop(converse)
@@ -290,7 +290,7 @@ async def test_a_clone_stands_where_its_source_does_and_wins_as_a_reset_does(tal
         CloneGroupOffset(src_group="other", dest_group="g", topic="T", offline=True)
     )
     assert code == ResponseCode.SUCCESS
-    assert await place(talk.client) == 2
+    assert await committed(talk.client) == 2
     assert await commit(talk.client, 9) == "Offset has been previously reset"
     code, _ = await talk.client.code(CloneGroupOffset(src_group="other", dest_group="nobody"))
     assert code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

@@ -113,7 +113,7 @@ async def test_ended_transactions_go_to_the_op_queue_in_apaches_format(world: Wo
     mark = await only_message(world, OP)
     assert (mark.body, mark.tags) == (b"2,0,1,", "d")
     await asyncio.sleep(2)
-    assert (world.place(HALF), world.place(OP)) == (3, 1)
+    assert (world.offset(HALF), world.offset(OP)) == (3, 1)
 
 
 @in_loop(in_a_world, transaction_op_msg_max_size=50)
@@ -250,7 +250,7 @@ async def test_the_answer_to_a_question_ends_the_transaction(world: World, /) ->
     await asyncio.sleep(600)
     assert await committed(one) == [b"good"]
     assert len(one.asked) == 2
-    assert (world.place(HALF), world.place(OP)) == (4, world.broker.store.max_offset(OP, 0))
+    assert (world.offset(HALF), world.offset(OP)) == (4, world.broker.store.max_offset(OP, 0))
 
 
 @in_loop(in_a_world, **QUICK)
@@ -281,7 +281,7 @@ async def test_after_the_last_check_a_transaction_is_given_up_and_can_be_resumed
     assert len(one.asked) == 3
     given_up = await only_message(world, GIVEN_UP)
     assert (given_up.body, given_up.properties["TRANSACTION_CHECK_TIMES"]) == (b"lost?", "3")
-    assert world.place(HALF) == world.broker.store.max_offset(HALF, 0)
+    assert world.offset(HALF) == world.broker.store.max_offset(HALF, 0)
     one.answer = lambda _message: Outcome.COMMIT
     request = ResumeCheckHalfMessage(topic=GIVEN_UP, msg_id=given_up.offset_msg_id)
     assert (await one.client.ask(request)).code == ResponseCode.SUCCESS
@@ -479,7 +479,7 @@ def test_a_half_message_without_details_or_beyond_treatment_does_not_hold_up_oth
         await one.prepare(b"good")
         await asyncio.sleep(200)
         assert await committed(one) == [b"good"]
-        assert world.place(HALF) == world.broker.store.max_offset(HALF, 0)
+        assert world.offset(HALF) == world.broker.store.max_offset(HALF, 0)
 
     in_a_world(story, **QUICK)
 
@@ -499,7 +499,7 @@ async def test_a_half_message_without_room_for_a_copys_properties_does_not_hold_
     await asyncio.sleep(60)
     assert await committed(one) == [b"good"]
     assert (await only_message(world, GIVEN_UP)).body == b"full"
-    assert world.place(HALF) == world.broker.store.max_offset(HALF, 0)
+    assert world.offset(HALF) == world.broker.store.max_offset(HALF, 0)
 
 
 @in_loop(in_a_world, **QUICK)

@@ -91,7 +91,7 @@ async def test_kills_after_each_round_do_not_multiply_the_questions(
     one.answer = lambda _message: Outcome.COMMIT
     await asyncio.sleep(100)
     assert sorted(await one.client.all_bodies("T")) == ORDERS
-    assert world.place(HALF) == world.broker.store.max_offset(HALF, 0)
+    assert world.offset(HALF) == world.broker.store.max_offset(HALF, 0)
 
 
 @pytest.mark.parametrize("questions", [1, 4, 9])
@@ -137,7 +137,7 @@ async def test_kills_do_not_multiply_the_letters_about_what_is_given_up(world: W
     await asyncio.sleep(200)
     assert letters(world) == ORDERS
     assert one.asked == []
-    assert world.place(HALF) == world.broker.store.max_offset(HALF, 0)
+    assert world.offset(HALF) == world.broker.store.max_offset(HALF, 0)
     assert (await one.end(halves[3], Outcome.COMMIT)).code == ResponseCode.SUCCESS
     assert await one.client.all_bodies("T") == [ORDERS[3]], (
         "what was given up can still be committed"

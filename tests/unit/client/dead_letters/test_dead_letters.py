@@ -67,6 +67,9 @@ async def test_a_resent_message_is_the_dead_one_with_a_new_life(
                 await asyncio.sleep(0.02)
         await consumer.close()
     (letter,) = [letter async for letter in dead_letters.letters(GROUP)]
+    assert letter.position == f"broker-test:{letter.message.queue_id}:0"
+    with pytest.warns(DeprecationWarning, match="position"):
+        assert letter.place == letter.position
     assert (letter.attempts, letter.origin_topic, letter.origin_msg_id) == (
         1,
         "orders",
@@ -138,8 +141,8 @@ def test_a_letter_whose_answer_is_lost_is_looked_for_before_it_is_sent_again(
     attempts: Counter[str] = Counter()
 
     async def losing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
-        attempts[letter.place] += 1
-        if letter.message.queue_offset % 3 == 0 and attempts[letter.place] == 1:
+        attempts[letter.position] += 1
+        if letter.message.queue_offset % 3 == 0 and attempts[letter.position] == 1:
             return Outcome(in_doubt=True, why="it never left")
         outcome = await send_once(instance, letter, queue)
         return (

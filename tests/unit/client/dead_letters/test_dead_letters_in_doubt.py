@@ -131,7 +131,7 @@ async def test_letters_that_may_be_in_a_queue_that_is_gone_wait_until_somebody_d
             dead_letters, GROUP, tmp_path, in_doubt=decision, settle=SETTLE_S, **chosen
         )
 
-    report = await decide(wanted=lambda letter: letter.place == one.place)
+    report = await decide(wanted=lambda letter: letter.position == one.position)
     assert report.handled == 1, "it is decided of what is chosen"
     report = await decide()
     assert report.complete
