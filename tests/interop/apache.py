@@ -76,8 +76,8 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 
 DEPENDENCY = (
-    "    <dependency><groupId>org.apache.rocketmq</groupId>"
-    "<artifactId>rocketmq-{artifact}</artifactId><version>{version}</version></dependency>"
+    "    <dependency><groupId>{group}</groupId>"
+    "<artifactId>{artifact}</artifactId><version>{version}</version></dependency>"
 )
 
 
@@ -96,7 +96,14 @@ def fetch_jars(version: str, *, artifacts: Sequence[str] = ("namesrv", "broker",
 
     Raises ToolMissingError without `mvn`, ApacheStartError with Maven's own words when it cannot.
     """
-    folder = CACHE / "-".join([*(artifacts if "broker" not in artifacts else ()), version])
+    name = "-".join([*(artifacts if "broker" not in artifacts else ()), version])
+    return fetch_maven(name, [f"org.apache.rocketmq:rocketmq-{a}:{version}" for a in artifacts])
+
+
+def fetch_maven(name: str, artifacts: Sequence[str]) -> Path:
+    """The folder, kept under ``name``, with these jars (`group:artifact:version`) and all they
+    need. Errors as `fetch_jars`."""
+    folder = CACHE / name
     library = folder / "lib"
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
@@ -105,9 +112,13 @@ def fetch_jars(version: str, *, artifacts: Sequence[str] = ("namesrv", "broker",
             return library
         maven = shutil.which("mvn")
         if maven is None:
-            raise ToolMissingError("mvn is not installed: Apache's jars come from Maven Central")
+            raise ToolMissingError("mvn is not installed: these jars come from Maven Central")
         folder.mkdir(parents=True, exist_ok=True)
-        dependencies = "\n".join(DEPENDENCY.format(artifact=a, version=version) for a in artifacts)
+        parts = (artifact.split(":") for artifact in artifacts)
+        dependencies = "\n".join(
+            DEPENDENCY.format(group=group, artifact=artifact, version=version)
+            for group, artifact, version in parts
+        )
         (folder / "pom.xml").write_text(POM.format(dependencies=dependencies))
         arriving = folder / "arriving"
         shutil.rmtree(arriving, ignore_errors=True)
@@ -125,9 +136,7 @@ def fetch_jars(version: str, *, artifacts: Sequence[str] = ("namesrv", "broker",
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900
         )
         if result.returncode != 0 or not arriving.is_dir():
-            raise ApacheStartError(
-                f"mvn could not resolve {artifacts} {version}: {result.stdout[-2000:]}"
-            )
+            raise ApacheStartError(f"mvn could not resolve {artifacts}: {result.stdout[-2000:]}")
         arriving.rename(library)
         return library
 
