@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from tests.spark.plain_twin import rows
 from tests.spark.stored_messages import property_bytes, stored_message
 
 from turbopump.errors import StoredMessageError
-from turbopump.message.batch import encode_item
+from turbopump.message.batch import encode_item, unwrapped
 from turbopump.spark import decode as decode_module
 from turbopump.spark.decode import decode
 from turbopump.spark.options import COLUMN_NAMES, arrow_schema
@@ -85,6 +86,40 @@ def test_version_1_and_2_entries_may_follow_each_other() -> None:
         + stored_message(b"", topic="t" * 127)
     )
     assert vector_rows(raw) == list(rows(raw, "broker-a"))
+
+
+ITEMS = st.lists(
+    st.builds(encode_item, st.integers(-9, 9), st.binary(max_size=30), PROPERTIES), max_size=6
+)
+
+
+def inner_batch(items: list[bytes], compressed: bool, **fields: Any) -> bytes:
+    body = zlib.compress(b"".join(items)) if compressed else b"".join(items)
+    return stored_message(body, sys_flag=192 | (0x301 if compressed else 0), **fields)
+
+
+INNER_BATCH = st.builds(
+    inner_batch,
+    ITEMS,
+    st.booleans(),
+    topic=st.sampled_from(["T", "a-topic"]),
+    properties=PROPERTIES,
+    queue_id=st.integers(0, 2**31 - 1),
+    queue_offset=st.integers(0, 2**62),
+    commit_log_offset=st.integers(0, 2**63 - 1),
+    born_host=HOST,
+    store_host=HOST,
+    v2=st.booleans(),
+)
+
+
+@examples(300)
+@given(st.lists(st.one_of(MESSAGE, INNER_BATCH), max_size=8))
+def test_inner_batches_are_the_rows_that_plain_code_takes_them_apart_into(
+    messages: list[bytes],
+) -> None:
+    apart = b"".join(one for message in messages for one in unwrapped(message))
+    assert vector_rows(b"".join(messages)) == list(rows(apart, "broker-a"))
 
 
 @pytest.mark.parametrize("column", COLUMN_NAMES)
