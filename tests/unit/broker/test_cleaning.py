@@ -17,17 +17,19 @@ from turbopump.protocol.requests.offsets import GetMinOffset
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.store.disk_space import SpaceLimits
 from turbopump.testing.simulated_disk import SimulatedDisk
-from turbopump.testing.simulated_loop import SimulatedLoop
 from turbopump.testing.simulated_mount import SimulatedFile
-from turbopump.testing.simulation import SimulatedClock, Simulation
+from turbopump.testing.simulation import START_MS, Simulation
 
 EVERY_HOUR = ";".join(map(str, range(24)))
+HALF_A_DAY_LATER = str((datetime.fromtimestamp(START_MS / 1000).hour + 12) % 24)
 SEND = SendMessageV2(topic="T", queue_id=0)
 KIB = b"x" * 1024
 
 
 def on_disk(
-    scene: Callable[[Talk, SimulatedDisk], Coroutine[Any, Any, None]], **config: Any
+    scene: Callable[[Talk, SimulatedDisk], Coroutine[Any, Any, None]],
+    delete_when: str = "04",
+    **config: Any,
 ) -> None:
     async def on_host(talk: Talk, simulation: Simulation) -> None:
         await talk.client.create()
@@ -42,6 +44,7 @@ def on_disk(
         "max_message_size": 4096,
         "flush_interval_consume_queue": 100,
         "disk_free_space_min": 0,
+        "delete_when": delete_when,
     }
     in_virtual_time(on_host, **{**settings, **config})
 
@@ -168,25 +171,22 @@ async def test_a_disk_that_fills_up_loses_its_oldest_messages_and_goes_on(
     assert kept == list(range(low, count))
 
 
-@pytest.mark.parametrize("gone", [True, False])
-def test_messages_are_kept_for_as_long_as_asked_and_go_at_the_hours_asked_for(gone: bool) -> None:
-    begun = datetime.fromtimestamp(SimulatedClock(SimulatedLoop(1)).now_ms() / 1000).hour
-
-    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
-        for number in range(200):
-            await talk.client.send(b"%d " % number + KIB)
-        await asyncio.sleep(0.9 * 3600)
-        assert talk.broker.store.log.start == 0
-        await asyncio.sleep(0.2 * 3600)
-        assert (talk.broker.store.log.start > 0) is gone
-        files = len(talk.broker.store.log.files.files)
-        assert files == (1 if gone else 4), "the last one is never deleted"
-        low = int((await talk.client.ask(GetMinOffset(topic="T", queue_id=0))).ext["offset"])
-        assert (low > 100) is gone
-        assert (await talk.client.ask(pull(low))).code == ResponseCode.SUCCESS
-
-    hours = EVERY_HOUR if gone else str((begun + 12) % 24)
-    on_disk(scene, file_reserved_time=1, delete_when=hours)
+@pytest.mark.parametrize(("delete_when", "gone"), [(EVERY_HOUR, True), (HALF_A_DAY_LATER, False)])
+@in_loop(on_disk, file_reserved_time=1)
+async def test_messages_are_kept_for_as_long_as_asked_and_go_at_the_hours_asked_for(
+    talk: Talk, disk: SimulatedDisk, /, delete_when: str, gone: bool
+) -> None:
+    for number in range(200):
+        await talk.client.send(b"%d " % number + KIB)
+    await asyncio.sleep(0.9 * 3600)
+    assert talk.broker.store.log.start == 0
+    await asyncio.sleep(0.2 * 3600)
+    assert (talk.broker.store.log.start > 0) is gone
+    files = len(talk.broker.store.log.files.files)
+    assert files == (1 if gone else 4), "the last one is never deleted"
+    low = int((await talk.client.ask(GetMinOffset(topic="T", queue_id=0))).ext["offset"])
+    assert (low > 100) is gone
+    assert (await talk.client.ask(pull(low))).code == ResponseCode.SUCCESS
 
 
 @in_loop(on_disk)
@@ -202,13 +202,11 @@ async def test_a_disk_that_does_not_say_how_much_room_there_is_holds_nobody_up(
     assert len(await talk.client.all_bodies()) == 50
 
 
-def test_an_error_of_the_question_is_reported_once_and_changes_nothing(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(on_disk)
+async def test_an_error_of_the_question_is_reported_once_and_changes_nothing(
+    talk: Talk, disk: SimulatedDisk, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
-        disk.fail("space", times=20)
-        await asyncio.sleep(10)
-        await talk.client.send(b"taken")
-
-    on_disk(scene)
+    disk.fail("space", times=20)
+    await asyncio.sleep(10)
+    await talk.client.send(b"taken")
     assert caplog.text.count("how much room there is cannot be asked") == 1

@@ -171,27 +171,25 @@ async def test_a_half_message_not_due_for_a_day_is_set_aside_when_its_segment_is
     await seller.client.close()
 
 
-def test_a_really_full_disk_delays_what_is_due_and_loses_nothing(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(on_a_small_disk, clean_file_forcibly_enable=False)
+async def test_a_really_full_disk_delays_what_is_due_and_loses_nothing(
+    world: World, client: Client, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(world: World, client: Client) -> None:
-        disk = world.simulation.disk(BROKER)
-        for number in range(60):
-            await client.send(
-                b"%d" % number + BODY,
-                properties=encode_properties({"UNIQ_KEY": f"U{number}", "DELAY": "3"}),
-            )
-        leave(disk, SEGMENT // 2)
-        await asyncio.sleep(120)
-        came = await client.all_bodies()
-        assert len(came) < 60, "only what the files there are could take"
-        assert disk.space(ROOT).free > 0
-        assert (await client.ask(SEND, b"small")).code == ResponseCode.SERVICE_NOT_AVAILABLE
-        leave(disk, 2 * FREE_MIN)
-        await until(client, [b"%d" % number + BODY for number in range(60)])
-
     caplog.set_level(logging.WARNING)
-    on_a_small_disk(story, clean_file_forcibly_enable=False)
+    disk = world.simulation.disk(BROKER)
+    for number in range(60):
+        await client.send(
+            b"%d" % number + BODY,
+            properties=encode_properties({"UNIQ_KEY": f"U{number}", "DELAY": "3"}),
+        )
+    leave(disk, SEGMENT // 2)
+    await asyncio.sleep(120)
+    came = await client.all_bodies()
+    assert len(came) < 60, "only what the files there are could take"
+    assert disk.space(ROOT).free > 0
+    assert (await client.ask(SEND, b"small")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    leave(disk, 2 * FREE_MIN)
+    await until(client, [b"%d" % number + BODY for number in range(60)])
     assert "delayed messages wait, trying again" in caplog.text
 
 

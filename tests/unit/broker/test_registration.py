@@ -91,10 +91,7 @@ class World:
 
 
 def tell(scene: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        await scene(World(simulation))
-
-    simulate(3, scenario)
+    simulate(3, lambda simulation: scene(World(simulation)))
 
 
 @in_loop(tell)
@@ -214,14 +211,14 @@ async def test_a_broker_that_stops_is_gone_from_the_routes_and_comes_back_with_i
         assert await world.route(host, "T") == [("broker-a", 3)]
 
 
-def test_a_broker_closed_while_it_registers_stops_quietly(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        await world.start_name_server(NAME_SERVERS[0])
-        await world.start_broker()
-        world.simulation.network.silence(NAME_SERVERS[0])
-        begun = world.simulation.loop.time()
-        await world.stop_broker()
-        assert world.simulation.loop.time() - begun < 5
-
-    tell(scene)
+@in_loop(tell)
+async def test_a_broker_closed_while_it_registers_stops_quietly(
+    world: World, /, tmp_path: Path
+) -> None:
+    await world.start_name_server(NAME_SERVERS[0])
+    await world.start_broker()
+    world.simulation.network.silence(NAME_SERVERS[0])
+    begun = world.simulation.loop.time()
+    await world.stop_broker()
+    assert world.simulation.loop.time() - begun < 5
     assert not list(tmp_path.iterdir())

@@ -178,14 +178,19 @@ def in_a_world(
 ) -> None:
     """Run ``story`` with a started broker."""
 
-    async def scenario(simulation: Simulation) -> None:
-        world = World(simulation, config)
-        await world.start()
+    simulate(seed, lambda simulation: _in_a_world(simulation, story, config))
 
-        async def play() -> None:
-            await story(world)
 
-        await simulation.boot("10.0.0.2").start(play())
-        await world.stop()
+async def _in_a_world(
+    simulation: Simulation,
+    story: Callable[[World], Coroutine[Any, Any, None] | Awaitable[None]],
+    config: dict[str, Any],
+) -> None:
+    world = World(simulation, config)
+    await world.start()
 
-    simulate(seed, scenario)
+    async def play() -> None:
+        await story(world)
+
+    await simulation.boot("10.0.0.2").start(play())
+    await world.stop()

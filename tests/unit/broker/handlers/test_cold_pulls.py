@@ -163,8 +163,9 @@ async def test_a_client_that_left_is_not_read_for(talk: Talk, /, reads: Reads) -
     assert len(await talk.client.messages()) == COUNT
 
 
-def test_a_broker_stops_while_threads_read_and_others_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@in_loop(after_a_restart)
+async def test_a_broker_stops_while_threads_read_and_others_wait(
+    talk: Talk, /, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopping = threading.Event()
     plain_read, plain_close = MappedSegment.read_cold, ColdReads.close
@@ -177,40 +178,32 @@ def test_a_broker_stops_while_threads_read_and_others_wait(
         plain_close(reads)
         stopping.set()
 
-    async def scene(talk: Talk) -> None:
-        with monkeypatch.context() as patched:
-            patched.setattr(MappedSegment, "read_cold", read)
-            patched.setattr(ColdReads, "close", close)
-            pulls = [
-                asyncio.ensure_future(talk.client.ask(pull(number))) for number in range(COUNT)
-            ]
-            await until(lambda: talk.broker.store.cold_reads.waiting == COUNT)
-            await talk.broker.close()
-            answers = await asyncio.gather(*pulls, return_exceptions=True)
-            assert [type(answer) for answer in answers] == [ConnectionLostError] * COUNT
-
-    after_a_restart(scene, tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(MappedSegment, "read_cold", read)
+        patched.setattr(ColdReads, "close", close)
+        pulls = [asyncio.ensure_future(talk.client.ask(pull(number))) for number in range(COUNT)]
+        await until(lambda: talk.broker.store.cold_reads.waiting == COUNT)
+        await talk.broker.close()
+        answers = await asyncio.gather(*pulls, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [ConnectionLostError] * COUNT
     assert not (tmp_path / "abort").exists()
 
 
-def test_more_pulls_than_may_wait_are_told_to_come_again(
-    tmp_path: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch
+@in_loop(after_a_restart)
+async def test_more_pulls_than_may_wait_are_told_to_come_again(
+    talk: Talk, /, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cold_reads, "WAITING_MAX", 0)
 
-    async def scene(talk: Talk) -> None:
-        pulls = [
-            asyncio.ensure_future(talk.client.ask(pull(number)))
-            for number in range(cold_reads.AT_ONCE)
-        ]
-        await until(lambda: talk.broker.store.cold_reads.under_way == cold_reads.AT_ONCE)
-        code, remark = await talk.client.code(pull(9))
-        assert code == ResponseCode.FLOW_CONTROL
-        assert "ask again" in remark
-        reads.let_go()
-        assert [answer.code for answer in await asyncio.gather(*pulls)] == [0] * cold_reads.AT_ONCE
-
-    after_a_restart(scene, tmp_path)
+    pulls = [
+        asyncio.ensure_future(talk.client.ask(pull(number))) for number in range(cold_reads.AT_ONCE)
+    ]
+    await until(lambda: talk.broker.store.cold_reads.under_way == cold_reads.AT_ONCE)
+    code, remark = await talk.client.code(pull(9))
+    assert code == ResponseCode.FLOW_CONTROL
+    assert "ask again" in remark
+    reads.let_go()
+    assert [answer.code for answer in await asyncio.gather(*pulls)] == [0] * cold_reads.AT_ONCE
 
 
 @in_loop(after_a_restart)

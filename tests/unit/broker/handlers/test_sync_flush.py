@@ -30,7 +30,9 @@ SEND = SendMessageV2(topic="T", queue_id=0)
 
 
 def with_disk(
-    scene: Callable[[Talk, SimulatedDisk], Coroutine[Any, Any, None]], **config: Any
+    scene: Callable[[Talk, SimulatedDisk], Coroutine[Any, Any, None]],
+    flush_disk_type: FlushDiskType = FlushDiskType.SYNC_FLUSH,
+    **config: Any,
 ) -> None:
     async def on_host(talk: Talk, simulation: Simulation) -> None:
         disk = simulation.disk("10.0.0.1")
@@ -38,7 +40,7 @@ def with_disk(
         await asyncio.sleep(1)
         await scene(talk, disk)
 
-    in_virtual_time(on_host, **{**SYNC, **config})
+    in_virtual_time(on_host, **{**SYNC, "flush_disk_type": flush_disk_type, **config})
 
 
 @in_loop(with_disk)
@@ -218,24 +220,20 @@ async def test_sync_flush_on_a_real_disk(tmp_path: Path) -> None:
         assert len(await talk.client.all_bodies()) == 50
 
 
-@pytest.mark.parametrize("kind", list(FlushDiskType))
-def test_the_first_answers_of_a_new_topic_wait_until_a_crash_cannot_take_the_topic(
-    kind: FlushDiskType,
+@pytest.mark.parametrize("flush_disk_type", list(FlushDiskType))
+@in_loop(with_disk)
+async def test_the_first_answers_of_a_new_topic_wait_until_a_crash_cannot_take_the_topic(
+    talk: Talk, disk: SimulatedDisk, /, flush_disk_type: FlushDiskType
 ) -> None:
-    async def scene(talk: Talk, disk: SimulatedDisk) -> None:
-        disk.sync_seconds = (0.3, 0.3)
-        table = next(path for path in disk.files if path.name == "topics.json")
-        new = SendMessageV2(topic="NEW", queue_id=0)
-        replies = [
-            asyncio.ensure_future(talk.client.ask(new, b"%d" % number)) for number in range(3)
-        ]
-        while not all(reply.done() for reply in replies):
-            assert b"NEW" in disk.files[table].content or not any(reply.done() for reply in replies)
-            await asyncio.sleep(0.01)
-        assert {reply.result().code for reply in replies} == {0}
-        assert len(await talk.client.all_bodies("NEW")) == 3
-
-    with_disk(scene, flush_disk_type=kind)
+    disk.sync_seconds = (0.3, 0.3)
+    table = next(path for path in disk.files if path.name == "topics.json")
+    new = SendMessageV2(topic="NEW", queue_id=0)
+    replies = [asyncio.ensure_future(talk.client.ask(new, b"%d" % number)) for number in range(3)]
+    while not all(reply.done() for reply in replies):
+        assert b"NEW" in disk.files[table].content or not any(reply.done() for reply in replies)
+        await asyncio.sleep(0.01)
+    assert {reply.result().code for reply in replies} == {0}
+    assert len(await talk.client.all_bodies("NEW")) == 3
 
 
 @in_loop(with_disk)

@@ -458,8 +458,9 @@ async def test_with_sync_flush_an_answered_commit_or_roll_back_survives_a_power_
 # -----------------------------------------------------------------------------
 
 
-def test_a_half_message_without_details_or_beyond_treatment_does_not_hold_up_others(
-    monkeypatch: pytest.MonkeyPatch,
+@in_loop(in_a_world, **QUICK)
+async def test_a_half_message_without_details_or_beyond_treatment_does_not_hold_up_others(
+    world: World, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = TransactionChecks._ask
 
@@ -470,18 +471,15 @@ def test_a_half_message_without_details_or_beyond_treatment_does_not_hold_up_oth
 
     monkeypatch.setattr(TransactionChecks, "_ask", failing)
 
-    async def story(world: World) -> None:
-        one = await transactor(world)
-        await one.client.create("T")
-        one.answer = lambda _message: Outcome.COMMIT
-        await world.broker._forwarding.append(HALF, 0, b"whose?", "")
-        await one.prepare(b"poison")
-        await one.prepare(b"good")
-        await asyncio.sleep(200)
-        assert await committed(one) == [b"good"]
-        assert world.offset(HALF) == world.broker.store.max_offset(HALF, 0)
-
-    in_a_world(story, **QUICK)
+    one = await transactor(world)
+    await one.client.create("T")
+    one.answer = lambda _message: Outcome.COMMIT
+    await world.broker._forwarding.append(HALF, 0, b"whose?", "")
+    await one.prepare(b"poison")
+    await one.prepare(b"good")
+    await asyncio.sleep(200)
+    assert await committed(one) == [b"good"]
+    assert world.offset(HALF) == world.broker.store.max_offset(HALF, 0)
 
 
 @in_loop(in_a_world, **QUICK)
