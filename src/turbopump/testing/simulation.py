@@ -141,9 +141,14 @@ def run_simulation(
 
 @contextlib.contextmanager
 def _one_process_id() -> Iterator[None]:
-    """Within the block, ``os.getpid()`` is PID in this thread."""
-    of_the_machine, thread = os.getpid, threading.get_ident()
-    os.getpid = lambda: PID if threading.get_ident() == thread else of_the_machine()
+    """Within the block, ``os.getpid()`` is PID in this thread; in a fork it tells the truth."""
+    of_the_machine, here = os.getpid, (os.getpid(), threading.get_ident())
+
+    def getpid() -> int:
+        number = of_the_machine()
+        return PID if (number, threading.get_ident()) == here else number
+
+    os.getpid = getpid
     try:
         yield
     finally:
