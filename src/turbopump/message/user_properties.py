@@ -73,7 +73,7 @@ _HANDED_ON: Final = frozenset(
 )
 """Of a received message: what its sender said of it, and to whom a reply goes. ``WAIT`` is not
 among them: brokers put it in too."""
-_LEFT_BEHIND: Final = (RESERVED - _HANDED_ON) | {
+LEFT_BEHIND: Final = (RESERVED - _HANDED_ON) | {
     names.TRANSACTION_ID,
     names.TRANSACTION_CHECK_TIMES,
     names.INNER_NUM,
@@ -91,7 +91,7 @@ def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in properties.items()
-        if name not in RESERVED and name not in _LEFT_BEHIND
+        if name not in RESERVED and name not in LEFT_BEHIND
     }
 
 
@@ -99,7 +99,7 @@ def handed_on(properties: Mapping[str, str]) -> dict[str, str]:
     """Of a received message's properties, and what was put to them since, those that the next
     message has too. Raises MessageError for what is no text, or empty."""
     kept = {
-        name: value for name, value in text_pairs(properties).items() if name not in _LEFT_BEHIND
+        name: value for name, value in text_pairs(properties).items() if name not in LEFT_BEHIND
     }
     for name, value in kept.items():
         if not name or not value:  # other clients may have sent spaces

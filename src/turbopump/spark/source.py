@@ -9,7 +9,7 @@ that needs it.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource
 
@@ -21,13 +21,9 @@ if TYPE_CHECKING:
 
     from turbopump.spark.options import ReadOptions
     from turbopump.spark.reader import BatchReader
+    from turbopump.spark.sink import BatchWriter, StreamWriter
     from turbopump.spark.stream import StreamReader
-
-
-_NO_WRITING: Final = (
-    'format("rocketmq") reads topics; it cannot write to them yet. Until it can, send the rows '
-    "with turbopump.blocking.Producer inside foreachPartition (batch) or foreachBatch (stream)"
-)
+    from turbopump.spark.write_options import Layout, WriteOptions
 
 
 class RocketMQDataSource(DataSource):
@@ -61,10 +57,30 @@ class RocketMQDataSource(DataSource):
         return StreamReader(self._settled(schema))
 
     @plain_errors
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        raise ConfigError(_NO_WRITING)
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from turbopump.spark.sink import BatchWriter
 
-    streamWriter = writer  # noqa: N815
+        return BatchWriter(*self._write_plan(schema, overwrite))
+
+    @plain_errors
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        from turbopump.spark.sink import StreamWriter
+
+        return StreamWriter(*self._write_plan(schema, overwrite))
+
+    def _write_plan(self, schema: StructType, overwrite: bool) -> tuple[WriteOptions, Layout]:
+        """The options of a write, and what its columns mean."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from turbopump.spark.sink import refuse_overwrite
+        from turbopump.spark.write_options import layout, write_options
+
+        if overwrite:
+            raise refuse_overwrite()
+        options = write_options(self.options)
+        if options.idempotency_key is not None:
+            raise ConfigError("idempotencyKey and onConflict are not there yet: leave them out")
+        return options, layout(to_arrow_schema(schema, timezone="UTC"), options)
 
     def _settled(self, schema: StructType) -> ReadOptions:
         """The options, with the columns that the query wants: those of ``.schema(...)`` where it

@@ -1,0 +1,521 @@
+"""Rows into the bytes that brokers take: the way back of ``decode.py``.
+
+The one rule: no Python object per row, except for rows that cannot travel in a batch. The property
+texts of all rows are joined in vectors, and so are the items of batches (the byte ruler is in
+``turbopump.message.batch``): all items lie back to back in one buffer, and a batch is a slice of
+it. Every row is checked here; the first that cannot be sent is named with its content. It must not
+know about sockets or Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from turbopump.errors import MessageError
+from turbopump.message import properties as names
+from turbopump.message.java import java_hash
+from turbopump.message.message import BODY_SIZE_MAX, MessageQueue
+from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX, topic_fault
+from turbopump.message.user_properties import LEFT_BEHIND, RESERVED
+from turbopump.spark.write_options import Layout
+
+MARK: Final = "SPARK_WRITE"
+KEY: Final = "SPARK_KEY"
+"""Properties of what was written with an idempotency key: by whom, and the key of the row."""
+
+_EARLIEST_MS: Final = 10**11
+_LATEST_MS: Final = 2**62
+_SHOWN: Final = 60
+
+Queues = Callable[[str], Sequence[MessageQueue]]
+"""The queues of a topic that can be written to."""
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class RowError(MessageError):
+    """A row that cannot be sent; ``row`` is its number in its record batch."""
+
+    def __init__(self, row: int, text: str) -> None:
+        super().__init__(text)
+        self.row = row
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What goes to a broker in one request: rows of one topic, for ``queue`` (None: any).
+
+    Rows for a queue must be stored in their order. ``rows`` are their numbers in the record batch;
+    ``ends`` where each one's item ends in ``items``. ``single``: property text, body and flag of a
+    row that must travel alone.
+    """
+
+    topic: str
+    queue: MessageQueue | None
+    rows: Ints
+    items: memoryview
+    ends: Ints
+    single: tuple[str, bytes, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def part(self, begin: int, end: int) -> Parcel:
+        """The rows from number ``begin`` up to ``end`` of these."""
+        first = int(self.ends[begin - 1]) if begin else 0
+        last = int(self.ends[end - 1])
+        return Parcel(
+            self.topic,
+            self.queue,
+            self.rows[begin:end],
+            self.items[first:last],
+            self.ends[begin:end] - first,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The rows of a record batch, ready to be put into parcels. ``queue_of``: for each row an index
+    into the queues of its topic, or -1 for any."""
+
+    topics: list[str]
+    topic_of: Ints
+    queue_of: Ints
+    alone: np.ndarray[Any, np.dtype[np.bool_]]
+    items: pa.BinaryArray
+    texts: pa.StringArray
+    bodies: pa.BinaryArray
+    flags: Ints
+    keys: pa.StringArray | None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+def encode(
+    batch: pa.RecordBatch,
+    layout: Layout,
+    queues: Queues,
+    new_id: Callable[[], str],
+    mark: str | None = None,
+) -> Encoded:
+    """The rows of ``batch``. ``mark`` is put into each if they have keys. Raises RowError for the
+    first row that cannot be sent, RouteNotFoundError for a topic that is not there."""
+    rows = _Rows(batch, layout)
+    bodies = rows.bodies()
+    topics, topic_of = rows.topics()
+    keys = rows.idempotency_keys()
+    texts, alone = rows.texts(new_id, mark, keys)
+    flags = rows.ints("flag", 0)
+    for number, topic in enumerate(topics):
+        if topic.startswith(RETRY_PREFIX):  # brokers refuse batches there
+            alone |= topic_of == number
+    queue_of = rows.queues(topics, topic_of, queues)
+    items = _items(texts, bodies, flags)
+    return Encoded(topics, topic_of, queue_of, alone, items, texts, bodies, flags, keys)
+
+
+def _items(texts: pa.StringArray, bodies: pa.BinaryArray, flags: Ints) -> pa.BinaryArray:
+    """Each row as a message of a batch body."""
+    count = len(bodies)
+    body_sizes, text_sizes = _sizes(bodies), _sizes(texts)
+    heads = np.zeros((count, 5), ">i4")
+    heads[:, 0] = 22 + body_sizes + text_sizes
+    heads[:, 3] = flags
+    heads[:, 4] = body_sizes
+    return pc.binary_join_element_wise(
+        _fixed(heads, 20), bodies, _fixed(text_sizes.astype(">u2"), 2), texts.cast(pa.binary()), b""
+    )
+
+
+def _fixed(values: np.ndarray[Any, Any], width: int) -> pa.BinaryArray:
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(pa.binary(width), len(values), buffers).cast(pa.binary())
+
+
+def _sizes(array: pa.Array) -> Ints:
+    return cast(Ints, pc.binary_length(array).to_numpy(zero_copy_only=False).astype(np.int64))
+
+
+class _Rows:
+    """The columns of a record batch, each checked as it is taken."""
+
+    def __init__(self, batch: pa.RecordBatch, layout: Layout) -> None:
+        self._batch = batch
+        self._layout = layout
+        self._map_values: dict[str, pa.StringArray] = {}
+
+    def _has(self, name: str) -> bool:
+        return name in self._layout.columns
+
+    def _column(self, name: str, kind: pa.DataType) -> pa.Array:
+        return self._batch.column(self._layout.columns[name]).cast(kind)
+
+    def _first(self, faulty: Any, why: str) -> None:
+        """Raises RowError for the first row where ``faulty`` (a vector) is true."""
+        found = np.asarray(faulty)
+        if found.any():
+            row = int(np.argmax(found))
+            raise RowError(row, f"{self.shown(row)}: {why}")
+
+    def shown(self, row: int) -> str:
+        """What a row is, for an error."""
+        shown = []
+        for name in ("topic", "msgId", "keys", "body"):
+            if self._has(name):
+                value = self._batch.column(self._layout.columns[name])[row].as_py()
+                text = repr(value)
+                shown.append(f"{name}={text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}")
+        return f"({', '.join(shown)})"
+
+    def bodies(self) -> pa.BinaryArray:
+        bodies = self._column("body", pa.binary())
+        self._first(_mask(pc.is_null(bodies)), "its body is null; a message needs one")
+        sizes = _sizes(bodies)
+        self._first(sizes == 0, "its body is empty, and brokers refuse that")
+        too_large = sizes > BODY_SIZE_MAX
+        self._first(too_large, f"its body is larger than {BODY_SIZE_MAX} bytes")
+        return bodies
+
+    def topics(self) -> tuple[list[str], Ints]:
+        """The topics there are, and which each row has."""
+        if self._layout.topic is not None:
+            return [self._layout.topic], np.zeros(self._batch.num_rows, np.int64)
+        column = self._column("topic", pa.string())
+        self._first(_mask(pc.is_null(column)), "its topic is null; give it, or the option topic")
+        found = column.dictionary_encode()
+        numbers = found.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        topics = found.dictionary.to_pylist()
+        for number, topic in enumerate(topics):
+            fault = topic_fault(topic)
+            if fault is None and topic in NOT_SENDABLE_TOPICS:
+                fault = f"the topic {topic} belongs to the broker itself"
+            if fault is not None:
+                self._first(numbers == number, fault)
+        return topics, numbers
+
+    def ints(self, name: str, default: int) -> Ints:
+        if not self._has(name):
+            return np.full(self._batch.num_rows, default, np.int64)
+        column = self._column(name, pa.int64()).fill_null(default)
+        return cast(Ints, column.to_numpy(zero_copy_only=False))
+
+    # --- properties
+
+    def texts(
+        self, new_id: Callable[[], str], mark: str | None, keys: pa.StringArray | None
+    ) -> tuple[pa.StringArray, np.ndarray[Any, np.dtype[np.bool_]]]:
+        """The property text of each row, and which rows are delayed."""
+        parts: list[Any] = []
+        pairs = 0
+        if self._has("properties"):
+            text, pairs = self._map_texts()
+            parts.append(text)
+        for column, name in _OWN_COLUMNS.items():
+            if self._has(column):
+                parts.append(self._pair(name, self._words(column)))
+        parts += self._delays()
+        alone = np.zeros(self._batch.num_rows, np.bool_)
+        for part in parts[len(parts) - 2 :] if self._delayed() else ():
+            alone |= _sizes(part) > 0
+        parts.append(self._ids(new_id))
+        if keys is not None:
+            parts.append(pc.binary_join_element_wise(f"{KEY}\x01", keys, "\x02", ""))
+            parts.append(pa.array([f"{MARK}\x01{mark}\x02"]).take(_zeros(self._batch.num_rows)))
+        texts = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, "")
+        self._check_texts(texts, parts, pairs)
+        return texts, alone
+
+    def _words(self, column: str) -> pa.StringArray:
+        found = self._batch.column(self._layout.columns[column])
+        if pa.types.is_list(found.type):
+            inner = pc.any(pc.is_null(found.flatten())).as_py()
+            if inner:
+                self._first(
+                    [None in (value or ()) for value in found.to_pylist()],
+                    f"null among its {column}",
+                )
+            found = pc.binary_join(found.cast(pa.list_(pa.string())), names.KEY_SEPARATOR)
+        return found.cast(pa.string())
+
+    def _pair(self, name: str, values: pa.StringArray) -> pa.StringArray:
+        """The property in each row; nothing where its value is null or empty."""
+        self._check_marks(values)
+        text = pc.binary_join_element_wise(f"{name}\x01", values, "\x02", "").fill_null("")
+        return pc.if_else(pc.equal(pc.binary_length(values).fill_null(0), 0), "", text)
+
+    def _map_texts(self) -> tuple[pa.StringArray, int]:
+        found = self._batch.column(self._layout.columns["properties"])
+        offsets = np.asarray(found.offsets.to_numpy(zero_copy_only=False))
+        begin, end = int(offsets[0]), int(offsets[-1])
+        own_names = found.keys.slice(begin, end - begin).cast(pa.string())
+        values = found.items.slice(begin, end - begin).cast(pa.string())
+        offsets = offsets - begin
+        self._check_map(offsets, own_names, values)
+        for name in (names.UNIQ_KEY, names.SHARDING_KEY):
+            if name not in self._hidden and pc.any(pc.equal(own_names, name)).as_py():
+                self._map_values[name] = pc.map_lookup(found, pa.scalar(name), "last").cast(
+                    pa.string()
+                )
+        pairs = pc.binary_join_element_wise(own_names, "\x01", values, "\x02", "")
+        dropped = pc.is_in(own_names, pa.array(sorted(self._dropped)))
+        if pc.any(dropped).as_py():
+            pairs = pc.if_else(dropped, "", pairs)
+        lists = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pairs)
+        return pc.binary_join(lists, ""), len(pairs)
+
+    @property
+    def _hidden(self) -> set[str]:
+        """Names whose columns go before the map."""
+        own = {name for column, name in _OWN_COLUMNS.items() if self._has(column)}
+        return own | ({names.UNIQ_KEY} if self._has("msgId") else set())
+
+    @property
+    def _dropped(self) -> set[str]:
+        return {*LEFT_BEHIND, *self._hidden, names.UNIQ_KEY, MARK, KEY}
+
+    def _check_map(self, offsets: Ints, own_names: pa.StringArray, values: pa.StringArray) -> None:
+        row_of = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+
+        def first(faulty: Any, why: str) -> None:
+            entries = np.flatnonzero(_mask(faulty))
+            if len(entries):
+                at = int(entries[0])
+                row, name = int(row_of[at]), own_names[at].as_py()
+                raise RowError(row, f"{self.shown(row)}: its property {name!r:.80} {why}")
+
+        blank = pc.equal(pc.binary_length(values).fill_null(0), 0)
+        first(blank, "has no value, and would be lost; leave it out")
+        first(pc.equal(pc.binary_length(own_names), 0), "has no name")
+        for text in (own_names, values):
+            self._check_marks(text, row_of)
+        if not self._layout.received:
+            reserved = pc.is_in(own_names, pa.array(sorted(RESERVED - self._hidden)))
+            if pc.any(reserved).as_py():
+                known = np.isin(row_of, self._rows_of_brokers(own_names, row_of))
+                first(
+                    _mask(reserved) & ~known,
+                    "is RocketMQ's own; use the column for it (keys, tags, delayLevel, deliverAt, "
+                    "shardingKey), or another name",
+                )
+
+    def _rows_of_brokers(self, own_names: pa.StringArray, row_of: Ints) -> Ints:
+        """The rows whose properties a broker has seen: it puts both of these in."""
+        region = row_of[_mask(pc.equal(own_names, names.MSG_REGION))]
+        trace = row_of[_mask(pc.equal(own_names, names.TRACE_SWITCH))]
+        return cast(Ints, np.intersect1d(region, trace))
+
+    def _check_marks(self, values: pa.StringArray, row_of: Ints | None = None) -> None:
+        """Raises RowError for a text with a character that separates properties. One pass over the
+        bytes; the rows are looked at only if there is one."""
+        data = values.buffers()[2]
+        if data is None or not (np.frombuffer(data, np.uint8) - 1 < 2).any():
+            return
+        faulty = _mask(pc.match_substring_regex(values, "[\x01\x02]"))
+        if row_of is not None:
+            faulty = np.isin(np.arange(self._batch.num_rows), row_of[faulty])
+        self._first(
+            faulty,
+            "a property holds the character U+0001 or U+0002, which separate properties; remove it",
+        )
+
+    def _delayed(self) -> bool:
+        return self._has("delayLevel") or self._has("deliverAt")
+
+    def _delays(self) -> list[pa.StringArray]:
+        if not self._delayed():
+            return []
+        levels = self.ints("delayLevel", 0)
+        self._first((levels < 0) | (levels > 999), "its delayLevel is none: 1 to 18, or 0")
+        times = pa.nulls(len(levels), pa.int64())
+        if self._has("deliverAt"):
+            instants = self._batch.column(self._layout.columns["deliverAt"])
+            micros = instants.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            # the first whole millisecond that is not before it
+            times = pc.divide(pc.add(micros, 999), 1000)
+            odd = pc.or_(pc.less(times, _EARLIEST_MS), pc.greater_equal(times, _LATEST_MS))
+            self._first(_mask(odd.fill_null(False)), "its deliverAt is before 1973")
+        both = (levels > 0) & _mask(pc.is_valid(times))
+        self._first(both, "it has a delayLevel and a deliverAt; a message has one time")
+        level_texts = pc.if_else(pa.array(levels > 0), pa.array(levels).cast(pa.string()), "")
+        return [
+            self._pair(names.DELAY_TIME_LEVEL, level_texts),
+            self._pair(names.TIMER_DELIVER_MS, times.cast(pa.string())),
+        ]
+
+    def _ids(self, new_id: Callable[[], str]) -> pa.StringArray:
+        """UNIQ_KEY: the row's own, or a new one."""
+        count = self._batch.num_rows
+        own = self._words("msgId") if self._has("msgId") else self._map_values.get(names.UNIQ_KEY)
+        if own is None:
+            made = pa.array([new_id() for _ in range(count)], pa.string())
+            return pc.binary_join_element_wise(f"{names.UNIQ_KEY}\x01", made, "\x02", "")
+        self._check_marks(own)
+        absent = _mask(pc.equal(pc.binary_length(own).fill_null(0), 0))
+        if absent.any():
+            made = pa.array([new_id() if each else None for each in absent], pa.string())
+            own = pc.if_else(pa.array(absent), made, own)
+        return pc.binary_join_element_wise(f"{names.UNIQ_KEY}\x01", own, "\x02", "")
+
+    def _check_texts(self, texts: pa.StringArray, parts: Sequence[Any], pairs: int) -> None:
+        self._first(
+            _sizes(texts) > names.PROPERTIES_SIZE_MAX,
+            f"its properties take more than {names.PROPERTIES_SIZE_MAX} bytes",
+        )
+
+    # --- where it goes, and what it is
+
+    def idempotency_keys(self) -> pa.StringArray | None:
+        layout = self._layout
+        if layout.key is None and not layout.origin:
+            return None
+        if layout.key is not None:
+            keys = _text_of(self._batch.column(layout.key))
+            self._first(_mask(pc.is_null(keys)), "its idempotency key is null")
+            self._check_marks(keys)
+            self._first(_sizes(keys) == 0, "its idempotency key is empty")
+            return keys
+        parts = [_text_of(self._batch.column(at)) for at in layout.origin]
+        keys = pc.binary_join_element_wise(*parts, ":")
+        self._first(
+            _mask(pc.is_null(keys)), "it does not say where it came from: an origin column is null"
+        )
+        return keys
+
+    def queues(self, topics: Sequence[str], topic_of: Ints, queues: Queues) -> Ints:
+        """For each row an index into the queues of its topic, or -1."""
+        count = self._batch.num_rows
+        found = np.full(count, -1, np.int64)
+        order = self._order_keys()
+        wanted = self.ints("queueId", -1) if self._has("queueId") else None
+        if wanted is not None:
+            self._first(wanted < -1, "its queueId is negative")
+        if order is None and wanted is None:
+            return found
+        hashes, keyed = _hashes(order) if order is not None else (None, None)
+        for number, topic in enumerate(topics):
+            choice = queues(topic)
+            mine = topic_of == number
+            if hashes is not None:
+                chosen = mine & keyed
+                found[chosen] = hashes[chosen] % len(choice)
+            if wanted is not None:
+                ids = {queue.queue_id: at for at, queue in reversed(list(enumerate(choice)))}
+                given = mine & (wanted >= 0)
+                for queue_id in np.unique(wanted[given]).tolist():
+                    chosen = given & (wanted == queue_id)
+                    if queue_id not in ids:
+                        self._first(
+                            chosen,
+                            f"it is for queue {queue_id}, but {topic!r} has only the queues "
+                            f"{', '.join(map(str, sorted(ids)))}: drop the column queueId",
+                        )
+                    found[chosen] = ids[queue_id]
+        return found
+
+    def _order_keys(self) -> pa.StringArray | None:
+        if self._layout.ordering is not None:
+            return _text_of(self._batch.column(self._layout.ordering))
+        if self._has("shardingKey"):
+            return self._words("shardingKey")
+        return self._map_values.get(names.SHARDING_KEY)
+
+
+_OWN_COLUMNS: Final = {"keys": names.KEYS, "tags": names.TAGS, "shardingKey": names.SHARDING_KEY}
+"""Columns that are properties."""
+
+
+def _hashes(keys: pa.StringArray) -> tuple[Ints, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """Of each key what ``by_hash`` takes, and which rows have one."""
+    found = keys.dictionary_encode()
+    each = np.array([abs(java_hash(key)) for key in found.dictionary.to_pylist()] or [0], np.int64)
+    numbers = found.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    return each[numbers], _mask(pc.is_valid(keys))
+
+
+def _text_of(column: pa.Array) -> pa.StringArray:
+    """A column as text; bytes as hexadecimal digits."""
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return pa.array(
+            [None if value is None else value.hex() for value in column.to_pylist()], pa.string()
+        )
+    return column.cast(pa.string())
+
+
+def _mask(values: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    if isinstance(values, np.ndarray):
+        return values
+    return cast(
+        "np.ndarray[Any, np.dtype[np.bool_]]",
+        values.fill_null(False).to_numpy(zero_copy_only=False).astype(np.bool_),
+    )
+
+
+def _zeros(count: int) -> pa.Array:
+    return pa.array(np.zeros(count, np.int64))
+
+
+# Rows into parcels.
+
+
+def parcels(
+    encoded: Encoded,
+    queues: Queues,
+    *,
+    rows_max: int,
+    size_max: int,
+    keep: np.ndarray[Any, np.dtype[np.bool_]] | None = None,
+) -> list[Parcel]:
+    """All rows (``keep``: those that are wanted) in parcels of at most so many rows and bytes. Rows
+    for one queue stay in their order."""
+    wanted = np.arange(len(encoded)) if keep is None else np.flatnonzero(keep)
+    if not len(wanted):
+        return []
+    codes = encoded.topic_of * (1 << 32) + encoded.queue_of + 1
+    found: list[Parcel] = []
+    for code in np.unique(codes[wanted]).tolist():
+        group = wanted[codes[wanted] == code]
+        topic = encoded.topics[code >> 32]
+        at = (code & 0xFFFFFFFF) - 1
+        queue = queues(topic)[at] if at >= 0 else None
+        found += _group(encoded, group, topic, queue, rows_max, size_max)
+    return found
+
+
+def _group(
+    encoded: Encoded,
+    rows: Ints,
+    topic: str,
+    queue: MessageQueue | None,
+    rows_max: int,
+    size_max: int,
+) -> list[Parcel]:
+    found: list[Parcel] = []
+    alone = encoded.alone[rows]
+    together = rows[~alone]
+    if len(together):
+        if len(together) == len(encoded):
+            items = encoded.items
+        else:
+            items = encoded.items.take(pa.array(together))
+        ends = np.cumsum(_sizes(items))
+        first = items.offset and int(np.frombuffer(items.buffers()[1], np.int32)[items.offset])
+        data = memoryview(items.buffers()[2])[first:]
+        whole = Parcel(topic, queue, together, data, ends)
+        begin = 0
+        while begin < len(together):
+            start = int(ends[begin - 1]) if begin else 0
+            fits = int(np.searchsorted(ends, start + size_max, "right"))
+            end = max(begin + 1, min(fits, begin + rows_max, len(together)))
+            found.append(whole.part(begin, end))
+            begin = end
+    for row in rows[alone].tolist():
+        single = (encoded.texts[row].as_py(), encoded.bodies[row].as_py(), int(encoded.flags[row]))
+        numbers = np.array([row], np.int64)
+        found.append(Parcel(topic, queue, numbers, memoryview(b""), numbers, single))
+    return found

@@ -1,0 +1,321 @@
+"""``df.write.format("rocketmq")`` and ``writeStream``: rows to topics.
+
+The main thread of a task takes record batches from Spark and encodes them; the loop of the blocking
+clients sends, many requests at a time, and the two meet at a bound of what is in flight. One rule:
+a row counts as sent when a broker has said so, and a task that cannot send them all fails with the
+first row that it could not send and the number of those that it could.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from turbopump.client.environment import Environment
+from turbopump.client.loop_thread import the_loop_thread
+from turbopump.client.producer import Producer
+from turbopump.client.sending.outgoing import Outgoing
+from turbopump.errors import (
+    CallTimeoutError,
+    ClientError,
+    ConfigError,
+    ConnectionLostError,
+    RouteNotFoundError,
+    SendError,
+)
+from turbopump.message.message import MessageQueue
+from turbopump.protocol.codes import ResponseCode
+from turbopump.spark.encode import Encoded, Parcel, RowError, encode, parcels
+from turbopump.spark.plain_errors import hidden_traceback
+from turbopump.spark.write_options import Layout, WriteOptions
+
+_log = logging.getLogger(__name__)
+
+PARCEL_SIZE_MAX: Final = 512 << 10
+"""Bytes of a batch, unless one row alone is larger; brokers take 4 MiB."""
+ENCODED_SIZE_MAX: Final = 64 << 20
+"""Larger record batches are encoded in parts."""
+ATTEMPT_S: Final = 10.0
+PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
+_PASSES: Final = frozenset(
+    (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY)
+)
+"""Refusals that pass."""
+
+
+class WriteError(ClientError):
+    """Rows that no broker took: the text names the first of them, why, and how many of the task's
+    rows are stored."""
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What one task did: rows that were sent."""
+
+    partition: int
+    rows: int
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """``df.write.format("rocketmq").mode("append")``."""
+
+    def __init__(self, options: WriteOptions, layout: Layout) -> None:
+        self._options = options
+        self._layout = layout
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with hidden_traceback():
+            return write_task(iterator, self._options, self._layout)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing to do: what was sent is there."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """What was sent stays: a topic takes nothing back."""
+        _log.warning("%d rows of a write that failed are stored", _rows(messages))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """``df.writeStream.format("rocketmq")``."""
+
+    def __init__(self, options: WriteOptions, layout: Layout) -> None:
+        self._options = options
+        self._layout = layout
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with hidden_traceback():
+            return write_task(iterator, self._options, self._layout)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing to do: what was sent is there."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """What was sent stays: a topic takes nothing back."""
+        _log.warning("%d rows of batch %d, which failed, are stored", _rows(messages), batchId)
+
+
+def _rows(messages: Sequence[WriterCommitMessage | None]) -> int:
+    return sum(one.rows for one in messages if isinstance(one, Written))
+
+
+def refuse_overwrite() -> ConfigError:
+    """The error of a write that would replace what is there."""
+    return ConfigError(
+        'a topic is only appended to: use mode("append"), in a stream outputMode("append")'
+    )
+
+
+def write_task(batches: Iterator[pa.RecordBatch], options: WriteOptions, layout: Layout) -> Written:
+    """One task of a write: all rows of its partition. Raises WriteError, or RouteNotFoundError if
+    there is nowhere to send to."""
+    context = TaskContext.get()
+    partition = 0 if context is None else context.partitionId()
+    attempt = 0 if context is None else context.attemptNumber()
+    outbox = Outbox(options, f"task {partition}, attempt {attempt}")
+    with outbox:
+        for batch in batches:
+            for part in parts(batch):
+                outbox.put(part, layout)
+        outbox.finish()
+    return Written(partition, outbox.stored)
+
+
+def parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of a bounded size."""
+    count = -(-batch.nbytes // ENCODED_SIZE_MAX)
+    step = max(1, -(-batch.num_rows // max(count, 1)))
+    for begin in range(0, batch.num_rows, step):
+        yield batch.slice(begin, step)
+
+
+class PackedProducer(Producer):
+    """A producer of what is packed already."""
+
+    async def deliver(self, outgoing: Outgoing, queue: MessageQueue | None, timeout: float) -> None:
+        """One attempt. Errors as ``send``."""
+        await self._ready().deliver(outgoing, queue, timeout)
+
+
+@dataclass(eq=False)
+class Outbox:
+    """Sends the rows of a task. Use it as a context manager, on one thread; nothing is left under
+    way when it ends."""
+
+    options: WriteOptions
+    who: str
+    stored: int = 0
+    """Rows that brokers have said they have."""
+    _taken: int = 0
+    _failure: tuple[int, str, Exception] | None = None
+    _in_doubt: int = 0
+
+    def __post_init__(self) -> None:
+        self._loop = the_loop_thread()
+        self._room = threading.Semaphore(self.options.in_flight_max)
+        self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+        self._lanes: dict[MessageQueue, asyncio.Lock] = {}
+        self._turn = random.randrange(1 << 16)
+        self._new_id = Environment().unique_ids().next
+        self._producer = PackedProducer(
+            list(self.options.name_servers),
+            group=self.options.producer_group,
+            credentials=self.options.credentials,
+            retries=0,
+            attempt_timeout=None,
+        )
+
+    def __enter__(self) -> Outbox:
+        self._loop.call(self._producer.start)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wait()
+        self._loop.call(self._producer.close)
+
+    def put(self, batch: pa.RecordBatch, layout: Layout) -> None:
+        """Send these rows; returns when the last of them is on its way. Raises WriteError for the
+        first row of the task that could not be sent."""
+        self._check()
+        try:
+            encoded = encode(batch, layout, self.queues, self._new_id)
+        except RowError as error:
+            self._wait()
+            self._check()
+            raise self._error(self._taken + error.row, str(error)) from None
+        for parcel in self._parcels(encoded):
+            self._room.acquire()
+            if self._failure is not None:
+                self._room.release()
+                break
+            asyncio.run_coroutine_threadsafe(self._send(parcel, self._taken), self._loop.loop)
+        self._taken += batch.num_rows
+
+    def finish(self) -> None:
+        """Wait for what is under way. Raises WriteError if any of it could not be sent."""
+        self._wait()
+        self._check()
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Where rows of a topic go. Raises RouteNotFoundError."""
+        found = self._queues.get(topic)
+        if found is None:
+            found = self._queues[topic] = self._loop.call(self._producer.publish_queues, topic)
+        return found
+
+    def _parcels(self, encoded: Encoded) -> list[Parcel]:
+        rows_max = self.options.batch_rows_max
+        free = sum(len(self.queues(topic)) for topic in encoded.topics)
+        # a few rows still go to all queues
+        spread = max(1, min(rows_max, -(-len(encoded) // free)))
+        return parcels(encoded, self.queues, rows_max=spread, size_max=PARCEL_SIZE_MAX)
+
+    def _wait(self) -> None:
+        for _ in range(self.options.in_flight_max):
+            self._room.acquire()
+        self._room.release(self.options.in_flight_max)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            self._wait()
+            row, why, error = self._failure
+            raise self._error(row, why) from error
+
+    def _error(self, row: int, why: str) -> WriteError:
+        doubt = f", {self._in_doubt} may be" if self._in_doubt else ""
+        return WriteError(
+            f"row {row} of {self.who}, was not sent: {why} ({self.stored} rows of this task are "
+            f"stored{doubt})"
+        )
+
+    # --- on the loop
+
+    async def _send(self, parcel: Parcel, first_row: int) -> None:
+        """Send a parcel, in its turn if it is for a queue. Nothing is raised: ``_failure`` has the
+        first row that could not be sent."""
+        try:
+            if parcel.queue is None:
+                await self._until_stored(parcel, first_row)
+            else:
+                async with self._lanes.setdefault(parcel.queue, asyncio.Lock()):
+                    await self._until_stored(parcel, first_row)
+        except Exception as error:
+            self._fail(first_row + int(parcel.rows[0]), str(error), error)
+        finally:
+            self._room.release()
+
+    def _fail(self, row: int, why: str, error: Exception) -> None:
+        if self._failure is None or row < self._failure[0]:
+            self._failure = row, why, error
+
+    async def _until_stored(self, parcel: Parcel, first_row: int) -> None:
+        """Send a parcel until it is stored, or for good refused. One that a broker refuses for what
+        is in it goes in halves, until the row is found."""
+        now = asyncio.get_running_loop().time
+        deadline = now() + self.options.send_timeout_ms / 1000
+        attempt = 0
+        in_doubt = False
+        while self._failure is None:
+            queue = parcel.queue or self._next_queue(parcel.topic)
+            left = deadline - now()
+            try:
+                await self._producer.deliver(_outgoing(parcel), queue, min(left, ATTEMPT_S))
+            except (SendError, RouteNotFoundError) as error:
+                if len(parcel) > 1 and is_rows_fault(error):
+                    middle = len(parcel) // 2
+                    await self._until_stored(parcel.part(0, middle), first_row)
+                    await self._until_stored(parcel.part(middle, len(parcel)), first_row)
+                    return
+                in_doubt |= may_be_stored(error)
+                pause = PAUSES_S[min(attempt, len(PAUSES_S) - 1)]
+                if not passes(error) or attempt >= self.options.retries or left <= pause:
+                    self._in_doubt += len(parcel) if in_doubt else 0
+                    row = first_row + int(parcel.rows[0])
+                    self._fail(row, f"{error}", error)
+                    return
+                await asyncio.sleep(pause)
+                attempt += 1
+            else:
+                self.stored += len(parcel)
+                return
+
+    def _next_queue(self, topic: str) -> MessageQueue:
+        choice = self._queues[topic]
+        self._turn += 1
+        return choice[self._turn % len(choice)]
+
+
+def _outgoing(parcel: Parcel) -> Outgoing:
+    if parcel.single is not None:
+        text, body, flag = parcel.single
+        return Outgoing(parcel.topic, body, text, 0, flag, "of a row")
+    items = parcel.items[: int(parcel.ends[-1])]
+    count = f"of {len(parcel)} rows"
+    return Outgoing(parcel.topic, bytes(items), "", 0, 0, count, (count,))
+
+
+def is_rows_fault(error: Exception) -> bool:
+    """Whether a broker refused what is in a message, so that its neighbours may be welcome."""
+    return isinstance(error, SendError) and error.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def may_be_stored(error: Exception) -> bool:
+    """Whether nobody can tell if the broker has it."""
+    return isinstance(error.__cause__, CallTimeoutError | ConnectionLostError)
+
+
+def passes(error: Exception) -> bool:
+    """Whether the same send may succeed later: a broker is busy, away, or being started again."""
+    return not isinstance(error, SendError) or error.code is None or error.code in _PASSES

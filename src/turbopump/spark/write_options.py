@@ -1,0 +1,318 @@
+"""What a write is told: its options, and what each column of the rows means.
+
+The one rule: everything is checked here, in the driver, before anything is sent; an option or a
+column that means nothing is refused with the nearest known one, for what is silently ignored is
+lost. docs/reference/spark.md lists both tables; a test compares. It must not know about brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from turbopump.client.identity import Credentials
+from turbopump.config.addresses import parse_addresses
+from turbopump.errors import ConfigError
+from turbopump.message.rules import NOT_SENDABLE_TOPICS, group_fault, topic_fault
+from turbopump.spark.options import COLUMN_NAMES, did_you_mean
+
+DEFAULT_GROUP: Final = "TURBOPUMP_SPARK"
+AUTO: Final = "auto"
+ORIGIN_COLUMNS: Final = ("brokerName", "topic", "queueId", "queueOffset")
+"""Together they name a message that was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """How to write. ``idempotency_key``: None, ``AUTO``, or the name of a column; times in ms."""
+
+    name_servers: tuple[str, ...]
+    topic: str | None = None
+    idempotency_key: str | None = None
+    skips_present: bool = False
+    ordering_key: str | None = None
+    keeps_queue_id: bool | None = None
+    in_flight_max: int = 16
+    batch_rows_max: int = 1000
+    send_timeout_ms: int = 60_000
+    retries: int = 1_000_000
+    producer_group: str = DEFAULT_GROUP
+    write_id: str | None = None
+    read_back_ms: int = 3_600_000
+    credentials: Credentials | None = None
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """The options as Spark hands them over (any case). Raises ConfigError in one sentence for what
+    cannot be used."""
+    given: dict[str, tuple[str, Any]] = {}
+    for spelling, text in options.items():
+        if spelling.lower() in _SPARKS_OWN:
+            continue
+        name = _SPELLED.get(spelling.lower())
+        if name is None:
+            raise ConfigError(
+                f"unknown option {spelling!r}{did_you_mean(spelling, _FIELDS)}; options of a "
+                f"write: {', '.join(_FIELDS)}"
+            )
+        field, read = _FIELDS[name]
+        try:
+            value = read(str(text).strip())
+        except ConfigError as error:
+            raise ConfigError(f"option {name}: {error}") from None
+        if field in given and given[field][1] != value:
+            raise ConfigError(
+                f"the options {given[field][0]!r} and {spelling!r} mean the same thing but "
+                "differ: give one of them"
+            )
+        given[field] = (spelling, value)
+    values = {field: value for field, (_, value) in given.items()}
+    if "name_servers" not in values:
+        raise ConfigError(
+            "it is not said where to write: give the option nameServer, such as 127.0.0.1:9876"
+        )
+    access, secret, token = (
+        values.pop(name, None) for name in ("access_key", "secret_key", "security_token")
+    )
+    if (access is None) != (secret is None) or (access is None and token is not None):
+        raise ConfigError("accessKey and secretKey belong together: give both, or neither")
+    if access is not None:
+        values["credentials"] = Credentials(access, secret, token)
+    if values.get("idempotency_key") is None and values.get("skips_present"):
+        if "idempotency_key" in values:
+            raise ConfigError("onConflict=skip needs a key: idempotencyKey may not be none then")
+        values["idempotency_key"] = AUTO
+    return WriteOptions(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which column of the rows, by index, has what; ``origin`` are those of ``ORIGIN_COLUMNS``.
+
+    ``received``: the rows were read from a topic, so their properties may hold what brokers put in.
+    """
+
+    columns: Mapping[str, int]
+    topic: str | None
+    key: int | None
+    origin: tuple[int, ...]
+    ordering: int | None
+    received: bool
+
+
+def layout(schema: pa.Schema, options: WriteOptions) -> Layout:
+    """What the columns of ``schema`` mean. Raises ConfigError for a column that is missing, of the
+    wrong type, or without a meaning."""
+    columns: dict[str, int] = {}
+    spelled = {name.lower(): name for name in (*WRITE_COLUMNS, *_PASSED_OVER)}
+    own = {name.lower() for name in (options.idempotency_key, options.ordering_key) if name}
+    for at, field in enumerate(schema):
+        name = spelled.get(field.name.lower())
+        if name is None:
+            if field.name.lower() in own:
+                continue
+            hint = did_you_mean(field.name, WRITE_COLUMNS) or ":"
+            raise ConfigError(
+                f"a message has no place for the column {field.name!r}{hint} drop it, or put it "
+                f"into body or properties; columns: {', '.join(WRITE_COLUMNS)}"
+            )
+        if name in columns:
+            raise ConfigError(f"there are two columns {name!r}: drop one of them")
+        columns[name] = at
+        if name in WRITE_COLUMNS:
+            said, fits = WRITE_COLUMNS[name]
+            if not fits(field.type):
+                is_now = _spark_name(field.type)
+                raise ConfigError(f"the column {field.name} must be {said}, not {is_now}: cast it")
+    if "body" not in columns:
+        raise ConfigError(
+            "there is no column body, binary or string: what is the message to say? (such as "
+            "to_json(struct('*')) as body)"
+        )
+    if options.topic is None and "topic" not in columns:
+        raise ConfigError("it is not said where to write: give the option topic, or a column topic")
+    received = "queueOffset" in columns
+    keeps = options.keeps_queue_id
+    if "queueId" in columns and not (not received if keeps is None else keeps):
+        placed = {name: at for name, at in columns.items() if name != "queueId"}
+    else:
+        placed = columns
+        if keeps and "queueId" not in columns:
+            raise ConfigError("keepQueueId=true needs a column queueId")
+    key, origin = _key_columns(schema, columns, options)
+    ordering = None
+    if options.ordering_key is not None:
+        ordering = _column(schema, options.ordering_key, "orderingKey")
+    return Layout(placed, options.topic, key, origin, ordering, received)
+
+
+def _key_columns(
+    schema: pa.Schema, columns: Mapping[str, int], options: WriteOptions
+) -> tuple[int | None, tuple[int, ...]]:
+    if options.idempotency_key is None:
+        return None, ()
+    if options.idempotency_key != AUTO:
+        return _column(schema, options.idempotency_key, "idempotencyKey"), ()
+    absent = [name for name in ORIGIN_COLUMNS if name not in columns]
+    if absent:
+        raise ConfigError(
+            "rows can be told apart by where they came from only with the columns "
+            f"{', '.join(ORIGIN_COLUMNS)} of the source ({', '.join(absent)} missing): keep them, "
+            "or let idempotencyKey name a column that is different in every row"
+        )
+    return None, tuple(columns[name] for name in ORIGIN_COLUMNS)
+
+
+def _column(schema: pa.Schema, wanted: str, option: str) -> int:
+    names = {field.name.lower(): at for at, field in enumerate(schema)}
+    at = names.get(wanted.lower())
+    if at is None:
+        raise ConfigError(
+            f"{option} names the column {wanted!r}, which the rows do not have"
+            f"{did_you_mean(wanted, schema.names)}"
+        )
+    kind = schema.field(at).type
+    if not (_is_text(kind) or pa.types.is_integer(kind) or _is_bytes(kind)):
+        raise ConfigError(
+            f"{option}: the column {wanted} must be string, binary or a whole number, not "
+            f"{_spark_name(kind)}: cast it"
+        )
+    return at
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_keys(kind: pa.DataType) -> bool:
+    return _is_text(kind) or bool(pa.types.is_list(kind) and _is_text(kind.value_type))
+
+
+def _is_properties(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type))
+
+
+def _is_int(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) and kind.bit_width <= 32)
+
+
+def _is_instant(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) and kind.tz is not None)
+
+
+def _spark_name(kind: pa.DataType) -> str:
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz is not None else "timestamp_ntz"
+    return {"int64": "bigint", "int32": "int"}.get(str(kind), str(kind))
+
+
+WRITE_COLUMNS: Final[Mapping[str, tuple[str, Callable[[pa.DataType], bool]]]] = {
+    "topic": ("string", _is_text),
+    "body": ("binary or string", lambda kind: _is_text(kind) or _is_bytes(kind)),
+    "keys": ("string or array<string>", _is_keys),
+    "tags": ("string", _is_text),
+    "properties": ("map<string,string>", _is_properties),
+    "shardingKey": ("string", _is_text),
+    "delayLevel": ("int", _is_int),
+    "deliverAt": ("timestamp", _is_instant),
+    "queueId": ("int", _is_int),
+    "flag": ("int", _is_int),
+    "msgId": ("string", _is_text),
+}
+"""The columns that mean something, with their types."""
+_PASSED_OVER: Final = tuple(name for name in COLUMN_NAMES if name not in WRITE_COLUMNS)
+"""Columns of the source that say where and when a message was stored."""
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    addresses = tuple(parse_addresses(text.replace(",", ";")))
+    if not addresses:
+        raise ConfigError("an address such as 127.0.0.1:9876 is expected, several separated by ;")
+    return addresses
+
+
+def _topic(text: str) -> str:
+    fault = topic_fault(text)
+    if fault is None and text in NOT_SENDABLE_TOPICS:
+        fault = f"the topic {text} belongs to the broker itself; choose another one"
+    if fault is not None:
+        raise ConfigError(fault)
+    return text
+
+
+def _group(text: str) -> str:
+    fault = group_fault(text)
+    if fault is not None:
+        raise ConfigError(fault)
+    return text
+
+
+def _key(text: str) -> str | None:
+    if not text:
+        raise ConfigError("auto, none or the name of a column is expected")
+    return None if text.lower() == "none" else AUTO if text.lower() == AUTO else text
+
+
+def _conflict(text: str) -> bool:
+    if text.lower() not in ("append", "skip"):
+        raise ConfigError(f"append or skip is expected, not {text!r}")
+    return text.lower() == "skip"
+
+
+def _name(text: str) -> str:
+    if not (0 < len(text) <= 100 and text.isascii() and text.isprintable() and "/" not in text):
+        raise ConfigError("1 to 100 printable ASCII characters without / are expected")
+    return text
+
+
+def _secret(text: str) -> str:
+    if not text:
+        raise ConfigError("it is empty")
+    return text
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
+            raise ConfigError(f"a whole number from {low} to {high} is expected, not {text!r}")
+        return int(text)
+
+    return read
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(f"true or false is expected, not {text!r}")
+    return text.lower() == "true"
+
+
+_FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "nameServer": ("name_servers", _addresses),
+    "namesrvAddr": ("name_servers", _addresses),
+    "topic": ("topic", _topic),
+    "idempotencyKey": ("idempotency_key", _key),
+    "onConflict": ("skips_present", _conflict),
+    "orderingKey": ("ordering_key", str),
+    "keepQueueId": ("keeps_queue_id", _flag),
+    "maxInFlight": ("in_flight_max", _whole(1, 1000)),
+    "sendBatchSize": ("batch_rows_max", _whole(1, 100_000)),
+    "sendTimeoutMs": ("send_timeout_ms", _whole(1, 86_400_000)),
+    "retries": ("retries", _whole(0, 1_000_000)),
+    "producerGroup": ("producer_group", _group),
+    "writeId": ("write_id", _name),
+    "readBackMs": ("read_back_ms", _whole(1, 2**53)),
+    "accessKey": ("access_key", _secret),
+    "secretKey": ("secret_key", _secret),
+    "securityToken": ("security_token", _secret),
+}
+WRITE_OPTION_NAMES: Final = tuple(_FIELDS)
+_SPELLED: Final = {name.lower(): name for name in _FIELDS}
+_SPARKS_OWN: Final[Iterable[str]] = frozenset(("checkpointlocation", "queryname"))
+"""Options of a streaming query, which Spark hands on to its sink."""
