@@ -20,7 +20,7 @@ from tests.unit.store.looked_up import message_in_queue
 from turbopump.message.codec import decode_entries
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import RecallMessage
-from turbopump.store.retention import Next
+from turbopump.store.retention import NextStep
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 from turbopump.store.timers.timer_wheel import SLOT_SIZE
 from turbopump.testing.simulated_mount import SimulatedMount
@@ -364,11 +364,11 @@ async def test_a_segment_with_a_waiting_message_is_deleted_only_after_its_delive
     assert len(log.files.files) > 2
 
     async def delete() -> bool:
-        done: asyncio.Future[Next] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[NextStep] = asyncio.get_running_loop().create_future()
         retention.ask()
         assert retention.begin_round()
         retention.delete_next(lambda following: done.set_result(following))
-        return await done is not Next.NOTHING
+        return await done is not NextStep.NOTHING
 
     for _ in range(4):
         assert not await delete()

@@ -75,7 +75,7 @@ from turbopump.remoting.server import RemotingServer
 from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.disk_space import SpaceLimits
 from turbopump.store.files import StorePaths
-from turbopump.store.log.cold_reads import Pace
+from turbopump.store.log.cold_reads import ReadPace
 from turbopump.store.message_store import MessageStore, StoreConfig
 from turbopump.store.queues.checked_entries import ReadLimits
 from turbopump.store.recovery.recovery import RecoveryReport
@@ -164,7 +164,7 @@ class Broker:
         store = self._store = MessageStore.open(
             settings, disk, clock, _log_error, progress.reached, kinds.is_batch
         )
-        pace = Pace(config.cold_read_share / 100, lambda: store.log.end, loop.call_later)
+        pace = ReadPace(config.cold_read_share / 100, lambda: store.log.end, loop.call_later)
         store.log.files.read_ahead(enabled=config.data_read_ahead_enable)
         store.cold_reads.take_turns(loop.call_soon, clock.monotonic, pace)
         store.queue_ends.file.on_recovered = _log_info

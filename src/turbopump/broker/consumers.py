@@ -23,7 +23,7 @@ from turbopump.protocol.requests.clients import (
     SubscriptionData,
 )
 from turbopump.remoting.router import Response
-from turbopump.store.queues.queue_reader import Wanted
+from turbopump.store.queues.queue_reader import PropertyFilter
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
@@ -60,7 +60,7 @@ class Subscription:
 
     data: SubscriptionData
     codes: frozenset[int]
-    matches: Wanted | None = None
+    matches: PropertyFilter | None = None
     fault: str | None = None
 
     @property

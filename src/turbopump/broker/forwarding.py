@@ -19,7 +19,7 @@ from turbopump.message.codec import encode_host
 from turbopump.message.java import tags_code
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import KEYS, TAGS, UNIQ_KEY, SysFlag, property_value
-from turbopump.store.log.commit_log import NewMessage, Placed
+from turbopump.store.log.commit_log import NewMessage, PutResult
 from turbopump.store.log.flusher import Flusher
 from turbopump.store.message_store import MessageStore
 
@@ -50,7 +50,7 @@ class Forwarding:
         reconsume_times: int | None = None,
         prepared_transaction_offset: int = 0,
         for_client: bool = False,
-    ) -> Placed:
+    ) -> PutResult:
         """Store a stored message again, in another queue. What is not given is as it was: body
         (compressed or not), birth, flag, property text and so on. A property text that is as it was
         and leaves no room for the entry's CRC (``enabledAppendPropCRC`` was off when it was stored)
@@ -81,14 +81,14 @@ class Forwarding:
         *,
         sys_flag: int = 0,
         for_client: bool = False,
-    ) -> Placed:
+    ) -> PutResult:
         """Store a message of the broker's own, born here and now. Raises as ``forward`` does."""
         born = (self._clock.now_ms(), self._host_pair)
         return await self._put(
             topic, queue_id, body, properties, sys_flag, *born, own=not for_client
         )
 
-    async def confirmed(self, stored: Placed) -> None:
+    async def confirmed(self, stored: PutResult) -> None:
         """Wait until this is confirmed: whoever writes down that a message has gone on
         does so only then. Raises StoreError if the disk has failed."""
         await self._flush.confirmed(stored.log_end)
@@ -115,7 +115,7 @@ class Forwarding:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
         as_stored: bool = False,
-    ) -> Placed:
+    ) -> PutResult:
         host = encode_host(*born_host)
         flags = sys_flag & ~_OUR_BITS
         if len(host) == 20:

@@ -12,10 +12,10 @@ from typing import Final
 
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.store.disk import Disk
-from turbopump.store.disk_space import Level
+from turbopump.store.disk_space import SpaceLevel
 from turbopump.store.message_store import MessageStore
 from turbopump.store.repair.scrub import Scrub, ScrubNumbers
-from turbopump.store.retention import Next
+from turbopump.store.retention import NextStep
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class Cleaning:
             self._round.cancel()
 
     def _looked(self) -> None:
-        if self._space.level >= Level.CRAMPED and self._retention.rules.forcibly:
+        if self._space.level >= SpaceLevel.CLEAN_FORCIBLY and self._retention.rules.forcibly:
             self.round()
 
     async def _clean(self) -> None:
@@ -125,19 +125,21 @@ class Cleaning:
             await self._repeat(self._retention.delete_next, self._segment_pause)
         await self._repeat(self._retention.trim_next, self._queue_pause)
 
-    async def _repeat(self, step: Callable[[Callable[[Next], None]], None], pause: float) -> None:
+    async def _repeat(
+        self, step: Callable[[Callable[[NextStep], None]], None], pause: float
+    ) -> None:
         """Repeat the step, with pauses, until there is nothing left to do."""
         loop = asyncio.get_running_loop()
         while True:
-            done: asyncio.Future[Next] = loop.create_future()
+            done: asyncio.Future[NextStep] = loop.create_future()
             step(partial(_settle, done))
             following = await done
-            if following is Next.NOTHING:
+            if following is NextStep.NOTHING:
                 return
-            await asyncio.sleep(pause if following is Next.AFTER_A_PAUSE else 0)
+            await asyncio.sleep(pause if following is NextStep.AFTER_A_PAUSE else 0)
 
 
-def _settle(done: asyncio.Future[Next], following: Next) -> None:
+def _settle(done: asyncio.Future[NextStep], following: NextStep) -> None:
     if not done.done():  # else the round was cancelled
         done.set_result(following)
 

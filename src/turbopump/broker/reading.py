@@ -20,10 +20,10 @@ from turbopump.filtering.tag import code_filter
 from turbopump.protocol.codes import ResponseCode
 from turbopump.remoting.router import Outcome, RequestContext, Response, failure
 from turbopump.store.disk import Found, Piece
-from turbopump.store.log.cold_reads import ColdReads, Later, Steps
+from turbopump.store.log.cold_reads import ColdReads, ReadState, Steps
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult
-from turbopump.store.queues.queue_reader import Wanted
+from turbopump.store.queues.queue_reader import PropertyFilter
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ def answer(
         outcome = _start(reads, steps, done, lambda: not context.peer.closed, failed)
     except ReadsRefusedError:
         return busy
-    return None if outcome is Later.PENDING else respond(outcome)
+    return None if outcome is ReadState.PENDING else respond(outcome)
 
 
 async def read(reads: ColdReads, steps: Steps[T]) -> T:
@@ -83,7 +83,7 @@ async def read(reads: ColdReads, steps: Steps[T]) -> T:
             later.set_exception(error)
 
     outcome = _start(reads, steps, done, lambda: True, failed)
-    return await later if outcome is Later.PENDING else outcome
+    return await later if outcome is ReadState.PENDING else outcome
 
 
 async def ask(reads: ColdReads, steps: Steps[T]) -> T:
@@ -115,7 +115,7 @@ async def read_queue(
     start: int,
     count: int,
     codes: frozenset[int] = frozenset(),
-    matches: Wanted | None = None,
+    matches: PropertyFilter | None = None,
 ) -> GetResult:
     """At most ``count`` messages from queue offset ``start`` on, of all or with one of these tag
     ``codes``, that ``matches``. Raises StoreError if too many reads wait for the disk, or it does
@@ -133,9 +133,9 @@ def _start(
     done: Callable[[T], None],
     wanted: Callable[[], bool],
     failed: Callable[[Exception], None],
-) -> T | Literal[Later.PENDING]:
+) -> T | Literal[ReadState.PENDING]:
     outcome = reads.run(steps, done, wanted, failed)
-    if outcome is Later.REFUSED:
+    if outcome is ReadState.REFUSED:
         raise ReadsRefusedError
     return outcome
 

@@ -36,7 +36,7 @@ from turbopump.protocol.requests.topics import (
 from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
 from turbopump.store.json_table import JsonTable
-from turbopump.store.log.cold_reads import answer
+from turbopump.store.log.cold_reads import finish_now
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.repair.unit_repair import LMQ_PREFIX
@@ -395,7 +395,9 @@ def make_lost_topics(
 def _is_newer(store: MessageStore, queue: ConsumeQueue, saved_ms: int) -> bool:
     """Whether the queue's last message is not older; one that cannot be read counts as new, since
     others may be there."""
-    entry = answer(store.lookup.entry_in_queue(queue.topic, queue.queue_id, queue.max_index - 1))
+    entry = finish_now(
+        store.lookup.entry_in_queue(queue.topic, queue.queue_id, queue.max_index - 1)
+    )
     return entry is None or entry.fault is not None or entry.message.store_timestamp >= saved_ms
 
 

@@ -38,12 +38,12 @@ RESERVE_MAX: Final = 16 * 1024 * 1024
 leave free while sends are refused: for offsets and other small files."""
 
 
-class Level(IntEnum):
+class SpaceLevel(IntEnum):
     """How pressing it is."""
 
-    ROOMY = 0
-    TIGHT = 1
-    CRAMPED = 2
+    NORMAL = 0
+    CLEAN = 1
+    CLEAN_FORCIBLY = 2
     FULL = 3
 
 
@@ -66,16 +66,16 @@ class SpaceLimits:
         ):
             object.__setattr__(self, name, min(max(getattr(self, name), low), high))
 
-    def level(self, space: Space) -> Level:
+    def level(self, space: Space) -> SpaceLevel:
         if self.free_min:
             bounds = (self.free_min, self.free_min * 3 // 2, self.free_min * 5 // 2)
-            return Level(sum(space.free < bound for bound in bounds))
+            return SpaceLevel(sum(space.free < bound for bound in bounds))
         used = space.used_percent
         if used > self.warning:
-            return Level.FULL
+            return SpaceLevel.FULL
         if used > self.clean_forcibly:
-            return Level.CRAMPED
-        return Level.TIGHT if used > self.used_max else Level.ROOMY
+            return SpaceLevel.CLEAN_FORCIBLY
+        return SpaceLevel.CLEAN if used > self.used_max else SpaceLevel.NORMAL
 
     def describe(self) -> str:
         """Which setting says that it is full, and when it no longer is."""
@@ -110,7 +110,7 @@ class SpaceWatch:
     report: Callable[[str], None]
     forcibly: bool = True
     on_room: Callable[[str], None] = lambda _text: None
-    level: Level = Level.ROOMY
+    level: SpaceLevel = SpaceLevel.NORMAL
     refusal: str | None = None
     full_roots: frozenset[Path] = frozenset()
     figures: dict[Path, Space] = field(default_factory=dict)
@@ -166,7 +166,9 @@ class SpaceWatch:
         limits, known = self.limits, self.figures
         levels = {path: limits.level(space) for path, space in known.items()}
         roots = [path for path in self.log_roots if path in levels]
-        self.full_roots = frozenset(path for path in roots if levels[path] >= Level.CRAMPED)
+        self.full_roots = frozenset(
+            path for path in roots if levels[path] >= SpaceLevel.CLEAN_FORCIBLY
+        )
         pressed = (
             [min(roots, key=lambda path: (levels[path], known[path].used_percent))] if roots else []
         )
@@ -174,7 +176,9 @@ class SpaceWatch:
         if pressed:
             worst = max(pressed, key=lambda path: levels[path])
             self.level = levels[worst]
-            if self.level is Level.FULL or (self._full is not None and self.level is Level.CRAMPED):
+            if self.level is SpaceLevel.FULL or (
+                self._full is not None and self.level is SpaceLevel.CLEAN_FORCIBLY
+            ):
                 self._full = worst
             else:
                 self._full = None

@@ -34,19 +34,23 @@ from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.log.commit_log import SLOW_S, AppendLatency, CommitLog
 from turbopump.store.log.commit_log import NewMessage as NewMessage
-from turbopump.store.log.commit_log import Placed as Placed
+from turbopump.store.log.commit_log import PutResult as PutResult
 from turbopump.store.log.dispatcher import Dispatcher
 from turbopump.store.log.flusher import Flusher
 from turbopump.store.log.packed_batch import PackedBatch, write_batch
 from turbopump.store.queues.checked_entries import GetResult, ReadLimits
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, unpack_unit
-from turbopump.store.queues.consume_queue_table import ConsumeQueueTable, QueueDeletions, Told
+from turbopump.store.queues.consume_queue_table import (
+    ConsumeQueueTable,
+    DeletionDone,
+    QueueDeletions,
+)
 from turbopump.store.queues.lookup import Lookup
 from turbopump.store.queues.queue_reader import QueueReader
-from turbopump.store.recovery.checkpoint import Checkpoint
-from turbopump.store.recovery.lost_end import KnownEnd
+from turbopump.store.recovery.checkpoint import StoreCheckpoint
+from turbopump.store.recovery.known_log_end import KnownLogEnd
 from turbopump.store.recovery.provenance import ABORT_MARK, LOCK_MARK, LastRun, Provenance
-from turbopump.store.recovery.queue_ends import KnownEnds, QueueEnds
+from turbopump.store.recovery.queue_ends import NotedQueueEnds, QueueEnds
 from turbopump.store.recovery.recovery import Recovery, RecoveryReport
 from turbopump.store.repair.unit_repair import UnitRepair
 from turbopump.store.retention import Retention, RetentionRules
@@ -143,7 +147,7 @@ class MessageStore:
         self.confirmed = Confirmed(self.log, flushed_only=config.flushed_only)
         self.durable = self.confirmed.durable
         self.dispatcher = Dispatcher(self.index, self.confirmed, config.delay_levels)
-        self.checkpoint = Checkpoint(disk, paths.checkpoint)
+        self.checkpoint = StoreCheckpoint(disk, paths.checkpoint)
         self.flusher = Flusher(
             disk,
             self.log,
@@ -221,7 +225,7 @@ class MessageStore:
         log.load()
         self.roots.check()
         known = self.queue_ends.load(trusted=not last.apache)
-        known_end = KnownEnd.of(self.checkpoint, known, clean=last.clean, ours=last.ours)
+        known_end = KnownLogEnd.of(self.checkpoint, known, clean=last.clean, ours=last.ours)
         known_end.refuse_missing(log)
         disk.write_file(abort, str(os.getpid()).encode() + ABORT_MARK)
         self.queues.load()
@@ -249,8 +253,8 @@ class MessageStore:
     def _recover(
         self,
         last: LastRun,
-        known: KnownEnds,
-        known_end: KnownEnd,
+        known: NotedQueueEnds,
+        known_end: KnownLogEnd,
         on_progress: Callable[[int, int], None],
     ) -> RecoveryReport:
         """Bring all parts to one consistent end, report what was wrong, and begin to note what the
@@ -273,15 +277,15 @@ class MessageStore:
         lost = known_end.lost(log, report.log_end, report.torn)
         if lost is not None:
             self.on_failure(lost)
-        if report.misfit is not None:
+        if report.mismatch is not None:
             part = f"queues are written again from {report.begun_at} on"
             again = "all queues and indexes are written again" if report.rebuilt else part
-            self.on_failure(f"a consume queue was not as it should be, {again}: {report.misfit}")
+            self.on_failure(f"a consume queue was not as it should be, {again}: {report.mismatch}")
         self.queue_ends.begin(
             log.start,
             report.log_end,
             recovery.known.deleted,
-            agreed=report.misfit is None and not report.rebuilt,
+            agreed=report.mismatch is None and not report.rebuilt,
             all_read=log.is_young,
         )
         names = index.names if index is not None else None
@@ -339,7 +343,7 @@ class MessageStore:
         count: int = 1,
         own: bool = False,
         as_stored: bool = False,
-    ) -> Placed:
+    ) -> PutResult:
         """Append one message, or an inner batch of ``count``, and dispatch it.
 
         ``own``: the broker delivers what it holds (a delay that is over, a half message to ask
@@ -416,7 +420,7 @@ class MessageStore:
         )
         if (took := self._monotonic() - began) >= SLOW_S:
             self.latency.slow(took)
-        return Placed(index, offset, log.end)
+        return PutResult(index, offset, log.end)
 
     def put_batch(
         self,
@@ -428,7 +432,7 @@ class MessageStore:
         born_timestamp: int,
         born_host: bytes,
         store_host: bytes,
-    ) -> tuple[Placed, bytes]:
+    ) -> tuple[PutResult, bytes]:
         """Append messages side by side in one segment, all or none; where the first is, and the
         unit of each, back to back.
 
@@ -483,7 +487,7 @@ class MessageStore:
         self.dispatcher.dispatch_batch(queue, index, units, keys, log.end, sys_flag, now)
         if (took := self._monotonic() - began) >= SLOW_S:
             self.latency.slow(took)
-        return Placed(index, offset, log.end), units
+        return PutResult(index, offset, log.end), units
 
     def get(
         self,
@@ -510,7 +514,7 @@ class MessageStore:
         queue = self.queues.find(topic, queue_id)
         return queue.min_index if queue is not None else 0
 
-    def delete_queues(self, topic: str, then: Told) -> None:
+    def delete_queues(self, topic: str, then: DeletionDone) -> None:
         """Delete a topic's queues with their files; ``then`` hears how many there were. Messages
         stay in the log until it is trimmed."""
         self._deletions.delete(topic, then)

@@ -9,9 +9,10 @@ files that only point into them.
    and never one whose queue units are not known to be on the disk: a queue whose messages are all
    gone still knows at which offset it goes on. Nor one that somebody still has to deliver from
    (``needed_from``), however short space is.
-3. Then queues begin at their first unit that the log still has; files whose units all lie before
-   go, never a queue's last. Index files likewise; where queues begin, and which index files there
-   are, is noted before any are removed, so that their absence is no damage.
+3. Then queues begin at their first unit whose message the log still has. Queue files whose units
+   all lie before it go, but never the last of a queue. Index files go likewise. Where queues begin,
+   and which index files there are, is saved before any are removed: their absence is then no
+   damage.
 
 Whatever is being read in a thread stays open until that read ends (``Segment.hold``): its name
 goes, its bytes do not. Each step runs beside the owner's thread and then calls ``then``; pausing
@@ -29,7 +30,7 @@ from typing import Final
 
 from turbopump.clock import Clock
 from turbopump.store.disk import Disk
-from turbopump.store.disk_space import Level, SpaceWatch
+from turbopump.store.disk_space import SpaceLevel, SpaceWatch
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.flusher import Flusher
@@ -49,7 +50,7 @@ QUEUE_FILES_AT_ONCE: Final = 50
 """Queue files that are removed in one go."""
 
 
-class Next(Enum):
+class NextStep(Enum):
     """What may come after a step."""
 
     NOTHING = 0
@@ -57,7 +58,7 @@ class Next(Enum):
     AFTER_A_PAUSE = 2
 
 
-Then = Callable[[Next], None]
+StepDone = Callable[[NextStep], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +114,18 @@ class Retention:
         asked = self._manual_rounds > 0
         self._manual_rounds = max(self._manual_rounds - 1, 0)
         hour = datetime.fromtimestamp(self.clock.now_ms() / 1000).hour
-        return asked or hour in self.rules.hours or self.space.level >= Level.TIGHT
+        return asked or hour in self.rules.hours or self.space.level >= SpaceLevel.CLEAN
 
-    def delete_next(self, then: Then) -> None:
+    def delete_next(self, then: StepDone) -> None:
         """Delete the first segment of the log if it is its turn."""
         files = self.log.files.files
-        self._forced = self.rules.forcibly and self.space.level >= Level.CRAMPED
+        self._forced = self.rules.forcibly and self.space.level >= SpaceLevel.CLEAN_FORCIBLY
         if (
             len(files) < 2
             or self._deleted >= self.rules.batch_max
             or files[0].end > min(self.flusher.synced, self._needed())
         ):
-            then(Next.NOTHING)
+            then(NextStep.NOTHING)
             return
         first, due = files[0], self.clock.now_ms() - self.rules.reserved_ms
         old: list[bool] = []
@@ -138,7 +139,7 @@ class Retention:
             if error is not None:
                 self.report(f"{first.segment.path} is not deleted: {error}")
             if not old or files[:1] != [first]:
-                then(Next.NOTHING)
+                then(NextStep.NOTHING)
                 return
             self.disk.start_remove([first.segment], removed)
 
@@ -155,7 +156,7 @@ class Retention:
                 self.on_deleted(
                     f"deleted {first.segment.path}, {why}; the log begins at {self.log.start}"
                 )
-            then(Next.AFTER_A_PAUSE if gone and error is None else Next.NOTHING)
+            then(NextStep.AFTER_A_PAUSE if gone and error is None else NextStep.NOTHING)
 
         self.disk.start(look, looked)
 
@@ -165,7 +166,7 @@ class Retention:
             default=self.log.end,
         )
 
-    def trim_next(self, then: Then) -> None:
+    def trim_next(self, then: StepDone) -> None:
         """Let a number of queues begin where the log does, or remove a number of their files, and
         at the end trim the indexes."""
         if self.log.start > self._trimmed_to:
@@ -177,7 +178,7 @@ class Retention:
             queue.raise_min(start)
             self._doomed.extend((queue, file) for file in queue.files_before(start))
         if turn:
-            then(Next.AT_ONCE)
+            then(NextStep.AT_ONCE)
         elif self._doomed and not self._may_go:
             self.queue_ends.save_firsts(lambda good: self._noted_firsts(good, then))
         elif self._doomed:
@@ -185,14 +186,14 @@ class Retention:
         else:
             self._trim_indexes(start, then)
 
-    def _noted_firsts(self, good: bool, then: Then) -> None:
+    def _noted_firsts(self, good: bool, then: StepDone) -> None:
         self._may_go = good
         if not good:  # reported by whoever noted it
             self._doomed.clear()
             self._trim_again = True
-        then(Next.AT_ONCE)
+        then(NextStep.AT_ONCE)
 
-    def _remove_queue_files(self, then: Then) -> None:
+    def _remove_queue_files(self, then: StepDone) -> None:
         taken, self._doomed = self._doomed[:QUEUE_FILES_AT_ONCE], self._doomed[QUEUE_FILES_AT_ONCE:]
         # a queue deleted meanwhile has none, and one made anew has others of the same names
         batch = [
@@ -206,15 +207,15 @@ class Retention:
                 queue.forget_first(file)
             if error is not None:
                 self.report(f"files of queues cannot be deleted: {error}")
-            then(Next.AFTER_A_PAUSE)
+            then(NextStep.AFTER_A_PAUSE)
 
         self.disk.start_remove([file.segment for _, file in batch], removed)
 
-    def _trim_indexes(self, start: int, then: Then) -> None:
+    def _trim_indexes(self, start: int, then: StepDone) -> None:
         index = self.index
         dropped = index.take_before(start) if index is not None else []
         if index is None or not dropped:
-            then(Next.NOTHING)
+            then(NextStep.NOTHING)
             return
 
         def removed(_gone: int, error: OSError | None) -> None:
@@ -222,7 +223,7 @@ class Retention:
                 file.segment.close()
             if error is not None:
                 self.report(f"index files cannot be deleted, the next start tries again: {error}")
-            then(Next.NOTHING)
+            then(NextStep.NOTHING)
 
         def noted(error: OSError | None) -> None:
             if error is not None:

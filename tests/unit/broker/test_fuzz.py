@@ -25,7 +25,7 @@ from turbopump.protocol.requests.offsets import (
 )
 from turbopump.protocol.requests.send import SendMessage, SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic, GetAllTopicConfig
-from turbopump.store.log.scanner import MarkWalk
+from turbopump.store.log.scanner import EntryWalk
 
 SECONDS = 4.0
 ROUNDS = 1500
@@ -123,7 +123,7 @@ async def test_a_broker_survives_nonsense_and_other_people_s_messages_are_intact
             sent.append(body)
         assert await torments > 50
         assert await talk.client.all_bodies("mine") == sent
-        walk = MarkWalk(talk.broker.store.log)
+        walk = EntryWalk(talk.broker.store.log)
         marks = list(walk.entries())
         assert walk.end == talk.broker.store.log.end, "a recovery would read every entry"
         assert sum(mark.topic == "mine" for mark in marks) == len(sent)

@@ -28,7 +28,7 @@ from turbopump.message.message import Message
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.store.log.scanner import MarkWalk
+from turbopump.store.log.scanner import EntryWalk
 
 
 @in_loop(watched)
@@ -125,7 +125,7 @@ async def test_a_broker_on_ipv6_stores_long_hosts_that_can_be_read_again(tmp_pat
         assert [
             (message.body, message.born_host[0], message.store_host[0]) for message in messages
         ] == [(b"one", "::1", "::1"), (b"two", "::1", "::1")]
-        assert len(list(MarkWalk(talk.broker.store.log).entries())) == 2
+        assert len(list(EntryWalk(talk.broker.store.log).entries())) == 2
 
 
 @in_loop(watched)

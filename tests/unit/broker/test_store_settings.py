@@ -14,14 +14,14 @@ from turbopump.message.batch import encode_batch
 from turbopump.message.codec import entry_fault
 from turbopump.message.message import Message
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.store.log.scanner import MarkWalk
+from turbopump.store.log.scanner import EntryWalk
 
 ALWAYS = (0, 1 << 60)
 
 
 def entries(talk: Talk) -> list[bytes]:
     store = talk.broker.store
-    found = [store.log.read(mark.offset, mark.size) for mark in MarkWalk(store.log).entries()]
+    found = [store.log.read(mark.offset, mark.size) for mark in EntryWalk(store.log).entries()]
     return [entry for entry in found if entry is not None]
 
 

@@ -8,7 +8,7 @@ from turbopump.message.batch import decode_batch, encode_item
 from turbopump.message.codec import decode_entries
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import SystemDisk
-from turbopump.store.message_store import MessageStore, NewMessage, Placed
+from turbopump.store.message_store import MessageStore, NewMessage, PutResult
 from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, BatchConsumeQueue
 
 INNER = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
@@ -33,7 +33,7 @@ class BatchDirectory(Directory):
 
 def put_inner(
     store: MessageStore, bodies: list[bytes], queue_id: int = 0, topic: str = "B", **more: Any
-) -> Placed:
+) -> PutResult:
     queue = store.queues.find_or_make(topic, queue_id)
     properties = (
         f"UNIQ_KEY\x01U{queue.max_index}\x02INNER_NUM\x01{len(bodies)}\x02"

@@ -13,7 +13,7 @@ from turbopump.message.java import tags_code
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
 from turbopump.store.log.packed_batch import pack_batch
-from turbopump.store.message_store import MessageStore, NewMessage, Placed, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage, PutResult, StoreConfig
 from turbopump.store.queues.consume_queue import UNIT_SIZE, unpack_unit
 
 HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4)
@@ -68,7 +68,7 @@ def put(
     *,
     tag: str = "",
     **more: Any,
-) -> Placed:
+) -> PutResult:
     properties = f"TAGS\x01{tag}\x02".encode() if tag else b""
     message = NewMessage(body, properties, tags_code(tag) if tag else 0)
     fields: dict[str, Any] = {
@@ -87,7 +87,7 @@ def put_batch(
     topic: str = "T",
     queue_id: int = 0,
     properties: bytes = b"",
-) -> tuple[Placed, list[int]]:
+) -> tuple[PutResult, list[int]]:
     """Where the batch is, and the physical offset of each message."""
     batch = pack_batch(b"".join([encode_item(0, body, properties) for body in bodies]), topic, b"")
     facts: dict[str, Any] = {

@@ -12,8 +12,8 @@ from tests.crash.in_memory import HOST, ROOT, Image, Opened, StillClock, config,
 
 from turbopump.store.message_store import MessageStore, NewMessage
 from turbopump.store.queues.consume_queue import UNIT_SIZE
-from turbopump.store.recovery.queue_ends import KnownEnds
-from turbopump.store.retention import Next, RetentionRules
+from turbopump.store.recovery.queue_ends import NotedQueueEnds
+from turbopump.store.retention import NextStep, RetentionRules
 
 RECORD = ROOT / "turbopump.queues.json"
 BACKUP = ROOT / "turbopump.queues.json.bak"
@@ -76,8 +76,8 @@ def clean(found: Opened) -> None:
     retention = found.store.retention
     retention.begin_round()
     for step in (retention.delete_next, retention.trim_next):
-        following = [Next.AT_ONCE]
-        while following[-1] is not Next.NOTHING:
+        following = [NextStep.AT_ONCE]
+        while following[-1] is not NextStep.NOTHING:
             step(following.append)
             found.loop.run()
 
@@ -164,7 +164,7 @@ def check(image: Image, expected: State, *, next_too: bool = True) -> Opened:
         assert state(found) == expected
         again = open_store(found.image(), at_ms=3_000_000)
         assert again.store.recovery is not None
-        assert (again.store.recovery.rebuilt, again.store.recovery.misfit) == (False, None)
+        assert (again.store.recovery.rebuilt, again.store.recovery.mismatch) == (False, None)
         assert state(again) == expected
         for topic, (_, end, _) in expected.items() if next_too else ():
             assert put(again, topic) == end
@@ -174,7 +174,7 @@ def check(image: Image, expected: State, *, next_too: bool = True) -> Opened:
     return found
 
 
-def encode(known: KnownEnds) -> bytes:
+def encode(known: NotedQueueEnds) -> bytes:
     data = msgspec.json.encode(known)
     return b'{"crc":%d,"ends":%s}' % (crc32(data), data)
 

@@ -1,7 +1,7 @@
 """Questions to ``Lookup``, answered on the spot."""
 
 from turbopump.message.message import ReceivedMessage
-from turbopump.store.log.cold_reads import Steps, answer
+from turbopump.store.log.cold_reads import Steps, finish_now
 from turbopump.store.queues.lookup import COUNT_MAX, Lookup, StoredEntry
 
 
@@ -18,14 +18,14 @@ def message_in_queue(
 
 
 def _good(question: Steps[StoredEntry | None]) -> ReceivedMessage | None:
-    entry = answer(question)
+    entry = finish_now(question)
     return entry.message if entry is not None and entry.fault is None else None
 
 
 def offset_at_time(
     lookup: Lookup, topic: str, queue_id: int, timestamp: int, *, upper: bool = False
 ) -> int:
-    return answer(lookup.offset_in_time(topic, queue_id, timestamp, upper=upper))
+    return finish_now(lookup.offset_in_time(topic, queue_id, timestamp, upper=upper))
 
 
 def find_by_key(
@@ -39,4 +39,4 @@ def find_by_key(
     unique: bool = False,
 ) -> list[StoredEntry]:
     """The good ones."""
-    return answer(lookup.by_key(topic, key, begin_ms, end_ms, count_max, unique=unique)).found
+    return finish_now(lookup.by_key(topic, key, begin_ms, end_ms, count_max, unique=unique)).found

@@ -8,7 +8,7 @@ from typing import Any
 from tests.unit.store.directory import HOST, Directory
 
 from turbopump.store.message_store import MessageStore, NewMessage
-from turbopump.store.retention import Next, RetentionRules
+from turbopump.store.retention import NextStep, RetentionRules
 
 HOUR_MS = 3_600_000
 ALWAYS = RetentionRules(hours=frozenset(range(24)))
@@ -51,7 +51,7 @@ def clean(store: MessageStore) -> bool:
     due = store.retention.begin_round()
     steps = [store.retention.delete_next] if due else []
     for step in (*steps, store.retention.trim_next):
-        following = [Next.AT_ONCE]
-        while following[-1] is not Next.NOTHING:
+        following = [NextStep.AT_ONCE]
+        while following[-1] is not NextStep.NOTHING:
             step(following.append)
     return due

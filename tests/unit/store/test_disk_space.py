@@ -8,7 +8,7 @@ import pytest
 
 from turbopump.errors import StoreClosedError
 from turbopump.store.disk import Space, SystemDisk
-from turbopump.store.disk_space import Level, SpaceLimits, SpaceWatch
+from turbopump.store.disk_space import SpaceLevel, SpaceLimits, SpaceWatch
 
 A, B, QUEUES = Path("/a"), Path("/b"), Path("/queues")
 
@@ -45,7 +45,7 @@ class Watched:
         )
         self.watch.on_room = self.said.append
 
-    def look(self, **answers: Space | OSError) -> Level:
+    def look(self, **answers: Space | OSError) -> SpaceLevel:
         for name, answer in answers.items():
             self.disk.answers[Path("/") / name] = answer
         self.watch.look()
@@ -55,30 +55,32 @@ class Watched:
 @pytest.mark.parametrize(
     ("percent", "level"),
     [
-        (75, Level.ROOMY),
-        (75.1, Level.TIGHT),
-        (85, Level.TIGHT),
-        (85.1, Level.CRAMPED),
-        (90, Level.CRAMPED),
-        (90.1, Level.FULL),
-        (100, Level.FULL),
+        (75, SpaceLevel.NORMAL),
+        (75.1, SpaceLevel.CLEAN),
+        (85, SpaceLevel.CLEAN),
+        (85.1, SpaceLevel.CLEAN_FORCIBLY),
+        (90, SpaceLevel.CLEAN_FORCIBLY),
+        (90.1, SpaceLevel.FULL),
+        (100, SpaceLevel.FULL),
     ],
 )
-def test_levels_are_apaches_with_the_used_share_rounded_up(percent: float, level: Level) -> None:
+def test_levels_are_apaches_with_the_used_share_rounded_up(
+    percent: float, level: SpaceLevel
+) -> None:
     assert SpaceLimits().level(used(percent)) is level
 
 
 @pytest.mark.parametrize(
     ("free", "level"),
     [
-        (250, Level.ROOMY),
-        (249, Level.TIGHT),
-        (149, Level.CRAMPED),
-        (100, Level.CRAMPED),
-        (99, Level.FULL),
+        (250, SpaceLevel.NORMAL),
+        (249, SpaceLevel.CLEAN),
+        (149, SpaceLevel.CLEAN_FORCIBLY),
+        (100, SpaceLevel.CLEAN_FORCIBLY),
+        (99, SpaceLevel.FULL),
     ],
 )
-def test_free_bytes_have_levels_in_the_same_proportion(free: int, level: Level) -> None:
+def test_free_bytes_have_levels_in_the_same_proportion(free: int, level: SpaceLevel) -> None:
     assert SpaceLimits(free_min=100).level(Space(1 << 50, free)) is level
 
 
@@ -95,14 +97,14 @@ def test_an_empty_file_system_is_full() -> None:
 
 def test_of_several_roots_the_least_used_counts_and_the_queues_count_always() -> None:
     watched = Watched()
-    assert watched.look(a=used(95), b=used(50), queues=used(10)) is Level.ROOMY
+    assert watched.look(a=used(95), b=used(50), queues=used(10)) is SpaceLevel.NORMAL
     assert watched.watch.full_roots == {A}
     assert watched.watch.refusal is None
-    assert watched.look(b=used(80)) is Level.TIGHT
-    assert watched.look(b=used(92)) is Level.FULL
+    assert watched.look(b=used(80)) is SpaceLevel.CLEAN
+    assert watched.look(b=used(92)) is SpaceLevel.FULL
     assert watched.watch.refusal is not None
     assert "the disk of /b is full: 92 % used, 80 of 1000 bytes free" in watched.watch.refusal
-    assert watched.look(a=used(20), b=used(20), queues=used(91)) is Level.FULL
+    assert watched.look(a=used(20), b=used(20), queues=used(91)) is SpaceLevel.FULL
     assert "the disk of /queues is full: 91 % used" in (watched.watch.refusal or "")
 
 
@@ -141,7 +143,7 @@ def test_a_path_that_cannot_be_asked_changes_nothing_and_is_told_once() -> None:
     before = watched.watch.refusal
     watched.look(a=broken, b=broken)
     watched.look()
-    assert (watched.watch.level, watched.watch.refusal) == (Level.FULL, before)
+    assert (watched.watch.level, watched.watch.refusal) == (SpaceLevel.FULL, before)
     assert sum("cannot be asked" in text for text in watched.said) == 1
     watched.look(a=used(5))
     assert watched.watch.refusal is None
@@ -151,7 +153,8 @@ def test_a_directory_without_a_file_yet_counts_as_what_it_will_lie_in() -> None:
     watched = Watched()
     watched.disk.answers[Path("/")] = used(88)
     assert (
-        watched.look(a=used(5), b=FileNotFoundError(), queues=FileNotFoundError()) is Level.CRAMPED
+        watched.look(a=used(5), b=FileNotFoundError(), queues=FileNotFoundError())
+        is SpaceLevel.CLEAN_FORCIBLY
     )
     assert watched.said == []
     watched.disk.answers[Path("/")] = FileNotFoundError(errno.ENOENT, "No such file or directory")
@@ -161,7 +164,7 @@ def test_a_directory_without_a_file_yet_counts_as_what_it_will_lie_in() -> None:
 
 def test_before_anything_is_known_nothing_is_refused() -> None:
     watched = Watched()
-    assert watched.watch.level is Level.ROOMY
+    assert watched.watch.level is SpaceLevel.NORMAL
     watched.look()
     assert watched.watch.refusal is None
 

@@ -25,12 +25,12 @@ from tests.unit.store.retained import (
 
 from turbopump.message.codec import decode_entries
 from turbopump.store.disk import Piece, SystemDisk
-from turbopump.store.disk_space import Level
+from turbopump.store.disk_space import SpaceLevel
 from turbopump.store.files import StorePaths
-from turbopump.store.log.scanner import MarkWalk
+from turbopump.store.log.scanner import EntryWalk
 from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
 from turbopump.store.queues.checked_entries import GetStatus
-from turbopump.store.retention import MANUAL_ROUNDS, Next
+from turbopump.store.retention import MANUAL_ROUNDS, NextStep
 from turbopump.testing.simulated_disk import SimulatedDisk
 from turbopump.testing.simulated_loop import SimulatedLoop
 from turbopump.testing.simulated_mount import PowerCut
@@ -127,10 +127,10 @@ def test_nothing_goes_at_another_hour_unless_asked_for_or_space_is_short(tmp_pat
     fill(store)
     make_old(directory, segments(directory)[:3])
     assert not clean(store)
-    store.space.level = Level.TIGHT
+    store.space.level = SpaceLevel.CLEAN
     assert clean(store)
     assert store.log.start == 4096
-    store.space.level = Level.ROOMY
+    store.space.level = SpaceLevel.NORMAL
     assert not clean(store)
     store.retention.ask()
     assert [clean(store) for _ in range(MANUAL_ROUNDS + 1)] == [True] * MANUAL_ROUNDS + [False]
@@ -145,7 +145,7 @@ def test_the_oldest_go_whatever_their_age_if_space_forces_it_and_that_is_allowed
     directory = keep_for(Directory(tmp_path), hours=frozenset(), forcibly=forcibly)
     store = directory.open()
     fill(store)
-    store.space.level = Level.CRAMPED
+    store.space.level = SpaceLevel.CLEAN_FORCIBLY
     assert clean(store)
     assert store.log.start == left * 4096
     store.close()
@@ -308,14 +308,14 @@ class Machine:
     def clean(self) -> None:
         """A round as the broker runs it, and time for it."""
 
-        def deleted(following: Next) -> None:
-            if following is Next.NOTHING:
+        def deleted(following: NextStep) -> None:
+            if following is NextStep.NOTHING:
                 self.store.retention.trim_next(trimmed)
             else:
                 self.loop.call_later(0.01, self.store.retention.delete_next, deleted)
 
-        def trimmed(following: Next) -> None:
-            if following is not Next.NOTHING:
+        def trimmed(following: NextStep) -> None:
+            if following is not NextStep.NOTHING:
                 self.loop.call_later(0.01, self.store.retention.trim_next, trimmed)
 
         self.store.retention.begin_round()
@@ -338,7 +338,7 @@ class Machine:
                 assert find_by_key(self.store.lookup, topic, f"k{index}", 0, 1 << 60), (
                     "its index entry is there"
                 )
-        marks = list(MarkWalk(self.store.log).entries(self.store.log.start))
+        marks = list(EntryWalk(self.store.log).entries(self.store.log.start))
         assert len(marks) == sum(len(bodies(self.store, topic)) for topic in self.kept), (
             "every message of the log is in its queue"
         )

@@ -21,7 +21,7 @@ from tests.unit.store.retained import (
 
 from turbopump.store.disk import SystemDisk
 from turbopump.store.message_store import MessageStore
-from turbopump.store.retention import QUEUES_AT_ONCE, Next
+from turbopump.store.retention import QUEUES_AT_ONCE, NextStep
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def with_old_segments(directory: Directory) -> MessageStore:
 
 def delete_segments(store: MessageStore) -> None:
     store.retention.begin_round()
-    following = [Next.AT_ONCE]
-    while following[-1] is not Next.NOTHING:
+    following = [NextStep.AT_ONCE]
+    while following[-1] is not NextStep.NOTHING:
         store.retention.delete_next(following.append)
 
 
@@ -101,8 +101,8 @@ def test_index_files_go_also_where_it_cannot_be_noted_which_are_left(
     delete_segments(store)
     with monkeypatch.context() as patched:
         patched.setattr(SystemDisk, "replace_file", refuse)
-        following = [Next.AT_ONCE]
-        while following[-1] is not Next.NOTHING:
+        following = [NextStep.AT_ONCE]
+        while following[-1] is not NextStep.NOTHING:
             store.retention.trim_next(following.append)
     assert before - len(list(directory.paths.index.iterdir())) == 2
     assert (
@@ -127,11 +127,11 @@ def test_many_queues_are_trimmed_a_number_at_a_time(tmp_path: Path) -> None:
     def begun() -> int:
         return sum(store.min_offset("T", queue_id) > 0 for queue_id in range(count))
 
-    trimmed: list[Next] = []
+    trimmed: list[NextStep] = []
     store.retention.trim_next(trimmed.append)
     assert begun() == QUEUES_AT_ONCE
     store.retention.trim_next(trimmed.append)
     assert begun() == count
     store.retention.trim_next(trimmed.append)
-    assert [one is Next.NOTHING for one in trimmed] == [False, False, True]
+    assert [one is NextStep.NOTHING for one in trimmed] == [False, False, True]
     store.close()

@@ -51,7 +51,7 @@ from turbopump.remoting.router import (
 )
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
-from turbopump.store.queues.queue_reader import Accept, Wanted
+from turbopump.store.queues.queue_reader import PropertyFilter, TagsFilter
 
 SUSPEND_MAX_S: Final = 120.0
 """Longest that a pull is held, whatever it asks for."""
@@ -362,8 +362,8 @@ class Wants(NamedTuple):
     """Which messages a pull is to be given: judges of tag codes and of properties, None where
     everything will do."""
 
-    accept: Accept
-    matches: Wanted | None
+    accept: TagsFilter
+    matches: PropertyFilter | None
 
 
 class PullChecks:

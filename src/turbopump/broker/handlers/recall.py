@@ -38,7 +38,7 @@ from turbopump.message.properties import (
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import RecallMessage, RecallMessageReply
 from turbopump.remoting.router import Outcome, RequestContext, Response, Router
-from turbopump.store.message_store import MessageStore, NewMessage, Placed
+from turbopump.store.message_store import MessageStore, NewMessage, PutResult
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 RECALL_TAG: Final = "_RECALL_TAG_"
@@ -182,7 +182,7 @@ class RecallHandler:
 
     def _put(
         self, request: RecallMessage, handle: RecallHandle, out: int, born_host: tuple[str, int]
-    ) -> Placed:
+    ) -> PutResult:
         now = self._clock.now_ms()
         properties = {
             TIMER_DELETE_UNIQ_KEY: delete_key(handle.topic, handle.unique_id),

@@ -24,7 +24,7 @@ from turbopump.message.codec import decode_entries, encode_entry, encode_host
 from turbopump.message.handles import ORDER_REVIVE_QUEUE, PopHandle, QueueKey, kind_of, queue_key
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import POP_CK, encode_properties
-from turbopump.store.log.commit_log import Placed
+from turbopump.store.log.commit_log import PutResult
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
 
@@ -66,7 +66,7 @@ class Taken:
     starts: list[tuple[QueueKey, int]] = field(default_factory=list)
     offsets: list[tuple[QueueKey, list[int]]] = field(default_factory=list)
     order_counts: list[tuple[QueueKey, int]] = field(default_factory=list)
-    checkpoint_stored: Placed | None = None
+    checkpoint_stored: PutResult | None = None
     refused: str | None = None
     """Why a queue gave nothing although it may have had something."""
 

@@ -25,7 +25,7 @@ from turbopump.message.properties import TAGS, TIMER_DELIVER_MS, UNIQ_KEY, encod
 from turbopump.message.rules import SYSTEM_TOPIC_PREFIX
 from turbopump.protocol import fastjson
 from turbopump.remoting.router import Response
-from turbopump.store.log.commit_log import Placed
+from turbopump.store.log.commit_log import PutResult
 
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 CHECKPOINT_TAG: Final = "ck"
@@ -127,7 +127,7 @@ class Acknowledgement(Record, kw_only=True):
 
 class ReviveLog:
     """Writes records into the revive topic of a broker, as timer messages. Whoever has a record's
-    ``Placed`` may rely on it as soon as the log is on the disk so far. Source: apache/rocketmq
+    ``PutResult`` may rely on it as soon as the log is on the disk so far. Source: apache/rocketmq
     ``PopMessageProcessor.buildCkMsg``, ``AckMessageProcessor.appendAck``."""
 
     def __init__(self, config: BrokerConfig, forwarding: Forwarding, clock: Clock) -> None:
@@ -148,7 +148,7 @@ class ReviveLog:
         """Whether somebody has popped since the start."""
         return self._popped > 0
 
-    async def checkpoint(self, queue_id: int, checkpoint: Checkpoint) -> Placed:
+    async def checkpoint(self, queue_id: int, checkpoint: Checkpoint) -> PutResult:
         """Write one down. Raises MessageError if its messages are to come back too late for a
         timer, StoreError, OSError."""
         key = checkpoint.key(self.broker_name)
@@ -160,7 +160,7 @@ class ReviveLog:
 
     async def acknowledge(
         self, queue_id: int, key: PopKey, offsets: list[int], visible_at_ms: int
-    ) -> Placed:
+    ) -> PutResult:
         """Write down that messages of a checkpoint are done. Raises as ``checkpoint`` does."""
         ack = Acknowledgement.of(key, offsets)
         first = ack.offset if ack.tag == ACK_TAG else f"[{', '.join(map(str, offsets))}]"
@@ -176,7 +176,7 @@ class ReviveLog:
         deliver_ms: int,
         *,
         for_client: bool = False,
-    ) -> Placed:
+    ) -> PutResult:
         text = encode_properties(
             {TAGS: tag, UNIQ_KEY: unique_id, TIMER_DELIVER_MS: str(deliver_ms)}
         )

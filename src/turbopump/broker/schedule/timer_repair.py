@@ -21,8 +21,8 @@ from turbopump.message.codec import decode_entry, entry_fault
 from turbopump.store.disk import Piece
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue
-from turbopump.store.timers.pending_timers import Due, OldSlots, PendingTimers
-from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL, UNIT_SIZE, TimerUnit
+from turbopump.store.timers.pending_timers import OldSlots, PendingTimers, SlotUnits
+from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT_SIZE, TimerUnit
 
 READ_ATTEMPTS: Final = 3
 """How often a message that the disk does not give is asked for, a pause between, before it is
@@ -120,7 +120,7 @@ class TimerRepair:
 
     # --- checks
 
-    def check(self, due: Due, first: int, messages: list[TimerMessage | str]) -> None:
+    def check(self, due: SlotUnits, first: int, messages: list[TimerMessage | str]) -> None:
         """Raises StoreDamagedError if a unit of a slot, from number ``first`` on, cannot have been
         written for its message: which is what lies there, or what is wrong with it. Each message is
         doubted once: a log that was made again from the queue is as good as it gets."""
@@ -130,7 +130,7 @@ class TimerRepair:
                 self._doubted.add(offset)
                 raise _damaged(due.time, offset, size)
 
-    def _fits(self, due: Due, number: int, message: TimerMessage | str) -> bool:
+    def _fits(self, due: SlotUnits, number: int, message: TimerMessage | str) -> bool:
         magic = due.magics[number]
         if isinstance(message, str):
             return self._has(due.offsets[number], due.sizes[number])
@@ -214,7 +214,7 @@ class TimerRepair:
                 elif unit.offset != self._last_offset and (unit.recalls or not delivered):
                     self.put(unit.offset, unit.size, message.slot, now)
                     self._last_offset = unit.offset
-                self._position = unit.position + UNIT_SIZE
+                self._position = unit.position + TIMER_UNIT_SIZE
             units = units[len(positions) :]
             await asyncio.sleep(0)
 

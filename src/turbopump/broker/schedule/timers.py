@@ -37,7 +37,7 @@ from turbopump.store.disk import Disk
 from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, unpack_unit
-from turbopump.store.timers.pending_timers import TIMER_TOPIC, Due, PendingTimers, TimerConfig
+from turbopump.store.timers.pending_timers import TIMER_TOPIC, PendingTimers, SlotUnits, TimerConfig
 from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL
 from turbopump.store.timers.timer_recovery import open_timers
 
@@ -80,7 +80,7 @@ class Ahead:
 
     time: int
     newest: int
-    due: Due
+    due: SlotUnits
     found: dict[int, TimerMessage | str]
 
 
@@ -320,7 +320,7 @@ class Timers:
         return names
 
     async def _deliver_all(
-        self, due: Due, recalls: Recalls, found: dict[int, TimerMessage | str]
+        self, due: SlotUnits, recalls: Recalls, found: dict[int, TimerMessage | str]
     ) -> None:
         """Every message of a slot, from where a stop or a refusal has left it."""
         pending = self.pending
@@ -382,7 +382,7 @@ class Timers:
             )
 
 
-def _slice_of(due: Due, first: int) -> list[tuple[int, int]]:
+def _slice_of(due: SlotUnits, first: int) -> list[tuple[int, int]]:
     """The messages of a slot, from number ``first`` on, that are delivered in one turn."""
     return first_slice(
         zip(due.offsets[first : first + SLICE], due.sizes[first : first + SLICE], strict=True)

@@ -36,9 +36,9 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreError
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.remoting.connection import Connection
-from turbopump.store.disk_space import Level
+from turbopump.store.disk_space import SpaceLevel
 from turbopump.store.log.cold_reads import Steps
-from turbopump.store.log.commit_log import Placed
+from turbopump.store.log.commit_log import PutResult
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.lookup import StoredEntry
 
@@ -114,7 +114,7 @@ class TransactionChecks:
         want of room: a round puts those that are to be asked about much later behind the others."""
         files, queue = self.store.log.files.files, self.store.queues.find(HALF_TOPIC, QUEUE)
         unit = queue.unit(self.endings.pending.offset) if queue is not None else None
-        cramped = self.store.space.level >= Level.CRAMPED
+        cramped = self.store.space.level >= SpaceLevel.CLEAN_FORCIBLY
         return cramped and bool(files) and unit is not None and unit[0] < files[0].end
 
     @property
@@ -276,7 +276,7 @@ class TransactionChecks:
                 encode_command(request_command(header, body, opaque=peer.next_opaque, oneway=True))
             )
 
-    async def _put_behind(self, half: Half, properties: str) -> Placed:
+    async def _put_behind(self, half: Half, properties: str) -> PutResult:
         """Store it again at the end of the queue; where that is."""
         stored = await self.forwarding.forward(
             half.message, HALF_TOPIC, QUEUE, properties=properties

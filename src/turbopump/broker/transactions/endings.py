@@ -29,7 +29,7 @@ from turbopump.broker.transactions.half_messages import (
 )
 from turbopump.errors import MessageError, StoreError
 from turbopump.protocol.requests.send import Outcome
-from turbopump.store.log.commit_log import Placed
+from turbopump.store.log.commit_log import PutResult
 from turbopump.store.message_store import MessageStore
 
 
@@ -222,7 +222,7 @@ class OpQueue:
     _held: list[int] = field(default_factory=list)
     _size: int = 0
     _timer: asyncio.TimerHandle | None = None
-    _writing: asyncio.Task[Placed | None] | None = None
+    _writing: asyncio.Task[PutResult | None] | None = None
     _failing: bool = False
     _closed: bool = False
 
@@ -236,10 +236,10 @@ class OpQueue:
         elif self._held:
             self._start_within(self.interval)
 
-    async def write(self) -> Placed | None:
+    async def write(self) -> PutResult | None:
         """Write what was added; the last entry, or None if there is none now because the store
         takes none."""
-        last: Placed | None = None
+        last: PutResult | None = None
         while self._held:
             self._start()
             assert self._writing is not None
@@ -274,7 +274,7 @@ class OpQueue:
                 self._write_much(), name="turbopump op queue"
             )
 
-    async def _write_much(self) -> Placed | None:
+    async def _write_much(self) -> PutResult | None:
         """One entry, and more while there is enough for them."""
         while True:
             count, size = 0, 0

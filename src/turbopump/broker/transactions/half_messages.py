@@ -53,7 +53,7 @@ from turbopump.message.properties import (
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import CheckTransactionState, SendMessage
 from turbopump.remoting.router import Response
-from turbopump.store.log.commit_log import Placed
+from turbopump.store.log.commit_log import PutResult
 from turbopump.store.queues.lookup import StoredEntry
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -195,7 +195,7 @@ class Half(msgspec.Struct, frozen=True):
         return _with(_without(self.message.properties_text, CRC32), TRANSACTION_CHECK_TIMES, 0)
 
     def question(
-        self, properties: str, stored: Placed, broker_name: str
+        self, properties: str, stored: PutResult, broker_name: str
     ) -> tuple[CheckTransactionState, bytes]:
         """What a producer is asked, header and body. ``stored``: where the copy now is."""
         message = self.message

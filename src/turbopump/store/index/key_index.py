@@ -20,7 +20,7 @@ from turbopump.store.disk_space import NO_ROOM, SpaceWatch
 from turbopump.store.index.index_file import IndexFile, index_file_size, index_hash, key_hash
 from turbopump.store.log.cold_reads import Steps, read_piece
 from turbopump.store.log.commit_log import CommitLog
-from turbopump.store.log.entry_mark import EntryMark
+from turbopump.store.log.parsed_entry import ParsedEntry
 from turbopump.store.log.scanner import entry_at
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.recovery.provenance import Provenance
@@ -326,17 +326,17 @@ class KeyIndex:
         self._disk.remove(file.segment.path)
 
 
-def keys_of(mark: EntryMark) -> list[tuple[int, int, int]]:
+def index_entries_of(parsed: ParsedEntry) -> list[tuple[int, int, int]]:
     """What ``KeyIndex.add`` makes of an entry: (key hash, commit-log offset, store time) for each
     of its keys."""
-    if mark.sys_flag & TRANSACTION_MASK == TRANSACTION_MASK:  # rolled back
+    if parsed.sys_flag & TRANSACTION_MASK == TRANSACTION_MASK:  # rolled back
         return []
     unique, keys = (
-        value_after(mark.properties, UNIQ_KEY + NAME_END),
-        value_after(mark.properties, KEYS + NAME_END),
+        value_after(parsed.properties, UNIQ_KEY + NAME_END),
+        value_after(parsed.properties, KEYS + NAME_END),
     )
     texts = [*([unique] if unique else []), *(key for key in (keys or "").split(" ") if key)]
-    return [(key_hash(mark.topic, text), mark.offset, mark.store_timestamp) for text in texts]
+    return [(key_hash(parsed.topic, text), parsed.offset, parsed.store_timestamp) for text in texts]
 
 
 def _header_fault(file: IndexFile) -> str | None:
@@ -416,8 +416,8 @@ def begin_for_index(
         if (unit := queue.last_unit) is not None and log.start <= unit[0] < begin
     )
     for offset in nlargest(_LOOKED_AT, ends):
-        mark = entry_at(log, offset)
-        if mark is not None and keys_of(mark):
+        parsed = entry_at(log, offset)
+        if parsed is not None and index_entries_of(parsed):
             if offset <= index.end_offset:
                 return begin
             there = index.end_offset

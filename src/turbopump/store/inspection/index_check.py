@@ -315,14 +315,14 @@ def read_headers(disk: ReadOnlyDisk, paths: Sequence[Path]) -> list[IndexHeader]
                 headers.append((IndexHeader(path, file.size, *HEADER.unpack(head)), file.size))
     known: dict[int, int] = {}
     for header, size in headers:
-        if size not in known and (slots := slots_of(disk, header)):
+        if size not in known and (slots := slot_count(disk, header)):
             known[size] = slots
     return [
         replace(header, slots=known.get(size) or _usual_slots(size)) for header, size in headers
     ]
 
 
-def slots_of(disk: ReadOnlyDisk, header: IndexHeader) -> int:
+def slot_count(disk: ReadOnlyDisk, header: IndexHeader) -> int:
     """How many slots a file has: as many as make its newest entry the head of its own slot's chain.
     0: cannot be told."""
     newest = header.count - 1

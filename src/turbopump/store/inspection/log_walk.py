@@ -30,7 +30,7 @@ from turbopump.store.inspection.queue_check import QueueUnits
 from turbopump.store.inspection.report import Finding
 from turbopump.store.inspection.store_files import StoreFiles
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN
-from turbopump.store.log.entry_mark import store_timestamp_of, topic_span
+from turbopump.store.log.parsed_entry import store_timestamp_of, topic_span
 from turbopump.store.log.scanner import BadRange, OpenSegment, SegmentWalk
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT
 from turbopump.store.read_only_disk import ReadOnlyDisk

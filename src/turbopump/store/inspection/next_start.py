@@ -37,16 +37,16 @@ from turbopump.store.recovery.checkpoint import (
     safe_offset_of,
 )
 from turbopump.store.recovery.provenance import APACHE_LOCK_MARK
-from turbopump.store.recovery.queue_ends import KnownEnds, decode_known
-from turbopump.store.recovery.recovery import lacks
+from turbopump.store.recovery.queue_ends import NotedQueueEnds, decode_known
+from turbopump.store.recovery.recovery import lacks_message
 
 
-def known_ends(disk: ReadOnlyDisk, paths: StorePaths, *, running: bool) -> KnownEnds:
+def known_ends(disk: ReadOnlyDisk, paths: StorePaths, *, running: bool) -> NotedQueueEnds:
     """What Turbopump noted of its queues; nothing, if another broker has had the store since, or
     nothing can be read."""
     # our own lock file must not be opened: closing it would release the lock
     if not running and (disk.read_file(paths.lock) or b"").startswith(APACHE_LOCK_MARK):
-        return KnownEnds()
+        return NotedQueueEnds()
     for path in (paths.queue_ends, paths.queue_ends.with_name(paths.queue_ends.name + ".bak")):
         try:
             data = disk.read_file(path)
@@ -54,10 +54,10 @@ def known_ends(disk: ReadOnlyDisk, paths: StorePaths, *, running: bool) -> Known
                 return decode_known(data)
         except (ValueError, OSError):
             continue
-    return KnownEnds()
+    return NotedQueueEnds()
 
 
-def reads_from(disk: ReadOnlyDisk, store: StoreFiles) -> int:
+def replay_begins_at(disk: ReadOnlyDisk, store: StoreFiles) -> int:
     """From which offset on the next start reads the log, the last broker having been killed."""
     data = disk.read_file(store.paths.checkpoint)
     if data is None or len(data) != CHECKPOINT_SIZE:
@@ -126,8 +126,8 @@ class MissingUnits:
     def __init__(
         self,
         disk: ReadOnlyDisk,
-        now: Snapshot,
-        known: KnownEnds,
+        now: StoreSnapshot,
+        known: NotedQueueEnds,
         topics: AbstractSet[str],
         findings: Findings,
     ) -> None:
@@ -174,7 +174,7 @@ class MissingUnits:
         known = self._known.since(now.store.log_start)
         noted = known.newest(log_end)
         all_noticed = noted is not None or not any(queue.end for queue in now.all_queues)
-        begin = 0 if all_noticed or not self._behind else reads_from(self._disk, now.store)
+        begin = 0 if all_noticed or not self._behind else replay_begins_at(self._disk, now.store)
         begun = begun_at(now.all_queues) if begin else {}
         unmissed = [key for key in self._behind if not self._is_missed(key, begin, begun, log_end)]
         missed = any(self._behind_from[key] < begin and key not in unmissed for key in self._behind)
@@ -213,7 +213,7 @@ class MissingUnits:
         queue = self._now.queues.get(key)
         last = queue.newest_at(log_end) if queue is not None and message_at < begin else None
         known = topic in self._topics
-        return message_at >= begin or lacks(
+        return message_at >= begin or lacks_message(
             message_at,
             last,
             topic,
@@ -232,7 +232,7 @@ _NO_END: Final = 1 << 62
 
 
 @dataclass(slots=True)
-class Snapshot:
+class StoreSnapshot:
     """``end``: beside a running broker, the end of the newest message that a queue has; what lies
     behind it is not judged."""
 
@@ -261,7 +261,7 @@ class Snapshot:
 
 def take_snapshot(
     disk: ReadOnlyDisk, paths: StorePaths, log_roots: Sequence[Path], findings: Findings
-) -> Snapshot:
+) -> StoreSnapshot:
     """What is wrong with the listing itself goes to ``findings``. Raises StoreError for a directory
     that is no store."""
     state = read_run_state(disk, paths, findings)
@@ -274,7 +274,7 @@ def take_snapshot(
     store = list_store(disk, paths, findings, log_roots)
     window = min(max(WINDOWS_SIZE // 20 // max(len(store.queues), 1), 64), 4096)
     queues = [queue_check(disk, files, window) for files in store.all_queues]
-    return Snapshot(state, store, end, queues, read_headers(disk, store.indexes))
+    return StoreSnapshot(state, store, end, queues, read_headers(disk, store.indexes))
 
 
 def _dispatched(disk: ReadOnlyDisk, store: StoreFiles) -> int:

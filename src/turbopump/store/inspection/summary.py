@@ -27,7 +27,7 @@ from turbopump.store.inspection.store_files import (
     read_run_state,
     read_tables,
 )
-from turbopump.store.log.entry_mark import store_timestamp_of
+from turbopump.store.log.parsed_entry import store_timestamp_of
 from turbopump.store.log.scanner import BadRange
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk

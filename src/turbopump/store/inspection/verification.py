@@ -41,7 +41,7 @@ from turbopump.store.inspection.store_files import (
     read_checkpoint,
     read_tables,
 )
-from turbopump.store.log.entry_mark import batch_size, topic_span
+from turbopump.store.log.parsed_entry import batch_size, topic_span
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk
 

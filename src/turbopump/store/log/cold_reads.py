@@ -51,10 +51,10 @@ DEBT_MAX_S: Final = 0.005
 not read all that time."""
 WAITING_MAX: Final = 10_000
 """Reads that wait for a thread; more are refused."""
-_PLACES_MAX: Final = 10_000
+_FAILURES_KEPT: Final = 10_000
 
 
-class Later(Enum):
+class ReadState(Enum):
     """What ``run`` returns if there is no outcome yet."""
 
     PENDING = "the outcome comes later"
@@ -73,7 +73,7 @@ class ReadNumbers:
     refused: int = 0
 
 
-class Pace:
+class ReadPace:
     """How much of the time reads may take while somebody writes: ``share`` of it, from 0 to 1, in
     pieces with pauses between. While nobody does they may take all. ``written`` grows with what is
     written, ``later`` calls back after some seconds (``loop.call_later``)."""
@@ -139,14 +139,14 @@ class ColdReads:
         self._soon: Callable[[Callable[[], None]], object] | None = None
         self._now: Callable[[], float] = lambda: 0.0
         self._turn_ended = 0.0
-        self._pace: Pace | None = None
+        self._pace: ReadPace | None = None
         self.numbers = ReadNumbers()
 
     def take_turns(
         self,
         soon: Callable[[Callable[[], None]], object],
         now: Callable[[], float],
-        pace: Pace | None = None,
+        pace: ReadPace | None = None,
     ) -> None:
         """From now on work in turns of the owner's loop: ``soon`` calls back in the next
         (``loop.call_soon``), ``now`` in seconds, to the microsecond (uvloop's clock has whole
@@ -165,7 +165,7 @@ class ColdReads:
         done: Callable[[T], None],
         wanted: Callable[[], bool] = lambda: True,
         failed: Callable[[Exception], None] | None = None,
-    ) -> T | Literal[Later.PENDING, Later.REFUSED]:
+    ) -> T | Literal[ReadState.PENDING, ReadState.REFUSED]:
         """The outcome, if it needs nothing from files, or all is in memory and nobody stands in
         line; else ``done`` gets it later, or ``failed`` the error that the steps raise. A read
         that is no longer ``wanted`` when its turn comes (the connection that asked is closed) is
@@ -181,14 +181,14 @@ class ColdReads:
             self.under_way >= AT_ONCE and len(self._waiting) + len(self._ready) >= WAITING_MAX
         ):
             self.numbers.refused += 1
-            return Later.REFUSED
+            return ReadState.REFUSED
         outcomes: list[T] = []
         read = _Read(steps, pieces, None if pieces else [], outcomes.append, wanted, failed)
         self._take_turn(read)
         read.done = done
-        return outcomes[0] if outcomes else Later.PENDING
+        return outcomes[0] if outcomes else ReadState.PENDING
 
-    def _ahead(self, steps: Steps[Any], pieces: list[Piece], pace: Pace) -> list[Piece]:
+    def _ahead(self, steps: Steps[Any], pieces: list[Piece], pace: ReadPace) -> list[Piece]:
         """Where nobody stands in line and reads are due: the steps whose pieces are in memory, for
         at most a turn; the pieces that are wanted next. Raises StopIteration, with the outcome."""
         begun = now = self._now()
@@ -207,13 +207,13 @@ class ColdReads:
 
     def finish(self, steps: Steps[T]) -> T:
         """The outcome, read here and now."""
-        return answer(steps, lambda pieces: self._count(pieces, _read_all(pieces)))
+        return finish_now(steps, lambda pieces: self._count(pieces, _read_all(pieces)))
 
     def is_lost(self, directory: Path, offset: int) -> bool:
         """Whether to give up a place in the files of a directory that the system cannot read: not
         at its first error, nor while every read there fails (the device is gone, and may come
         back), but once it fails although others worked since."""
-        if len(self._failed) >= _PLACES_MAX:
+        if len(self._failed) >= _FAILURES_KEPT:
             self._failed.clear()
         worked = self._worked[directory]
         return worked > self._failed.setdefault((directory, offset), worked)
@@ -341,7 +341,7 @@ def _read_all(pieces: list[Piece]) -> list[Found]:
     return [read_now(piece) for piece in pieces]
 
 
-def answer(steps: Steps[T], read: Callable[[list[Piece]], list[Found]] = _read_all) -> T:
+def finish_now(steps: Steps[T], read: Callable[[list[Piece]], list[Found]] = _read_all) -> T:
     """The outcome, with every piece read here and now."""
     try:
         pieces = next(steps)

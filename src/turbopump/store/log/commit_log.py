@@ -269,7 +269,7 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
     keys: str | None = None
 
 
-class Placed(msgspec.Struct, frozen=True, gc=False):
+class PutResult(msgspec.Struct, frozen=True, gc=False):
     """Where a message, or the first of a batch, now is; ``log_end`` is what the flush must pass."""
 
     queue_offset: int

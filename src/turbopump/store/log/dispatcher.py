@@ -22,7 +22,7 @@ from turbopump.message.properties import (
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.commit_log import NewMessage
-from turbopump.store.log.entry_mark import EntryMark, inner_count
+from turbopump.store.log.parsed_entry import ParsedEntry, inner_count
 from turbopump.store.queues.consume_queue import ConsumeQueue
 
 _TAGS: Final = TAGS + NAME_END
@@ -99,35 +99,35 @@ class Dispatcher:
         self.dispatched = end
         self.last_store_timestamp = store_timestamp
 
-    def dispatch_mark(self, mark: EntryMark, queue: ConsumeQueue | None) -> None:
+    def dispatch_parsed(self, parsed: ParsedEntry, queue: ConsumeQueue | None) -> None:
         """Hand on an entry found by walking the log, whose queue offset is known to fit; None: it
         has no queue any more. What readers see does not change."""
-        text = mark.properties
-        if queue is not None and not mark.sys_flag & _PREPARED:
-            tags, count = self.unit_tags(mark), inner_count(mark) if queue.is_batch else 1
+        text = parsed.properties
+        if queue is not None and not parsed.sys_flag & _PREPARED:
+            tags, count = self.unit_tags(parsed), inner_count(parsed) if queue.is_batch else 1
             queue.append(
-                mark.queue_offset, mark.offset, mark.size, tags, mark.store_timestamp, count
+                parsed.queue_offset, parsed.offset, parsed.size, tags, parsed.store_timestamp, count
             )
         if self._index is not None:
             unique, keys = value_after(text, _UNIQ_KEY), value_after(text, _KEYS)
             self._index.add(
-                mark.topic,
+                parsed.topic,
                 unique,
                 keys,
-                mark.sys_flag & TRANSACTION_MASK,
-                mark.offset,
-                mark.store_timestamp,
+                parsed.sys_flag & TRANSACTION_MASK,
+                parsed.offset,
+                parsed.store_timestamp,
             )
-        self.dispatched = mark.offset + mark.size
-        self.last_store_timestamp = mark.store_timestamp
+        self.dispatched = parsed.offset + parsed.size
+        self.last_store_timestamp = parsed.store_timestamp
 
-    def unit_tags(self, mark: EntryMark) -> int:
+    def unit_tags(self, parsed: ParsedEntry) -> int:
         """The tagsCode in the unit of an entry."""
-        if mark.topic == SCHEDULE_TOPIC:
-            due = self._delay_levels.due_ms(mark.properties, mark.store_timestamp)
+        if parsed.topic == SCHEDULE_TOPIC:
+            due = self._delay_levels.due_ms(parsed.properties, parsed.store_timestamp)
             if due is not None:
                 return due
-        tags = value_after(mark.properties, _TAGS)
+        tags = value_after(parsed.properties, _TAGS)
         return tags_code(tags) if tags else 0
 
     def delayed_tags(self, message: NewMessage, now_ms: int) -> int:

@@ -18,7 +18,7 @@ from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.dispatcher import Dispatcher
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
-from turbopump.store.recovery.checkpoint import Checkpoint
+from turbopump.store.recovery.checkpoint import StoreCheckpoint
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +31,7 @@ class Flusher:
     queues: ConsumeQueueTable
     index: KeyIndex | None
     dispatcher: Dispatcher
-    checkpoint: Checkpoint
+    checkpoint: StoreCheckpoint
     confirmed: Confirmed
     on_failure: Callable[[str], None]
     queues_synced: int = 0

@@ -29,7 +29,7 @@ from turbopump.message.codec import (
 )
 from turbopump.store.files import StoreFile
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN, ENTRY_SIZE_MAX, CommitLog
-from turbopump.store.log.entry_mark import EntryMark, quick_marks, read_mark
+from turbopump.store.log.parsed_entry import ParsedEntry, parse_entry, parse_usual_entries
 from turbopump.store.mapped_file import STEP, MappedFile, data_steps
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ _ENTRIES_AT_ONCE: Final = 64
 _MAGIC_START: Final = b"\xda\xa3\x20"
 
 
-class Look(NamedTuple):
+class ScanResult(NamedTuple):
     """What lies at an offset: a good ``entry``, a ``fault``, or neither: a blank. ``following`` is
     where to look next."""
 
@@ -85,25 +85,27 @@ class LogScanner:
         """Look at these bytes from now on, which begin at this offset."""
         self.start, self.data = start, data
 
-    def look(self, offset: int, end: int, room: int = BLANK_SIZE_MIN) -> Look | int:
+    def look(self, offset: int, end: int, room: int = BLANK_SIZE_MIN) -> ScanResult | int:
         """What lies at an offset of a segment that ends at ``end``; or how many bytes from there on
         it takes to say, to be held. ``room`` is left behind each entry of the segment."""
         left, begin = end - offset, offset - self.start
         if left < BLANK_SIZE_MIN:
-            return Look(end, None, f"{left} bytes at the end of a segment are too few for a blank")
+            return ScanResult(
+                end, None, f"{left} bytes at the end of a segment are too few for a blank"
+            )
         held = len(self.data) - begin if begin >= 0 else 0
         if held < BLANK_SIZE_MIN:
             return BLANK_SIZE_MIN
         size, magic = _LOOK.unpack_from(self.data, begin)
         if magic == MAGIC_BLANK and size == left:
-            return Look(end)
+            return ScanResult(end)
         if magic not in _MAGICS or not FIXED_SIZE <= size <= min(left - room, ENTRY_SIZE_MAX):
-            return Look(offset + 1, None, self._blame(size, magic, left))
+            return ScanResult(offset + 1, None, self._blame(size, magic, left))
         if held < size:
             if held < HEAD_SIZE:
                 return HEAD_SIZE
             fault = head_fault(self.data[begin : begin + HEAD_SIZE], offset)
-            return size if fault is None else Look(offset + 1, None, fault)
+            return size if fault is None else ScanResult(offset + 1, None, fault)
         entry = self.data[begin : begin + size]
         fault = entry_fault(entry, offset)
         if (
@@ -113,7 +115,11 @@ class LogScanner:
             and self._requires_crc(offset)
         ):
             fault = entry_fault(entry, offset, crc_required=True)
-        return Look(offset + size, entry) if fault is None else Look(offset + 1, None, fault)
+        return (
+            ScanResult(offset + size, entry)
+            if fault is None
+            else ScanResult(offset + 1, None, fault)
+        )
 
     def entries(self, offset: int, end: int) -> list[tuple[int, bytes]]:
         """(offset, entry) of good entries of the usual kind, from an offset on, as far as they are
@@ -338,7 +344,7 @@ class _AtStart:
         pass
 
 
-class MarkWalk(SegmentWalk[EntryMark]):
+class EntryWalk(SegmentWalk[ParsedEntry]):
     """The entries of a ``log`` that is being opened. ``on_damage`` hears of a range before the
     entries behind it come. ``on_progress`` gets (offset reached, about where it ends) when reading
     begins, every few MiB, and when it has ended. Files are read, not their maps: a long walk would
@@ -359,17 +365,17 @@ class MarkWalk(SegmentWalk[EntryMark]):
         self._log = log
         self._on_progress = on_progress
         self._topics: dict[bytes, str] = {}
-        self._items = self._quick_marks
+        self._items = self._parse_usual
 
-    def entries(self, start: int = 0, end: int = 1 << 62) -> Iterator[EntryMark]:
+    def entries(self, start: int = 0, end: int = 1 << 62) -> Iterator[ParsedEntry]:
         about = end if end < 1 << 62 else _about_the_end(self._log)
         self._on_progress(start, about)
         progress_at = start + PROGRESS_STEP
-        for mark in super().entries(start, end):
-            yield mark
-            if mark.offset >= progress_at:
-                progress_at = mark.offset + PROGRESS_STEP
-                self._on_progress(mark.offset, max(about, mark.offset))
+        for parsed in super().entries(start, end):
+            yield parsed
+            if parsed.offset >= progress_at:
+                progress_at = parsed.offset + PROGRESS_STEP
+                self._on_progress(parsed.offset, max(about, parsed.offset))
         reached = end if end < 1 << 62 else self.end
         self._on_progress(reached, reached)
 
@@ -378,33 +384,33 @@ class MarkWalk(SegmentWalk[EntryMark]):
         assert file is not None
         return _AtStart(file)
 
-    def _item(self, offset: int, entry: bytes) -> EntryMark | str:
-        mark = read_mark(entry, offset)
-        if mark is None:
+    def _item(self, offset: int, entry: bytes) -> ParsedEntry | str:
+        parsed = parse_entry(entry, offset)
+        if parsed is None:
             return NO_DIRECTORY
-        self._topics[mark.topic.encode()] = mark.topic
-        return mark
+        self._topics[parsed.topic.encode()] = parsed.topic
+        return parsed
 
-    def _quick_marks(self, offset: int, end: int) -> list[EntryMark]:
+    def _parse_usual(self, offset: int, end: int) -> list[ParsedEntry]:
         data, begin = self._scanner.data, offset - self._scanner.start
         if not 0 <= begin < len(data):
             return []
         stop, requires_crc = begin + end - offset, self._log.requires_crc
-        marks = quick_marks(data, begin, stop, offset, requires_crc, self._topics)
-        if marks:
-            self.end = marks[-1].offset + marks[-1].size
-        return marks
+        found = parse_usual_entries(data, begin, stop, offset, requires_crc, self._topics)
+        if found:
+            self.end = found[-1].offset + found[-1].size
+        return found
 
 
-def entry_at(log: CommitLog, offset: int) -> EntryMark | None:
+def entry_at(log: CommitLog, offset: int) -> ParsedEntry | None:
     """The good entry at this offset of a log; None if there is none. For single looks at a start:
-    ``MarkWalk`` reads ahead. Raises OSError."""
+    ``EntryWalk`` reads ahead. Raises OSError."""
     file, scanner = log.files.at(offset), LogScanner(log.requires_crc)
     if file is None:
         return None
     while isinstance(found := scanner.look(offset, file.end), int):
         scanner.hold(offset, file.read_at_start(offset - file.start, found))
-    return read_mark(found.entry, offset) if found.entry is not None else None
+    return parse_entry(found.entry, offset) if found.entry is not None else None
 
 
 def _about_the_end(log: CommitLog) -> int:

@@ -19,7 +19,7 @@ from turbopump.message.codec import FIXED_SIZE
 from turbopump.store.disk import Found
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
-from turbopump.store.log.entry_mark import messages_by_entry
+from turbopump.store.log.parsed_entry import messages_by_entry
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue, BatchUnit, batch_units
 from turbopump.store.queues.checked_entries import (
     GetResult,
@@ -74,7 +74,7 @@ class BatchRead:
         result, wrong = yield from self._attempt(strict=True)
         if wrong is None:
             return result
-        error = yield from context.repair.put_right(queue, offset, wrong, context.is_lost)
+        error = yield from context.repair.repair_for_message(queue, offset, wrong, context.is_lost)
         low, high = queue.min_index, queue.end.value
         if error is not None:
             result = GetResult(GetStatus.OFFSET_FOUND_NULL, offset, low, high)
@@ -277,7 +277,7 @@ def unit_holding(
     cannot be repaired, OSError if that cannot be told now."""
     number = queue.number_of(index)
     if not _fits(queue, number, index):
-        error = yield from repair.put_right(
+        error = yield from repair.repair_for_message(
             queue, index, max(number, queue.first_number), lambda _directory, _offset: False
         )
         if error is not None:

@@ -27,7 +27,7 @@ from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import IsLost, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
-from turbopump.store.log.entry_mark import entry_place
+from turbopump.store.log.parsed_entry import queue_position
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.repair.unit_repair import LMQ_PREFIX, Unit, UnitRepair
@@ -53,7 +53,7 @@ class DamagedMessage:
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckedEntries:
     """``count`` good entries in order, neighbours in one piece, and what was passed over.
     ``unread`` is the first unit whose entry the system cannot read now: nothing from there on is in
     here. ``removed`` counts units whose messages the log no longer has."""
@@ -94,9 +94,11 @@ class _Span:
     units: list[Unit]
 
 
-def checked_entries(units: list[Unit], queue: ConsumeQueue, context: ReadContext) -> Steps[Checked]:
+def checked_entries(
+    units: list[Unit], queue: ConsumeQueue, context: ReadContext
+) -> Steps[CheckedEntries]:
     """The entries to which units of ``queue`` point."""
-    checked, log, is_lost, repair = Checked(), context.log, context.is_lost, context.repair
+    checked, log, is_lost, repair = CheckedEntries(), context.log, context.is_lost, context.repair
     start, end, count = log.start, log.end, len(units)
     if any(unit.offset < start for unit in units) and not queue.is_trimmed(start):
         # zeros were never a message's unit
@@ -312,7 +314,7 @@ def _stranger(entry: bytes, queue: ConsumeQueue, unit: Unit) -> str | None:
     """What is wrong with a good entry that belongs elsewhere, so that the unit is wrong."""
     if queue.topic.startswith(LMQ_PREFIX):
         return None
-    topic, queue_id, queue_offset = place = entry_place(entry)
+    topic, queue_id, queue_offset = place = queue_position(entry)
     if place == (queue.topic, queue.queue_id, unit.queue_offset):
         return None
     return (

@@ -181,7 +181,7 @@ class ConsumeQueueTable:
 # What could not be noted is not done: a start after a kill would mix the messages that are deleted
 # with later ones.
 
-Told = Callable[[int | OSError], None]
+DeletionDone = Callable[[int | OSError], None]
 """Gets how many queues there were, or why they are still there."""
 
 
@@ -193,9 +193,9 @@ class QueueDeletions:
     log: CommitLog
     queues: ConsumeQueueTable
     ends: QueueEnds
-    _under_way: dict[str, list[Told]] = field(default_factory=dict)
+    _under_way: dict[str, list[DeletionDone]] = field(default_factory=dict)
 
-    def delete(self, topic: str, then: Told) -> None:
+    def delete(self, topic: str, then: DeletionDone) -> None:
         """Delete a topic's queues with their files, and tell ``then``."""
         if topic in self._under_way:
             self._under_way[topic].append(then)

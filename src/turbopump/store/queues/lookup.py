@@ -21,7 +21,7 @@ from turbopump.store.disk import Found, Piece
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import Steps, read_piece
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
-from turbopump.store.log.entry_mark import entry_place
+from turbopump.store.log.parsed_entry import queue_position
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
 from turbopump.store.queues.batch_queue_reader import first_with_time, unit_holding
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
@@ -324,7 +324,7 @@ class Lookup:
 
 def _is_of(entry: bytes, queue: ConsumeQueue, index: int) -> bool:
     """Whether a good entry is the one that a unit should point to."""
-    return entry_place(entry) == (queue.topic, queue.queue_id, index) or queue.topic.startswith(
+    return queue_position(entry) == (queue.topic, queue.queue_id, index) or queue.topic.startswith(
         LMQ_PREFIX
     )
 

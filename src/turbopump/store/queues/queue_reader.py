@@ -52,7 +52,7 @@ _NEIGHBOURS: Final = 32
 """So many messages are read as a whole however far they lie apart, if one piece of a file holds
 them."""
 
-Accept = Callable[[int], bool] | None
+TagsFilter = Callable[[int], bool] | None
 """Judges tag codes."""
 
 
@@ -78,12 +78,12 @@ class QueueReader:
         more may have been, and is lost. Where the units that batch queues begin with are damaged,
         they are repaired."""
         self._context.opened_at, self._context.after_crash = log_end, after_crash
-        self._context.repair.settle_fronts(self._queues)
+        self._context.repair.check_fronts(self._queues)
 
     def get(
-        self, topic: str, queue_id: int, offset: int, count_max: int, accept: Accept = None
+        self, topic: str, queue_id: int, offset: int, count_max: int, accept: TagsFilter = None
     ) -> GetResult:
-        """See ``read_queue``. Waits for the disk where messages are not in memory."""
+        """See ``read_messages``. Waits for the disk where messages are not in memory."""
         return self._reads.finish(self.steps(topic, queue_id, offset, count_max, accept))
 
     def steps(
@@ -92,11 +92,11 @@ class QueueReader:
         queue_id: int,
         offset: int,
         count_max: int,
-        accept: Accept = None,
-        matches: Wanted | None = None,
+        accept: TagsFilter = None,
+        matches: PropertyFilter | None = None,
         size_max: int | None = None,
     ) -> Steps[GetResult]:
-        """See ``read_queue``. ``matches`` judges properties, about a millisecond a turn.
+        """See ``read_messages``. ``matches`` judges properties, about a millisecond a turn.
         ``size_max``: a reader that asks for more bytes than the usual limit gets them, with as many
         messages as it asks for (``ReadContext.for_large_read``)."""
         context = self._context
@@ -104,7 +104,7 @@ class QueueReader:
             context = context.for_large_read(count_max, size_max)
         if matches is None:
             queue = self._queues.find(topic, queue_id)
-            return read_queue(queue, context, offset, count_max, accept)
+            return read_messages(queue, context, offset, count_max, accept)
         most = context.limits.count_hot
 
         def part(at: int) -> Steps[GetResult]:
@@ -113,12 +113,12 @@ class QueueReader:
         return read_matching(part, offset, min(count_max, most), matches, self._monotonic)
 
 
-def read_queue(
+def read_messages(
     queue: ConsumeQueue | None,
     context: ReadContext,
     offset: int,
     count_max: int,
-    accept: Accept = None,
+    accept: TagsFilter = None,
 ) -> Steps[GetResult]:
     """Messages from queue offset ``offset`` on; ``accept`` judges tag codes. Never splits a
     message, always gives one if it can."""
@@ -195,7 +195,7 @@ def _read_hot(
     log: CommitLog,
     count_max: int,
     limits: ReadLimits,
-    accept: Accept,
+    accept: TagsFilter,
 ) -> GetResult:
     """Neighbours in the log in one piece. A run whose segment is gone ends the read before it, or,
     as the first, is passed over; so is all of it if a unit points to something else than its
@@ -368,7 +368,7 @@ def _choose(
     context: ReadContext,
     hot_from: int,
     count_max: int,
-    accept: Accept,
+    accept: TagsFilter,
 ) -> _Choice:
     """Which of the units' messages one read gives; it ends before the first that is hot. What a
     unit that cannot be says of tags does not count: it is repaired by being read."""
@@ -455,14 +455,14 @@ class PropertyText:
         return value_after(self._text, name + NAME_END)
 
 
-Wanted = Callable[[PropertyText], bool]
+PropertyFilter = Callable[[PropertyText], bool]
 
 
 def read_matching(
     read: Callable[[int], Steps[GetResult]],
     offset: int,
     count_max: int,
-    wanted: Wanted,
+    wanted: PropertyFilter,
     monotonic: Callable[[], float],
 ) -> Steps[GetResult]:
     """Messages from queue offset ``offset`` on that are ``wanted``. ``read`` gives a piece of the

@@ -49,7 +49,7 @@ def safe_offset_of(data: bytes) -> int:
     return offset
 
 
-class Checkpoint:
+class StoreCheckpoint:
     """The file at ``path``, mapped; made if it is not there, made anew if it has a wrong size."""
 
     def __init__(self, disk: Disk, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where each queue ended at some places of the log: what a recovery that does not read all of the
+"""Where each queue ended at some offsets of the log: what a recovery that does not read all of the
 log cannot know otherwise.
 
 ::
@@ -8,17 +8,18 @@ log cannot know otherwise.
         "firsts": {"T": {"0": 3}},
         "deleted": {"U": 900}}}
 
-A place says at which index each queue went on when all of the log before ``at`` had been
-dispatched, and nothing behind it; queues that it does not name were empty. One is noted when a
-segment of the log begins, after each recovery, and at a clean stop. ``firsts`` says at which index
-queues begin (0 if it does not say): it is raised before files go, so that a queue never begins
-behind it. ``deleted`` says up to which offset of the log the messages of a topic have no queue any
-more; it is noted before the queues go.
+An entry of ``places`` is a snapshot: the next index of each queue when all of the log before ``at``
+had been dispatched, and nothing behind it. Queues that it does not name were empty. A snapshot is
+taken when a segment of the log begins, after each recovery, and at a clean stop. ``firsts`` is the
+index at which each queue begins (0 if it is not named). It is raised before files are deleted, so
+that a queue never begins behind it. ``deleted`` says up to which offset of the log the messages of
+a topic have no queue any more. It is saved before the queues are deleted.
 
-The rule: derived data. What does not agree with it makes recovery read more of the log; only
-segments that are missing before a place are a reason to refuse a start (``lost_end.py``). A save
-that fails is repeated. It must not know how queues are rebuilt. Apache's broker leaves the file
-alone; one that has had the store since makes it stale, and it counts as absent.
+The rule: this is derived data. What does not agree with it makes recovery read more of the log.
+Only segments that are missing before a snapshot are a reason to refuse a start
+(``known_log_end.py``). A save that fails is repeated. This module must not know how queues are
+rebuilt. Apache's broker leaves the file alone; if one has had the store since, the file is stale
+and counts as absent.
 """
 
 from __future__ import annotations
@@ -34,65 +35,71 @@ from turbopump.store.disk import Disk
 from turbopump.store.json_table import JsonTable
 from turbopump.store.queues.consume_queue import ConsumeQueue
 
-PLACES_KEPT: Final = 8
-"""Recovery begins at the checkpoint's segment, seldom more than one or two before the last."""
+SNAPSHOTS_KEPT: Final = 8
+"""Recovery begins at the checkpoint's segment, which is seldom more than two before the last."""
 
 ByTopic = dict[str, dict[int, int]]
 
 
-class Place(msgspec.Struct, frozen=True):
+class EndsSnapshot(msgspec.Struct, frozen=True):
     """An offset of the log, and the next index of every queue that was not empty there."""
 
     at: int
     ends: ByTopic
 
 
-class KnownEnds(msgspec.Struct, frozen=True):
+class NotedQueueEnds(msgspec.Struct, frozen=True):
     """What a file says."""
 
-    places: list[Place] = []
+    snapshots: list[EndsSnapshot] = msgspec.field(default_factory=list, name="places")
     firsts: ByTopic = {}
     deleted: dict[str, int] = {}
 
-    def newest(self, log_end: int) -> Place | None:
-        """The newest place that a log which ends there still has before it."""
-        return next((place for place in reversed(self.places) if place.at <= log_end), None)
+    def newest(self, log_end: int) -> EndsSnapshot | None:
+        """The newest snapshot at or before ``log_end``."""
+        return next(
+            (snapshot for snapshot in reversed(self.snapshots) if snapshot.at <= log_end), None
+        )
 
-    def back_from(self, offset: int, log_start: int) -> Iterator[Place]:
-        """The places at and before an offset, newest first."""
-        return (place for place in reversed(self.places) if log_start <= place.at <= offset)
+    def back_from(self, offset: int, log_start: int) -> Iterator[EndsSnapshot]:
+        """The snapshots from ``log_start`` to ``offset``, newest first."""
+        return (
+            snapshot for snapshot in reversed(self.snapshots) if log_start <= snapshot.at <= offset
+        )
 
-    def ends_at(self, place: Place) -> dict[tuple[str, int], int]:
-        """The next index of each queue at a place, without those that were deleted since."""
+    def ends_at(self, snapshot: EndsSnapshot) -> dict[tuple[str, int], int]:
+        """The next index of each queue in a snapshot, without those that were deleted since."""
         return {
             (topic, queue_id): end
-            for topic, queues in self._alive(place).items()
+            for topic, queues in self._alive(snapshot).items()
             for queue_id, end in queues.items()
         }
 
-    def least_ends(self, place: Place) -> dict[tuple[str, int], int]:
-        """Before which index no queue ends: the one at a place, or the one at which it was noted to
-        begin, which may be newer than that."""
-        ends = self.ends_at(place)
+    def least_ends(self, snapshot: EndsSnapshot) -> dict[tuple[str, int], int]:
+        """The least index at which each queue may end: its end in a snapshot, or its noted first
+        index, which may be newer than that."""
+        ends = self.ends_at(snapshot)
         for topic, firsts in self.firsts.items():
             for queue_id, first in firsts.items() if topic not in self.deleted else ():
                 ends[topic, queue_id] = max(first, ends.get((topic, queue_id), 0))
         return ends
 
-    def misfit(self, place: Place, queues: Iterable[ConsumeQueue]) -> str | None:
-        """Which queue, of queues that were cut at a place, does not end where it did; None if all
-        do."""
-        ends = self.ends_at(place)
+    def mismatch(self, snapshot: EndsSnapshot, queues: Iterable[ConsumeQueue]) -> str | None:
+        """Which of ``queues``, cut at the offset of a snapshot, does not end as the snapshot says;
+        None if all do."""
+        ends = self.ends_at(snapshot)
         for queue in queues:
             end = ends.pop((queue.topic, queue.queue_id), 0)
             if queue.max_index != end:
-                return wrong_end(queue.topic, queue.queue_id, queue.max_index, end, place.at)
-        return next((wrong_end(*key, 0, end, place.at) for key, end in ends.items() if end), None)
+                return wrong_end(queue.topic, queue.queue_id, queue.max_index, end, snapshot.at)
+        return next(
+            (wrong_end(*key, 0, end, snapshot.at) for key, end in ends.items() if end), None
+        )
 
     def lost_front(self, queues: Iterable[ConsumeQueue]) -> str | None:
         """Which of the queues, as they were found, begins behind the first unit that it should
         have; None if none does."""
-        for queue in queues if self.places else ():
+        for queue in queues if self.snapshots else ():
             first = self.firsts.get(queue.topic, {}).get(queue.queue_id, 0)
             if queue.min_index > first:
                 return (
@@ -101,17 +108,19 @@ class KnownEnds(msgspec.Struct, frozen=True):
                 )
         return None
 
-    def since(self, log_start: int) -> KnownEnds:
+    def since(self, log_start: int) -> NotedQueueEnds:
         """The same without deletions that no message of the log tells of, and without the queues
         that were deleted."""
-        places = [Place(place.at, self._alive(place)) for place in self.places]
-        return KnownEnds(places, self.firsts, deletions_since(log_start, self.deleted))
+        snapshots = [
+            EndsSnapshot(snapshot.at, self._alive(snapshot)) for snapshot in self.snapshots
+        ]
+        return NotedQueueEnds(snapshots, self.firsts, deletions_since(log_start, self.deleted))
 
-    def _alive(self, place: Place) -> ByTopic:
+    def _alive(self, snapshot: EndsSnapshot) -> ByTopic:
         return {
             topic: ends
-            for topic, ends in place.ends.items()
-            if self.deleted.get(topic, -1) < place.at
+            for topic, ends in snapshot.ends.items()
+            if self.deleted.get(topic, -1) < snapshot.at
         }
 
 
@@ -127,52 +136,52 @@ class QueueEnds:
         self.file = JsonTable(disk, path, report)
         self.file.on_settled = self._settled
         self._waiting: list[Callable[[bool], None]] = []
-        self._places: list[_Noted] = []
+        self._snapshots: list[_SavedSnapshot] = []
         self._deleted: dict[str, int] = {}
         self._leaving: set[str] = set()
-        """Topics whose queues are about to be deleted: no place names them any more."""
+        """Topics whose queues are about to be deleted: no snapshot names them any more."""
         self._stale = False
 
-    def load(self, *, trusted: bool) -> KnownEnds:
+    def load(self, *, trusted: bool) -> NotedQueueEnds:
         """What is known of the last run. Nothing, if not ``trusted``: another program has had the
         store since."""
         try:
-            known = self.file.load(decode_known, KnownEnds)
+            known = self.file.load(decode_known, NotedQueueEnds)
         except OSError as error:
             self._report(
                 f"where the queues ended cannot be read ({error.strerror or error}): "
                 "the next start will know"
             )
-            known = KnownEnds()
-        self._stale = not trusted and known != KnownEnds()
-        known = known if trusted else KnownEnds()
-        self._places = [_Noted(place) for place in known.places]
+            known = NotedQueueEnds()
+        self._stale = not trusted and known != NotedQueueEnds()
+        known = known if trusted else NotedQueueEnds()
+        self._snapshots = [_SavedSnapshot(snapshot) for snapshot in known.snapshots]
         self._deleted = dict(known.deleted)
         return known
 
     def begin(
         self, log_start: int, log_end: int, deleted: dict[str, int], *, agreed: bool, all_read: bool
     ) -> None:
-        """Recovery has ended; ``deleted`` is what it knows of that. ``agreed``: it found no queue
-        that contradicts what was known. ``all_read``: a start after a kill will read all of the
-        log, from 0 on, so that nothing need be known.
+        """Recovery has ended; ``deleted`` are the deletions that it knows of. ``agreed``: it found
+        no queue that contradicts what was known. ``all_read``: a start after a kill will read all
+        of the log, from 0 on, so that nothing need be known.
 
         Raises OSError if the log has become shorter than it was when a topic was deleted, and that
-        cannot be noted: what now comes to these places is not deleted.
+        cannot be saved: new messages get these offsets, and they are not deleted.
         """
         shorter = any(at > log_end for at in deleted.values())
-        places = [noted for noted in self._places if agreed and log_start <= noted.at <= log_end]
-        true = agreed and not self._stale and len(places) == len(self._places)
+        snapshots = [
+            noted for noted in self._snapshots if agreed and log_start <= noted.at <= log_end
+        ]
+        true = agreed and not self._stale and len(snapshots) == len(self._snapshots)
         true = true and deletions_since(log_start, self._deleted) == deleted
-        self._places, self._deleted = (
-            places,
-            {topic: min(at, log_end) for topic, at in deleted.items()},
-        )
-        if true and not shorter and (places or all_read):
+        self._snapshots = snapshots
+        self._deleted = {topic: min(at, log_end) for topic, at in deleted.items()}
+        if true and not shorter and (snapshots or all_read):
             return
         self._add(log_end)
         try:
-            for _ in range(1 + shorter):  # the second takes the place of the backup
+            for _ in range(1 + shorter):  # the second save replaces the backup, too
                 self.file.save_now(self._content()())
         except OSError:
             if shorter:
@@ -180,8 +189,8 @@ class QueueEnds:
             self._save()  # reported, and repeated
 
     def note(self, at: int) -> None:
-        """Note the queues' ends at this place: all of the log before it has been dispatched, and
-        nothing behind it. Saved in a thread.
+        """Take a snapshot at this offset of the log: all before it has been dispatched, and nothing
+        behind it. It is saved in a thread.
 
         Cost: some 50 ns a queue here, the rest in the thread.
         """
@@ -208,7 +217,7 @@ class QueueEnds:
                 else:
                     self._deleted[topic] = before
                 self._leaving.discard(topic)
-                self._save()  # takes the place of what would be saved again
+                self._save()  # instead of what would be saved again
                 then(False)
             else:
                 self._save(lambda _good: then(True))
@@ -229,17 +238,17 @@ class QueueEnds:
 
     def end(self, log_end: int, *, all_read: bool) -> None:
         """The store stops cleanly; ``all_read`` as for ``begin``. Raises OSError."""
-        if all_read and not self._places and not self._deleted:
+        if all_read and not self._snapshots and not self._deleted:
             return
         self._add(log_end)
         self.file.save_now(self._content()())
 
     def _add(self, at: int) -> None:
-        if self._places and self._places[-1].at == at:
-            self._places.pop()
+        if self._snapshots and self._snapshots[-1].at == at:
+            self._snapshots.pop()
         queues = [queue for queue in self._queues if queue.topic not in self._leaving]
-        self._places.append(_Noted(at, queues, [queue.max_index for queue in queues]))
-        del self._places[:-PLACES_KEPT]
+        self._snapshots.append(_SavedSnapshot(at, queues, [queue.max_index for queue in queues]))
+        del self._snapshots[:-SNAPSHOTS_KEPT]
 
     def _save(self, then: Callable[[bool], None] | None = None) -> None:
         if then is not None:
@@ -253,12 +262,12 @@ class QueueEnds:
 
     def _content(self) -> Callable[[], bytes]:
         """Makes the bytes of the file, as things are now, in whatever thread."""
-        places, deleted, queues = tuple(self._places), dict(self._deleted), list(self._queues)
+        snapshots, deleted, queues = tuple(self._snapshots), dict(self._deleted), list(self._queues)
         firsts = [queue.min_index for queue in queues]
 
         def encode() -> bytes:
             known = {
-                "places": [noted.encoded() for noted in places],
+                "places": [noted.encoded() for noted in snapshots],
                 "firsts": _by_topic(queues, firsts),
                 "deleted": deleted,
             }
@@ -268,26 +277,28 @@ class QueueEnds:
         return encode
 
 
-class _Noted:
-    """A place, encoded once, by the first thread that saves it."""
+class _SavedSnapshot:
+    """A snapshot, encoded once, by the first thread that saves it."""
 
     __slots__ = ("_ends", "_queues", "_raw", "at")
 
     def __init__(
         self,
-        place: Place | int,
+        snapshot: EndsSnapshot | int,
         queues: list[ConsumeQueue] | None = None,
         ends: list[int] | None = None,
     ) -> None:
         self._queues = queues or []
         self._ends = ends or []
-        self._raw = msgspec.Raw(msgspec.json.encode(place)) if isinstance(place, Place) else None
-        self.at = place.at if isinstance(place, Place) else place
+        self.at = snapshot if isinstance(snapshot, int) else snapshot.at
+        self._raw: msgspec.Raw | None = None
+        if isinstance(snapshot, EndsSnapshot):
+            self._raw = msgspec.Raw(msgspec.json.encode(snapshot))
 
     def encoded(self) -> msgspec.Raw:
         if self._raw is None:
             self._raw = msgspec.Raw(
-                msgspec.json.encode(Place(self.at, _by_topic(self._queues, self._ends)))
+                msgspec.json.encode(EndsSnapshot(self.at, _by_topic(self._queues, self._ends)))
             )
             self._queues, self._ends = [], []
         return self._raw
@@ -298,12 +309,12 @@ class _File(msgspec.Struct):
     ends: msgspec.Raw
 
 
-def decode_known(data: bytes) -> KnownEnds:
+def decode_known(data: bytes) -> NotedQueueEnds:
     """Raises ValueError for bytes that are not what was saved."""
     file = msgspec.json.decode(data, type=_File)
     if crc32(file.ends) != file.crc:
         raise ValueError("its CRC is wrong")
-    return msgspec.json.decode(file.ends, type=KnownEnds)
+    return msgspec.json.decode(file.ends, type=NotedQueueEnds)
 
 
 def deletions_since(log_start: int, deleted: dict[str, int]) -> dict[str, int]:
@@ -312,7 +323,7 @@ def deletions_since(log_start: int, deleted: dict[str, int]) -> dict[str, int]:
 
 
 def wrong_end(topic: str, queue_id: int, found: int, expected: int, at: int) -> str:
-    """How it is told that a queue has another end than it had at a place of the log."""
+    """The text for a queue whose end is not the one that it had when the log was at ``at``."""
     return (
         f"topic={topic} queue={queue_id}: its units end at {found}, and ended at {expected} "
         f"when the log was at {at}"

@@ -16,17 +16,20 @@ with it.
 5. What was recovered after a crash may be in the page cache only (the process was killed, the
    machine was not), and what was cut off is still on the disk: both count as dirty, so that the
    store syncs them before it says what is flushed.
-6. Derived files are disposable. Where queues ended, and which begin where, was noted at some places
-   of the log (``queue_ends.py``): reading begins at the newest such place, not behind that of 2, at
-   which every queue, once cut there, ends as it did; and having read, no queue may end before the
-   newest place that the log reaches. A queue that lacks units, or whose files do not belong
-   together, or a count of units that is not the one noted at the clean stop, makes recovery begin
-   anew, with empty queues and indexes, at the start of the log. An entry that fits into no queue
-   even then is damage. A queue of which the log has no message goes on
-   where it ended. Where nothing is known after a crash (what was noted is lost, or another program
-   had the store), the log before 2 is read as well, and no queue may end before its last message
-   there, or begin behind its first. So it is after a clean stop of ours
-   if the checkpoint is lost.
+6. Derived files are disposable. Snapshots say where each queue ended when the log was at some
+   offsets, and where each begins (``queue_ends.py``). They are used three times:
+
+   - Reading begins at the newest snapshot, not behind the offset of 2, at which every queue ends as
+     the snapshot says, once it is cut there.
+   - When all is read, no queue may end before it did in the newest snapshot that the log reaches.
+   - A queue that lacks units, queue files that do not belong together, or a count of units that is
+     not the one of the clean stop make recovery begin again at the start of the log, with empty
+     queues and indexes. An entry that fits into no queue even then is damage. A queue of which the
+     log has no message goes on where it ended.
+
+   Where there is no snapshot after a crash (the file is lost, or another program had the store),
+   the log before the offset of 2 is read as well: no queue may end before its last message there,
+   or begin behind its first. The same is done after a clean stop of ours if the checkpoint is lost.
 
 Source of the file rules: apache/rocketmq ``CommitLog.recoverNormally`` / ``recoverAbnormally``;
 Apache ends the log at the first bad entry.
@@ -44,19 +47,19 @@ from turbopump.message.rules import is_system_topic
 from turbopump.store.index.key_index import KeyIndex, begin_for_index
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.dispatcher import Dispatcher
-from turbopump.store.log.entry_mark import EntryMark
-from turbopump.store.log.scanner import NOTHING, Damage, MarkWalk, entry_at
+from turbopump.store.log.parsed_entry import ParsedEntry
+from turbopump.store.log.scanner import NOTHING, Damage, EntryWalk, entry_at
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
-from turbopump.store.recovery.checkpoint import Checkpoint
-from turbopump.store.recovery.queue_ends import KnownEnds, deletions_since, wrong_end
+from turbopump.store.recovery.checkpoint import StoreCheckpoint
+from turbopump.store.recovery.queue_ends import NotedQueueEnds, deletions_since, wrong_end
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
     """What recovery found. Offsets in bytes of the log; ``torn`` says what was wrong where the log
-    now ends, None if nothing was; ``misfit`` which queue was not as it should have been, so that
+    now ends, None if nothing was; ``mismatch`` which queue was not as it should have been, so that
     more was read again; ``compared`` up to where the log was read only to be compared with the
     queues, None if it was not."""
 
@@ -67,7 +70,7 @@ class RecoveryReport:
     rebuilt: bool
     damages: tuple[Damage, ...] = ()
     torn: str | None = None
-    misfit: str | None = None
+    mismatch: str | None = None
     compared: int | None = None
 
 
@@ -87,15 +90,15 @@ class Recovery:
     queues: ConsumeQueueTable
     index: KeyIndex | None
     dispatcher: Dispatcher
-    checkpoint: Checkpoint
+    checkpoint: StoreCheckpoint
     clean: bool
     derived_complete: bool = True
     index_synced: bool = True
     stopped_here: bool = False
     on_progress: Callable[[int, int], None] = lambda _offset, _end: None
-    known: KnownEnds = field(default_factory=KnownEnds)
-    misfit: str | None = None
-    fitted: bool = False
+    known: NotedQueueEnds = field(default_factory=NotedQueueEnds)
+    mismatch: str | None = None
+    queues_agree: bool = False
     """Whether all queues were found to end, where reading begins, as they did when the log was
     there."""
     compared: int | None = None
@@ -123,21 +126,21 @@ class Recovery:
         begin = self._begin_after_clean_stop() if self.clean else self._begin_after_crash()
         rebuilt = False
         try:
-            begin = self._rewind_index(self._where_queues_fit(begin))
+            begin = self._rewind_index(self._offset_where_queues_agree(begin))
             rebuilt = not self._derived_reach(begin)
             if not rebuilt:
                 self._cut_queues(begin)
-                reading = self._redispatch(begin, rebuilding=False)
-                self._settle_ends(reading, {})
-                self._compare_queues(reading)
+                replay = self._redispatch(begin, rebuilding=False)
+                self._restore_ends(replay, {})
+                self._compare_queues(replay)
         except QueueHoleError as hole:
-            rebuilt, self.misfit = True, str(hole)
+            rebuilt, self.mismatch = True, str(hole)
         if rebuilt:
             emptied = self._emptied_queues()
             begin = self._forget_derived()
-            reading = self._redispatch(begin, rebuilding=True)
-            self._settle_ends(reading, emptied)
-        end = reading.end
+            replay = self._redispatch(begin, rebuilding=True)
+            self._restore_ends(replay, emptied)
+        end = replay.end
         log.open_at(end)
         if not self.clean:
             for file in log.files:
@@ -155,35 +158,41 @@ class Recovery:
             self.clean,
             begin,
             end,
-            reading.entries,
+            replay.entries,
             rebuilt,
-            tuple(reading.damages),
-            None if reading.fault == NOTHING else reading.fault,
-            self.misfit,
+            tuple(replay.damages),
+            None if replay.fault == NOTHING else replay.fault,
+            self.mismatch,
             self.compared,
         )
 
-    def _where_queues_fit(self, begin: int) -> int:
-        """``begin``, or the place before it from which on the queues must be written again, so that
-        each goes on where it did; they are cut there. Raises QueueHoleError if no place is known at
-        which they fit, although some are."""
+    def _offset_where_queues_agree(self, begin: int) -> int:
+        """``begin``, or the offset before it from which on the queues must be written again, so
+        that each goes on where it did; they are cut there. Raises QueueHoleError if there are
+        snapshots, and the queues agree with none of them."""
+        # A start after a crash trusts a queue only up to an offset at which its end is known from
+        # elsewhere. Its own files do not tell: after a power cut a unit in the middle may be old,
+        # and a missing last file looks like a shorter queue. So the queues are cut at one snapshot
+        # after the other, newest first. Where all of them end as that snapshot says, every unit
+        # before it is there, and the log writes those behind it again. A queue that never agrees
+        # has lost something that no later part of the log brings back: then all is rebuilt.
         if self.queues.damaged:
             raise QueueHoleError("the files of a queue do not belong together")
         fault = self.known.lost_front(self.queues)
         if fault is not None:
             raise QueueHoleError(fault)
-        if self.clean and self.known.places and self.known.places[-1].at >= begin:
-            return begin  # compared when reading has come there
-        for place in self.known.back_from(begin, self.log.start):
-            self._cut_queues(place.at)
-            fault = self.known.misfit(place, self.queues)
+        if self.clean and self.known.snapshots and self.known.snapshots[-1].at >= begin:
+            return begin  # ``_restore_ends`` compares, when reading has come there
+        for snapshot in self.known.back_from(begin, self.log.start):
+            self._cut_queues(snapshot.at)
+            fault = self.known.mismatch(snapshot, self.queues)
             if fault is None:
-                self.fitted = True
-                return place.at
-            self.misfit = self.misfit or fault
-        if self.misfit is not None:
-            raise QueueHoleError(self.misfit)
-        if not self.known.places:
+                self.queues_agree = True
+                return snapshot.at
+            self.mismatch = self.mismatch or fault
+        if self.mismatch is not None:
+            raise QueueHoleError(self.mismatch)
+        if not self.known.snapshots:
             self._cut_queues(begin)
             for queue in self.queues:
                 if isinstance(queue, BatchConsumeQueue) and queue.tail_damaged:
@@ -191,15 +200,20 @@ class Recovery:
                     raise QueueHoleError(f"topic={queue.topic} queue={queue.queue_id}: {text}")
         return begin
 
-    def _settle_ends(self, reading: EntryPlacement, emptied: dict[tuple[str, int], int]) -> None:
-        """No queue ends before it did when the log was at the newest place known: what is missing
-        was damaged in the log, or is no longer in it. ``emptied`` is where queues ended that the
-        log had no message of. Raises QueueHoleError, but not where the queues are rebuilt: then the
-        log is right.
+    def _restore_ends(self, replay: LogReplay, emptied: dict[tuple[str, int], int]) -> None:
+        """Let no queue end before it did in the newest snapshot: what is missing was damaged in the
+        log, or is no longer in it. ``emptied`` says where queues ended of which the log had no
+        message. Raises QueueHoleError, but not where the queues are rebuilt: then the log is right.
         """
+        # A queue offset is never given twice, or consumers would take a new message for an old one.
+        # So a queue that comes out shorter than it was is made as long again. Damage in the log
+        # explains missing units: they become gaps. Without damage, units are missing that the log
+        # would have: an attempt on the existing queues fails (QueueHoleError) and all is rebuilt.
+        # If they are missing after that too, the log has lost those messages, with its front or
+        # with a topic that was deleted: the queue goes on behind a gap, or empty, where it ended.
         log, clean_end = self.log, self.checkpoint.log_end
-        place = self.known.newest(reading.end)
-        ends = self.known.least_ends(place) if place is not None else {}
+        snapshot = self.known.newest(replay.end)
+        ends = self.known.least_ends(snapshot) if snapshot is not None else {}
         for key, end in emptied.items():
             ends[key] = max(end, ends.get(key, 0))
         for (topic, queue_id), end in ends.items():
@@ -208,15 +222,19 @@ class Recovery:
             if found >= end:
                 continue
             queue = queue or self.queues.find_or_make(topic, queue_id)
-            if reading.damages and reading.explained(queue, end - found):
-                queue.fill_gap(end, reading.gap_offset(topic))
-            elif not reading.rebuilding:
+            if replay.damages and replay.damage_explains(queue, end - found):
+                queue.fill_gap(end, replay.gap_offset(topic))
+            elif not replay.rebuilding:
                 raise QueueHoleError(
                     wrong_end(
-                        topic, queue_id, found, end, place.at if place is not None else log.start
+                        topic,
+                        queue_id,
+                        found,
+                        end,
+                        snapshot.at if snapshot is not None else log.start,
                     )
                 )
-            elif found and reading.made_anew.get((topic, queue_id), 0) >= end:
+            elif found and replay.restarted_at.get((topic, queue_id), 0) >= end:
                 queue.fill_gap(end, (queue.unit(found - 1) or (log.start,))[0])
             elif not found and log.start and queue.is_batch:
                 queue.fill_gap(end, 0)
@@ -224,8 +242,8 @@ class Recovery:
                 queue.begin_empty_at(end)
         if (
             self.clean
-            and not reading.rebuilding
-            and reading.end == clean_end
+            and not replay.rebuilding
+            and replay.end == clean_end
             and self.queues.units != self.checkpoint.queue_units
         ):
             text = (
@@ -234,29 +252,31 @@ class Recovery:
             )
             raise QueueHoleError(text)
 
-    def _compare_queues(self, reading: EntryPlacement) -> None:
-        """Where no place is known after a crash, or after a clean stop of ours whose checkpoint is
-        lost, see that no queue ends before its last message in the log before where that was read,
-        or begins behind its first. Raises QueueHoleError.
+    def _compare_queues(self, replay: LogReplay) -> None:
+        """Without a snapshot after a crash, or after a clean stop of ours whose checkpoint is lost:
+        see that no queue ends before its last message in the part of the log that was not read, or
+        begins behind its first. Raises QueueHoleError.
 
-        It costs reading that part of the log (RocketMQ does not look there), once: then a place is
-        noted. To begin at the log's start instead would write messages of deleted topics again,
-        whose deletion is not known either.
+        It costs reading that part of the log, once: then there is a snapshot. RocketMQ does not
+        look there. To begin at the log's start instead would write messages of deleted topics
+        again, whose deletion is not known either.
         """
-        begin = reading.begin
-        told = self.clean and not (self.stopped_here and self.checkpoint.log_end != reading.end)
-        if told or begin <= self.log.start or self.known.newest(reading.end) is not None:
+        begin = replay.begin
+        told = self.clean and not (self.stopped_here and self.checkpoint.log_end != replay.end)
+        if told or begin <= self.log.start or self.known.newest(replay.end) is not None:
             return
         self.compared = begin
-        first, last, old = outermost_messages(
+        first, last, old = first_and_last_messages(
             self.log, begin, self.known.deleted, self.first_units, self.on_progress
         )
         deleted: dict[str, int] = {}
-        for mark in old.values():
-            queue = self.queues.find(mark.topic, mark.queue_id)
-            if queue is not None and reading.began_later(queue, mark):
-                deleted[mark.topic] = max(mark.offset, deleted.get(mark.topic, 0))
-        fault = lacking_queue(last, self.queues, deleted) or late_queue(first, self.queues)
+        for parsed in old.values():
+            queue = self.queues.find(parsed.topic, parsed.queue_id)
+            if queue is not None and replay.belongs_to_deleted_topic(queue, parsed):
+                deleted[parsed.topic] = max(parsed.offset, deleted.get(parsed.topic, 0))
+        fault = queue_that_ends_early(last, self.queues, deleted) or queue_that_begins_late(
+            first, self.queues
+        )
         if fault is not None:
             raise QueueHoleError(fault)
 
@@ -270,7 +290,7 @@ class Recovery:
         return ends
 
     def _cut_queues(self, offset: int) -> None:
-        there = partial(is_there, self.log)
+        there = partial(has_entry, self.log)
         for queue in self.queues:
             queue.cut_at(offset, there)
 
@@ -288,9 +308,9 @@ class Recovery:
         self._lower_index_time(index)
         return begin
 
-    def _redispatch(self, begin: int, *, rebuilding: bool) -> EntryPlacement:
+    def _redispatch(self, begin: int, *, rebuilding: bool) -> LogReplay:
         """Dispatch every good entry from there on. Raises QueueHoleError."""
-        reading = EntryPlacement(
+        replay = LogReplay(
             self.log,
             self.queues,
             self.dispatcher,
@@ -298,13 +318,13 @@ class Recovery:
             self.first_units,
             begin,
             rebuilding,
-            self.fitted,
+            self.queues_agree,
         )
-        walk = MarkWalk(self.log, self.on_progress, reading.damages.append)
-        for mark in walk.entries(begin):
-            reading.dispatch(mark)
-        reading.end, reading.fault = walk.end, walk.fault
-        return reading
+        walk = EntryWalk(self.log, self.on_progress, replay.damages.append)
+        for parsed in walk.entries(begin):
+            replay.dispatch(parsed)
+        replay.end, replay.fault = walk.end, walk.fault
+        return replay
 
     def _forget_derived(self) -> int:
         self.queues.rebuild()
@@ -323,14 +343,14 @@ class Recovery:
             self.checkpoint.write()
 
     def _derived_reach(self, begin: int) -> bool:
-        """Whether queues and indexes have what is in the log before the place where reading
+        """Whether queues and indexes have what is in the log before the offset where reading
         begins."""
         if self.log.start == 0 and any(queue.min_index for queue in self.queues):
             return False
         if begin <= self.log.start:
             return True
         return self.derived_complete and (
-            bool(self.known.places) or any(queue.max_index for queue in self.queues)
+            bool(self.known.snapshots) or any(queue.max_index for queue in self.queues)
         )
 
     def _begin_after_clean_stop(self) -> int:
@@ -342,8 +362,8 @@ class Recovery:
         if last is None:
             return self.log.start
         offset, size, _ = last
-        mark = entry_at(self.log, offset)
-        if mark is not None and mark.size == size:
+        parsed = entry_at(self.log, offset)
+        if parsed is not None and parsed.size == size:
             return offset + size
         starts = [file.start for file in self.log.files if file.start <= offset]
         return next(
@@ -355,8 +375,8 @@ class Recovery:
         for file in reversed(self.log.files.files):
             if self.checkpoint.safe_offset and file.start > self.checkpoint.safe_offset:
                 continue
-            mark = entry_at(self.log, file.start)
-            if mark is not None and mark.store_timestamp <= self.checkpoint.safe_timestamp:
+            parsed = entry_at(self.log, file.start)
+            if parsed is not None and parsed.store_timestamp <= self.checkpoint.safe_timestamp:
                 return file.start
         return self.log.start
 
@@ -375,22 +395,22 @@ class QueueHoleError(Exception):
 
 
 @dataclass(slots=True)
-class EntryPlacement:
+class LogReplay:
     """One reading of the log from ``begin`` on, whose entries come one by one. ``rebuilding``: the
-    queues were empty when it began. ``fitted``: all queues were found to end, where it began, as
-    they did when the log was there. ``known`` hears of a deletion that shows.
+    queues were empty when it began. ``queues_agree``: cut at ``begin``, all queues ended as the
+    snapshot there says. A deletion that the entries show is added to ``known``.
     """
 
     log: CommitLog
     queues: ConsumeQueueTable
     dispatcher: Dispatcher
-    known: KnownEnds
+    known: NotedQueueEnds
     first_units: dict[tuple[str, int], tuple[int, int]]
     """Offset and size of the first messages of the queues that had theirs, as their files said
     before they were cut."""
     begin: int
     rebuilding: bool
-    fitted: bool
+    queues_agree: bool
     damages: list[Damage] = field(default_factory=list)
     """What was passed over so far."""
     entries: int = 0
@@ -399,84 +419,95 @@ class EntryPlacement:
     """Where the log was found to end."""
     fault: str | None = None
     """What is wrong there."""
-    made_anew: dict[tuple[str, int], int] = field(default_factory=dict)
+    restarted_at: dict[tuple[str, int], int] = field(default_factory=dict)
     """Where queues had ended whose offsets were seen to begin anew."""
 
-    def dispatch(self, mark: EntryMark) -> None:
+    def dispatch(self, parsed: ParsedEntry) -> None:
         """Hand on an entry. One whose position in its queue cannot be is damage.
 
-        Raises QueueHoleError if its queue lacks units that no damage explains, unless
+        Raises QueueHoleError if its queue lacks_message units that no damage explains, unless
         ``rebuilding``: then the entry is damaged.
         """
         self.entries += 1
-        if mark.topic in self.known.deleted and mark.offset < self.known.deleted[mark.topic]:
-            self.dispatcher.dispatch_mark(mark, None)
+        if parsed.topic in self.known.deleted and parsed.offset < self.known.deleted[parsed.topic]:
+            self.dispatcher.dispatch_parsed(parsed, None)
             return
-        inner = mark.sys_flag & _INNER_BATCH != 0
-        queue = self.queues.find_or_make(mark.topic, mark.queue_id, batch=inner)
+        inner = parsed.sys_flag & _INNER_BATCH != 0
+        queue = self.queues.find_or_make(parsed.topic, parsed.queue_id, batch=inner)
         if inner and not queue.is_batch:
             return  # of a topic that was deleted, and made again as another kind
-        place: ConsumeQueue | None = queue
-        if mark.queue_offset != queue.max_index and not mark.sys_flag & _PREPARED:
-            place, fault = self._place(queue, mark)
+        target: ConsumeQueue | None = queue
+        if parsed.queue_offset != queue.max_index and not parsed.sys_flag & _PREPARED:
+            target, fault = self._queue_for(queue, parsed)
             if fault is not None:
                 self.entries -= 1
-                self.damages.append(Damage(mark.offset, mark.offset + mark.size, fault))
+                self.damages.append(Damage(parsed.offset, parsed.offset + parsed.size, fault))
                 return
-        self.dispatcher.dispatch_mark(mark, place)
+        self.dispatcher.dispatch_parsed(parsed, target)
 
-    def _place(
-        self, queue: ConsumeQueue, mark: EntryMark
+    def _queue_for(
+        self, queue: ConsumeQueue, parsed: ParsedEntry
     ) -> tuple[ConsumeQueue | None, str | None]:
         """Of an entry that does not follow the last unit of its queue: the queue, ready for it
         (None: it was deleted with its topic), and what is wrong with the entry."""
-        index, expected = mark.queue_offset, queue.max_index
-        if not expected and not self.rebuilding and self.began_later(queue, mark):
+        # The order of the cases matters, from what is certain to what is only likely:
+        # 1. An empty queue whose own first unit points behind this entry: the topic was deleted and
+        #    made again, and this entry is older than that.
+        # 2. A hole that the damaged ranges of the log are large enough for: it becomes a gap.
+        # 3. An empty queue, and an entry that is not its first: it was stored while its topic was
+        #    being deleted.
+        # 4. Index 0 in a queue that has units: the topic was deleted and made again, and the
+        #    deletion is not known any more. The queue starts over.
+        # 5. The old messages that a recovery of an earlier release kept behind the new ones.
+        # 6. The log lost its front, or the offsets in the units show a deletion.
+        # Anything else is a lost unit, or, where queues are rebuilt from the log alone, damage.
+        index, expected = parsed.queue_offset, queue.max_index
+        if not expected and not self.rebuilding and self.belongs_to_deleted_topic(queue, parsed):
             return None, None
-        if index > expected and self.explained(queue, index - expected):
-            queue.fill_gap(index, self.gap_offset(mark.topic))
-        elif not expected and self._came_while_deleting(mark):
-            self.known.deleted[mark.topic] = mark.offset + mark.size
+        if index > expected and self.damage_explains(queue, index - expected):
+            queue.fill_gap(index, self.gap_offset(parsed.topic))
+        elif not expected and self._came_while_deleting(parsed):
+            self.known.deleted[parsed.topic] = parsed.offset + parsed.size
             return None, None
-        elif index == 0:  # as it was after a deletion that is not noted
-            self.made_anew[mark.topic, mark.queue_id] = expected
+        elif index == 0:
+            self.restarted_at[parsed.topic, parsed.queue_id] = expected
             queue = self.queues.make_anew(queue)
-        elif expected < index == self.made_anew.get((mark.topic, mark.queue_id)):
-            # a recovery of an earlier release kept the old messages behind the new ones
-            queue.fill_gap(index, mark.offset)
-        elif not self._begins_anew(queue, mark):
+        elif expected < index == self.restarted_at.get((parsed.topic, parsed.queue_id)):
+            queue.fill_gap(index, parsed.offset)
+        elif not self._starts_over(queue, parsed):
             if not self.rebuilding:
                 text = (
                     f"its units end at {expected}, and the log goes on with {index} at "
-                    f"{mark.offset}"
+                    f"{parsed.offset}"
                 )
-                raise QueueHoleError(f"topic={mark.topic} queue={mark.queue_id}: {text}")
-            return (
-                None,
-                f"it says that it is queue offset {index} of {mark.topic} queue {mark.queue_id}, "
-                f"which has {expected} before it",
-            )
+                raise QueueHoleError(f"topic={parsed.topic} queue={parsed.queue_id}: {text}")
+            name = f"{parsed.topic} queue {parsed.queue_id}"
+            what = f"queue offset {index} of {name}, which has {expected} before it"
+            return None, f"it says that it is {what}"
         return queue, None
 
     def gap_offset(self, topic: str) -> int:
-        """Where the last damage was, but not among the messages of a deleted topic: its units would
-        look as if they were to go."""
+        """Where the last damage was; but behind the deleted messages of the topic, so that the gaps
+        are not taken for units of those."""
         return max(self.damages[-1].start, self.known.deleted.get(topic, 0))
 
-    def explained(self, queue: ConsumeQueue, missing: int) -> bool:
+    def damage_explains(self, queue: ConsumeQueue, missing: int) -> bool:
         """Whether so many messages can lie in the damaged ranges behind the queue's last one."""
-        start, made_anew = self.log.start, self.known.deleted.get(queue.topic)
-        if not queue.max_index and start > 0 and self.begin == start and made_anew is None:
+        # A message takes at least ``message_size_min`` bytes. If the damaged bytes behind the
+        # queue's last message are too few for those that are missing, the units are lost and not
+        # the messages: they must not become gaps, for the log has them.
+        start, deleted_at = self.log.start, self.known.deleted.get(queue.topic)
+        if not queue.max_index and start > 0 and self.begin == start and deleted_at is None:
             return False  # its first messages were deleted with the log
         if (
             self.begin > start
             and not self.rebuilding
-            and not self.fitted
+            and not self.queues_agree
             and queue.ends_with_a_file
         ):
             return False  # the files behind may have been taken away: the messages may all be there
         unit = queue.unit(queue.max_index - 1)
-        after = unit[0] if unit is not None else max(self.begin, made_anew or 0)
+        after = unit[0] if unit is not None else max(self.begin, deleted_at or 0)
         room = missing * queue.message_size_min
         for damage in reversed(self.damages):
             if damage.end <= after or room <= 0:
@@ -484,25 +515,25 @@ class EntryPlacement:
             room -= damage.end - damage.start
         return room <= 0
 
-    def began_later(self, queue: ConsumeQueue, mark: EntryMark) -> bool:
+    def belongs_to_deleted_topic(self, queue: ConsumeQueue, parsed: ParsedEntry) -> bool:
         """Whether the first message of the queue, by its own files, lies behind this entry, and is
-        there: the entry is of a topic that was deleted and made anew, also where that is not
-        noted."""
+        there. Then the entry is of a topic that was deleted and made again, even if that deletion
+        is not known."""
         offset, size = self.first_units.get((queue.topic, queue.queue_id), (0, 0))
-        return offset > mark.offset and is_there(self.log, queue, 0, offset, size)
+        return offset > parsed.offset and has_entry(self.log, queue, 0, offset, size)
 
-    def _came_while_deleting(self, mark: EntryMark) -> bool:
+    def _came_while_deleting(self, parsed: ParsedEntry) -> bool:
         """Whether an entry that is not the first of its queue, and has none before it, belongs to a
-        topic that was just being deleted: made anew, it would have begun with 0, behind the place
-        of the deletion, and nothing that was not read or damaged may have been that."""
-        deleted = self.known.deleted.get(mark.topic, -1)
+        topic that was just being deleted. If the topic had been made again, its first entry, with
+        index 0, would lie between the deletion and this one; all of that was read, undamaged."""
+        deleted = self.known.deleted.get(parsed.topic, -1)
         return self.begin <= deleted and all(damage.end <= deleted for damage in self.damages)
 
-    def _begins_anew(self, queue: ConsumeQueue, mark: EntryMark) -> bool:
+    def _starts_over(self, queue: ConsumeQueue, parsed: ParsedEntry) -> bool:
         """Whether the queue may go on with this entry although it does not follow its last unit: it
         is the first that the log still has; or its topic was deleted and made again, so that its
         offsets began with 0 once more."""
-        index = mark.queue_offset
+        index = parsed.queue_offset
         if not queue.max_index:
             return self.begin == self.log.start
         if not queue.min_index <= index < queue.max_index:
@@ -511,32 +542,32 @@ class EntryPlacement:
         return old is not None and previous is not None and previous[0] > old[0]
 
 
-def is_there(log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size: int) -> bool:
+def has_entry(log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size: int) -> bool:
     """Whether the log has, at ``offset``, the entry that unit ``index`` of the queue should point
     to, or no longer has it because its segment was deleted (not before the unit was on the
     disk)."""
     if offset < log.start:
         return True
-    mark = entry_at(log, offset)
-    return mark is not None and (mark.size, mark.topic, mark.queue_id, mark.queue_offset) == (
-        size,
-        queue.topic,
-        queue.queue_id,
-        index,
-    )
+    parsed = entry_at(log, offset)
+    return parsed is not None and (
+        parsed.size,
+        parsed.topic,
+        parsed.queue_id,
+        parsed.queue_offset,
+    ) == (size, queue.topic, queue.queue_id, index)
 
 
 # A queue agrees with the log if its last unit does not lie before the last message that the log has
 # of it, and its first not behind the first one, unless it begins with an earlier index (its topic
-# was deleted and made anew). A queue without units counts as lost if somebody still knows its
-# topic, or if another queue of the topic is older than that message (a deletion would have taken it
-# along), unless the topic was made anew since, as another of its queues shows.
+# was deleted and made again). A queue without units counts as lost if its topic still exists, or if
+# another queue of the topic is older than that message: a deletion would have deleted that queue,
+# too. It does not count as lost if another queue shows that the topic was made again since.
 
 
-Messages = dict[tuple[str, int], EntryMark]
+Messages = dict[tuple[str, int], ParsedEntry]
 
 
-def outermost_messages(
+def first_and_last_messages(
     log: CommitLog,
     end: int,
     deleted: Mapping[str, int],
@@ -551,62 +582,65 @@ def outermost_messages(
     last: Messages = {}
     old: Messages = {}
     nowhere = 0, 0
-    for mark in MarkWalk(log, on_progress).entries(log.start, end):
-        if not mark.sys_flag & _PREPARED and not (
-            deleted and mark.offset < deleted.get(mark.topic, 0)
+    for parsed in EntryWalk(log, on_progress).entries(log.start, end):
+        if not parsed.sys_flag & _PREPARED and not (
+            deleted and parsed.offset < deleted.get(parsed.topic, 0)
         ):
-            key = mark.topic, mark.queue_id
-            last[key] = mark
+            key = parsed.topic, parsed.queue_id
+            last[key] = parsed
             if key not in first:
-                first[key] = mark
-            if mark.offset < begun.get(key, nowhere)[0]:
-                old[key] = mark
+                first[key] = parsed
+            if parsed.offset < begun.get(key, nowhere)[0]:
+                old[key] = parsed
     return first, last, old
 
 
-def late_queue(first: Messages, queues: ConsumeQueueTable) -> str | None:
+def queue_that_begins_late(first: Messages, queues: ConsumeQueueTable) -> str | None:
     """Which queue, of those that have units, begins behind the first of its messages; None if none
     does."""
-    for (topic, queue_id), mark in first.items():
+    for (topic, queue_id), parsed in first.items():
         queue = queues.find(topic, queue_id)
-        if queue is None or not queue.max_index or mark.queue_offset >= queue.min_index:
+        if queue is None or not queue.max_index or parsed.queue_offset >= queue.min_index:
             continue
         unit = queue.unit(queue.min_index)
-        if unit is None or unit[0] > mark.offset:
-            text = (
-                f"its units begin at {queue.min_index}, and the log has {mark.queue_offset} "
-                f"at {mark.offset}"
+        if unit is None or unit[0] > parsed.offset:
+            return (
+                f"topic={topic} queue={queue_id}: its units begin at {queue.min_index}, and the "
+                f"log has {parsed.queue_offset} at {parsed.offset}"
             )
-            return f"topic={topic} queue={queue_id}: {text}"
     return None
 
 
-def lacking_queue(last: Messages, queues: ConsumeQueueTable, old: Mapping[str, int]) -> str | None:
+def queue_that_ends_early(
+    last: Messages, queues: ConsumeQueueTable, old: Mapping[str, int]
+) -> str | None:
     """Which queue lacks the last of its messages; None if none does. ``old`` says where the last
     message of a topic lies that was deleted before the topic was made anew."""
     begun = _begun(queues)
-    for (topic, queue_id), mark in last.items():
+    for (topic, queue_id), parsed in last.items():
         queue = queues.find(topic, queue_id)
-        if queue is not None and not queue.is_batch and mark.sys_flag & _INNER_BATCH:
+        if queue is not None and not queue.is_batch and parsed.sys_flag & _INNER_BATCH:
             continue  # of a topic that was deleted, and made again as another kind
         found = queue.max_index if queue is not None else 0
         unit = queue.unit(found - 1) if queue is not None and found else None
         last_unit_at = unit[0] if unit is not None else -1 if found else None
         known = queues.is_batch(topic) is not None
-        if lacks(
-            mark.offset,
+        if lacks_message(
+            parsed.offset,
             last_unit_at,
             topic,
             known=known,
             begun_at=begun.get(topic),
             old_at=old.get(topic, -1),
         ):
-            text = f"its units end at {found}, and the log has {mark.queue_offset} at {mark.offset}"
-            return f"topic={topic} queue={queue_id}: {text}"
+            return (
+                f"topic={topic} queue={queue_id}: its units end at {found}, and the log has "
+                f"{parsed.queue_offset} at {parsed.offset}"
+            )
     return None
 
 
-def lacks(
+def lacks_message(
     message_at: int,
     last_unit_at: int | None,
     topic: str,
@@ -615,11 +649,13 @@ def lacks(
     begun_at: int | None,
     old_at: int = -1,
 ) -> bool:
-    """Whether a queue lacks a message that the log has of it: that message, or one behind it, must
-    be the one of its last unit. Offsets of the log; ``last_unit_at`` None: the queue has never had
-    one, as far as its files tell. ``known``: there is such a topic. ``begun_at``: where the oldest
-    unit of any queue of the topic points. ``old_at``: where another queue of the topic has a
-    message that came before the one with which it begins: the topic was deleted behind that."""
+    """Whether a queue lacks a message that the log has of it. A queue that has it ends with the
+    unit of this message, or of a later one.
+
+    Arguments are offsets of the log. ``last_unit_at`` None: the queue has never had a unit, as far
+    as its files tell. ``known``: the topic exists. ``begun_at``: where the oldest unit of any queue
+    of the topic points. ``old_at``: where another queue of the topic has a message older than its
+    first unit, so that the topic must have been deleted after that message."""
     if last_unit_at is not None:
         return last_unit_at < message_at
     if message_at < old_at:

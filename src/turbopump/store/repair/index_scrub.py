@@ -22,10 +22,10 @@ from typing import Final
 from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_V1, MAGIC_V2, entry_fault
 from turbopump.store.disk import Disk, Piece
 from turbopump.store.index.index_file import ENTRY, HEADER_SIZE, SLOT_SIZE, IndexFile
-from turbopump.store.index.key_index import KeyIndex, keys_of
+from turbopump.store.index.key_index import KeyIndex, index_entries_of
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
-from turbopump.store.log.entry_mark import read_mark
+from turbopump.store.log.parsed_entry import parse_entry
 
 ENTRIES_AT_ONCE: Final = 1000
 """Entries of an index file that are looked at in one step: some 0.4 ms."""
@@ -148,12 +148,12 @@ class IndexScrub:
         (entry,) = yield [Piece(segment.segment, offset - segment.start, size)]
         if isinstance(entry, OSError) or entry_fault(entry, offset) is not None:
             return None
-        mark = read_mark(entry, offset)
-        if mark is None:
+        parsed = parse_entry(entry, offset)
+        if parsed is None:
             return None
-        if key_hash not in {known for known, _, _ in keys_of(mark)}:
+        if key_hash not in {known for known, _, _ in index_entries_of(parsed)}:
             return f"entry {number} has a key hash that the message at {offset} has not"
-        if number > 1 and seconds != file.seconds_of(mark.store_timestamp):
+        if number > 1 and seconds != file.seconds_of(parsed.store_timestamp):
             return f"entry {number} has another time than the message at {offset}"
         return None
 
@@ -211,8 +211,8 @@ class IndexScrub:
 
         def take(entry: bytes, offset: int) -> None:
             nonlocal skip
-            mark = read_mark(entry, offset)
-            keys = keys_of(mark) if mark is not None else []
+            parsed = parse_entry(entry, offset)
+            keys = index_entries_of(parsed) if parsed is not None else []
             waiting.extend(keys[skip:])
             skip = 0
 

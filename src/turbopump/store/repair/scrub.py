@@ -19,8 +19,8 @@ from turbopump.store.disk import Disk, Found, Piece
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.log.commit_log import CommitLog
-from turbopump.store.log.entry_mark import entry_place
-from turbopump.store.log.scanner import LogScanner, Look, entry_starts
+from turbopump.store.log.parsed_entry import queue_position
+from turbopump.store.log.scanner import LogScanner, ScanResult, entry_starts
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
 from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, UNIT, UNIT_SIZE
@@ -36,7 +36,7 @@ READ_SIZE: Final = 1 << 20
 """Bytes read at a time."""
 REST_S: Final = 24 * 3600.0
 """A pass begins no sooner than this after the one before."""
-FINDINGS_MAX: Final = 1000
+REPORTED_MAX: Final = 1000
 """Findings that are told and counted; what else there may be is found by ``turbopump store
 verify``."""
 FIRST_REST_S: Final = 60.0
@@ -195,14 +195,14 @@ class Scrub:
                 entries, slice_end = 0, position + SLICE
         return position
 
-    def _look(self, file: MappedFile, offset: int, scanner: LogScanner) -> Steps[Look]:
+    def _look(self, file: MappedFile, offset: int, scanner: LogScanner) -> Steps[ScanResult]:
         """What lies at an offset of a file. Where that cannot be read, it goes on behind the
         sector."""
         while isinstance(found := scanner.look(offset, file.end), int):
             data = yield from self._held(file, offset, found, scanner)
             if isinstance(data, OSError):
                 fault = f"it cannot be read ({data.strerror or data})"
-                return Look(offset - offset % _SECTOR + _SECTOR, None, fault)
+                return ScanResult(offset - offset % _SECTOR + _SECTOR, None, fault)
         return found
 
     def _next_good(self, file: MappedFile, offset: int) -> Steps[int]:
@@ -248,7 +248,7 @@ class Scrub:
         sys_flag = int.from_bytes(entry[36:40])
         if sys_flag & SysFlag.TRANSACTION_PREPARED:
             return
-        topic, queue_id, index = entry_place(entry)
+        topic, queue_id, index = queue_position(entry)
         queue = self._queues.find(topic, queue_id)
         if queue is not None and position < queue.deleted_until:
             return  # of a topic that was deleted, and made anew
@@ -337,7 +337,7 @@ class Scrub:
             return False
         scanner = LogScanner(self._log.requires_crc)
         _, entry, _ = yield from self._look(file, offset, scanner)
-        return entry is not None and entry_place(entry) == place
+        return entry is not None and queue_position(entry) == place
 
     def _report_range(self, start: int, end: int, fault: str) -> None:
         if self._is_new("", 0, start):
@@ -358,7 +358,7 @@ class Scrub:
 
     def _is_new(self, topic: str, queue_id: int, place: int) -> bool:
         """Whether a finding was not told yet."""
-        if (topic, queue_id, place) in self._reported or len(self._reported) >= FINDINGS_MAX:
+        if (topic, queue_id, place) in self._reported or len(self._reported) >= REPORTED_MAX:
             return False
         self._reported.add((topic, queue_id, place))
         return True

@@ -27,7 +27,7 @@ from turbopump.errors import StoreError
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Disk, Segment
 from turbopump.store.files import StoreFile, StorePaths, segment_offset
-from turbopump.store.log.entry_mark import EntryMark, inner_count, read_mark
+from turbopump.store.log.parsed_entry import ParsedEntry, inner_count, parse_entry
 from turbopump.store.log.scanner import NO_DIRECTORY, OpenSegment, SegmentWalk
 from turbopump.store.mapped_file import STEP, data_steps
 from turbopump.store.queues.batch_consume_queue import batch_units
@@ -44,7 +44,7 @@ class SettingApart:
     says. ``kept``: where the original of each replaced segment is."""
 
     log_size: int = 0
-    ranges: list[Unreadable] = field(default_factory=list)
+    ranges: list[UnreadableRange] = field(default_factory=list)
     lost: list[LostMessages] = field(default_factory=list)
     readable_end: int = 0
     unread_queues: list[Path] = field(default_factory=list)
@@ -95,14 +95,14 @@ def set_apart(
     it again.
     """
     directories = (*paths.commit_logs, *paths.read_only_commit_logs)
-    if not row_files(disk, directories):
+    if not list_row(disk, directories):
         raise StoreError(
             f"{paths.root} has no segments in {', '.join(map(str, directories))}: "
             "is it a store directory?"
         )
     with _held(paths, disk):
         found = SettingApart()
-        segments = row_files(disk, directories)
+        segments = list_row(disk, directories)
         bad = _scan(disk, segments, found, on_progress)
         if dry_run or not bad:
             _find_lost(disk, paths, segments, found)
@@ -145,7 +145,7 @@ def _scan(
         before = len(found.ranges)
         with closing(disk.open_segment(file.path)) as segment:
             for at in data_steps(segment, 0):
-                read_round(segment, at, min(STEP, segment.size - at), file.start, found.ranges)
+                read_with_zeros(segment, at, min(STEP, segment.size - at), file.start, found.ranges)
         if len(found.ranges) > before:
             bad.append(file)
         done += file.size
@@ -155,7 +155,7 @@ def _scan(
 
 @contextmanager
 def _copies(
-    disk: Disk, segments: Iterable[StoreFile], found: list[Unreadable]
+    disk: Disk, segments: Iterable[StoreFile], found: list[UnreadableRange]
 ) -> Iterator[list[tuple[Path, Segment]]]:
     """Each segment with a synced copy of it; those that have not got its name at the end of the
     block are removed."""
@@ -178,13 +178,13 @@ def _copies(
 
 def _copied(
     disk: Disk, start: int, path: Path, directory: Path
-) -> tuple[list[Unreadable], Segment]:
+) -> tuple[list[UnreadableRange], Segment]:
     """What of a segment cannot be read, and a synced copy of it in ``directory`` with zeros
     there."""
     disk.make_directory(directory)
     target = directory / f"{path.name}.copy"
     disk.remove(target)  # of an attempt that was killed
-    found: list[Unreadable] = []
+    found: list[UnreadableRange] = []
     with closing(disk.open_segment(path)) as segment:
         try:
             copy = disk.create_segment(target, segment.size)
@@ -196,7 +196,7 @@ def _copied(
         try:
             for at in data_steps(segment, 0):
                 size = min(STEP, segment.size - at)
-                copy.buffer[at : at + size] = read_round(segment, at, size, start, found)
+                copy.buffer[at : at + size] = read_with_zeros(segment, at, size, start, found)
             copy.sync()
         except BaseException:
             copy.close()
@@ -244,7 +244,7 @@ class LostMessages(NamedTuple):
 
 
 def lost_messages(
-    disk: Disk, paths: StorePaths, segments: Sequence[StoreFile], ranges: Sequence[Unreadable]
+    disk: Disk, paths: StorePaths, segments: Sequence[StoreFile], ranges: Sequence[UnreadableRange]
 ) -> tuple[list[LostMessages], int, list[Path]]:
     """Which messages lay in ``ranges``, queue by queue; where the last good message of the log
     ends; and the files of queues that cannot be read whole. Walks all of the log, 7 to 9 µs a
@@ -255,7 +255,7 @@ def lost_messages(
     return _joined(chain(between, _by_units(disk, paths, ranges, unread))), walk.end, unread
 
 
-def row_files(disk: Disk, directories: Iterable[Path]) -> list[StoreFile]:
+def list_row(disk: Disk, directories: Iterable[Path]) -> list[StoreFile]:
     """Every file of a row that is not empty, in order."""
     found = []
     for directory in directories:
@@ -266,26 +266,28 @@ def row_files(disk: Disk, directories: Iterable[Path]) -> list[StoreFile]:
     return sorted(found)
 
 
-def _between(walk: _Walk, log_start: int, ranges: Sequence[Unreadable]) -> Iterator[LostMessages]:
+def _between(
+    walk: _Walk, log_start: int, ranges: Sequence[UnreadableRange]
+) -> Iterator[LostMessages]:
     """What the offsets of messages before and behind an unreadable range tell."""
     # queue: its next offset, and where in the log its last message ends
     known: dict[tuple[str, int], tuple[int, int]] = {}
-    for mark in walk.entries():
-        if mark.sys_flag & SysFlag.TRANSACTION_PREPARED:  # in no queue
+    for parsed in walk.entries():
+        if parsed.sys_flag & SysFlag.TRANSACTION_PREPARED:  # in no queue
             continue
-        queue, first = (mark.topic, mark.queue_id), mark.queue_offset
+        queue, first = (parsed.topic, parsed.queue_id), parsed.queue_offset
         # A log that begins at 0 has its queues from their first message on; one that lost its front
         # need not.
         following, before = known.get(queue, (first if log_start else 0, log_start))
         if following < first and any(
-            one.start < mark.offset and before < one.end for one in ranges
+            one.start < parsed.offset and before < one.end for one in ranges
         ):
             yield LostMessages(*queue, following, first)
-        known[queue] = first + inner_count(mark), mark.offset + mark.size
+        known[queue] = first + inner_count(parsed), parsed.offset + parsed.size
 
 
 def _by_units(
-    disk: Disk, paths: StorePaths, ranges: Sequence[Unreadable], unread: list[Path]
+    disk: Disk, paths: StorePaths, ranges: Sequence[UnreadableRange], unread: list[Path]
 ) -> Iterator[LostMessages]:
     """What units tell that point into an unreadable range."""
     low, high = ranges[0].start, ranges[-1].end
@@ -307,7 +309,7 @@ def _units(
             for name in disk.list_directory(root / topic):
                 if not (name.isascii() and name.isdigit()):
                     continue
-                for file in row_files(disk, [root / topic / name]):
+                for file in list_row(disk, [root / topic / name]):
                     raw = _whole(disk, file.path, unread)
                     if batch:
                         for unit in batch_units(raw):
@@ -327,10 +329,10 @@ def _units(
 
 def _whole(disk: Disk, path: Path, unread: list[Path]) -> bytes:
     """A queue's file; what cannot be read of it is zeros."""
-    bad: list[Unreadable] = []
+    bad: list[UnreadableRange] = []
     with closing(disk.open_segment(path)) as segment:
         steps = range(0, segment.size, STEP)
-        parts = [read_round(segment, at, min(STEP, segment.size - at), 0, bad) for at in steps]
+        parts = [read_with_zeros(segment, at, min(STEP, segment.size - at), 0, bad) for at in steps]
     if bad:
         unread.append(path)
     return b"".join(parts)
@@ -347,11 +349,11 @@ def _joined(lost: Iterable[LostMessages]) -> list[LostMessages]:
     return found
 
 
-class _Walk(SegmentWalk[EntryMark]):
+class _Walk(SegmentWalk[ParsedEntry]):
     """Known sectors are zeros, and not asked for again."""
 
     def __init__(
-        self, disk: Disk, segments: Sequence[StoreFile], ranges: Sequence[Unreadable]
+        self, disk: Disk, segments: Sequence[StoreFile], ranges: Sequence[UnreadableRange]
     ) -> None:
         super().__init__(segments)
         self._disk = disk
@@ -359,16 +361,16 @@ class _Walk(SegmentWalk[EntryMark]):
 
     def _open(self, segment: StoreFile) -> OpenSegment:
         ranges = [one for one in self._ranges if one.path == segment.path]
-        return _RoundFile(self._disk.open_segment(segment.path), segment.start, ranges)
+        return _ZeroedFile(self._disk.open_segment(segment.path), segment.start, ranges)
 
-    def _item(self, offset: int, entry: bytes) -> EntryMark | str:
-        return read_mark(entry, offset) or NO_DIRECTORY
+    def _item(self, offset: int, entry: bytes) -> ParsedEntry | str:
+        return parse_entry(entry, offset) or NO_DIRECTORY
 
 
-class _RoundFile:
+class _ZeroedFile:
     """One segment, read round what is unreadable of it."""
 
-    def __init__(self, segment: Segment, start: int, ranges: Sequence[Unreadable]) -> None:
+    def __init__(self, segment: Segment, start: int, ranges: Sequence[UnreadableRange]) -> None:
         self._segment = segment
         self._start = start
         self._ranges = ranges
@@ -395,7 +397,7 @@ SECTOR: Final = 4096
 _TRIES: Final = 3
 
 
-class Unreadable(NamedTuple):
+class UnreadableRange(NamedTuple):
     """Bytes ``start`` to ``end`` of a row of files, in the file ``path``, which the system cannot
     read: ``cause``."""
 
@@ -405,7 +407,9 @@ class Unreadable(NamedTuple):
     cause: str
 
 
-def read_round(segment: Segment, at: int, size: int, start: int, found: list[Unreadable]) -> bytes:
+def read_with_zeros(
+    segment: Segment, at: int, size: int, start: int, found: list[UnreadableRange]
+) -> bytes:
     """Bytes of a segment; what cannot be read is zeros, and added to ``found``, as one with what
     lies right before it. ``start`` is the offset of the segment's first byte."""
     try:
@@ -423,7 +427,7 @@ def read_round(segment: Segment, at: int, size: int, start: int, found: list[Unr
             begin, cause = (
                 (before.start, before.cause) if before else (start + at, read.strerror or str(read))
             )
-            found.append(Unreadable(begin, start + sector_end, segment.path, cause))
+            found.append(UnreadableRange(begin, start + sector_end, segment.path, cause))
         else:
             parts.append(read)
         at = sector_end

@@ -39,9 +39,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from turbopump.message.codec import entry_fault
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Found, Piece
-from turbopump.store.log.cold_reads import IsLost, Steps, answer
+from turbopump.store.log.cold_reads import IsLost, Steps, finish_now
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
-from turbopump.store.log.entry_mark import EntryMark, entry_place, inner_count, read_mark
+from turbopump.store.log.parsed_entry import ParsedEntry, inner_count, parse_entry, queue_position
 from turbopump.store.log.scanner import entry_at
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.batch_consume_queue import (
@@ -93,7 +93,7 @@ class UnitRepair:
     a line for each search that found units to be wrong."""
 
     log: CommitLog
-    tags_of: Callable[[EntryMark], int]
+    tags_of: Callable[[ParsedEntry], int]
     report: Callable[[str], None]
     _under_way: set[tuple[str, int]] = field(default_factory=set)
     _not_found: set[tuple[str, int, int]] = field(default_factory=set)
@@ -122,7 +122,7 @@ class UnitRepair:
         if isinstance(queue, BatchConsumeQueue):
             search = self._search(queue, is_lost, unit.queue_offset)
         else:
-            search = PlainSearch(self.log, queue, unit.queue_offset, self.tags_of, is_lost)
+            search = PlainQueueSearch(self.log, queue, unit.queue_offset, self.tags_of, is_lost)
         yield from self._alone(search, search.run())
         if search.repaired:
             self.report(_repair_line(queue, unit, search))
@@ -141,13 +141,13 @@ class UnitRepair:
         if (queue.topic, queue.queue_id) in self._under_way:
             return 0
         search = self._search(queue, is_lost)
-        steps = search.mend() if number is None else search.repair_round(number)
+        steps = search.mend() if number is None else search.repair_around(number)
         yield from self._alone(search, steps)
         if number is None:
             self._report_mended(search, queue)
         return search.repaired
 
-    def put_right(
+    def repair_for_message(
         self, queue: BatchConsumeQueue, index: int, number: int, is_lost: IsLost
     ) -> Steps[OSError | None]:
         """Repair the units of a batch queue round ``number``, of which the message ``index`` is
@@ -162,7 +162,7 @@ class UnitRepair:
 
         def both() -> Steps[None]:
             if not queue.suspect:
-                yield from search.repair_round(number)
+                yield from search.repair_around(number)
             yield from search.mend()
 
         yield from self._alone(search, both())
@@ -171,14 +171,14 @@ class UnitRepair:
             self._remember(key)
         return search.error
 
-    def settle_fronts(self, queues: Iterable[ConsumeQueue]) -> None:
+    def check_fronts(self, queues: Iterable[ConsumeQueue]) -> None:
         """See, at a start, that each batch queue begins with the first of its messages that the log
         has. Waits for the disk; it costs two looks a queue where nothing is damaged."""
         batches = [queue for queue in queues if isinstance(queue, BatchConsumeQueue)]
         first = entry_at(self.log, self.log.start) if batches else None
         for queue in batches:
             search = self._search(queue, lambda _directory, _offset: True)
-            answer(search.settle_front(first.store_timestamp if first is not None else 1 << 62))
+            finish_now(search.check_front(first.store_timestamp if first is not None else 1 << 62))
             self._report_mended(search, queue)
 
     def good_unit(
@@ -187,8 +187,10 @@ class UnitRepair:
         """The unit of this number, if the log has its entry where it says."""
         return self._search(queue, is_lost).good(number)
 
-    def _search(self, queue: BatchConsumeQueue, is_lost: IsLost, index: int = -1) -> BatchSearch:
-        return BatchSearch(self.log, queue, index, self.tags_of, is_lost)
+    def _search(
+        self, queue: BatchConsumeQueue, is_lost: IsLost, index: int = -1
+    ) -> BatchQueueSearch:
+        return BatchQueueSearch(self.log, queue, index, self.tags_of, is_lost)
 
     def _alone(self, search: LogSearch[Any], steps: Steps[Any]) -> Steps[None]:
         """Do it while nobody else repairs the same queue."""
@@ -198,7 +200,7 @@ class UnitRepair:
         finally:
             self._under_way.discard(search.queue_key)
 
-    def _report_mended(self, search: BatchSearch, queue: BatchConsumeQueue) -> None:
+    def _report_mended(self, search: BatchQueueSearch, queue: BatchConsumeQueue) -> None:
         if search.repaired:
             name = f"the consume queue of {queue.topic} queue {queue.queue_id}"
             self.report(
@@ -234,7 +236,7 @@ class LogSearch(Generic[Q]):
     log: CommitLog
     queue: Q
     index: int
-    tags_of: Callable[[EntryMark], int]
+    tags_of: Callable[[ParsedEntry], int]
     is_lost: IsLost
     repaired: int = 0
     wanted: bytes | None = None
@@ -335,7 +337,7 @@ class LogSearch(Generic[Q]):
         return (
             entry_fault(entry, offset, crc_required=self.log.requires_crc(offset)) is None
             and not entry[39] & SysFlag.TRANSACTION_PREPARED
-            and entry_place(entry) == (*self.queue_key, index)
+            and queue_position(entry) == (*self.queue_key, index)
         )
 
     def _entry_of(self, offset: int, size: int, index: int) -> Steps[bytes]:
@@ -388,7 +390,7 @@ class LogSearch(Generic[Q]):
 
 
 @dataclass(eq=False)
-class PlainSearch(LogSearch[ConsumeQueue]):
+class PlainQueueSearch(LogSearch[ConsumeQueue]):
     """One search for the message of ``index``, and for those of the units round it that may be
     damaged too. A unit is seen as a batch queue's, of one message, whose store time is not
     known."""
@@ -446,16 +448,16 @@ UNITS_AT_ONCE: Final = 2000
 """Units whose links are looked at in one turn."""
 
 
-def unit_of(entry: bytes, offset: int, tags_of: Callable[[EntryMark], int]) -> BatchUnit | None:
+def unit_of(entry: bytes, offset: int, tags_of: Callable[[ParsedEntry], int]) -> BatchUnit | None:
     """The unit of a good entry at an offset of the log; None if its texts cannot be read."""
-    mark = read_mark(entry, offset)
-    if mark is None:
+    parsed = parse_entry(entry, offset)
+    if parsed is None:
         return None
-    stored_ms, base = mark.store_timestamp, mark.queue_offset
-    return BatchUnit(offset, mark.size, tags_of(mark), stored_ms, base, inner_count(mark))
+    stored_ms, base = parsed.store_timestamp, parsed.queue_offset
+    return BatchUnit(offset, parsed.size, tags_of(parsed), stored_ms, base, inner_count(parsed))
 
 
-def row_of(
+def units_between(
     found: list[BatchUnit], end: int, begin: int | None, places: int | None, offset: int
 ) -> list[BatchUnit] | None:
     """The units for the messages from ``begin`` to ``end`` in so many ``places``, of entries
@@ -502,21 +504,21 @@ def _gaps(base: int, count: int, places: int, offset: int) -> list[BatchUnit]:
 
 
 @dataclass(eq=False)
-class BatchSearch(LogSearch[BatchConsumeQueue]):
+class BatchQueueSearch(LogSearch[BatchConsumeQueue]):
     """One repair of a queue. ``wanted`` is the entry of the message that was asked for, if it was
     come by."""
 
     _found: list[BatchUnit] = field(default_factory=list)
 
     def run(self) -> Steps[None]:
-        yield from self.repair_round(self.queue.number_of(self.index))
+        yield from self.repair_around(self.queue.number_of(self.index))
 
     def mend(self) -> Steps[None]:
         """Repair every unit that cannot be, or does not follow the one before it, and find out
         where the queue begins."""
         queue = self.queue
         if queue.suspect:
-            yield from self.repair_round(queue.first_number)
+            yield from self.repair_around(queue.first_number)
             if self.error is not None:
                 return
         number, before = queue.first_number, None
@@ -533,7 +535,7 @@ class BatchSearch(LogSearch[BatchConsumeQueue]):
                 return
             for at, unit in enumerate(units, number):
                 if not (yield from self._follows(before, unit, at)):
-                    number = yield from self.repair_round(at)
+                    number = yield from self.repair_around(at)
                     before = queue.unit_at(number - 1)
                     break
                 before = unit
@@ -543,7 +545,7 @@ class BatchSearch(LogSearch[BatchConsumeQueue]):
             if self.error is not None:
                 return
         if before is not None and before.end != queue.max_index:
-            yield from self.repair_round(queue.next_number - 1)
+            yield from self.repair_around(queue.next_number - 1)
 
     def _follows(self, before: BatchUnit | None, unit: BatchUnit, number: int) -> Steps[bool]:
         """Whether a unit may come behind this one; None: it is the first."""
@@ -557,7 +559,7 @@ class BatchSearch(LogSearch[BatchConsumeQueue]):
             or (yield from self.good(number)) is not None
         )
 
-    def settle_front(self, first_time: int) -> Steps[None]:
+    def check_front(self, first_time: int) -> Steps[None]:
         """See at a start that the queue begins with the first unit whose entry the log has, which
         begins with an entry of ``first_time`` (ms). Costs two looks; else the queue is mended."""
         queue = self.queue
@@ -573,7 +575,7 @@ class BatchSearch(LogSearch[BatchConsumeQueue]):
         if queue.suspect:
             yield from self.mend()
 
-    def repair_round(self, number: int) -> Steps[int]:
+    def repair_around(self, number: int) -> Steps[int]:
         """Repair the unit of this number, and what else is wrong between the nearest good ones on
         its two sides; the number of the latter, behind which nothing was looked at."""
         log, queue = self.log, self.queue
@@ -589,13 +591,13 @@ class BatchSearch(LogSearch[BatchConsumeQueue]):
             return high  # retention has been here, or the topic was deleted
         if before is None and queue.suspect:
             queue.suspect = False
-            row = row_of(self._found, base_high, None, None, start)
+            row = units_between(self._found, base_high, None, None, start)
             if row is not None and high - len(row) >= queue.floor:
                 low = high - len(row) - 1
                 queue.begin_with(low + 1, row[0].base if row else base_high)
         else:
             base_low = before.end if before is not None else queue.min_index
-            row = row_of(self._found, base_high, base_low, high - low - 1, start)
+            row = units_between(self._found, base_high, base_low, high - low - 1, start)
         for at, unit in enumerate(row or (), low + 1):
             if unit.size != NO_MESSAGE_SIZE or (yield from self.good(at)) is None:
                 self._put(at, unit)

@@ -27,7 +27,7 @@ from turbopump.store.timers.timer_log import (
     MAGIC_DEFAULT,
     MAGIC_DELETE,
     MAGIC_ROLL,
-    UNIT_SIZE,
+    TIMER_UNIT_SIZE,
     TimerCheckpoint,
     TimerLog,
     read_unit,
@@ -38,7 +38,7 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 BLANK_SLOTS: Final = 60
 """So many slots of a round stay free. RocketMQ: ``TIMER_BLANK_SLOTS``."""
 
-_BLOCK: Final = UNIT_SIZE * 78
+_BLOCK: Final = TIMER_UNIT_SIZE * 78
 """Bytes of the log read around a unit: its neighbours in a chain are often its neighbours in the
 log."""
 _PAUSE_EVERY: Final = 500
@@ -68,7 +68,7 @@ class TimerConfig:
 
 
 @dataclass(slots=True)
-class Due:
+class SlotUnits:
     """What a slot holds, in the order in which it came: offset and size of each message, when it
     was put there (ms), and its magic."""
 
@@ -203,16 +203,16 @@ class PendingTimers:
         go."""
         return max(self._wheel.waiting, 0) if self._wheel is not None else 0
 
-    def due(self, time: int) -> Steps[Due]:
+    def due(self, time: int) -> Steps[SlotUnits]:
         """What the slot holds. Raises StoreDamagedError if its chain is not as it was written: then
         ``begin_anew``."""
-        found = Due(time, array("q"), array("i"), array("q"), bytearray())
+        found = SlotUnits(time, array("q"), array("i"), array("q"), bytearray())
         slot = self._wheel.slot(time) if self._wheel is not None else None
         position = slot.last if slot is not None else -1
         reached = position
         block, begin = b"", -1
         while position >= self.log.start and position >= 0:
-            if not begin <= position <= begin + len(block) - UNIT_SIZE:
+            if not begin <= position <= begin + len(block) - TIMER_UNIT_SIZE:
                 block, begin = yield from self._read(position, _BLOCK)
             unit = read_unit(block, position - begin, position) if block else None
             if unit is None or unit.time != time:
@@ -356,7 +356,7 @@ class PendingTimers:
         looked = 0
         while position < self.log.end:
             block, begin = yield from self._read(position, 0)
-            for at in range(0, len(block) - UNIT_SIZE + 1, UNIT_SIZE):
+            for at in range(0, len(block) - TIMER_UNIT_SIZE + 1, TIMER_UNIT_SIZE):
                 unit = read_unit(block, at, begin + at)
                 looked += 1
                 if unit is None or unit.time >= self.saved.read_time:
@@ -372,7 +372,7 @@ class PendingTimers:
     def _read(self, position: int, before: int) -> Steps[tuple[bytes, int]]:
         """The unit at ``position`` with those before it, or behind it; and the position of the
         first byte. Empty if it cannot be read."""
-        there = self.log.piece(position, before, UNIT_SIZE if before else _BLOCK)
+        there = self.log.piece(position, before, TIMER_UNIT_SIZE if before else _BLOCK)
         if there is None:
             return b"", position
         piece, within = there

@@ -28,7 +28,7 @@ from turbopump.message.codec import FIXED_SIZE
 from turbopump.store.disk import Disk, Piece
 from turbopump.store.mapped_file import MappedFile, MappedFiles
 
-UNIT_SIZE: Final = 52
+TIMER_UNIT_SIZE: Final = 52
 LOG_FILE_SIZE: Final = 100 * 1024 * 1024
 MAGIC_DEFAULT: Final = 1
 MAGIC_ROLL: Final = 2
@@ -39,7 +39,7 @@ MAGIC_DELETE: Final = 4
 _UNIT: Final = struct.Struct(">iqiqiqiiq")
 _BLANK: Final = struct.Struct(">iqI")
 _MAGIC_BLANK: Final = 0xCBD43194
-_SCAN_STEP: Final = UNIT_SIZE * 16_384
+_SCAN_STEP: Final = TIMER_UNIT_SIZE * 16_384
 _OFFSET_MAX: Final = 1 << 60
 """No log is that long."""
 
@@ -73,7 +73,7 @@ def read_unit(data: bytes, at: int, position: int) -> TimerUnit | None:
         data, at
     )
     if (
-        size != UNIT_SIZE
+        size != TIMER_UNIT_SIZE
         or not 1 <= magic <= 0xF
         or not -1 <= previous < position
         or message_size < FIXED_SIZE
@@ -123,13 +123,13 @@ class TimerLog:
         """Add a unit; its position. Raises OSError if a new file cannot be made; nothing has
         changed then. About 1 µs."""
         current, position = self._current, self.end
-        if current is None or current.end - position < UNIT_SIZE + _BLANK.size:
+        if current is None or current.end - position < TIMER_UNIT_SIZE + _BLANK.size:
             current = self._roll()
             position = self.end
         _UNIT.pack_into(
             current.buffer,
             position - current.start,
-            UNIT_SIZE,
+            TIMER_UNIT_SIZE,
             previous,
             magic,
             written,
@@ -140,21 +140,21 @@ class TimerLog:
             0,
         )
         current.dirty = True
-        self.end = position + UNIT_SIZE
+        self.end = position + TIMER_UNIT_SIZE
         return position
 
     def piece(
-        self, position: int, before: int = 0, size: int = UNIT_SIZE
+        self, position: int, before: int = 0, size: int = TIMER_UNIT_SIZE
     ) -> tuple[Piece, int] | None:
         """Where to read the unit at ``position`` and those behind it, ``size`` bytes or as many as
         one file has, with up to ``before`` bytes of those before it; and where in that piece it
         begins. None: it is not there (any more)."""
         file = self.files.at(position)
         there = min(self.end, file.end - _BLANK.size) - position if file is not None else 0
-        if file is None or there < UNIT_SIZE:
+        if file is None or there < TIMER_UNIT_SIZE:
             return None
         begin, end = max(position - before, file.start), position + min(size, there)
-        end -= (end - position) % UNIT_SIZE
+        end -= (end - position) % TIMER_UNIT_SIZE
         return Piece(file.segment, begin - file.start, end - begin), position - begin
 
     def unit(self, position: int) -> TimerUnit | None:
@@ -168,7 +168,7 @@ class TimerLog:
     def next_position(self, position: int) -> int:
         """``position``, or the start of the next file if no unit fits there."""
         file = self.files.at(position)
-        if file is None or file.end - position >= UNIT_SIZE + _BLANK.size:
+        if file is None or file.end - position >= TIMER_UNIT_SIZE + _BLANK.size:
             return position
         return file.end
 
@@ -182,19 +182,19 @@ class TimerLog:
             if file is None:
                 return
             at = self.scanned_to - file.start
-            whole = (file.segment.size - at - _BLANK.size) // UNIT_SIZE * UNIT_SIZE
+            whole = (file.segment.size - at - _BLANK.size) // TIMER_UNIT_SIZE * TIMER_UNIT_SIZE
             size = min(whole, _SCAN_STEP, limit - self.scanned_to)
-            if size < UNIT_SIZE:
-                if file.segment.size - at > _BLANK.size + UNIT_SIZE:
+            if size < TIMER_UNIT_SIZE:
+                if file.segment.size - at > _BLANK.size + TIMER_UNIT_SIZE:
                     return
                 self.scanned_to = file.end
                 continue
             data = file.segment.read_cold(at, size)
-            for within in range(0, size - UNIT_SIZE + 1, UNIT_SIZE):
+            for within in range(0, size - TIMER_UNIT_SIZE + 1, TIMER_UNIT_SIZE):
                 unit = read_unit(data, within, self.scanned_to)
                 if unit is None:
                     return
-                self.scanned_to += UNIT_SIZE
+                self.scanned_to += TIMER_UNIT_SIZE
                 yield unit
 
     def cut_at(self, end: int) -> None:
@@ -234,8 +234,10 @@ class TimerLog:
         at ``log_start``; never the last. To be removed, and each then forgotten."""
         found = []
         for file in self.files.files[:-1]:
-            last = (file.segment.size - _BLANK.size) // UNIT_SIZE * UNIT_SIZE - UNIT_SIZE
-            unit = read_unit(file.segment.read(last, UNIT_SIZE), 0, file.start + last)
+            last = (
+                file.segment.size - _BLANK.size
+            ) // TIMER_UNIT_SIZE * TIMER_UNIT_SIZE - TIMER_UNIT_SIZE
+            unit = read_unit(file.segment.read(last, TIMER_UNIT_SIZE), 0, file.start + last)
             if unit is None or unit.offset >= log_start:
                 break
             found.append(file)

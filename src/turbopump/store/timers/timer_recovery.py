@@ -30,7 +30,7 @@ from turbopump.store.disk import Disk
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.timers.pending_timers import PendingTimers, TimerConfig
 from turbopump.store.timers.timer_log import (
-    UNIT_SIZE,
+    TIMER_UNIT_SIZE,
     TimerCheckpoint,
     TimerUnit,
     load_timer_checkpoint,
@@ -220,7 +220,7 @@ def _follow(
             "the disk"
         )
     pending = wheel.mark_pending(timers.read_time)
-    if not whole or any(slot.last > end - UNIT_SIZE for slot in pending):
+    if not whole or any(slot.last > end - TIMER_UNIT_SIZE for slot in pending):
         fill_wheel(timers, end)
     log.cut_at(end)
     return None

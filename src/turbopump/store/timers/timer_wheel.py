@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from turbopump.store.disk import Disk, Segment
 from turbopump.store.mapped_file import STEP, data_steps
 
-SLOT_SIZE: Final = 32
+WHEEL_SLOT_SIZE: Final = 32
 SLOTS: Final = 7 * 86_400
 """The slots of one round, whatever the precision; the file has two rounds. RocketMQ:
 ``TIMER_WHEEL_TTL_DAY``."""
@@ -45,7 +45,7 @@ class Slot(NamedTuple):
 
 def wheel_size(slots: int) -> int:
     """Bytes of the file."""
-    return slots * 2 * SLOT_SIZE
+    return slots * 2 * WHEEL_SLOT_SIZE
 
 
 class TimerWheel:
@@ -82,14 +82,16 @@ class TimerWheel:
         """The slot of a time; None if nothing was ever put there, or only for another time."""
         number = time // self.precision_ms
         found, first, last, count, _ = _SLOT.unpack_from(
-            self._buffer, number % self.total * SLOT_SIZE
+            self._buffer, number % self.total * WHEEL_SLOT_SIZE
         )
         return Slot(time, first, last, count) if found == number and last >= 0 else None
 
     def last(self, time: int) -> int:
         """The position of the newest unit of a time; −1 if it has none."""
         number = time // self.precision_ms
-        found, _, last, _, _ = _SLOT.unpack_from(self._buffer, number % self.total * SLOT_SIZE)
+        found, _, last, _, _ = _SLOT.unpack_from(
+            self._buffer, number % self.total * WHEEL_SLOT_SIZE
+        )
         return int(last) if found == number else -1
 
     def put(self, time: int, position: int, change: int) -> None:
@@ -97,7 +99,7 @@ class TimerWheel:
         count."""
         number = time // self.precision_ms
         index = number % self.total
-        found, first, _, before, magic = _SLOT.unpack_from(self._buffer, index * SLOT_SIZE)
+        found, first, _, before, magic = _SLOT.unpack_from(self._buffer, index * WHEEL_SLOT_SIZE)
         count = before
         if found != number:
             first, count = -1, 0
@@ -109,7 +111,7 @@ class TimerWheel:
         """Let the chain of a time end at ``last``; −1 empties the slot."""
         number = time // self.precision_ms
         index = number % self.total
-        _, first, _, before, magic = _SLOT.unpack_from(self._buffer, index * SLOT_SIZE)
+        _, first, _, before, magic = _SLOT.unpack_from(self._buffer, index * WHEEL_SLOT_SIZE)
         slot = _SLOT.pack(number, first if last >= 0 else -1, last, count, magic)
         self._write(index, slot, before, count, occupied=last >= 0)
 
@@ -118,7 +120,7 @@ class TimerWheel:
         index = time // self.precision_ms % self.total
         if self._occupied[index]:
             self.sum -= self._crc(index)
-            self.waiting -= _SLOT.unpack_from(self._buffer, index * SLOT_SIZE)[3]
+            self.waiting -= _SLOT.unpack_from(self._buffer, index * WHEEL_SLOT_SIZE)[3]
             self._occupied[index] = 0
 
     def next_pending(self, time: int) -> int | None:
@@ -179,15 +181,15 @@ class TimerWheel:
         """Every slot that is not in a hole, with its number in the file."""
         for start in data_steps(self.segment, 0):
             size = min(STEP, self.segment.size - start)
-            piece = self.segment.read_cold(start, size - size % SLOT_SIZE)
-            yield from enumerate(_SLOT.iter_unpack(piece), start // SLOT_SIZE)
+            piece = self.segment.read_cold(start, size - size % WHEEL_SLOT_SIZE)
+            yield from enumerate(_SLOT.iter_unpack(piece), start // WHEEL_SLOT_SIZE)
 
     def _write(self, index: int, slot: bytes, before: int, count: int, *, occupied: bool) -> None:
         if self._occupied[index]:
             self.sum -= self._crc(index)
             self.waiting -= before
-        at = index * SLOT_SIZE
-        self._buffer[at : at + SLOT_SIZE] = slot
+        at = index * WHEEL_SLOT_SIZE
+        self._buffer[at : at + WHEEL_SLOT_SIZE] = slot
         self._occupied[index] = occupied
         if occupied:
             self.sum += zlib.crc32(slot)
@@ -195,4 +197,4 @@ class TimerWheel:
         self.dirty = True
 
     def _crc(self, index: int) -> int:
-        return zlib.crc32(self._buffer[index * SLOT_SIZE : (index + 1) * SLOT_SIZE])
+        return zlib.crc32(self._buffer[index * WHEEL_SLOT_SIZE : (index + 1) * WHEEL_SLOT_SIZE])

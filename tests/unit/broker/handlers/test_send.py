@@ -15,7 +15,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import PullMessage
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
-from turbopump.store.log.scanner import MarkWalk
+from turbopump.store.log.scanner import EntryWalk
 
 ONE_LETTER, LONG = SendMessageV2, SendMessage
 
@@ -322,7 +322,7 @@ async def test_no_flag_of_a_client_s_makes_an_entry_unreadable(talk: Talk, /) ->
     assert [message.stored_body for message in messages] == [b"flagged", b"in a batch"] * 4
     assert {message.store_host[0] for message in messages} == {"127.0.0.1"}
     assert [message.sys_flag for message in messages] == [0, 0, 0, 0, 0, 0, 1, 1]
-    assert [entry.queue_offset for entry in MarkWalk(talk.broker.store.log).entries()] == list(
+    assert [entry.queue_offset for entry in EntryWalk(talk.broker.store.log).entries()] == list(
         range(8)
     ), "a recovery reads them all"
 

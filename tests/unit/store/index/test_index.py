@@ -19,10 +19,10 @@ from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Segment, SystemDisk
 from turbopump.store.index.index_file import index_file_size, index_hash, key_hash
 from turbopump.store.index.key_index import WAITING_MAX
-from turbopump.store.log.cold_reads import answer
+from turbopump.store.log.cold_reads import finish_now
 from turbopump.store.log.scanner import entry_at
 from turbopump.store.message_store import MessageStore
-from turbopump.store.recovery.checkpoint import Checkpoint
+from turbopump.store.recovery.checkpoint import StoreCheckpoint
 
 
 def test_a_message_is_found_by_its_unique_id_and_by_each_of_its_keys(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_keys_that_share_a_slot_do_not_hide_each_other(tmp_path: Path) -> None:
     assert index_hash("T#Aa") == index_hash("T#BB")
     assert store.index is not None
     walk = store.index.walk("T", "Aa", *ALWAYS)
-    assert [answer(walk.next()) for _ in range(3)] == [bb, aa, None]
+    assert [finish_now(walk.next()) for _ in range(3)] == [bb, aa, None]
     assert [hit.offset for hit in find_by_key(store.lookup, "T", "Aa", *ALWAYS)] == [aa]
     assert [hit.offset for hit in find_by_key(store.lookup, "T", "BB", *ALWAYS)] == [bb]
     assert [hit.offset for hit in find_by_key(store.lookup, "T", "cc", *ALWAYS)] == [cc]
@@ -350,7 +350,7 @@ def test_after_a_crash_no_file_reaches_across_the_time_apaches_broker_refills_fr
     store.index.dirty_segments()
     twin = directory.copy(tmp_path.with_name(tmp_path.name + "-crashed"))
     store.close()
-    point = Checkpoint(SystemDisk(), twin.paths.checkpoint)
+    point = StoreCheckpoint(SystemDisk(), twin.paths.checkpoint)
     point.index_timestamp = full[-1]
     point.write()
     point.close()
@@ -359,7 +359,7 @@ def test_after_a_crash_no_file_reaches_across_the_time_apaches_broker_refills_fr
 
     assert store.index is not None
     store.index.settle()
-    point = Checkpoint(SystemDisk(), twin.paths.checkpoint)
+    point = StoreCheckpoint(SystemDisk(), twin.paths.checkpoint)
     assert 0 <= point.index_timestamp < full[-1]
     for file in store.index.files:
         assert (

@@ -30,7 +30,7 @@ from turbopump.store.inspection import (
     select_messages,
     verify_store,
 )
-from turbopump.store.inspection.index_check import read_headers, slots_of
+from turbopump.store.inspection.index_check import read_headers, slot_count
 from turbopump.store.inspection.log_walk import LogWalk
 from turbopump.store.inspection.queue_check import IndexRuns, QueueUnits
 from turbopump.store.read_only_disk import LockState, ReadOnlyDisk
@@ -327,7 +327,7 @@ def test_an_index_file_without_an_entry_tells_nothing_of_its_slots(tmp_path: Pat
     data[36:40] = (1).to_bytes(4)
     index.write_bytes(data)
     (header,) = read_headers(DISK, [index])
-    assert (header.count, header.slots, slots_of(DISK, header)) == (1, 0, 0)
+    assert (header.count, header.slots, slot_count(DISK, header)) == (1, 0, 0)
 
 
 def test_index_entries_of_deleted_messages_are_no_damage_until_their_file_goes(

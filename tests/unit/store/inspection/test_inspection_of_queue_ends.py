@@ -244,8 +244,8 @@ def test_a_queue_of_whose_end_only_the_note_tells_is_found(tmp_path: Path) -> No
     root = killed_behind_its_checkpoint(tmp_path)
     record = root / "turbopump.queues.json"
     known = decode_known(record.read_bytes())
-    for place in known.places:
-        place.ends["Gone"] = {3: 7}
+    for snapshot in known.snapshots:
+        snapshot.ends["Gone"] = {3: 7}
     data = msgspec.json.encode(known)
     record.write_bytes(b'{"crc":%d,"ends":%s}' % (crc32(data), data))
     result = verified(root)

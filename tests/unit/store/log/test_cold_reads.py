@@ -13,7 +13,7 @@ from tests.loops import in_loop
 
 from turbopump.store.disk import Found, MappedSegment, Piece, SystemDisk
 from turbopump.store.log import cold_reads
-from turbopump.store.log.cold_reads import ColdReads, Later, Pace, Steps
+from turbopump.store.log.cold_reads import ColdReads, ReadPace, ReadState, Steps
 
 
 class HeldDisk(SystemDisk):
@@ -71,7 +71,7 @@ def test_what_is_in_memory_is_read_at_once(
 ) -> None:
     done: list[bytes] = []
     if segment.read_cached(0, 1) is None:
-        assert reads.run(two_steps(segment), done.append) is Later.PENDING, (
+        assert reads.run(two_steps(segment), done.append) is ReadState.PENDING, (
             "a file system that cannot tell"
         )
         disk.let_go()
@@ -92,7 +92,7 @@ def test_what_is_not_is_read_in_a_thread_step_by_step(
     reads: ColdReads, segment: MappedSegment, disk: HeldDisk
 ) -> None:
     done: list[bytes] = []
-    assert reads.run(two_steps(segment), done.append) is Later.PENDING
+    assert reads.run(two_steps(segment), done.append) is ReadState.PENDING
     assert (reads.waiting, len(disk.held)) == (1, 1)
     disk.let_go()
     assert done == []
@@ -122,7 +122,7 @@ def test_a_few_reads_go_on_at_a_time_and_the_others_in_their_order(
         return number
 
     for number in range(10):
-        assert reads.run(one(number), done.append) is Later.PENDING
+        assert reads.run(one(number), done.append) is ReadState.PENDING
     assert (len(disk.held), reads.waiting) == (cold_reads.AT_ONCE, 10)
     disk.let_go()
     assert (done, len(disk.held)) == ([0], cold_reads.AT_ONCE)
@@ -139,7 +139,7 @@ def test_more_than_may_wait_are_refused(
     outcomes = [
         reads.run(two_steps(segment), lambda _bytes: None) for _ in range(cold_reads.AT_ONCE + 3)
     ]
-    assert outcomes == [Later.PENDING] * (cold_reads.AT_ONCE + 2) + [Later.REFUSED]
+    assert outcomes == [ReadState.PENDING] * (cold_reads.AT_ONCE + 2) + [ReadState.REFUSED]
     assert reads.numbers.refused == 1
 
 
@@ -169,7 +169,7 @@ def test_after_closing_nothing_is_begun_and_nobody_told(
     while disk.held:
         disk.let_go()
     assert (done, reads.waiting) == ([], 0)
-    assert reads.run(two_steps(segment), done.append) is Later.REFUSED
+    assert reads.run(two_steps(segment), done.append) is ReadState.REFUSED
 
 
 def test_where_the_system_cannot_tell_nothing_is_in_memory(
@@ -187,7 +187,7 @@ def test_an_error_reaches_the_steps_as_a_value(
         return found
 
     done: list[Found] = []
-    assert reads.run(beyond(), done.append) is Later.PENDING
+    assert reads.run(beyond(), done.append) is ReadState.PENDING
     disk.let_go()
     for found in (done[0], reads.finish(beyond())):
         assert isinstance(found, OSError)
@@ -206,7 +206,7 @@ def test_a_place_is_given_up_once_it_fails_although_others_work(
     assert reads.is_lost(here, 7)
     assert not reads.is_lost(here, 8)
     assert not reads.is_lost(here / "other", 7), "that is another device, perhaps"
-    monkeypatch.setattr(cold_reads, "_PLACES_MAX", 3)
+    monkeypatch.setattr(cold_reads, "_FAILURES_KEPT", 3)
     assert not reads.is_lost(here, 7), "what is remembered is bounded"
 
 
@@ -272,7 +272,7 @@ class Loop:
 
     def with_pace(self, share: float) -> None:
         self.reads.take_turns(
-            self.soon.append, lambda: self.now, Pace(share, lambda: self.written, self.later)
+            self.soon.append, lambda: self.now, ReadPace(share, lambda: self.written, self.later)
         )
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
@@ -309,7 +309,7 @@ def test_in_a_loop_reads_take_turns_one_slice_at_a_time(
     in_memory(monkeypatch)
     loop, log, done = Loop(reads), list[int](), list[int]()
     for number in range(3):
-        assert reads.run(loop.working(segment, log, number), done.append) is Later.PENDING, (
+        assert reads.run(loop.working(segment, log, number), done.append) is ReadState.PENDING, (
             "even if all is in memory"
         )
     assert log == []
@@ -382,7 +382,7 @@ def test_while_somebody_writes_reads_get_a_share_of_the_time_in_small_pieces(
 
 def test_a_turn_in_which_the_process_stood_still_is_not_paid_back() -> None:
     written = 0
-    pace = Pace(0.25, lambda: written, lambda _seconds, _call: None)
+    pace = ReadPace(0.25, lambda: written, lambda _seconds, _call: None)
     for turn in range(3):
         written += 1
         pace.took(turn * 2.0, turn * 2.0 + 1.5)
@@ -451,8 +451,10 @@ def test_what_is_in_memory_is_read_at_once_unless_somebody_stands_in_line(
     in_memory(monkeypatch)
     loop, done, log = Loop(reads), list[object](), list[int]()
     loop.with_pace(0.25)
-    assert reads.run(loop.working(segment, log, 1), done.append) is Later.PENDING, "a turn is over"
-    assert reads.run(two_steps(segment), done.append) is Later.PENDING, "behind the first"
+    assert reads.run(loop.working(segment, log, 1), done.append) is ReadState.PENDING, (
+        "a turn is over"
+    )
+    assert reads.run(two_steps(segment), done.append) is ReadState.PENDING, "behind the first"
     assert (log, done, reads.waiting) == ([1], [], 2)
     while reads.waiting:
         loop.turn()

@@ -11,7 +11,7 @@ from tests.unit.store.directory import HOST
 
 from turbopump.errors import StoreClosedError
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage, Placed, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage, PutResult, StoreConfig
 from turbopump.testing.simulation import Simulation, simulate
 
 
@@ -34,7 +34,7 @@ class World:
         )
         return self.store
 
-    def put(self, body: bytes) -> Placed:
+    def put(self, body: bytes) -> PutResult:
         return self.store.put(
             "T",
             0,

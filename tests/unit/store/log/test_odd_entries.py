@@ -7,7 +7,7 @@ import pytest
 from tests.unit.store import directory as directories
 from tests.unit.store.directory import OVERHEAD, SEGMENT, Directory, bodies, put
 
-from turbopump.store.log.scanner import MarkWalk
+from turbopump.store.log.scanner import EntryWalk
 
 
 def killed_with(root: Path, *, count: int = 12, size: int = 900) -> Directory:
@@ -33,7 +33,7 @@ def test_a_walk_that_begins_in_the_last_bytes_of_a_segment_says_that_no_blank_fi
 ) -> None:
     store = Directory(tmp_path).open()
     put(store, b"x")
-    walk = MarkWalk(store.log)
+    walk = EntryWalk(store.log)
     assert list(walk.entries(SEGMENT - 5)) == []
     assert walk.fault == "5 bytes at the end of a segment are too few for a blank"
     store.close()
@@ -42,7 +42,7 @@ def test_a_walk_that_begins_in_the_last_bytes_of_a_segment_says_that_no_blank_fi
 def test_a_walk_with_an_end_stops_before_the_first_entry_behind_it(tmp_path: Path) -> None:
     store = Directory(tmp_path).open()
     offsets = [put(store, b"x" * 10).offset for _ in range(5)]
-    walk = MarkWalk(store.log)
+    walk = EntryWalk(store.log)
     assert [mark.offset for mark in walk.entries(0, offsets[3])] == offsets[:3]
     assert walk.fault is None
     store.close()

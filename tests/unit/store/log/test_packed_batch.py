@@ -9,7 +9,7 @@ from turbopump.errors import ProtocolError
 from turbopump.message.batch import BatchItem, encode_item
 from turbopump.message.java import tags_code
 from turbopump.store.log.packed_batch import pack_batch
-from turbopump.store.message_store import MessageStore, NewMessage, Placed
+from turbopump.store.message_store import MessageStore, NewMessage, PutResult
 
 ADDED = b"MSG_REGION\x01r\x02"
 ITEMS = [
@@ -30,7 +30,7 @@ def joined(items: list[BatchItem]) -> bytes:
     return b"".join([encode_item(*item) for item in items])
 
 
-def put_packed(store: MessageStore, items: list[BatchItem], topic: str = "T") -> Placed:
+def put_packed(store: MessageStore, items: list[BatchItem], topic: str = "T") -> PutResult:
     placed, _ = store.put_batch(topic, 0, pack_batch(joined(items), topic, ADDED), **WHERE)  # type: ignore[arg-type]
     return placed
 

@@ -13,7 +13,7 @@ from turbopump.store.disk import Done, MappedSegment, SystemDisk
 from turbopump.store.message_store import MessageStore
 
 
-class Later(SystemDisk):
+class SlowDisk(SystemDisk):
     """What should run beside the owner's thread runs when the test says so."""
 
     def __init__(self) -> None:
@@ -35,8 +35,8 @@ class Later(SystemDisk):
             one()
 
 
-def opened(tmp_path: Path) -> tuple[MessageStore, Later]:
-    directory, disk = Directory(tmp_path), Later()
+def opened(tmp_path: Path) -> tuple[MessageStore, SlowDisk]:
+    directory, disk = Directory(tmp_path), SlowDisk()
     return MessageStore.open(
         directory.config, disk, directory.clock, directory.failures.append
     ), disk

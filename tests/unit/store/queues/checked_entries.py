@@ -8,7 +8,7 @@ from tests.unit.store.directory import Directory, put
 
 from turbopump.message.codec import decode_entries
 from turbopump.store.disk import MappedSegment
-from turbopump.store.message_store import Placed
+from turbopump.store.message_store import PutResult
 from turbopump.store.queues.checked_entries import GetResult
 
 COUNT = 20
@@ -24,7 +24,7 @@ class Reopened:
             **{"segment_size": 1 << 20, "queue_file_size": 20 * 500, "with_crc": True, **config},
         )
         store = self.directory.open()
-        self.placed: list[Placed] = []
+        self.placed: list[PutResult] = []
         for number in range(COUNT):
             self.placed.append(put(store, b"%02d" % number * 30, tag="ab"[number % 2]))
             put(store, b"other", queue_id=1)

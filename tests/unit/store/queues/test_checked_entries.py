@@ -13,7 +13,7 @@ from turbopump.message.properties import SysFlag
 from turbopump.store.disk import MappedSegment
 from turbopump.store.queues.checked_entries import GetStatus, ReadContext, ReadLimits
 from turbopump.store.queues.consume_queue import UNIT_SIZE
-from turbopump.store.queues.queue_reader import read_queue
+from turbopump.store.queues.queue_reader import read_messages
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_retention_may_trim_a_queue_while_its_units_are_read(reopened: Reopened)
     assert queue is not None
     log = reopened.store.log
     context = ReadContext(log, ReadLimits(), reopened.store.unit_repair, opened_at=log.end)
-    steps = read_queue(queue, context, 2, 32)
+    steps = read_messages(queue, context, 2, 32)
     (piece,) = next(steps)
     units = piece.segment.read(piece.at, piece.size)
     queue.raise_min(reopened.placed[5].offset)

@@ -22,7 +22,7 @@ from tests.unit.store.looked_up import message_in_queue, offset_at_time
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
 from turbopump.store.queues.checked_entries import GetStatus
-from turbopump.store.retention import Next
+from turbopump.store.retention import NextStep
 
 STATES = ["stopped", "killed", "trimmed and stopped", "trimmed and killed"]
 COUNTS = [1, 3, 2, 1, 4, 2, 1, 1, 3, 2, 2, 1, 5, 1, 2, 3, 1, 1, 2, 4, 1, 2]
@@ -87,8 +87,8 @@ def trim(store: MessageStore, segments: int) -> None:
     store.retention.ask()
     assert store.retention.begin_round()
     for step in (store.retention.delete_next, store.retention.trim_next):
-        following = [Next.AT_ONCE]
-        while following[-1] is not Next.NOTHING:
+        following = [NextStep.AT_ONCE]
+        while following[-1] is not NextStep.NOTHING:
             step(following.append)
     assert store.log.start == segments * SEGMENT
 

@@ -13,9 +13,9 @@ from tests.unit.store.inspected import SMALL_FILES, changed, verified
 from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels
 from turbopump.message.java import tags_code
 from turbopump.message.properties import encode_properties
-from turbopump.store.disk_space import Level
+from turbopump.store.disk_space import SpaceLevel
 from turbopump.store.message_store import MessageStore, NewMessage
-from turbopump.store.retention import Next
+from turbopump.store.retention import NextStep
 
 LEVELS = DelayLevels((1000, 60_000))
 
@@ -100,10 +100,10 @@ def test_a_segment_with_a_message_that_still_waits_is_not_deleted_however_short_
     seventh = units(store)[6][0]
     store.retention.needed_from.append(lambda: None)
     store.retention.needed_from.append(lambda: seventh if needed else None)
-    store.space.level = Level.CRAMPED
+    store.space.level = SpaceLevel.CLEAN_FORCIBLY
     assert store.retention.begin_round()
-    following = [Next.AT_ONCE]
-    while following[-1] is not Next.NOTHING:
+    following = [NextStep.AT_ONCE]
+    while following[-1] is not NextStep.NOTHING:
         store.retention.delete_next(following.append)
     assert store.log.start == (seventh // 4096 * 4096 if needed else 3 * 4096)
     store.close()

@@ -21,7 +21,7 @@ from turbopump.message.java import java_hash
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import MappedSegment
 from turbopump.store.index.index_file import index_hash
-from turbopump.store.log.cold_reads import Steps, answer
+from turbopump.store.log.cold_reads import Steps, finish_now
 from turbopump.store.message_store import MessageStore, NewMessage
 from turbopump.store.queues.lookup import ByKey, StoredEntry
 
@@ -85,12 +85,12 @@ def test_every_bit_of_an_entry_that_changes_is_noticed_and_said(tmp_path: Path) 
     first = put(store, b"first")
     offset, behind = put(store, b"body", "k", "ID1"), store.log.end
     put(store, b"last")
-    good = answer(store.lookup.entry_at(offset))
+    good = finish_now(store.lookup.entry_at(offset))
     assert good is not None
     assert (good.fault, len(good.data)) == (None, behind - offset)
     for at in range(behind - offset):
         damage(store, offset, at)
-        entry = answer(store.lookup.entry_at(offset))
+        entry = finish_now(store.lookup.entry_at(offset))
         assert entry is None or entry.fault
         assert (entry is None) == (4 <= at < 8 or 28 <= at < 36), (
             "without its magic or its place it is no entry"
@@ -184,7 +184,7 @@ def test_as_many_as_wanted_and_no_more_bytes_than_allowed_but_always_one(tmp_pat
     def by_bytes(limit: int) -> list[bytes]:
         return [
             e.message.body
-            for e in answer(store.lookup.by_key("T", "k", *ALWAYS, bytes_max=limit)).found
+            for e in finish_now(store.lookup.by_key("T", "k", *ALWAYS, bytes_max=limit)).found
         ]
 
     assert found(store, "k", count_max=2) == [b"79", b"78"]
@@ -265,7 +265,7 @@ def test_an_index_file_that_goes_away_while_it_is_walked_is_left(tmp_path: Path)
                 result: ByKey = end.value
                 return result
 
-    bodies = [entry.message.body for entry in answer(vanishing()).found]
+    bodies = [entry.message.body for entry in finish_now(vanishing()).found]
     assert bodies == [b"%d" % number for number in range(11, 11 - len(bodies), -1)]
     assert 1 < len(bodies) < 12
     store.close()
@@ -345,13 +345,13 @@ def test_places_in_time_and_ranges_of_time_are_those_of_a_plain_search(
             place = offset_at_time(store.lookup, "T", 0, timestamp, upper=upper)
             assert place == brute_place(times, low, timestamp, upper=upper), (timestamp, upper)
     earliest = [time for n, time in enumerate(times) if n >= low and time is not None]
-    assert answer(store.lookup.earliest_time("T", 0)) == (earliest[0] if earliest else -1)
+    assert finish_now(store.lookup.earliest_time("T", 0)) == (earliest[0] if earliest else -1)
     store.close()
 
 
 def test_a_queue_that_is_not_there_has_no_earliest_time(tmp_path: Path) -> None:
     store = indexed(tmp_path).open()
-    assert answer(store.lookup.earliest_time("U", 0)) == -1
+    assert finish_now(store.lookup.earliest_time("U", 0)) == -1
     store.close()
 
 
@@ -428,9 +428,9 @@ def outcome(store: MessageStore) -> tuple[StoredEntry | None, StoredEntry | None
     except StoreError as error:
         place = str(error)
     return (
-        answer(lookup.entry_at(0)),
-        answer(lookup.entry_in_queue("T", 0, 0)),
-        answer(lookup.by_key("T", "k", *ALWAYS)),
+        finish_now(lookup.entry_at(0)),
+        finish_now(lookup.entry_in_queue("T", 0, 0)),
+        finish_now(lookup.by_key("T", "k", *ALWAYS)),
         place,
     )
 

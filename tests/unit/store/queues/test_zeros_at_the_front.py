@@ -15,7 +15,7 @@ from tests.unit.store.ended_queues import (
     with_zeros,
 )
 
-from turbopump.store.log.cold_reads import answer
+from turbopump.store.log.cold_reads import finish_now
 from turbopump.store.queues.checked_entries import GetStatus
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 
@@ -73,7 +73,7 @@ def test_a_single_message_is_found_by_its_queue_offset(filled: Opened, asked: in
     first, _, _ = state(filled)["quiet"]
     index = first - first % PER_FILE + asked
     found = open_store(zeroed(filled.image(), "quiet"), at_ms=1_000_000)
-    entry = answer(found.store.lookup.entry_in_queue("quiet", 0, index))
+    entry = finish_now(found.store.lookup.entry_in_queue("quiet", 0, index))
     assert (entry is not None and entry.fault is None) == (index >= first)
     found.disk.kill()
 

@@ -134,8 +134,8 @@ def test_a_segment_that_begins_while_a_topic_is_being_deleted_notes_nothing_of_i
     let_it_be_noted(found)
     found.flush()
     known = decode_known(found.image()[RECORD])
-    assert known.places[-1].at > known.deleted["quiet"]
-    assert "quiet" not in known.places[-1].ends
+    assert known.snapshots[-1].at > known.deleted["quiet"]
+    assert "quiet" not in known.snapshots[-1].ends
     image = kill(found)
     given = 0
     for start in (1, 2, 3):

@@ -22,7 +22,7 @@ from tests.unit.store.ended_queues import (
 from turbopump.store.json_table import JsonTable
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.recovery.queue_ends import decode_known
-from turbopump.store.retention import Next
+from turbopump.store.retention import NextStep
 
 
 @pytest.mark.parametrize("made_again", [False, True])
@@ -71,8 +71,8 @@ def test_queue_files_go_only_once_it_is_noted_that_they_may() -> None:
     retention, images = found.store.retention, [found.image()]
     retention.begin_round()
     for step in (retention.delete_next, retention.trim_next):
-        following = [Next.AT_ONCE]
-        while following[-1] is not Next.NOTHING:
+        following = [NextStep.AT_ONCE]
+        while following[-1] is not NextStep.NOTHING:
             step(following.append)
             while found.loop._due:
                 found.loop._due.pop(0).run()
@@ -121,7 +121,8 @@ def test_a_save_that_fails_hurts_no_send_and_is_repeated() -> None:
     found.store.queue_ends.file.repeat()
     found.loop.run()
     assert (
-        decode_known(found.image()[RECORD]).places[-1].at == found.store.log.files.files[-1].start
+        decode_known(found.image()[RECORD]).snapshots[-1].at
+        == found.store.log.files.files[-1].start
     )
     found.disk.kill()
 
@@ -171,7 +172,7 @@ def test_a_queue_goes_on_at_its_end_although_its_last_messages_after_the_note_ar
     clean(found)
     image = found.image()
     known = decode_known(image[RECORD])
-    assert known.places[-1].ends["gone"] == {0: 20}
+    assert known.snapshots[-1].ends["gone"] == {0: 20}
     assert (known.firsts["gone"], found.store.min_offset("gone", 0)) == ({0: 21}, 21)
     found.disk.kill()
     again = open_store(remove_directory(image, "gone"), at_ms=2 * 10**9)
@@ -198,7 +199,7 @@ def test_a_record_that_the_disk_cannot_read_or_write_stops_no_start(
         "where the queues ended cannot be read (Input/output error): the next start will know"
     ]
     found.loop.run()
-    assert [place.at for place in decode_known(found.image()[RECORD]).places] == [
+    assert [snapshot.at for snapshot in decode_known(found.image()[RECORD]).snapshots] == [
         found.store.log.end
     ], "saved beside the start"
     found.disk.kill()

@@ -27,7 +27,7 @@ from tests.unit.store.ended_queues import (
 )
 
 from turbopump.store.queues.consume_queue import UNIT_SIZE
-from turbopump.store.recovery.queue_ends import Place, decode_known
+from turbopump.store.recovery.queue_ends import EndsSnapshot, decode_known
 
 
 @pytest.fixture(scope="module", params=["whole log", "trimmed log"])
@@ -151,8 +151,8 @@ def test_a_record_that_another_broker_has_outlived_counts_for_nothing(
     assert found.store.recovery is not None
     assert found.store.recovery.rebuilt == known
     assert found.store.max_offset("quiet", 0) == (25 if known else 0)
-    places = decode_known(found.image()[RECORD]).places
-    assert [place.at for place in places] == [found.store.log.end], "and is replaced"
+    snapshots = decode_known(found.image()[RECORD]).snapshots
+    assert [snapshot.at for snapshot in snapshots] == [found.store.log.end], "and is replaced"
     found.disk.kill()
 
 
@@ -162,8 +162,8 @@ def test_a_record_that_says_something_else_of_a_queue_costs_a_rebuild_and_nothin
 ) -> None:
     image = filled.image()
     known = decode_known(image[RECORD])
-    for place in known.places:
-        place.ends["quiet"][0] += wrong
+    for snapshot in known.snapshots:
+        snapshot.ends["quiet"][0] += wrong
     found = check({**image, RECORD: encode(known)}, state(filled))
     assert found.store.recovery is not None
     assert found.store.recovery.rebuilt
@@ -172,8 +172,8 @@ def test_a_record_that_says_something_else_of_a_queue_costs_a_rebuild_and_nothin
 def test_an_older_place_is_begun_at_where_the_units_before_it_are_good(filled: Opened) -> None:
     """The checkpoint says that a queue was on the disk which was not."""
     image = filled.image()
-    place = decode_known(image[RECORD]).places[-4]
-    units = (place.ends["busy"][0] + 1) * UNIT_SIZE
+    snapshot = decode_known(image[RECORD]).snapshots[-4]
+    units = (snapshot.ends["busy"][0] + 1) * UNIT_SIZE
     for path in files_of(image, "busy"):
         start = int(path.name)
         if start + len(image[path]) > units:
@@ -181,8 +181,8 @@ def test_an_older_place_is_begun_at_where_the_units_before_it_are_good(filled: O
     found = check(image, state(filled))
     assert found.store.recovery is not None
     assert not found.store.recovery.rebuilt
-    assert found.store.recovery.begun_at <= place.at
-    assert found.store.recovery.misfit is not None
+    assert found.store.recovery.begun_at <= snapshot.at
+    assert found.store.recovery.mismatch is not None
 
 
 def test_damaged_last_messages_of_a_queue_keep_their_offsets(filled: Opened) -> None:
@@ -208,14 +208,14 @@ def test_damaged_last_messages_of_a_queue_keep_their_offsets(filled: Opened) -> 
 
 def test_eight_places_are_kept_and_the_record_stays_small(filled: Opened) -> None:
     known = decode_known(filled.image()[RECORD])
-    assert len(known.places) == 8
-    assert [place.at % 4096 for place in known.places] == [0] * 8
-    assert all(isinstance(place, Place) for place in known.places)
+    assert len(known.snapshots) == 8
+    assert [snapshot.at % 4096 for snapshot in known.snapshots] == [0] * 8
+    assert all(isinstance(snapshot, EndsSnapshot) for snapshot in known.snapshots)
 
 
 def test_a_store_without_a_record_gets_one_at_its_first_start(filled: Opened) -> None:
     found = open_store(without(filled.image(), RECORD, BACKUP), at_ms=1_000_000)
-    assert [place.at for place in decode_known(found.image()[RECORD]).places] == [
+    assert [snapshot.at for snapshot in decode_known(found.image()[RECORD]).snapshots] == [
         found.store.log.end
     ]
     damaged = remove_last_file(found.image(), "quiet")

@@ -47,7 +47,7 @@ def test_whatever_a_store_has_lived_through_its_queues_fit_and_come_back(seed: i
         there = state(found)
         assert comparable(there, expected) == comparable(expected, there)
         assert found.store.recovery is not None
-        assert (found.store.recovery.rebuilt, found.store.recovery.misfit, found.reports) == (
+        assert (found.store.recovery.rebuilt, found.store.recovery.mismatch, found.reports) == (
             False,
             None,
             [],

@@ -48,7 +48,7 @@ def test_a_store_that_lost_nothing_stays_as_it_is_and_is_read_once(
     found = check(image, state(filled))
     recovery = found.store.recovery
     assert recovery is not None
-    assert (recovery.rebuilt, recovery.misfit) == (False, None)
+    assert (recovery.rebuilt, recovery.mismatch) == (False, None)
     assert recovery.compared is not None
     assert recovery.compared > 9 * 4096
     again = open_store(found.image(), at_ms=2_500_000)

@@ -24,7 +24,7 @@ from turbopump.store.queues.batch_consume_queue import (
 )
 from turbopump.store.queues.checked_entries import GetStatus
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
-from turbopump.store.repair.unit_repair import row_of
+from turbopump.store.repair.unit_repair import units_between
 
 COUNTS = [2, 1, 3, 1, 2, 4, 1, 1, 2, 3, 1, 2]
 
@@ -118,7 +118,7 @@ def test_who_reads_while_a_queue_is_being_repaired_is_told_to_come_again(
     queue = queue_of(store)
     whole = messages(store)
     overwrite(queue, 4, bytes(BATCH_UNIT_SIZE))
-    repairing = store.unit_repair.put_right(queue, 7, 4, lambda _directory, _offset: False)
+    repairing = store.unit_repair.repair_for_message(queue, 7, 4, lambda _directory, _offset: False)
     pieces = next(repairing)
     result = store.get("B", 0, unit_of(queue, 5).base - 1, 32)
     assert (result.status, result.next_offset) == (
@@ -248,27 +248,27 @@ def gap(base: int, messages: int, offset: int) -> BatchUnit:
 
 def test_a_row_has_gaps_for_what_is_missing_in_as_many_places_as_are_left() -> None:
     a, b = entry(2, 1, 500), entry(5, 2, 600)
-    assert row_of([a, b], 7, 2, 3, 9) == [a, gap(3, 2, 500), b]
-    assert row_of([a, b], 7, 2, 4, 9) == [a, gap(3, 1, 500), gap(4, 1, 500), b]
-    assert row_of([a, b], 9, 0, 5, 9) == [gap(0, 2, 9), a, gap(3, 2, 500), b, gap(7, 2, 600)]
-    assert row_of([a, b], 7, 2, 2, 9) is None, "nothing is left for the gap"
-    assert row_of([a, b], 7, 2, 5, 9) is None, "two messages have no three units"
+    assert units_between([a, b], 7, 2, 3, 9) == [a, gap(3, 2, 500), b]
+    assert units_between([a, b], 7, 2, 4, 9) == [a, gap(3, 1, 500), gap(4, 1, 500), b]
+    assert units_between([a, b], 9, 0, 5, 9) == [gap(0, 2, 9), a, gap(3, 2, 500), b, gap(7, 2, 600)]
+    assert units_between([a, b], 7, 2, 2, 9) is None, "nothing is left for the gap"
+    assert units_between([a, b], 7, 2, 5, 9) is None, "two messages have no three units"
 
 
 def test_a_row_that_begins_with_what_was_found_takes_as_many_places_as_it_needs() -> None:
     a, b = entry(2, 1), entry(5, 2)
-    assert row_of([a, b], 7, None, None, 9) == [a, gap(3, 2, 500), b]
-    assert row_of([], 7, None, None, 9) == []
+    assert units_between([a, b], 7, None, None, 9) == [a, gap(3, 2, 500), b]
+    assert units_between([], 7, None, None, 9) == []
 
 
 def test_of_entries_with_the_same_messages_the_last_counts() -> None:
     old, older, new = entry(0, 3, 100), entry(3, 4, 200), entry(0, 2, 300)
-    assert row_of([old, older, new], 2, 0, 1, 9) == [new]
+    assert units_between([old, older, new], 2, 0, 1, 9) == [new]
 
 
 def test_a_gap_of_more_messages_than_a_unit_can_count_takes_several() -> None:
-    row = row_of([], 3 * COUNT_MAX, 0, 4, 9)
+    row = units_between([], 3 * COUNT_MAX, 0, 4, 9)
     assert row is not None
     assert [unit.messages for unit in row] == [COUNT_MAX, COUNT_MAX, COUNT_MAX - 1, 1]
     assert all(len(pack_batch_unit(unit)) == BATCH_UNIT_SIZE for unit in row)
-    assert row_of([], 3 * COUNT_MAX, 0, 2, 9) is None
+    assert units_between([], 3 * COUNT_MAX, 0, 2, 9) is None

@@ -299,7 +299,7 @@ def test_what_was_not_in_memory_is_let_go_again(
 
 
 def test_findings_are_bounded(scrubbed: Scrubbed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrub_module, "FINDINGS_MAX", 3)
+    monkeypatch.setattr(scrub_module, "REPORTED_MAX", 3)
     for placed in scrubbed.placed[::2]:
         scrubbed.change(placed.offset + 95, b"\0")
     scrubbed.passed()

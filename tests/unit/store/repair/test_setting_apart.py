@@ -31,7 +31,7 @@ from turbopump.store.repair.setting_apart import (
     SECTOR,
     LostMessages,
     SettingApart,
-    Unreadable,
+    UnreadableRange,
     set_apart,
 )
 from turbopump.testing.simulated_mount import PowerCut, SimulatedSegment
@@ -108,7 +108,7 @@ def test_a_start_that_was_refused_names_the_command_and_is_none_behind_it(
             directory.open()
         found = run(directory)
         assert found.ranges == [
-            Unreadable(sector * SECTOR, (sector + 1) * SECTOR, segment(directory, 0), EIO)
+            UnreadableRange(sector * SECTOR, (sector + 1) * SECTOR, segment(directory, 0), EIO)
         ]
         store = directory.open()
         assert store.recovery is not None

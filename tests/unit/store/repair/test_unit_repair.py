@@ -13,7 +13,7 @@ from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import MappedSegment
-from turbopump.store.log.cold_reads import Later, Steps, answer
+from turbopump.store.log.cold_reads import ReadState, Steps, finish_now
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
@@ -97,7 +97,7 @@ def test_a_message_whose_head_is_damaged_too_is_searched_for_once(
     assert file is not None
     file.buffer[offset - file.start + 4 : offset - file.start + 30] = bytes(26)
     assert bodies(damaged.store) == [body for body in damaged.bodies if body != b"0005"]
-    monkeypatch.setattr(unit_repair, "PlainSearch", None)
+    monkeypatch.setattr(unit_repair, "PlainQueueSearch", None)
     again = damaged.store.get("T", 0, 5, 1)
     assert (again.status, again.gaps, again.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 1, 6)
     assert damaged.directory.failures == []
@@ -127,7 +127,7 @@ def test_a_queue_is_searched_for_by_one_read_at_a_time_and_others_come_again(
     def start(offset: int) -> None:
         steps = damaged.store.reader.steps("T", 0, offset, 1)
         outcome = damaged.store.cold_reads.run(steps, results.append)
-        assert outcome is Later.PENDING
+        assert outcome is ReadState.PENDING
 
     start(4)
     start(4)
@@ -273,7 +273,7 @@ def test_a_message_whose_unit_and_head_are_damaged_is_told_as_damaged_by_its_que
     file = damaged.store.log.files.at(offset)
     assert file is not None
     file.buffer[offset - file.start + 4 : offset - file.start + 30] = bytes(26)
-    found = answer(damaged.store.lookup.entry_in_queue("T", 0, 4))
+    found = finish_now(damaged.store.lookup.entry_in_queue("T", 0, 4))
     assert found is not None
     assert found.fault is not None
     assert "the log has no such message" in found.fault

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from turbopump.store.disk import SystemDisk
 from turbopump.store.files import StorePaths
-from turbopump.store.log.cold_reads import answer
+from turbopump.store.log.cold_reads import finish_now
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.timers.pending_timers import PendingTimers, TimerConfig
-from turbopump.store.timers.timer_log import UNIT_SIZE, TimerCheckpoint
+from turbopump.store.timers.timer_log import TIMER_UNIT_SIZE, TimerCheckpoint
 from turbopump.store.timers.timer_recovery import open_timers
 
 NOW = 1_700_000_000_000
 UNITS = 20
-LOG_FILE = UNITS * UNIT_SIZE + 30
+LOG_FILE = UNITS * TIMER_UNIT_SIZE + 30
 """Twenty units a file, a blank, and 14 bytes of nothing."""
 
 
@@ -61,7 +61,7 @@ class Timers:
         """Slot, in seconds after NOW, to the messages it holds."""
         timers, found = self.timers, {}
         for time in range(timers.read_time, timers.read_time + 400_000, 1000):
-            offsets = answer(timers.due(time)).offsets
+            offsets = finish_now(timers.due(time)).offsets
             if offsets:
                 found[(time - NOW) // 1000] = [offset // 1000 - 1 for offset in offsets]
         assert timers.next_time() == (min(found) * 1000 + NOW if found else None)

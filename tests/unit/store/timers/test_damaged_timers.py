@@ -10,8 +10,8 @@ import pytest
 from tests.unit.store.timers.pending_timers import UNITS, Timers, seconds
 
 from turbopump.errors import StoreDamagedError
-from turbopump.store.log.cold_reads import answer
-from turbopump.store.timers.timer_log import UNIT_SIZE
+from turbopump.store.log.cold_reads import finish_now
+from turbopump.store.timers.timer_log import TIMER_UNIT_SIZE
 
 
 @pytest.fixture
@@ -63,13 +63,13 @@ def test_a_chain_that_ends_before_the_first_unit_of_its_slot_is_damaged(one: Tim
     one.timers.passed(seconds(5))
     for _ in range(3):
         one.add(seconds(9))
-    place = log.piece(log.end - UNIT_SIZE)
+    place = log.piece(log.end - TIMER_UNIT_SIZE)
     assert place is not None
     place[0].segment.buffer[place[0].at + place[1] + 4 : place[0].at + place[1] + 12] = (
         7
     ).to_bytes(8)
     with pytest.raises(StoreDamagedError, match="does not reach its first unit"):
-        answer(one.timers.due(seconds(9)))
+        finish_now(one.timers.due(seconds(9)))
 
 
 def test_a_checkpoint_of_an_earlier_release_says_nothing_of_the_wheel(

@@ -13,8 +13,8 @@ from tests.unit.store.timers.pending_timers import LOG_FILE, NOW, UNITS, Timers,
 
 from turbopump.errors import StoreDamagedError
 from turbopump.store.files import StorePaths
-from turbopump.store.log.cold_reads import answer
-from turbopump.store.timers.pending_timers import Due, TimerConfig
+from turbopump.store.log.cold_reads import finish_now
+from turbopump.store.timers.pending_timers import SlotUnits, TimerConfig
 from turbopump.store.timers.timer_log import (
     MAGIC_DEFAULT,
     MAGIC_DELETE,
@@ -56,14 +56,14 @@ def test_a_slot_gives_its_messages_in_the_order_in_which_they_came(one: Timers) 
         one.add(seconds(5 + number % 3))
     assert one.pending() == {5 + rest: [n for n in range(60) if n % 3 == rest] for rest in range(3)}
     assert one.timers.next_time() == seconds(5)
-    due = answer(one.timers.due(seconds(5)))
-    assert isinstance(due, Due)
+    due = finish_now(one.timers.due(seconds(5)))
+    assert isinstance(due, SlotUnits)
     assert len(due) == 20
     assert set(due.sizes) == {200}
     assert set(due.written) == {NOW}
     one.timers.passed(seconds(5))
     assert one.timers.next_time() == seconds(6)
-    assert answer(one.timers.due(seconds(1000))).offsets.tolist() == []
+    assert finish_now(one.timers.due(seconds(1000))).offsets.tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_chain_that_is_damaged_while_running_is_told(one: Timers) -> None:
     assert log is not None
     log[0].segment.buffer[52 + 15] = 0x33
     with pytest.raises(StoreDamagedError, match="position 52"):
-        answer(one.timers.due(seconds(5)))
+        finish_now(one.timers.due(seconds(5)))
     one.timers.begin_anew(0, "it is damaged")
     assert (one.timers.queue_offset, one.timers.redo_before, one.timers.next_time()) == (0, 3, None)
 
@@ -314,19 +314,19 @@ def test_apaches_wheel_that_points_behind_its_log_is_made_again(
 
 
 def test_the_oldest_message_that_waits_is_found(one: Timers) -> None:
-    assert answer(one.timers.oldest()) is None
+    assert finish_now(one.timers.oldest()) is None
     for number in range(3 * UNITS):
         one.add(seconds(5 if number < 45 else 9))
-    assert answer(one.timers.oldest()) == 1000
+    assert finish_now(one.timers.oldest()) == 1000
     one.timers.passed(seconds(5))
-    assert answer(one.timers.oldest()) == 1000
+    assert finish_now(one.timers.oldest()) == 1000
     one.save()
-    assert answer(one.timers.oldest()) == 46_000
+    assert finish_now(one.timers.oldest()) == 46_000
     one.timers.passed(seconds(9))
     one.save()
-    assert answer(one.timers.oldest()) is None
+    assert finish_now(one.timers.oldest()) is None
     one.add(seconds(15))
-    assert answer(one.timers.oldest()) == 61_000
+    assert finish_now(one.timers.oldest()) == 61_000
 
 
 def test_files_of_the_log_go_with_their_messages(one: Timers) -> None:
@@ -349,7 +349,9 @@ def test_a_recall_counts_against_its_slot(one: Timers) -> None:
     slot = one.timers.wheel.slot(seconds(5))
     assert slot is not None
     assert slot.units == 1
-    assert answer(one.timers.due(seconds(5))).magics == bytes([1, 1, MAGIC_DEFAULT | MAGIC_DELETE])
+    assert finish_now(one.timers.due(seconds(5))).magics == bytes(
+        [1, 1, MAGIC_DEFAULT | MAGIC_DELETE]
+    )
 
 
 def test_how_many_wait_is_known_without_a_look_at_every_slot(one: Timers, tmp_path: Path) -> None:
@@ -403,7 +405,7 @@ def test_a_slot_of_very_many_messages_is_read_in_steps(one: Timers) -> None:
         one.add(seconds(5))
     question = one.timers.due(seconds(5))
     wanted, pauses = next(question), 0
-    due: Due | None = None
+    due: SlotUnits | None = None
     while due is None:
         pauses += not wanted
         try:
@@ -416,7 +418,7 @@ def test_a_slot_of_very_many_messages_is_read_in_steps(one: Timers) -> None:
     assert pauses >= 2
     one.timers.passed(seconds(5))
     one.save()
-    assert answer(one.timers.oldest()) is None
+    assert finish_now(one.timers.oldest()) is None
 
 
 def test_a_log_that_cannot_be_read_is_damaged(one: Timers) -> None:

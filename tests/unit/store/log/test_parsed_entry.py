@@ -14,8 +14,8 @@ from tests.unit.store.directory import Directory, put
 from turbopump.message.codec import encode_entry, encode_host, entry_fault
 from turbopump.message.properties import SysFlag
 from turbopump.store.log import scanner as scanner_module
-from turbopump.store.log.entry_mark import EntryMark, quick_marks, read_mark
-from turbopump.store.log.scanner import MarkWalk
+from turbopump.store.log.parsed_entry import ParsedEntry, parse_entry, parse_usual_entries
+from turbopump.store.log.scanner import EntryWalk
 
 HOST, HOST_V6 = encode_host("127.0.0.1", 10911), encode_host("::1", 10911)
 BASE = 7000
@@ -55,7 +55,7 @@ def entries(parts: list[dict[str, Any]]) -> bytes:
     return data
 
 
-def one_by_one(data: bytes, *, crc_required: bool) -> Iterator[EntryMark]:
+def one_by_one(data: bytes, *, crc_required: bool) -> Iterator[ParsedEntry]:
     at = 0
     while at + 4 <= len(data):
         size = int.from_bytes(data[at : at + 4])
@@ -65,7 +65,7 @@ def one_by_one(data: bytes, *, crc_required: bool) -> Iterator[EntryMark]:
             or entry_fault(entry, BASE + at, crc_required=crc_required) is not None
         ):
             return
-        mark = read_mark(entry, BASE + at)
+        mark = parse_entry(entry, BASE + at)
         if mark is None:
             return
         yield mark
@@ -88,7 +88,7 @@ def test_what_the_quick_way_takes_the_careful_one_takes_and_reads_the_same(
             data[at % len(data)] ^= 1 << bit
     piece = bytes(data[: max(len(data) - cut, 0)])
     topics = {name: name.decode() for name in (b"T", b"other", b"%RETRY%g", b"a" * 127)}
-    quick = quick_marks(piece, 0, len(piece), BASE, lambda _offset: crc_required, topics)
+    quick = parse_usual_entries(piece, 0, len(piece), BASE, lambda _offset: crc_required, topics)
     careful = list(one_by_one(piece, crc_required=crc_required))
     assert quick == careful[: len(quick)]
 
@@ -105,15 +105,20 @@ def test_the_quick_way_takes_all_of_the_usual_kind_and_stops_where_it_may_not_go
     for with_crc in (True, False):
         parts = [{**usual, "properties": b"TAGS\x01a\x02", "with_crc": with_crc}] * 5
         data = entries(parts)
-        marks = quick_marks(
+        marks = parse_usual_entries(
             data, 0, len(data), BASE, lambda _offset, required=with_crc: required, {b"T": "T"}
         )
         assert marks == list(one_by_one(data, crc_required=with_crc))
         assert len(marks) == 5
         assert (
-            len(quick_marks(data, 0, len(data) - 1, BASE, lambda _offset: False, {b"T": "T"})) == 4
+            len(
+                parse_usual_entries(
+                    data, 0, len(data) - 1, BASE, lambda _offset: False, {b"T": "T"}
+                )
+            )
+            == 4
         )
-        assert quick_marks(data, 0, len(data), BASE, lambda _offset: False, {}) == [], (
+        assert parse_usual_entries(data, 0, len(data), BASE, lambda _offset: False, {}) == [], (
             "a name it has not seen"
         )
 
@@ -123,18 +128,18 @@ def test_a_walk_takes_the_quick_way(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     for number in range(200):
         put(store, b"x" * number, topic="TUV"[number % 3])
     judged = 0
-    plain = MarkWalk._item
+    plain = EntryWalk._item
 
     def counting(*args: Any) -> Any:
         nonlocal judged
         judged += 1
         return plain(*args)
 
-    monkeypatch.setattr(MarkWalk, "_item", counting)
-    walked = list(MarkWalk(store.log).entries())
+    monkeypatch.setattr(EntryWalk, "_item", counting)
+    walked = list(EntryWalk(store.log).entries())
     assert judged <= 3, "one for each name"
-    monkeypatch.setattr(scanner_module, "quick_marks", lambda *_args: [])
-    assert list(MarkWalk(store.log).entries()) == walked
+    monkeypatch.setattr(scanner_module, "parse_usual_entries", lambda *_args: [])
+    assert list(EntryWalk(store.log).entries()) == walked
     assert len(walked) == 200
     assert judged >= 200
     store.close()

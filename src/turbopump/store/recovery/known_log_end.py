@@ -1,15 +1,17 @@
 """Whether the log still has its end: what is known, when a store is opened, of how far it was on
 the disk.
 
-After a clean stop of ours that is all of the log, and where it ended is in the checkpoint and in
-``turbopump.queues.json`` (with a CRC); after a kill it is the offset that our part of the
-checkpoint vouches for, written after the sync. A place of ``turbopump.queues.json`` is noted when a
-segment begins, whether or not what is before it was synced: alone it proves, after a kill, that the
-log was written up to there, not that a power cut must have left it.
+- After a clean stop of ours all of the log was on the disk. Its end is in the checkpoint and in
+  ``turbopump.queues.json`` (with a CRC).
+- After a kill the log was on the disk up to the offset in our part of the checkpoint, which is
+  written after the sync.
+- A snapshot in ``turbopump.queues.json`` is taken when a segment begins, whether or not what lies
+  before it was synced. After a kill it proves alone only that the log was written up to there. A
+  power cut may still have taken that.
 
-The rule: segments that are missing refuse the start, nothing changed, if two witnesses agree, or
-one that has a CRC; an end that is torn is told. Nothing is said of a store that another program has
-had since. It must not know how the log is read.
+The rule: missing segments refuse the start, and nothing is changed, if two of these agree, or the
+one that has a CRC says so. A torn end is reported. Nothing is said of a store that another program
+has had since. This module must not know how the log is read.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from turbopump.errors import StoreDamagedError
 from turbopump.store.files import segment_name
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.scanner import NOTHING
-from turbopump.store.recovery.checkpoint import Checkpoint
-from turbopump.store.recovery.queue_ends import KnownEnds
+from turbopump.store.recovery.checkpoint import StoreCheckpoint
+from turbopump.store.recovery.queue_ends import NotedQueueEnds
 
 
 @dataclass(frozen=True, slots=True)
-class KnownEnd:
+class KnownLogEnd:
     """Offsets of the log: it was on the disk up to ``synced``, and written up to ``noted``;
     segments that do not reach ``needed`` are not all there. 0: nothing is known."""
 
@@ -34,15 +36,17 @@ class KnownEnd:
     needed: int = 0
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, known: KnownEnds, *, clean: bool, ours: bool) -> KnownEnd:
+    def of(
+        cls, checkpoint: StoreCheckpoint, known: NotedQueueEnds, *, clean: bool, ours: bool
+    ) -> KnownLogEnd:
         """``clean``: the last run stopped cleanly; ``ours``: it was ours, and nobody has had the
         store since."""
         if not ours:
             return cls()
-        noted = known.places[-1].at if known.places else 0
+        noted = known.snapshots[-1].at if known.snapshots else 0
         if clean:
             return cls(max(noted, checkpoint.log_end), noted, noted)
-        # One more than a place: the segment that begins there had begun.
+        # One byte more than the snapshot's offset: the segment that begins there was made.
         return cls(
             checkpoint.safe_offset, noted, min(checkpoint.safe_offset, noted + 1) if noted else 0
         )
@@ -65,13 +69,13 @@ class KnownEnd:
             f"{', '.join(map(str, roots))}; "
             "nothing was changed: bring back what is missing from a copy, or mount its disk. To "
             "go on without, and to lose the messages "
-            f"there, make files of zeros in their places, here with: truncate -s {size} "
+            f"there, make files of zeros with their names, here with: truncate -s {size} "
             f"{roots[0] / first}"
         )
 
     def lost(self, log: CommitLog, end: int, torn: str | None) -> str | None:
-        """What is to be told of a log that was found to end at ``end``; ``torn`` is what is wrong
-        there."""
+        """The report about a log that was found to end at ``end``; None if it lost nothing.
+        ``torn`` is what is wrong there."""
         file = log.files.at(end)
         where = (
             f"{file.segment.path if file is not None else log.files.roots[0]}: {torn or NOTHING}"
