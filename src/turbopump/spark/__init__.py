@@ -3,19 +3,29 @@ they bring pyspark."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from turbopump.spark.progress import LagListener, LagReport, lag
     from turbopump.spark.session import end_session, rocketmq_session
 
-__all__ = ["end_session", "rocketmq_session"]
+__all__ = ["LagListener", "LagReport", "end_session", "lag", "rocketmq_session"]
+
+_MODULES: Final = {
+    "LagListener": "progress",
+    "LagReport": "progress",
+    "end_session": "session",
+    "lag": "progress",
+    "rocketmq_session": "session",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from turbopump.spark import session
+        module = import_module(f"turbopump.spark.{_MODULES[name]}")
     except ModuleNotFoundError as error:
         text = (
             f"Spark support needs {error.name}, which is not installed: pip install "
@@ -23,4 +33,4 @@ def __getattr__(name: str) -> object:
         )
         raise ModuleNotFoundError(text, name=error.name) from None
 
-    return getattr(session, name)
+    return getattr(module, name)

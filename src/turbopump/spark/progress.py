@@ -1,0 +1,168 @@
+"""How far a streaming query is behind its topics, out of what Spark reports of it.
+
+PySpark gives a Python source no hook for metrics of its own. But Spark's progress has the offsets
+at which a micro-batch ended, and those that the source reported as the latest; the difference is
+what waits. The one rule: nothing is asked of a broker. It must not know how reading works.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
+
+from turbopump.errors import ConfigError
+from turbopump.message.message import MessageQueue
+from turbopump.spark.offsets import VERSION, Offsets, decode_offsets
+
+Progress = StreamingQueryProgress | Mapping[str, Any] | str
+"""As a listener or ``query.lastProgress`` gives it, or its JSON."""
+
+
+def lag(progress: Progress) -> dict[MessageQueue, int]:
+    """Messages behind in each queue of a query's RocketMQ sources: those that were there when the
+    micro-batch was planned, and that it did not read.
+
+    Empty where the query has no such source, or it has not reported yet. A queue that the brokers
+    did not report (they are away) is left out. Raises ConfigError for what is no progress.
+    """
+    behind: dict[MessageQueue, int] = {}
+    for source in _sources(progress):
+        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        for queue, offset in latest.items():
+            # A queue just found has no end before the next batch: all of it may wait.
+            behind[queue] = behind.get(queue, 0) + max(0, offset - end.get(queue, 0))
+    return behind
+
+
+@dataclass(frozen=True, slots=True)
+class LagReport:
+    """How a query stands. Rates are messages a second, as Spark computes them."""
+
+    query_id: str
+    name: str | None
+    batch_id: int
+    timestamp: str
+    """When the micro-batch began, ISO 8601 in UTC."""
+    behind: Mapping[MessageQueue, int]
+    rows: int
+    input_rows_per_second: float
+    processed_rows_per_second: float
+
+    @property
+    def behind_total(self) -> int:
+        return sum(self.behind.values())
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long what waits takes at the present rate; None while nothing is processed."""
+        if not self.behind_total:
+            return 0.0
+        rate = self.processed_rows_per_second
+        return self.behind_total / rate if rate > 0 else None
+
+
+def report(progress: Progress) -> LagReport:
+    """What ``progress`` says. Raises ConfigError for what is no progress."""
+    fields = _fields(progress)
+    return LagReport(
+        query_id=str(fields["id"]),
+        name=fields.get("name"),
+        batch_id=int(fields["batchId"]),
+        timestamp=str(fields["timestamp"]),
+        behind=lag(fields),
+        rows=int(fields.get("numInputRows") or 0),
+        input_rows_per_second=_rate(fields.get("inputRowsPerSecond")),
+        processed_rows_per_second=_rate(fields.get("processedRowsPerSecond")),
+    )
+
+
+class LagListener(StreamingQueryListener):
+    """Keeps the latest report of each running query that reads RocketMQ; ``on_report`` is called
+    with every one of them, on Spark's listener thread, so it should be quick.
+
+        listener = LagListener(on_report=lambda report: print(report.behind_total))
+        spark.streams.addListener(listener)
+    """
+
+    def __init__(self, on_report: Callable[[LagReport], None] | None = None) -> None:
+        self._on_report = on_report
+        self._lock = threading.Lock()
+        self._reports: dict[str, LagReport] = {}
+
+    @property
+    def reports(self) -> dict[str, LagReport]:
+        """The latest report of each query that runs, by the query's id."""
+        with self._lock:
+            return dict(self._reports)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Nothing is known of it yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        found = report(event.progress)
+        if not found.behind:
+            return
+        with self._lock:
+            self._reports[found.query_id] = found
+        if self._on_report is not None:
+            self._on_report(found)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """The latest report stands."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        with self._lock:
+            self._reports.pop(str(event.id), None)
+
+
+_NO_PROGRESS: Final = (
+    "no progress of a streaming query: give query.lastProgress, event.progress of a listener, or "
+    "its JSON"
+)
+
+
+def _fields(progress: Progress) -> Mapping[str, Any]:
+    if isinstance(progress, StreamingQueryProgress):
+        progress = progress.json
+    if isinstance(progress, str):
+        try:
+            progress = json.loads(progress)
+        except ValueError:
+            raise ConfigError(_NO_PROGRESS) from None
+    if not isinstance(progress, Mapping) or not {"id", "batchId", "sources"} <= progress.keys():
+        raise ConfigError(_NO_PROGRESS)
+    return progress
+
+
+def _sources(progress: Progress) -> list[Mapping[str, Any]]:
+    return list(_fields(progress)["sources"])
+
+
+def _offsets(text: Any) -> Offsets:
+    """Offsets of ours, as text or JSON; none where another source wrote them, or nobody yet."""
+    if isinstance(text, str):
+        try:
+            text = json.loads(text)
+        except ValueError:
+            return {}
+    if not isinstance(text, Mapping) or text.get("v") != VERSION or "topics" not in text:
+        return {}
+    return decode_offsets(text, what="the progress")
+
+
+def _rate(value: Any) -> float:
+    """Spark writes no rate, or NaN, where none can be computed."""
+    rate = float(value or 0)
+    return rate if rate == rate and rate not in (float("inf"), float("-inf")) else 0.0
