@@ -1,12 +1,13 @@
 """A name server and broker of a few lines on one port, whose queues are lists: for what a real
 broker cannot be made to answer.
 
-It answers 105, 11, 29, 30 and 31 as Apache's does. ``answer`` may be replaced to say something else
-for a request, or None to break the connection.
+It answers 105, 106, 206, 351, 11, 14, 15, 29, 30 and 31 as Apache's does; of filters it knows tags.
+``answer`` may be replaced to say something else for a request, or None to break the connection.
 """
 
 from __future__ import annotations
 
+import json
 import socket
 import socketserver
 import threading
@@ -14,8 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.spark.stored_messages import stored_message
+from tests.spark.stored_messages import property_bytes, stored_message
 
+from turbopump.message.java import tags_code
 from turbopump.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from turbopump.protocol.command import Command, decode_command, encode_command
 from turbopump.protocol.frame import FrameReader
@@ -27,20 +29,31 @@ class FakeQueue:
 
     entries: list[bytes] = field(default_factory=list)
     times_ms: list[int] = field(default_factory=list)
+    tags: list[str | None] = field(default_factory=list)
     offset_min: int = 0
 
     @property
     def offset_max(self) -> int:
         return self.offset_min + len(self.entries)
 
-    def put(self, body: bytes, *, stored_ms: int = 1_700_000_000_000, **fields: Any) -> None:
+    def put(
+        self,
+        body: bytes,
+        *,
+        stored_ms: int = 1_700_000_000_000,
+        tag: str | None = None,
+        **fields: Any,
+    ) -> None:
+        if tag is not None:
+            fields["properties"] = property_bytes({"TAGS": tag})
         self.entries.append(
             stored_message(body, queue_offset=self.offset_max, stored_ms=stored_ms, **fields)
         )
         self.times_ms.append(stored_ms)
+        self.tags.append(tag)
 
     def remove_oldest(self, count: int) -> None:
-        del self.entries[:count], self.times_ms[:count]
+        del self.entries[:count], self.times_ms[:count], self.tags[:count]
         self.offset_min += count
 
 
@@ -58,6 +71,11 @@ class FakeCluster:
         }
         self.broker_name = broker_name
         self.pull_max = pull_max
+        self.scan_max = 100
+        """So many entries does a pull with a filter look at."""
+        self.groups: dict[str, dict[tuple[str, int], int]] = {}
+        """What groups have committed; a pull makes its group, a commit does not."""
+        self.attributes: dict[str, str] = {}
         self.requests: list[Command] = []
         self.answer: Callable[[Command], Command | None] = self.usual_answer
         cluster = self
@@ -107,14 +125,29 @@ class FakeCluster:
 
     def usual_answer(self, request: Command) -> Command:
         ext = request.ext or {}
+        if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+            names = sorted({name for name, _ in self.queues} | {self.broker_name, "c", "TBW102"})
+            return Command(0, body=json.dumps({"topicList": names}).encode())
+        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            brokers = {self.broker_name: {"brokerName": self.broker_name, "cluster": "c"}}
+            table = {"brokerAddrTable": brokers, "clusterAddrTable": {"c": [self.broker_name]}}
+            return Command(0, body=json.dumps(table).encode())
         topic = ext["topic"]
         if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             return self._route(topic)
+        if request.code == RequestCode.GET_TOPIC_CONFIG:
+            body = {"topicName": topic, "attributes": self.attributes}
+            return Command(0, body=json.dumps(body).encode())
         queue = self.queues.get((topic, int(ext["queueId"])))
         if queue is None:
             return Command(ResponseCode.INVALID_PARAMETER, remark="no such queue")
         if request.code == RequestCode.PULL_MESSAGE:
-            return self._pull(queue, int(ext["queueOffset"]), int(ext["maxMsgNums"]))
+            self.groups.setdefault(ext["consumerGroup"], {})
+            tags = ext["subscription"]
+            codes = None if tags == "*" else {tags_code(tag) for tag in tags.split(" || ")}
+            return self._pull(queue, int(ext["queueOffset"]), int(ext["maxMsgNums"]), codes)
+        if request.code in (RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET):
+            return self._group_offset(request.code, ext)
         offset = {
             RequestCode.GET_MIN_OFFSET: lambda: queue.offset_min,
             RequestCode.GET_MAX_OFFSET: lambda: queue.offset_max,
@@ -136,7 +169,19 @@ class FakeCluster:
         )
         return Command(0, body=body.encode())
 
-    def _pull(self, queue: FakeQueue, offset: int, count: int) -> Command:
+    def _group_offset(self, code: int, ext: dict[str, str]) -> Command:
+        group, queue = ext["consumerGroup"], (ext["topic"], int(ext["queueId"]))
+        if code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            if group not in self.groups:
+                return Command(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="no such group")
+            self.groups[group][queue] = int(ext["commitOffset"])
+            return Command(0)
+        offset = self.groups.get(group, {}).get(queue)
+        if offset is None:
+            return Command(ResponseCode.QUERY_NOT_FOUND, remark="Not found, maybe a new group")
+        return Command(0, ext={"offset": str(offset)})
+
+    def _pull(self, queue: FakeQueue, offset: int, count: int, codes: set[int] | None) -> Command:
         def places(go_on: int) -> dict[str, str]:
             low, high = str(queue.offset_min), str(queue.offset_max)
             return {
@@ -159,6 +204,21 @@ class FakeCluster:
                 remark="OFFSET_OVERFLOW_BADLY",
             )
         begin = offset - queue.offset_min
+        if codes is not None and begin < len(queue.entries):
+            matching: list[bytes] = []
+            at = begin
+            while at < min(begin + self.scan_max, len(queue.entries)):
+                if len(matching) == min(count, self.pull_max):
+                    break
+                if tags_code(queue.tags[at] or "") in codes:
+                    matching.append(queue.entries[at])
+                at += 1
+            ext = places(queue.offset_min + at)
+            if matching:
+                return Command(0, ext=ext, body=b"".join(matching), remark="FOUND")
+            return Command(
+                ResponseCode.PULL_RETRY_IMMEDIATELY, ext=ext, remark="NO_MATCHED_MESSAGE"
+            )
         found = queue.entries[begin : begin + min(count, self.pull_max)]
         if not found:
             return Command(

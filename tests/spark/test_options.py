@@ -8,7 +8,13 @@ import pytest
 
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue
-from turbopump.spark.options import COLUMN_NAMES, OPTION_NAMES, read_options
+from turbopump.spark.options import (
+    COLUMN_NAMES,
+    EVERY_BROKER,
+    OPTION_NAMES,
+    options_of_mode,
+    read_options,
+)
 
 NEEDED = {"nameServer": "127.0.0.1:9876", "topic": "T"}
 
@@ -66,9 +72,69 @@ def test_starting_offsets_are_taken_with_and_without_a_version(form: str) -> Non
     assert read_options({**NEEDED, "startingOffsets": form}).starting == queues
 
 
+def test_assigned_queues_are_of_one_broker_or_of_every_one() -> None:
+    given = '{"T":{"broker-a":[0,2]},"U":[1]}'
+    options = read_options({"nameServer": "a:1", "assign": given})
+    assert options.assigned == {
+        "T": {"broker-a": frozenset({0, 2})},
+        "U": {EVERY_BROKER: frozenset({1})},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "tags"), [("A", ("A",)), ("B || A||A", ("A", "B")), ("*", ()), ("a,b", ("a,b",))]
+)
+@pytest.mark.parametrize("name", ["tags", "subExpression"])
+def test_tags_are_those_of_a_subscription(name: str, text: str, tags: tuple[str, ...]) -> None:
+    assert read_options({**NEEDED, name: text}).tags == tags
+
+
+def test_durations_and_sizes_have_units() -> None:
+    def ms(text: str) -> int:
+        return read_options({**NEEDED, "maxTriggerDelay": text}).trigger_delay_max_ms
+
+    def size(text: str) -> int | None:
+        return read_options({**NEEDED, "maxBytesPerTrigger": text}).bytes_per_trigger_max
+
+    assert [ms("250"), ms("2s"), ms("15m"), ms("1h")] == [250, 2000, 900_000, 3_600_000]
+    assert [size("100"), size("2k"), size("64MB"), size("1 g")] == [100, 2048, 64 << 20, 1 << 30]
+
+
+def test_headers_that_are_not_included_leave_properties_out() -> None:
+    left = read_options({**NEEDED, "includeHeaders": "false"}).columns
+    assert left == tuple(name for name in COLUMN_NAMES if name != "properties")
+    assert read_options({**NEEDED, "includeHeaders": "true"}).columns == COLUMN_NAMES
+
+
+def test_options_of_one_mode_are_known() -> None:
+    options = read_options({**NEEDED, "commitGroup": "g", "endingOffsets": "latest", "tags": "A"})
+    assert options_of_mode(options, "stream") == ["commitGroup"]
+    assert options_of_mode(options, "batch") == ["endingOffsets"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
+        ({"subscribePattern": "T.*"}, "'topic' and 'subscribePattern' exclude each other"),
+        ({"tags": "A", "sqlFilter": "a = 1"}, "'tags' and 'sqlFilter' exclude each other"),
+        ({"sqlFilter": "a ="}, "option sqlFilter: 'a =' is no SQL92 filter"),
+        ({"tags": " || "}, "a tag is expected"),
+        ({"tags": "A || *"}, "[*] takes every message"),
+        ({"startingGroup": "no good"}, "option startingGroup: the group name 'no good'"),
+        ({"startingOffsetsByTimestamp": "5"}, "JSON with ms since 1970"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "error or latest is expected"),
+        ({"maxTriggerDelay": "soon"}, "such as 15m, not 'soon'; units: ms, s, m, min, h, d"),
+        ({"maxBytesPerTrigger": "0"}, "such as 64m, not '0'"),
+        ({"minPartitions": "5", "maxPartitions": "4"}, "minPartitions 5 is more than max"),
+        (
+            {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+            "minOffsetsPerTrigger 5 is more than maxOffsetsPerTrigger 4",
+        ),
+        ({"includeHeaders": "false", "columns": "body"}, "give columns alone"),
+        ({"brokerOfflineStrategy": "wait"}, "fail or skip is expected"),
+        ({"kafka.bootstrap.servers": "a:1"}, "option of Kafka's own clients.*nameServer"),
+        ({"maxOffsetPerTriger": "1"}, "did you mean 'maxOffsetsPerTrigger'"),
+        ({"subscribePatern": "T"}, "did you mean 'subscribePattern'"),
         ({"topik": "T"}, "unknown option 'topik'; did you mean 'topic'"),
         ({"startingoffset": "x"}, "did you mean 'startingOffsets'"),
         ({"xyzzy": "1"}, "unknown option 'xyzzy'; options: nameServer, "),
@@ -95,6 +161,26 @@ def test_a_wrong_option_is_refused_in_one_sentence(wrong: dict[str, str], said: 
     with pytest.raises(ConfigError, match=said) as caught:
         read_options({**NEEDED, **wrong})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("T.*", "JSON such as"),
+        ("{}", "JSON such as"),
+        ('{"T":3}', "T: queues are expected as in"),
+        ('{"T":{"broker-a":[]}}', "T, broker-a: a list of queue numbers"),
+        ('{"T":{"broker-a":["0"]}}', "T, broker-a: a list of queue numbers"),
+    ],
+)
+def test_wrong_assignments_are_refused(wrong: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"option assign: {said}"):
+        read_options({"nameServer": "a:1", "assign": wrong})
+
+
+def test_a_wrong_pattern_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'\(' is no regular expression"):
+        read_options({"nameServer": "a:1", "subscribePattern": "("})
 
 
 @pytest.mark.parametrize("missing", ["nameServer", "topic"])

@@ -173,5 +173,5 @@ def test_a_queue_that_ends_before_what_was_read_is_loss(
 
 
 def test_ending_options_are_refused_for_streams(fake: FakeCluster, reader: Maker) -> None:
-    with pytest.raises(ConfigError, match="endingOffsets and endingTimestamp are for batch reads"):
+    with pytest.raises(ConfigError, match="endingOffsets is for batch reads; a stream ends by its"):
         reader(endingOffsets="latest")

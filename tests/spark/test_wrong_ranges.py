@@ -19,17 +19,21 @@ from turbopump.spark.stream import StreamReader
 
 Found = list[tuple[int, int]]
 TRIGGERS = ("plain", "limited", "available now")
+FILTERS: tuple[dict[str, str], ...] = ({}, {"tags": "A"}, {"assign": '{"T":[0,1]}'})
+"""Other ways to read the same messages."""
 
 
 @pytest.fixture
 def fake() -> Iterator[FakeCluster]:
     with FakeCluster({"T": 2}) as cluster:
-        cluster.fill("T", 0, 100)
+        cluster.fill("T", 0, 100, tag="A")
         yield cluster
 
 
 def options(fake: FakeCluster, **given: str) -> ReadOptions:
-    return read_options({"nameServer": fake.address, "topic": "T", "pullTimeoutMs": "1", **given})
+    if "assign" not in given:
+        given = {"topic": "T", **given}
+    return read_options({"nameServer": fake.address, "pullTimeoutMs": "1", **given})
 
 
 def offsets(first: int, second: int | None = 0) -> dict[str, Any]:
@@ -67,7 +71,7 @@ def batch(fake: FakeCluster, **given: str) -> Found:
 
 def begun_again(fake: FakeCluster) -> None:
     fake.queues["T", 0] = FakeQueue()
-    fake.fill("T", 0, 30)
+    fake.fill("T", 0, 30, tag="A")
 
 
 def removed(fake: FakeCluster) -> None:
@@ -87,17 +91,22 @@ WRONG: dict[str, tuple[Callable[[FakeCluster], None], int, str, Found]] = {
 }
 
 
+@pytest.mark.parametrize("more", FILTERS)
 @pytest.mark.parametrize("trigger", TRIGGERS)
 @pytest.mark.parametrize("way", WRONG)
 def test_a_stream_fails_rather_than_skip(
-    fake: FakeCluster, way: str, trigger: str, caplog: pytest.LogCaptureFixture
+    fake: FakeCluster,
+    way: str,
+    trigger: str,
+    more: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     happens, begin, said, rest = WRONG[way]
     happens(fake)
     with pytest.raises(DataLossError, match=said):
-        streamed(fake, trigger, offsets(begin))
+        streamed(fake, trigger, offsets(begin), **more)
     with caplog.at_level(logging.WARNING):
-        assert streamed(fake, trigger, offsets(begin), failOnDataLoss="false") == rest
+        assert streamed(fake, trigger, offsets(begin), failOnDataLoss="false", **more) == rest
     assert "as failOnDataLoss is false" in caplog.text
 
 
@@ -121,12 +130,13 @@ def test_a_stream_that_shall_begin_beyond_the_end_of_a_queue_is_refused(fake: Fa
     assert lenient.initialOffset() == offsets(100)
 
 
-def test_a_batch_of_what_was_removed_fails(fake: FakeCluster) -> None:
+@pytest.mark.parametrize("more", FILTERS)
+def test_a_batch_of_what_was_removed_fails(fake: FakeCluster, more: dict[str, str]) -> None:
     removed(fake)
     begin = '{"T":{"broker-a":{"0":90}}}'
     with pytest.raises(DataLossError, match=r"messages 90 to 94 .* are not there"):
-        batch(fake, startingOffsets=begin)
-    found = batch(fake, startingOffsets=begin, failOnDataLoss="false")
+        batch(fake, startingOffsets=begin, **more)
+    found = batch(fake, startingOffsets=begin, failOnDataLoss="false", **more)
     assert found == LAST_FIVE
 
 
@@ -156,7 +166,7 @@ def test_a_batch_of_nothing_has_no_rows(fake: FakeCluster, given: dict[str, str]
         ),
         (
             {"startingTimestamp": "2", "endingTimestamp": "1"},
-            "startingTimestamp 2 is later than endingTimestamp 1",
+            "startingTimestamp 2 of T@broker-a:0 is later than its endingTimestamp 1",
         ),
     ],
 )
@@ -167,8 +177,19 @@ def test_a_batch_that_ends_before_it_begins_is_refused(
         batch(fake, **given)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("maxOffsetsPerTrigger", "10"),
+        ("minOffsetsPerTrigger", "200"),
+        ("maxBytesPerTrigger", "10"),
+        ("maxTriggerDelay", "1s"),
+        ("commitGroup", "g"),
+    ],
+)
 def test_a_batch_says_that_an_option_of_streams_does_nothing(
-    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+    fake: FakeCluster, option: str, value: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert len(batch(fake, maxOffsetsPerTrigger="10")) == 100
-    assert "maxOffsetsPerTrigger does nothing in a batch read" in caplog.text
+    assert len(batch(fake, **{option: value})) == 100
+    assert f"{option} does nothing in a batch read" in caplog.text
+    assert fake.groups.keys() == {"TURBOPUMP_SPARK"}

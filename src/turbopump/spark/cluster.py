@@ -1,9 +1,9 @@
 """The cluster as a Spark process sees it: which queues a topic has, where they begin and end, and
 pulls from them. Blocking.
 
-The one rule: only reading requests (105, 11, 29, 30, 31), so a call that failed on the way is
-simply made again, on a new connection to whoever the name servers say has the queue by then. It
-must not know what becomes of the messages.
+The one rule: only requests that may be made twice (105, 106, 206, 351, 11, 14, 15, 29, 30, 31), so
+a call that failed on the way is simply made again, on a new connection to whoever the name servers
+say has the queue by then. It must not know what becomes of the messages.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import socket
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, repeat
-from typing import Any, Final, TypeVar
+from itertools import chain, groupby, repeat
+from typing import Any, Final, NamedTuple, TypeVar
 
+from turbopump.client.identity import Credentials, RequestSigner
 from turbopump.config.addresses import parse_address
 from turbopump.errors import (
     CallTimeoutError,
@@ -27,14 +28,22 @@ from turbopump.errors import (
     RouteNotFoundError,
 )
 from turbopump.message.message import MessageQueue
+from turbopump.message.rules import is_system_topic
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command, decode_command, encode_command, request_command
 from turbopump.protocol.frame import FrameReader
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests import offsets
-from turbopump.protocol.requests.namesrv import GetRouteInfo, TopicRouteData
+from turbopump.protocol.requests.namesrv import (
+    ClusterInfo,
+    GetAllTopicList,
+    GetBrokerClusterInfo,
+    GetRouteInfo,
+    TopicRouteData,
+)
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
+from turbopump.protocol.requests.topics import GetTopicConfig, TopicConfigAndQueueMapping, TopicList
 from turbopump.spark.decode import decode
 
 GROUP: Final = "TURBOPUMP_SPARK"
@@ -43,6 +52,9 @@ GROUP: Final = "TURBOPUMP_SPARK"
 PULL_SIZE_MAX: Final = 1 << 20
 """Bytes of messages in one answer. Turbopump's broker gives as much where it is asked for; Apache's
 goes by its own limits (32 messages)."""
+
+OFFLINE_ERRORS: Final = (ConnectError, ConnectionLostError, CallTimeoutError, RouteNotFoundError)
+"""What a call to a broker that is away raises, once patience is over."""
 
 PLANNING_PATIENCE_S: Final = 3.0
 """Somebody waits for the plan, and a mistyped address should not take longer to be told."""
@@ -58,11 +70,22 @@ _TRY_AGAIN: Final = frozenset(
 T = TypeVar("T")
 
 
+class PullFilter(NamedTuple):
+    """Which messages a broker is asked for: a subscription, of the type ``TAG`` or ``SQL92``."""
+
+    expression: str = "*"
+    kind: str = "TAG"
+
+
+EVERY_MESSAGE: Final = PullFilter()
+
+
 class Cluster:
     """Connections are opened when first needed and kept until ``close``; one call at a time.
 
     ``timeout``: seconds for one call; ``patience``: seconds for which a call that failed is made
-    again.
+    again; ``broker_patience``: the same for calls to brokers, where it differs. Requests are signed
+    with ``credentials``.
     """
 
     def __init__(
@@ -71,10 +94,14 @@ class Cluster:
         *,
         timeout: float = 3.0,
         patience: float = READING_PATIENCE_S,
+        broker_patience: float | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._name_servers = list(name_servers)
         self._timeout = timeout
         self._patience = patience
+        self._broker_patience = patience if broker_patience is None else broker_patience
+        self._signer = None if credentials is None else RequestSigner(credentials)
         self._links: dict[str, Link] = {}
         self._brokers: dict[tuple[str, str], str] = {}
 
@@ -87,6 +114,20 @@ class Cluster:
     def close(self) -> None:
         while self._links:
             self._links.popitem()[1].close()
+
+    def topics(self) -> list[str]:
+        """Every topic of users, sorted: not those that brokers keep for themselves, but those of
+        retries and dead letters. Raises RemotingError."""
+        listed = self._ask_name_server(GetAllTopicList())
+        _check(listed, "GetAllTopicList", self._name_servers[0])
+        answer = self._ask_name_server(GetBrokerClusterInfo())
+        _check(answer, "GetBrokerClusterInfo", self._name_servers[0])
+        info = fastjson.decode(answer.body, ClusterInfo)
+        clusters = info.cluster_addr_table.keys()
+        # RocketMQ: each broker makes topics named as itself and its cluster.
+        own = {*info.broker_addr_table, *clusters, *(f"{name}_REPLY_TOPIC" for name in clusters)}
+        names = fastjson.decode(listed.body, TopicList).topic_list
+        return sorted({name for name in names if not is_system_topic(name)} - own)
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The readable queues of a topic, sorted. Raises RouteNotFoundError, or RemotingError if no
@@ -114,6 +155,55 @@ class Cluster:
         """One past the last offset of the queue."""
         return self._offset(queue, offsets.GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id))
 
+    def group_offset(self, queue: MessageQueue, group: str) -> int | None:
+        """The offset that a consumer group has committed; None where it has none."""
+        request = offsets.QueryConsumerOffset(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            set_zero_if_not_found=False,
+        )
+        try:
+            return self._offset(queue, request)
+        except ResponseError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+
+    def commit_group_offsets(self, group: str, wanted: Mapping[MessageQueue, int]) -> None:
+        """Commit these offsets for a consumer group. A group that a broker does not know is made by
+        a pull, where the broker makes groups (``autoCreateSubscriptionGroup``)."""
+        for _, same_broker in groupby(
+            sorted(wanted), lambda queue: (queue.topic, queue.broker_name)
+        ):
+            queues = list(same_broker)
+            requests = [
+                offsets.UpdateConsumerOffset(
+                    consumer_group=group,
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    commit_offset=wanted[queue],
+                )
+                for queue in queues
+            ]
+            try:
+                self._ask_broker(queues[0], requests, self._timeout)
+            except ResponseError as error:
+                if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    raise
+                self.pull(queues[0], [(wanted[queues[0]], 1)], group=group)
+                self._ask_broker(queues[0], requests, self._timeout)
+
+    def may_hold_inner_batches(self, queue: MessageQueue) -> bool:
+        """Whether the topic may store several messages as one entry, which has no tag of its own
+        (``queue.type=BatchCQ``, from 5.0 on)."""
+        try:
+            (answer,) = self._ask_broker(queue, [GetTopicConfig(topic=queue.topic)], self._timeout)
+        except ResponseError as error:
+            return error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        config = fastjson.decode(answer.body, TopicConfigAndQueueMapping)
+        return config.attributes.get("queue.type", "SimpleCQ") != "SimpleCQ"
+
     def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset stored at or after a time; the queue's max where all are older.
 
@@ -129,43 +219,55 @@ class Cluster:
             boundary_type="LOWER",
         )
         guess = min(max(self._offset(queue, search), low), high)
-        if guess < high and self._stored_ms(queue, guess) < timestamp_ms:
+        if guess < high and self.stored_ms(queue, guess) < timestamp_ms:
             low = guess + 1
-        elif guess > low and self._stored_ms(queue, guess - 1) >= timestamp_ms:
+        elif guess > low and self.stored_ms(queue, guess - 1) >= timestamp_ms:
             high = guess - 1
         else:
             return guess
         return low + bisect_left(
-            range(low, high), timestamp_ms, key=lambda offset: self._stored_ms(queue, offset)
+            range(low, high), timestamp_ms, key=lambda offset: self.stored_ms(queue, offset)
         )
 
     def pull(
-        self, queue: MessageQueue, begins: Sequence[tuple[int, int]], *, hold_ms: int = 0
+        self,
+        queue: MessageQueue,
+        begins: Sequence[tuple[int, int]],
+        *,
+        hold_ms: int = 0,
+        wanted: PullFilter = EVERY_MESSAGE,
+        group: str = GROUP,
     ) -> list[Command]:
-        """Several pulls of one queue at once, each from an offset and of at most so many messages;
-        their answers in this order.
+        """Several pulls of one queue at once, each from an offset and of at most so many messages
+        that are ``wanted``; their answers in this order.
 
         Answers have the codes 0, 19, 20 or 21. The broker may hold one for ``hold_ms`` if there is
         nothing at its offset yet.
         """
-        return self.start_pull(queue, begins, hold_ms=hold_ms)()
+        return self.start_pull(queue, begins, hold_ms=hold_ms, wanted=wanted, group=group)()
 
     def start_pull(
-        self, queue: MessageQueue, begins: Sequence[tuple[int, int]], *, hold_ms: int = 0
+        self,
+        queue: MessageQueue,
+        begins: Sequence[tuple[int, int]],
+        *,
+        hold_ms: int = 0,
+        wanted: PullFilter = EVERY_MESSAGE,
+        group: str = GROUP,
     ) -> Callable[[], list[Command]]:
         """Send what ``pull`` sends and return; the result gives the answers when it is called. So
         the broker works on them meanwhile. Until then no other call may be made."""
         requests = [
             PullMessage(
-                consumer_group=GROUP,
+                consumer_group=group,
                 topic=queue.topic,
                 queue_id=queue.queue_id,
                 queue_offset=offset,
                 max_msg_nums=rows_max,
                 sys_flag=PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if hold_ms else 0),
                 suspend_timeout_millis=hold_ms,
-                subscription="*",
-                expression_type="TAG",
+                subscription=wanted.expression,
+                expression_type=wanted.kind,
                 max_msg_bytes=PULL_SIZE_MAX,
             )
             for offset, rows_max in begins
@@ -205,7 +307,8 @@ class Cluster:
             self._ask_broker(queue, [request], self._timeout)[0].header(offsets.OffsetReply).offset
         )
 
-    def _stored_ms(self, queue: MessageQueue, offset: int) -> int:
+    def stored_ms(self, queue: MessageQueue, offset: int) -> int:
+        """When the message at this offset was stored. Raises ClientError if there is none."""
         (answer,) = self.pull(queue, [(offset, 1)])
         for batch in decode(answer.body, queue.broker_name, ("storeTimestamp",)):
             return int(batch.column(0)[0].value) // 1000
@@ -215,16 +318,7 @@ class Cluster:
         )
 
     def _route(self, topic: str) -> TopicRouteData:
-        def ask() -> Command:
-            failures = []
-            for address in self._name_servers:
-                try:
-                    return self._exchange(address, [GetRouteInfo(topic=topic)], self._timeout)[0]
-                except RemotingError as error:
-                    failures.append(str(error))
-            raise RemotingError(f"no name server answered: {'; '.join(failures)}")
-
-        answer = self._again(ask)
+        answer = self._ask_name_server(GetRouteInfo(topic=topic))
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise RouteNotFoundError(
                 f"the name servers {';'.join(self._name_servers)} know no topic {topic!r}: it "
@@ -232,6 +326,18 @@ class Cluster:
             )
         _check(answer, "GetRouteInfo", self._name_servers[0])
         return fastjson.decode(answer.body, TopicRouteData)
+
+    def _ask_name_server(self, request: Request[Any]) -> Command:
+        def ask() -> Command:
+            failures = []
+            for address in self._name_servers:
+                try:
+                    return self._exchange(address, [request], self._timeout)[0]
+                except RemotingError as error:
+                    failures.append(str(error))
+            raise RemotingError(f"no name server answered: {'; '.join(failures)}")
+
+        return self._again(ask, (RemotingError,), self._patience)
 
     def _ask_broker(
         self, queue: MessageQueue, requests: Sequence[Request[Any]], timeout: float
@@ -256,12 +362,13 @@ class Cluster:
             return answers
 
         # A broker that is being started again has left the route for a moment.
-        return self._again(ask, (RemotingError, RouteNotFoundError))
+        return self._again(ask, (RemotingError, RouteNotFoundError), self._broker_patience)
 
     def _exchange(
         self, address: str, requests: Sequence[Request[Any]], timeout: float
     ) -> list[Command]:
-        link = self._links.pop(address, None) or Link(address, timeout=self._timeout)
+        link = self._links.pop(address, None)
+        link = link or Link(address, timeout=self._timeout, signer=self._signer)
         try:
             answers = link.exchange_all(requests, timeout=timeout)
         except BaseException:
@@ -271,11 +378,11 @@ class Cluster:
         return answers
 
     def _again(
-        self, ask: Callable[[], T], passing: tuple[type[Exception], ...] = (RemotingError,)
+        self, ask: Callable[[], T], passing: tuple[type[Exception], ...], patience: float
     ) -> T:
         """The answer of ``ask``, tried until it comes or patience is over. ``passing``: the errors
         that may pass."""
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + patience
         for pause in chain(_PAUSES_S, repeat(_PAUSES_S[-1])):
             try:
                 return ask()
@@ -307,8 +414,11 @@ class Link:
     """A connection to ``address`` (``host:port``). Raises ConnectError if there is none within
     ``timeout`` seconds."""
 
-    def __init__(self, address: str, *, timeout: float) -> None:
+    def __init__(
+        self, address: str, *, timeout: float, signer: RequestSigner | None = None
+    ) -> None:
         self.address = address
+        self._signer = signer
         self._frames = FrameReader()
         self._asked = range(1, 1)
         self._what = ""
@@ -329,9 +439,12 @@ class Link:
         """The first half of ``exchange_all``; the second has to follow."""
         self._asked = range(self._asked.stop, self._asked.stop + len(requests))
         self._what = type(requests[0]).__name__
-        commands = (
+        commands = [
             request_command(each, opaque=at) for at, each in zip(self._asked, requests, strict=True)
-        )
+        ]
+        if self._signer is not None:
+            for command in commands:
+                command.ext = self._signer(command.ext, command.body)
         with self._told_plainly(timeout):
             self._socket.settimeout(timeout)
             self._socket.sendall(b"".join(map(encode_command, commands)))

@@ -119,19 +119,22 @@ def ranges_between(
     ]
 
 
-def split(ranges: Iterable[OffsetRange], tasks_max: int | None) -> list[list[OffsetRange]]:
+def split(
+    ranges: Iterable[OffsetRange], tasks_max: int | None, tasks_min: int | None = None
+) -> list[list[OffsetRange]]:
     """The ranges in at most ``tasks_max`` lists of nearly equal numbers of messages, in order;
     queues are cut where needed.
 
     None: one task per queue, as Spark's Kafka source does. Fewer tasks come out when they would
-    have less than ``TASK_ROWS_MIN``.
+    have less than ``TASK_ROWS_MIN``, but never fewer than ``tasks_min``, if there are as many
+    messages; it goes before ``tasks_max``.
     """
     todo = [piece for piece in ranges if piece.end > piece.begin]
-    if tasks_max is None:
+    if tasks_max is None and len(todo) >= (tasks_min or 0):
         return [[piece] for piece in todo]
-    assert tasks_max > 0
     total = sum(piece.count for piece in todo)
-    count = max(1, min(tasks_max, -(-total // TASK_ROWS_MIN)))
+    worth = min(tasks_max or 1, -(-total // TASK_ROWS_MIN))
+    count = max(1, worth, min(tasks_min or 1, total))
     tasks: list[list[OffsetRange]] = []
     done = 0
     for piece in todo:

@@ -7,15 +7,22 @@ brokers."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
+from turbopump.client.identity import Credentials
 from turbopump.config.addresses import parse_addresses
 from turbopump.errors import ConfigError
+from turbopump.filtering.sql92 import SqlError, compile_sql
+from turbopump.message.rules import group_fault
 from turbopump.spark.offsets import Offsets, decode_offsets
 
 
@@ -92,60 +99,244 @@ def arrow_schema(names: Iterable[str]) -> pa.Schema:
 WantedOffsets = str | Offsets
 """``"earliest"``, ``"latest"``, or offsets that may be EARLIEST or LATEST."""
 
+Assigned = Mapping[str, Mapping[str, frozenset[int]]]
+"""Queue ids by topic and broker; the broker ``EVERY_BROKER`` stands for all of the topic's."""
+EVERY_BROKER: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where a read begins, or ends. For each queue the first of these that says something counts,
+    in this order; times are ms since 1970 UTC."""
+
+    option: str
+    """``starting`` or ``ending``, with which the options' names begin."""
+    timestamp_ms: int | None
+    timestamps: Offsets
+    group: str | None
+    offsets: WantedOffsets
+    time_beyond: str
+    """What becomes of a time after which nothing was stored: ``latest`` or ``error``."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What to read and how. Times are ms since 1970 UTC; None means not asked for."""
+    """What to read and how. Times are ms since 1970 UTC; None means not asked for. One of
+    ``topics``, ``topic_pattern`` and ``assigned`` is given."""
 
     name_servers: tuple[str, ...]
-    topics: tuple[str, ...]
+    topics: tuple[str, ...] = ()
+    topic_pattern: str | None = None
+    assigned: Assigned | None = None
     starting: WantedOffsets | None = None
     ending: WantedOffsets | None = None
     starting_timestamp_ms: int | None = None
     ending_timestamp_ms: int | None = None
+    starting_timestamps: Offsets = field(default_factory=dict)
+    ending_timestamps: Offsets = field(default_factory=dict)
+    starting_time_beyond: str = "latest"
+    ending_time_beyond: str = "latest"
+    starting_group: str | None = None
+    tags: tuple[str, ...] = ()
+    sql_filter: str | None = None
     offsets_per_trigger_max: int | None = None
+    offsets_per_trigger_min: int | None = None
+    trigger_delay_max_ms: int = 15 * 60_000
+    bytes_per_trigger_max: int | None = None
+    commit_group: str | None = None
     columns: tuple[str, ...] = COLUMN_NAMES
     partitions_max: int | None = None
+    partitions_min: int | None = None
     pull_batch_size: int = 1024
     pull_timeout_ms: int = 10_000
     fail_on_data_loss: bool = True
+    broker_offline: str | None = None
+    filter_pushdown: bool | None = None
+    credentials: Credentials | None = None
+
+    def begin(self, default: WantedOffsets) -> Bound:
+        """``default`` counts where no option says where to begin."""
+        left = default if self.starting_group is None else "earliest"
+        return Bound(
+            "starting",
+            self.starting_timestamp_ms,
+            self.starting_timestamps,
+            self.starting_group,
+            self.starting or left,
+            self.starting_time_beyond,
+        )
+
+    def end(self) -> Bound:
+        return Bound(
+            "ending",
+            self.ending_timestamp_ms,
+            self.ending_timestamps,
+            None,
+            self.ending or "latest",
+            self.ending_time_beyond,
+        )
 
 
-def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """The options as Spark hands them over (any case). Raises ConfigError in one sentence for what
-    cannot be used."""
+def read_options(
+    options: Mapping[str, str], environment: Mapping[str, str] = os.environ
+) -> ReadOptions:
+    """The options as Spark hands them over (any case). Credentials come from the options, else the
+    file they name, else ``environment``.
+
+    Raises ConfigError in one sentence for what cannot be used; the sentence never shows a secret.
+    """
     given: dict[str, tuple[str, Any]] = {}
     for spelling, text in options.items():
         name, value = _read_option(spelling, text)
-        field = _FIELDS[name][0]
-        if field in given and given[field][1] != value:
+        field_name = OPTIONS[name].field
+        if field_name in given and given[field_name][1] != value:
             raise ConfigError(
-                f"the options {given[field][0]!r} and {spelling!r} mean the same thing but "
+                f"the options {given[field_name][0]!r} and {spelling!r} mean the same thing but "
                 "differ: give one of them"
             )
-        given[field] = (spelling, value)
-    for field, example in (
-        ("name_servers", "nameServer, such as 127.0.0.1:9876"),
-        ("topics", "topic (or subscribe)"),
-    ):
-        if field not in given:
-            raise ConfigError(f"it is not said what to read: give the option {example}")
-    return ReadOptions(**{field: value for field, (_, value) in given.items()})
+        given[field_name] = (spelling, value)
+    values = {name: value for name, (_, value) in given.items()}
+    if "name_servers" not in values:
+        raise ConfigError(
+            "it is not said what to read: give the option nameServer, such as 127.0.0.1:9876"
+        )
+    _check_one(given, ("topics", "topic_pattern", "assigned"), needed=True)
+    _check_one(given, ("tags", "sql_filter"), needed=False)
+    _check_order(values, "partitions_min", "partitions_max", "minPartitions", "maxPartitions")
+    _check_order(
+        values,
+        "offsets_per_trigger_min",
+        "offsets_per_trigger_max",
+        "minOffsetsPerTrigger",
+        "maxOffsetsPerTrigger",
+    )
+    if not values.pop("include_headers", True):
+        if "columns" in values:
+            raise ConfigError("includeHeaders and columns both choose columns: give columns alone")
+        values["columns"] = tuple(name for name in COLUMN_NAMES if name != "properties")
+    secrets = {name: values.pop(name, None) for name in _SECRET_FIELDS}
+    return ReadOptions(**values, credentials=_credentials(secrets, environment))
+
+
+def options_of_mode(options: ReadOptions, mode: str) -> list[str]:
+    """The names of the given options that are only for ``mode`` (``batch`` or ``stream``)."""
+    unset = ReadOptions(name_servers=())
+    return [
+        name
+        for name, option in OPTIONS.items()
+        if option.mode == mode
+        and option.alias_of is None
+        and getattr(options, option.field) != getattr(unset, option.field)
+    ]
 
 
 def _read_option(spelling: str, text: str) -> tuple[str, Any]:
     name = _SPELLED.get(spelling.lower())
     if name is None:
+        known = tuple(OPTIONS)
+        if spelling.lower().startswith("kafka."):
+            raise ConfigError(
+                f"{spelling!r} is an option of Kafka's own clients, which RocketMQ does not have; "
+                "brokers are found by the option nameServer, such as 127.0.0.1:9876"
+            )
         raise ConfigError(
-            f"unknown option {spelling!r}{did_you_mean(spelling, _FIELDS)}; "
-            f"options: {', '.join(_FIELDS)}"
+            f"unknown option {spelling!r}{did_you_mean(spelling, known)}; "
+            f"options: {', '.join(known)}"
         )
     try:
-        return name, _FIELDS[name][1](str(text).strip())
+        return name, OPTIONS[name].read(str(text).strip())
     except ConfigError as error:
         raise ConfigError(f"option {name}: {error}") from None
 
 
+def _check_one(
+    given: Mapping[str, tuple[str, Any]], fields: Iterable[str], *, needed: bool
+) -> None:
+    said = [given[name][0] for name in fields if name in given]
+    if len(said) > 1:
+        raise ConfigError(f"the options {' and '.join(map(repr, said))} exclude each other")
+    if needed and not said:
+        raise ConfigError(
+            "it is not said what to read: give the option topic (or subscribe), subscribePattern "
+            "or assign"
+        )
+
+
+def _check_order(values: Mapping[str, Any], low: str, high: str, *names: str) -> None:
+    if low in values and high in values and values[low] > values[high]:
+        raise ConfigError(
+            f"{names[0]} {values[low]} is more than {names[1]} {values[high]}: lower one of them"
+        )
+
+
+# Credentials: where they come from. The one rule: no sentence shows what they are.
+ACCESS_KEY_VARIABLE: Final = "TURBOPUMP_ACCESS_KEY"
+SECRET_KEY_VARIABLE: Final = "TURBOPUMP_SECRET_KEY"
+SECURITY_TOKEN_VARIABLE: Final = "TURBOPUMP_SECURITY_TOKEN"
+_SECRET_FIELDS: Final = ("access_key", "secret_key", "security_token", "credentials_file")
+_FILE_NAMES: Final = {
+    "accessKey": "access_key",
+    "secretKey": "secret_key",
+    "securityToken": "security_token",
+}
+
+
+def _credentials(
+    secrets: dict[str, str | None], environment: Mapping[str, str]
+) -> Credentials | None:
+    path = secrets.pop("credentials_file")
+    if path is not None:
+        if any(secrets.values()):
+            raise ConfigError(
+                "credentialsFile says all of accessKey, secretKey and securityToken: leave these "
+                "options out"
+            )
+        secrets = {**secrets, **_file_credentials(path)}
+    elif not any(secrets.values()):
+        variables = (ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE, SECURITY_TOKEN_VARIABLE)
+        secrets = {
+            name: environment.get(variable)
+            for name, variable in zip(secrets, variables, strict=True)
+        }
+    access, secret = secrets["access_key"], secrets["secret_key"]
+    if access is None and secret is None and secrets["security_token"] is None:
+        return None
+    if access is None or secret is None:
+        raise ConfigError(
+            f"there is {'a secretKey or securityToken' if access is None else 'an accessKey'} "
+            "without the other: give accessKey and secretKey (as options, in credentialsFile, or "
+            f"as {ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE} in the environment)"
+        )
+    return Credentials(access, secret, secrets["security_token"])
+
+
+def _file_credentials(path: str) -> dict[str, str]:
+    """The values in a file of lines ``accessKey: VALUE`` or ``accessKey=VALUE``, as mqadmin's
+    ``tools.yml`` has them."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"credentialsFile {path!r} cannot be read: {reason}") from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        name, separator, value = re.fullmatch(r"(\w*)\s*([:=]?)\s*(.*)", text).groups()  # type: ignore[union-attr]
+        if name not in _FILE_NAMES or not separator or not value:
+            raise ConfigError(
+                f"credentialsFile {path!r}: line {number} is not accessKey: VALUE, secretKey: "
+                "VALUE or securityToken: VALUE"
+            )
+        quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+        found[_FILE_NAMES[name]] = value[1:-1] if quoted else value
+    if not {"access_key", "secret_key"} <= found.keys():
+        raise ConfigError(f"credentialsFile {path!r} needs an accessKey and a secretKey")
+    return found
+
+
+# The values of options, from their text.
 def _addresses(text: str) -> tuple[str, ...]:
     addresses = tuple(parse_addresses(text.replace(",", ";")))
     if not addresses:
@@ -160,6 +351,41 @@ def _topics(text: str) -> tuple[str, ...]:
     return topics
 
 
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"{text!r} is no regular expression: {error}") from None
+    if not text:
+        raise ConfigError("a regular expression is expected, such as orders-.*")
+    return text
+
+
+def _assigned(text: str) -> Assigned:
+    example = '{"T":{"broker-a":[0,1]}}, or {"T":[0,1]} for these queues on every broker'
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or not value:
+        raise ConfigError(f"JSON such as {example} is expected, not {text!r}")
+    found: dict[str, dict[str, frozenset[int]]] = {}
+    for topic, brokers in value.items():
+        if isinstance(brokers, list):
+            brokers = {EVERY_BROKER: brokers}
+        if not isinstance(brokers, dict) or not brokers:
+            raise ConfigError(f"{topic}: queues are expected as in {example}")
+        for broker, queues in brokers.items():
+            if not isinstance(queues, list) or not queues or not all(map(_is_queue_id, queues)):
+                raise ConfigError(f"{topic}, {broker}: a list of queue numbers is expected")
+            found.setdefault(topic, {})[broker] = frozenset(queues)
+    return found
+
+
+def _is_queue_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def _wanted_offsets(text: str) -> WantedOffsets:
     if text.lower() in ("earliest", "latest"):
         return text.lower()
@@ -171,11 +397,33 @@ def _wanted_offsets(text: str) -> WantedOffsets:
     return decode_offsets(text, what="its value", symbolic=True)
 
 
+def _timestamps(text: str) -> Offsets:
+    if not text.startswith("{"):
+        raise ConfigError(
+            "JSON with ms since 1970 UTC for each queue is expected, such as "
+            f'{{"T":{{"broker-a":{{"0":1700000000000}}}}}}, not {text!r}'
+        )
+    return decode_offsets(text, what="its value")
+
+
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
             raise ConfigError(f"a whole number from {low} to {high} is expected, not {text!r}")
         return int(text)
+
+    return read
+
+
+def _with_unit(units: Mapping[str, int], example: str) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        found = re.fullmatch(r"([0-9]{1,15})\s*([a-z]*)", text.lower())
+        if found is None or found[2] not in units or int(found[1]) == 0:
+            raise ConfigError(
+                f"a whole number with a unit is expected, such as {example}, not {text!r}; "
+                f"units: {', '.join(filter(None, units))}"
+            )
+        return int(found[1]) * units[found[2]]
 
     return read
 
@@ -186,22 +434,108 @@ def _flag(text: str) -> bool:
     return text.lower() == "true"
 
 
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.lower() not in words:
+            raise ConfigError(f"{' or '.join(words)} is expected, not {text!r}")
+        return text.lower()
+
+    return read
+
+
+def _group(text: str) -> str:
+    fault = group_fault(text)
+    if fault is not None:
+        raise ConfigError(fault)
+    return text
+
+
+def _tags(text: str) -> tuple[str, ...]:
+    """The tags in ``A || B``; none for ``*``, which takes every message."""
+    tags = tuple(sorted({tag.strip() for tag in text.split("||") if tag.strip()}))
+    if not tags:
+        raise ConfigError("a tag is expected, several separated by ||, or * for every message")
+    if "*" in tags and len(tags) > 1:
+        raise ConfigError("* takes every message: give it alone, or leave it out")
+    return () if tags == ("*",) else tags
+
+
+def _sql(text: str) -> str:
+    try:
+        compile_sql(text)
+    except SqlError as error:
+        raise ConfigError(f"{text!r} is no SQL92 filter: {error}") from None
+    return text
+
+
+def _secret(text: str) -> str:
+    if not text:
+        raise ConfigError("it is empty")
+    return text
+
+
 _INSTANT_MS: Final = _whole(0, 2**53)
-_FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "nameServer": ("name_servers", _addresses),
-    "namesrvAddr": ("name_servers", _addresses),
-    "topic": ("topics", _topics),
-    "subscribe": ("topics", _topics),
-    "startingOffsets": ("starting", _wanted_offsets),
-    "endingOffsets": ("ending", _wanted_offsets),
-    "startingTimestamp": ("starting_timestamp_ms", _INSTANT_MS),
-    "endingTimestamp": ("ending_timestamp_ms", _INSTANT_MS),
-    "maxOffsetsPerTrigger": ("offsets_per_trigger_max", _whole(1, 2**53)),
-    "columns": ("columns", column_names),
-    "maxPartitions": ("partitions_max", _whole(1, 100_000)),
-    "pullBatchSize": ("pull_batch_size", _whole(1, 65_536)),
-    "pullTimeoutMs": ("pull_timeout_ms", _whole(1, 600_000)),
-    "failOnDataLoss": ("fail_on_data_loss", _flag),
+_COUNT: Final = _whole(1, 2**53)
+_BEYOND: Final = _one_of("error", "latest")
+_DURATION_MS: Final = _with_unit(
+    {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}, "15m"
+)
+_SIZE: Final = _with_unit(
+    {"": 1, "b": 1}
+    | {unit + b: 1 << 10 * power for power, unit in enumerate("kmgt", 1) for b in ("", "b")},
+    "64m",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A line of the table of options: the field it sets, how its text is read, the reads it is for
+    (``both``, ``batch`` or ``stream``), and the option that it is another spelling of."""
+
+    field: str
+    read: Callable[[str], Any]
+    mode: str = "both"
+    alias_of: str | None = None
+
+
+OPTIONS: Final[Mapping[str, Option]] = {
+    "nameServer": Option("name_servers", _addresses),
+    "namesrvAddr": Option("name_servers", _addresses, alias_of="nameServer"),
+    "topic": Option("topics", _topics),
+    "subscribe": Option("topics", _topics, alias_of="topic"),
+    "subscribePattern": Option("topic_pattern", _pattern),
+    "assign": Option("assigned", _assigned),
+    "startingOffsets": Option("starting", _wanted_offsets),
+    "startingTimestamp": Option("starting_timestamp_ms", _INSTANT_MS),
+    "startingOffsetsByTimestamp": Option("starting_timestamps", _timestamps),
+    "startingOffsetsByTimestampStrategy": Option("starting_time_beyond", _BEYOND),
+    "startingGroup": Option("starting_group", _group),
+    "endingOffsets": Option("ending", _wanted_offsets, "batch"),
+    "endingTimestamp": Option("ending_timestamp_ms", _INSTANT_MS, "batch"),
+    "endingOffsetsByTimestamp": Option("ending_timestamps", _timestamps, "batch"),
+    "endingOffsetsByTimestampStrategy": Option("ending_time_beyond", _BEYOND, "batch"),
+    "tags": Option("tags", _tags),
+    "subExpression": Option("tags", _tags, alias_of="tags"),
+    "sqlFilter": Option("sql_filter", _sql),
+    "filterPushdown": Option("filter_pushdown", _flag),
+    "maxOffsetsPerTrigger": Option("offsets_per_trigger_max", _COUNT, "stream"),
+    "minOffsetsPerTrigger": Option("offsets_per_trigger_min", _COUNT, "stream"),
+    "maxTriggerDelay": Option("trigger_delay_max_ms", _DURATION_MS, "stream"),
+    "maxBytesPerTrigger": Option("bytes_per_trigger_max", _SIZE, "stream"),
+    "commitGroup": Option("commit_group", _group, "stream"),
+    "columns": Option("columns", column_names),
+    "includeHeaders": Option("include_headers", _flag),
+    "maxPartitions": Option("partitions_max", _whole(1, 100_000)),
+    "minPartitions": Option("partitions_min", _whole(1, 100_000)),
+    "pullBatchSize": Option("pull_batch_size", _whole(1, 65_536)),
+    "pullTimeoutMs": Option("pull_timeout_ms", _whole(1, 600_000)),
+    "failOnDataLoss": Option("fail_on_data_loss", _flag),
+    "brokerOfflineStrategy": Option("broker_offline", _one_of("fail", "skip")),
+    "accessKey": Option("access_key", _secret),
+    "secretKey": Option("secret_key", _secret),
+    "securityToken": Option("security_token", _secret),
+    "credentialsFile": Option("credentials_file", _secret),
 }
-OPTION_NAMES: Final = tuple(_FIELDS)
-_SPELLED: Final = {name.lower(): name for name in _FIELDS}
+"""Every option of a read; docs/reference/spark.md says what each means."""
+OPTION_NAMES: Final = tuple(OPTIONS)
+_SPELLED: Final = {name.lower(): name for name in OPTIONS}

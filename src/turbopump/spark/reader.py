@@ -4,16 +4,16 @@ tasks. Must not know about streams."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from turbopump.errors import ConfigError
-from turbopump.spark import reading
+from turbopump.message.message import MessageQueue
+from turbopump.spark import planning, pushdown, reading
 from turbopump.spark.cluster import PLANNING_PATIENCE_S, Cluster
 from turbopump.spark.offsets import Offsets
-from turbopump.spark.options import ReadOptions
+from turbopump.spark.options import ReadOptions, options_of_mode
 from turbopump.spark.plain_errors import plain_errors
 
 _log = logging.getLogger(__name__)
@@ -25,35 +25,52 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        if options.offsets_per_trigger_max is not None:
-            _log.warning(
-                "maxOffsetsPerTrigger does nothing in a batch read, which reads up to endingOffsets"
-            )
+        self._pushed = pushdown.NOTHING_PUSHED
+        for name in options_of_mode(options, "stream"):
+            _log.warning("%s does nothing in a batch read, which reads up to endingOffsets", name)
 
     @plain_errors
     def partitions(self) -> Sequence[InputPartition]:
-        options = self._options
-        with Cluster(options.name_servers, patience=PLANNING_PATIENCE_S) as cluster:
-            queues = reading.all_queues(cluster, options.topics)
-            begins = reading.starting_offsets(cluster, queues, options, "earliest")
-            ends = reading.ending_offsets(cluster, queues, options)
-        self._check_order(begins, ends)
-        return reading.tasks(begins, ends, options)
+        options, pushed = self._options, self._pushed
+        begin, end = options.begin("earliest"), options.end()
+        with reading.connected(options, patience=PLANNING_PATIENCE_S) as cluster:
+            queues = planning.queues_wanted(cluster, options)
+            planning.check_named(queues, begin)
+            planning.check_named(queues, end)
+            planning.check_begins_before_end(queues, begin, end)
+            queues = [queue for queue in queues if pushed.takes(queue)]
+            if options.broker_offline == "skip":
+                queues = planning.reachable(cluster, queues)
+            begins = planning.offsets_at(cluster, queues, begin, options)
+            ends = planning.offsets_at(cluster, queues, end, options)
+            begins, ends = pushed.narrowed(cluster, begins, ends)
+            tags = self._tags_to_ask_for(cluster, begins, ends)
+        return planning.tasks(begins, ends, options, tags)
 
-    def _check_order(self, begins: Offsets, ends: Offsets) -> None:
-        """Raises ConfigError where both ends of the range were given, in the wrong order."""
-        options = self._options
-        start, end = options.starting_timestamp_ms, options.ending_timestamp_ms
-        if start is not None and end is not None and start > end:
-            raise ConfigError(f"startingTimestamp {start} is later than endingTimestamp {end}")
-        if isinstance(options.starting, dict) and isinstance(options.ending, dict):
-            for queue in sorted(options.starting.keys() & options.ending.keys()):
-                if start is None and end is None and begins[queue] > ends[queue]:
-                    raise ConfigError(
-                        f"startingOffsets {begins[queue]} of {queue} lies beyond its "
-                        f"endingOffsets {ends[queue]}"
-                    )
+    def _tags_to_ask_for(
+        self, cluster: Cluster, begins: Offsets, ends: Offsets
+    ) -> frozenset[str] | None:
+        """The tags that Spark wants, if brokers can be asked for them: not where there is another
+        filter already, nor where they would leave out too much."""
+        tags = self._pushed.tags
+        if tags is None or self._options.sql_filter is not None:
+            return None
+        one_each: dict[tuple[str, str], MessageQueue] = {}
+        for queue in ends:
+            if begins[queue] < ends[queue]:
+                one_each[queue.topic, queue.broker_name] = queue
+        if any(map(cluster.may_hold_inner_batches, one_each.values())):
+            return None
+        return tags
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, reading.RangesPartition)
-        return reading.read_ranges(partition.ranges, self._options)
+        return reading.read_partition(partition, self._options)
+
+
+class PushingBatchReader(BatchReader):
+    """The same for sessions in which Spark pushes filters down: PySpark refuses this method in all
+    others."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self._pushed, left = pushdown.push(filters)
+        return left

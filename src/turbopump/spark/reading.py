@@ -1,8 +1,7 @@
-"""What batch and stream readers share: offsets to begin and end at, tasks, and the reading of one
-task.
+"""What a Spark task does: it reads the ranges of queues that it was given.
 
-The one rule: the planner decides with a ``Cluster``; a task needs nothing but its ranges and
-options, and keeps nothing. It must not know Spark's classes beyond ``InputPartition``.
+The one rule: a task needs nothing but its ranges and options, and keeps nothing. It must not know
+Spark's classes beyond ``InputPartition``.
 """
 
 from __future__ import annotations
@@ -12,18 +11,19 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
-from turbopump.errors import ClientError, ConfigError
+from turbopump.errors import ClientError
 from turbopump.message.batch import is_wrapped, unwrapped
-from turbopump.message.message import MessageQueue
 from turbopump.message.pulled import DamagedEntry, good_entries, good_positions
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import Command
 from turbopump.protocol.requests.pull import PullMessageReply
-from turbopump.spark.cluster import Cluster
+from turbopump.spark.cluster import EVERY_MESSAGE, READING_PATIENCE_S, Cluster, PullFilter
 from turbopump.spark.decode import decode
-from turbopump.spark.offsets import EARLIEST, LATEST, OffsetRange, Offsets, ranges_between, split
-from turbopump.spark.options import ReadOptions, WantedOffsets
+from turbopump.spark.offsets import OffsetRange
+from turbopump.spark.options import ReadOptions
 from turbopump.spark.plain_errors import hidden_traceback
 
 _log = logging.getLogger(__name__)
@@ -31,105 +31,66 @@ _log = logging.getLogger(__name__)
 
 class RangesPartition(InputPartition):
     """One Spark task: some ranges of queues, read one after the other. It may have none: PySpark
-    puts a partition of its own in place of an empty list."""
+    puts a partition of its own in place of an empty list.
 
-    def __init__(self, ranges: list[OffsetRange]) -> None:
+    ``tags``: those that Spark wants of these ranges, beside the option; None is all.
+    """
+
+    def __init__(self, ranges: list[OffsetRange], tags: frozenset[str] | None = None) -> None:
         super().__init__(ranges)
         self.ranges = ranges
+        self.tags = tags
 
 
-def all_queues(cluster: Cluster, topics: Iterable[str]) -> list[MessageQueue]:
-    return [queue for topic in topics for queue in cluster.queues(topic)]
-
-
-def offsets_wanted(
-    cluster: Cluster, queues: list[MessageQueue], wanted: WantedOffsets, timestamp_ms: int | None
-) -> Offsets:
-    """An offset for each queue. A time goes before offsets; queues that the given offsets leave out
-    begin at their earliest.
-
-    Raises ConfigError if the given offsets name a queue that is not there.
-    """
-    if timestamp_ms is not None:
-        return {queue: cluster.offset_at(queue, timestamp_ms) for queue in queues}
-    if isinstance(wanted, str):
-        wanted = dict.fromkeys(queues, EARLIEST if wanted == "earliest" else LATEST)
-    absent = sorted(set(wanted) - set(queues))
-    if absent:
-        raise ConfigError(
-            f"the given offsets name {', '.join(map(str, absent))}, but there are only "
-            f"{', '.join(map(str, queues))}"
-        )
-    symbols = {EARLIEST: cluster.offset_min, LATEST: cluster.offset_max}
-    found: Offsets = {}
-    for queue in queues:
-        offset = wanted.get(queue, EARLIEST)
-        found[queue] = symbols[offset](queue) if offset in symbols else offset
-    return found
-
-
-def starting_offsets(
-    cluster: Cluster, queues: list[MessageQueue], options: ReadOptions, default: WantedOffsets
-) -> Offsets:
-    """Where a read begins; errors as ``offsets_wanted`` and ``within_queues``."""
-    wanted, time = options.starting or default, options.starting_timestamp_ms
-    found = offsets_wanted(cluster, queues, wanted, time)
-    return within_queues(cluster, found, wanted, time, "startingOffsets", options)
-
-
-def ending_offsets(cluster: Cluster, queues: list[MessageQueue], options: ReadOptions) -> Offsets:
-    """Where a batch read ends; errors as ``offsets_wanted`` and ``within_queues``."""
-    wanted, time = options.ending or "latest", options.ending_timestamp_ms
-    found = offsets_wanted(cluster, queues, wanted, time)
-    return within_queues(cluster, found, wanted, time, "endingOffsets", options)
-
-
-def within_queues(
-    cluster: Cluster,
-    offsets: Offsets,
-    wanted: WantedOffsets,
-    timestamp_ms: int | None,
-    option: str,
+def connected(
     options: ReadOptions,
-) -> Offsets:
-    """``offsets`` as they are, if none of those that ``option`` gave as numbers lies beyond the end
-    of its queue.
-
-    Raises DataLossError for one that does; without ``fail_on_data_loss`` it becomes the queue's
-    end, with a warning.
-    """
-    if isinstance(wanted, str) or timestamp_ms is not None:
-        return offsets
-    found = dict(offsets)
-    for queue in sorted(queue for queue, offset in wanted.items() if offset >= 0):
-        end = cluster.offset_max(queue)
-        if offsets[queue] > end:
-            _lose(
-                options.fail_on_data_loss,
-                f"{option} says {offsets[queue]} for {queue}, which ends at {end}",
-                ": the topic or broker was made anew, or lost its end. Give an offset that the "
-                "queue has, or set the option failOnDataLoss to false to take its end instead",
-                "its end is taken",
-            )
-            found[queue] = end
-    return found
+    *,
+    patience: float = READING_PATIENCE_S,
+    broker_patience: float | None = None,
+) -> Cluster:
+    """The cluster that the options name."""
+    return Cluster(
+        options.name_servers,
+        patience=patience,
+        broker_patience=broker_patience,
+        credentials=options.credentials,
+    )
 
 
-def tasks(begins: Offsets, ends: Offsets, options: ReadOptions) -> list[RangesPartition]:
-    """What lies between two sets of offsets, divided into tasks, at least one."""
-    parts = split(ranges_between(begins, ends), options.partitions_max)
-    return [RangesPartition(ranges) for ranges in parts or [[]]]
+def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of a task as record batches of ``options.columns``. With tags pushed down by Spark a
+    few others may come, which Spark leaves out."""
+    assert isinstance(partition, RangesPartition)
+    tags = frozenset(options.tags)
+    if partition.tags is not None:
+        tags = tags & partition.tags if tags else partition.tags
+        if not tags:
+            return iter(())
+    return read_ranges(partition.ranges, options, tags)
 
 
-def read_ranges(ranges: Iterable[OffsetRange], options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of these ranges as record batches of ``options.columns``."""
-    with hidden_traceback(), Cluster(options.name_servers) as cluster:
-        for wanted in ranges:
-            offsets = range(wanted.begin, wanted.end)
-            for chunk in read_range(cluster, wanted, options):
-                yield from decode(
-                    chunk, wanted.queue.broker_name, options.columns, queue_offsets=offsets
-                )
+def read_ranges(
+    ranges: Iterable[OffsetRange], options: ReadOptions, tags: frozenset[str] = frozenset()
+) -> Iterator[pa.RecordBatch]:
+    """The rows of these ranges as record batches of ``options.columns``: all, or those with one of
+    ``tags``, or those that the SQL filter takes."""
+    wanted, columns = EVERY_MESSAGE, options.columns
+    if tags:
+        wanted = PullFilter(" || ".join(sorted(tags)))
+        columns = columns if "tags" in columns else (*columns, "tags")
+    elif options.sql_filter is not None:
+        wanted = PullFilter(options.sql_filter, "SQL92")
+    with hidden_traceback(), connected(options) as cluster:
+        for part in ranges:
+            broker, offsets = part.queue.broker_name, range(part.begin, part.end)
+            for chunk in read_range(cluster, part, options, wanted):
+                for batch in decode(chunk, broker, columns, queue_offsets=offsets):
+                    yield _tagged(batch, tags).select(options.columns) if tags else batch
+
+
+def _tagged(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBatch:
+    """Only the rows with one of these tags: brokers compare hashes, which strangers may share."""
+    return batch.filter(pc.is_in(batch.column("tags"), value_set=pa.array(sorted(tags))))
 
 
 # Reading exactly the messages of an offset range, as raw stored bytes in chunks. The one
@@ -149,14 +110,22 @@ class DataLossError(ClientError):
     """Messages of an asked range are no longer (or not) in the broker, or are damaged."""
 
 
-def read_range(cluster: Cluster, wanted: OffsetRange, options: ReadOptions) -> Iterator[bytearray]:
-    """The stored messages from ``wanted.begin`` up to ``wanted.end``, back to back. The last chunk
-    may hold a few beyond the end.
+def read_range(
+    cluster: Cluster,
+    wanted: OffsetRange,
+    options: ReadOptions,
+    messages: PullFilter = EVERY_MESSAGE,
+) -> Iterator[bytearray]:
+    """The stored messages from ``wanted.begin`` up to ``wanted.end``, back to back: all of them, or
+    ``messages`` alone. The last chunk may hold a few beyond the end.
 
     The end is expected to have been seen already; a broker that does not show it within
     ``pull_timeout_ms`` counts as loss. Messages that are gone raise DataLossError, or are skipped
     with a warning where ``fail_on_data_loss`` is false.
     """
+    if messages != EVERY_MESSAGE:
+        yield from _read_filtered(cluster, wanted, options, messages)
+        return
     chunk, rows, offset = bytearray(), 0, wanted.begin
     step, depth, fail = options.pull_batch_size, 1, options.fail_on_data_loss
     while offset < wanted.end:
@@ -193,6 +162,63 @@ def read_range(cluster: Cluster, wanted: OffsetRange, options: ReadOptions) -> I
         yield chunk
 
 
+def _read_filtered(
+    cluster: Cluster, wanted: OffsetRange, options: ReadOptions, messages: PullFilter
+) -> Iterator[bytearray]:
+    """``read_range`` where the broker leaves messages out.
+
+    Which offsets an answer has dealt with only its ``nextBeginOffset`` says, so one pull goes out
+    at a time. A range is complete when these have led through it without a gap. A message that the
+    broker passes over because its store is damaged is not missed here: it looks as one that the
+    filter left out.
+    """
+    chunk, rows, offset = bytearray(), 0, wanted.begin
+    while offset < wanted.end:
+        count = min(options.pull_batch_size, wanted.end - offset)
+        answers = cluster.start_pull(
+            wanted.queue, [(offset, count)], hold_ms=options.pull_timeout_ms, wanted=messages
+        )
+        if len(chunk) >= CHUNK_SIZE_MAX or rows >= CHUNK_ROWS_MAX:
+            yield chunk  # it is decoded while the broker answers
+            chunk, rows = bytearray(), 0
+        (answer,) = answers()
+        reply = answer.header(PullMessageReply)
+        if _is_gap(answer, reply, offset):
+            offset = _after_gap(wanted, offset, reply, options.fail_on_data_loss)
+        else:
+            entries = _undamaged(wanted, answer.body, options.fail_on_data_loss)
+            chunk += b"".join(entries)
+            rows += len(entries)
+            offset = reply.next_begin_offset
+    if chunk:
+        yield chunk
+
+
+def _is_gap(answer: Command, reply: PullMessageReply, offset: int) -> bool:
+    """Whether a filtered answer does not lead on from ``offset`` by what the filter left out."""
+    if reply.next_begin_offset <= offset or reply.min_offset > offset:
+        return True
+    if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+        # RocketMQ: the same code says that the messages are being deleted.
+        return answer.remark == "MESSAGE_WAS_REMOVING"
+    return answer.code != ResponseCode.SUCCESS
+
+
+def _undamaged(wanted: OffsetRange, body: bytes, fail: bool) -> list[bytes]:
+    """The good messages of an answer; a damaged one is loss."""
+    damaged: list[DamagedEntry] = []
+    entries = list(good_entries(body, damaged.append))
+    if damaged:
+        lose(
+            fail,
+            f"{wanted.queue}: damaged in the broker's store: offset {damaged[0].queue_offset} or "
+            f"near it ({damaged[0].fault})",
+            ". Set the option failOnDataLoss to false to go on without it",
+            "skipped",
+        )
+    return entries
+
+
 def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -> bytes:
     """The good messages of an answer that should hold those from ``begin`` to ``end``; what else
     should be there is loss."""
@@ -208,7 +234,7 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
     missing = [offset for offset in range(begin, min(end, wanted.end)) if offset not in there]
     if missing:
         cause = damaged[0].fault if damaged else "the broker has passed them over: its log says why"
-        _lose(
+        lose(
             fail,
             f"{wanted.queue}: damaged in the broker's store: offsets "
             f"{', '.join(map(str, missing))} ({cause})",
@@ -224,7 +250,7 @@ def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: 
     go_on = max(reply.next_begin_offset, reply.min_offset)
     if go_on <= offset:
         go_on = wanted.end
-    _lose(
+    lose(
         fail,
         f"{wanted.queue}: messages {offset} to {min(go_on, wanted.end) - 1} of the asked "
         f"{wanted.begin} to {wanted.end - 1} are not there: "
@@ -237,7 +263,9 @@ def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: 
     return go_on
 
 
-def _lose(fail: bool, what: str, advice: str, instead: str) -> None:
+def lose(fail: bool, what: str, advice: str, instead: str) -> None:
+    """Raises DataLossError with ``what`` is lost and the ``advice``; or warns, with what is done
+    ``instead``."""
     if fail:
         raise DataLossError(f"{what}{advice}")
     _log.warning("%s; %s, as failOnDataLoss is false", what, instead)

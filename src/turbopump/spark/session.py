@@ -2,7 +2,8 @@
 
 The one rule: what the user has set stays. It settles the three things that go wrong otherwise: the
 Python that Spark's workers run, the Java that Spark runs on, and the number of tasks (the planner
-process cannot see how many cores there are). It must not know how reading works.
+process cannot see how many cores there are); and it lets filters be pushed down. It must not know
+how reading works.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from pyspark.sql import SparkSession
 
 from turbopump.errors import ConfigError
 from turbopump.spark.source import RocketMQDataSource
+
+FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+"""PySpark refuses a reader that can push filters down where this is off, its default."""
 
 
 def rocketmq_session(
@@ -53,11 +57,14 @@ def rocketmq_session(
     for name, value in (conf or {}).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    default = partitions_max or spark.sparkContext.defaultParallelism
-    # A class made here travels to Spark's processes by value, and takes the number with it.
-    spark.dataSource.register(
-        type("SessionDataSource", (RocketMQDataSource,), {"partitions_max_default": default})
-    )
+    if FILTER_PUSHDOWN not in spark.conf.getAll:  # which holds only what was set
+        spark.conf.set(FILTER_PUSHDOWN, "true")
+    defaults = {
+        "partitions_max_default": partitions_max or spark.sparkContext.defaultParallelism,
+        "filter_pushdown_default": spark.conf.get(FILTER_PUSHDOWN) == "true",
+    }
+    # A class made here travels to Spark's processes by value, and takes the defaults with it.
+    spark.dataSource.register(type("SessionDataSource", (RocketMQDataSource,), defaults))
     return spark
 
 

@@ -33,6 +33,8 @@ class RocketMQDataSource(DataSource):
     partitions_max_default: ClassVar[int | None] = None
     """What ``maxPartitions`` is when not given; None is one task per queue.
     ``session.rocketmq_session`` sets it."""
+    filter_pushdown_default: ClassVar[bool] = False
+    """Whether the session pushes filters down. ``session.rocketmq_session`` sets it."""
 
     @classmethod
     def name(cls) -> str:
@@ -46,9 +48,13 @@ class RocketMQDataSource(DataSource):
 
     @plain_errors
     def reader(self, schema: StructType) -> BatchReader:
-        from turbopump.spark.reader import BatchReader
+        from turbopump.spark.reader import BatchReader, PushingBatchReader
 
-        return BatchReader(self._settled(schema))
+        options = self._settled(schema)
+        pushes = options.filter_pushdown
+        if pushes is None:
+            pushes = self.filter_pushdown_default
+        return PushingBatchReader(options) if pushes else BatchReader(options)
 
     @plain_errors
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802

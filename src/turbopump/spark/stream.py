@@ -2,90 +2,132 @@
 and its tasks.
 
 The one rule: a micro-batch is two sets of offsets out of the checkpoint and nothing else, so a
-replayed one reads the same messages. Nothing is stored in the broker. It must not remember anything
-between calls that a restart would lose, but the target of AvailableNow.
+replayed one reads the same messages. What is stored in the broker (``commitGroup``) is never read
+back. It must not remember anything between calls that a restart would lose, but the target of
+AvailableNow, how long few messages have waited, and which brokers are away.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
-from turbopump.errors import ConfigError, RouteNotFoundError
+from turbopump.errors import ClientError, ConfigError, TurbopumpError
 from turbopump.message.message import MessageQueue
-from turbopump.spark import reading
-from turbopump.spark.cluster import PLANNING_PATIENCE_S, Cluster
-from turbopump.spark.offsets import Offsets, admit, decode_offsets, encode_offsets
-from turbopump.spark.options import ReadOptions
+from turbopump.message.pulled import good_entries
+from turbopump.spark import planning, reading
+from turbopump.spark.cluster import OFFLINE_ERRORS, PLANNING_PATIENCE_S, Cluster
+from turbopump.spark.offsets import (
+    OffsetRange,
+    Offsets,
+    admit,
+    decode_offsets,
+    encode_offsets,
+    ranges_between,
+)
+from turbopump.spark.options import ReadOptions, options_of_mode
 from turbopump.spark.plain_errors import plain_errors
 
 _log = logging.getLogger(__name__)
 
+AWAY_S: Final = 5.0
+"""A broker that did not answer is not asked again for so long: each time may cost a time-out."""
+_SAMPLE_ROWS: Final = 32
+
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A new query begins at ``startingOffsets`` (default latest), a restarted one where its
-    checkpoint says."""
+    checkpoint says. ``now``: seconds since 1970."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        if options.ending is not None or options.ending_timestamp_ms is not None:
+    def __init__(self, options: ReadOptions, now: Callable[[], float] = time.time) -> None:
+        of_batches = options_of_mode(options, "batch")
+        if of_batches:
             raise ConfigError(
-                "endingOffsets and endingTimestamp are for batch reads; a stream ends by its "
-                "trigger (availableNow)"
+                f"{' and '.join(of_batches)} {'are' if len(of_batches) > 1 else 'is'} for batch "
+                "reads; a stream ends by its trigger (availableNow)"
             )
         self._options = options
+        self._now = now
         self._cluster: Cluster | None = None
         self._target: Offsets | None = None
+        self._waiting_since: float | None = None
+        self._away_until: dict[str, float] = {}
+        self._in_route: frozenset[MessageQueue] = frozenset()
+        self._absent: frozenset[MessageQueue] = frozenset()
+        self._mirrored: Offsets = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cluster": None}
 
     @plain_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        with Cluster(self._options.name_servers, patience=PLANNING_PATIENCE_S) as cluster:
-            queues = reading.all_queues(cluster, self._options.topics)
-            return encode_offsets(
-                reading.starting_offsets(cluster, queues, self._options, "latest")
-            )
+        options = self._options
+        begin = options.begin("latest")
+        with reading.connected(options, patience=PLANNING_PATIENCE_S) as cluster:
+            queues = planning.queues_wanted(cluster, options)
+            planning.check_named(queues, begin)
+            return encode_offsets(planning.offsets_at(cluster, queues, begin, options))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        rows_max = self._options.offsets_per_trigger_max
-        return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
+        """Limits do not compose in Spark: any but ReadAllAvailable stands for all that the options
+        say."""
+        options = self._options
+        if options.offsets_per_trigger_max is not None:
+            return ReadMaxRows(options.offsets_per_trigger_max)
+        if options.bytes_per_trigger_max is not None:
+            return ReadMaxBytes(options.bytes_per_trigger_max)
+        if options.offsets_per_trigger_min is not None:
+            return ReadMinRows(options.offsets_per_trigger_min)
+        return ReadAllAvailable()
 
     @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begins = decode_offsets(start)
+        # Spark asks only when the batch that ended at ``start`` is done.
+        self._mirror(begins)
         ends = self._ends(begins)
+        if isinstance(limit, ReadAllAvailable):
+            return encode_offsets(ends)
+        if self._must_wait(begins, ends):
+            return encode_offsets({queue: begins.get(queue, end) for queue, end in ends.items()})
+        if self._options.bytes_per_trigger_max is not None:
+            rows_max = self._rows_within(begins, ends, self._options.bytes_per_trigger_max)
+            ends = admit(begins, ends, rows_max)
         if isinstance(limit, ReadMaxRows):
             ends = admit(begins, ends, limit.max_rows)
         return encode_offsets(ends)
 
     @plain_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return encode_offsets(self._present_queue_ends())
+        return encode_offsets(self._queue_ends(skip=self._options.broker_offline != "fail"))
 
     @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._queue_ends()
+        self._target = self._queue_ends(skip=self._options.broker_offline == "skip")
 
+    @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return reading.tasks(decode_offsets(start), decode_offsets(end), self._options)
+        return planning.tasks(decode_offsets(start), decode_offsets(end), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, reading.RangesPartition)
-        return reading.read_ranges(partition.ranges, self._options)
+        return reading.read_partition(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the checkpoint alone says what was read."""
+        """The checkpoint alone says what was read; ``commitGroup`` is told for others to see."""
+        self._mirror(decode_offsets(end))
 
     def stop(self) -> None:
         if self._cluster is not None:
@@ -94,7 +136,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self, begins: Offsets) -> Offsets:
         """How far each queue may be read now, in the checkpoint's terms."""
-        seen = self._target if self._target is not None else self._present_queue_ends()
+        seen = self._target
+        if seen is None:
+            seen = self._queue_ends(skip=self._options.broker_offline != "fail")
         ends: Offsets = {}
         for queue, end in seen.items():
             if queue not in begins:
@@ -106,15 +150,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._check_not_shorter(queue, begins[queue])
             else:
                 ends[queue] = end
-        present = {(queue.topic, queue.broker_name) for queue in seen}
-        for queue in sorted(begins.keys() - seen.keys()):
+        absent = begins.keys() - seen.keys()
+        for queue in sorted(absent):
             ends[queue] = begins[queue]
-            if (queue.topic, queue.broker_name) in present:
-                self._lost(f"{queue} is no longer a queue of its topic, which has fewer now")
-            else:
-                text = "%s is not in the route at the moment; its offset %d is kept"
-                _log.warning(text, queue, begins[queue])
+            self._check_absent(queue, begins[queue])
+        self._absent = frozenset(absent)
         return ends
+
+    def _check_absent(self, queue: MessageQueue, begin: int) -> None:
+        """A queue that was read, and that is not there now, comes back with its broker, unless its
+        topic has fewer queues. What is no error is said once."""
+        on_broker = {each for each in self._in_route if each.broker_name == queue.broker_name}
+        if queue not in on_broker and any(each.topic == queue.topic for each in on_broker):
+            self._lost(f"{queue} is no longer a queue of its topic, which has fewer now")
+        elif self._options.broker_offline == "fail":
+            raise ClientError(
+                f"{queue} is not in the route: its broker is away, or its topic was deleted. "
+                "Start the broker, or set the option brokerOfflineStrategy to skip"
+            )
+        elif queue not in self._absent:
+            text = "%s is not in the route at the moment; its offset %d is kept"
+            _log.warning(text, queue, begin)
 
     def _check_not_shorter(self, queue: MessageQueue, begin: int) -> None:
         """A queue that ends before what was read of it was made anew, or lost its end.
@@ -135,25 +191,105 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         _log.warning("%s; waiting until it grows beyond, as failOnDataLoss is false", text)
 
-    def _queue_ends(self) -> Offsets:
+    def _queue_ends(self, *, skip: bool) -> Offsets:
+        """Where each queue ends now. With ``skip``, queues whose brokers are away have no end for
+        the moment; else that is an error."""
         cluster = self._connected()
-        return {
-            queue: cluster.offset_max(queue)
-            for queue in reading.all_queues(cluster, self._options.topics)
-        }
-
-    def _present_queue_ends(self) -> Offsets:
-        """As ``_queue_ends``, but a topic whose brokers are all away has none for the moment."""
-        cluster = self._connected()
+        queues = planning.queues_of(cluster, self._options, lenient=skip)
+        self._in_route = frozenset(queues)
         ends: Offsets = {}
-        for topic in self._options.topics:
-            try:
-                ends |= {queue: cluster.offset_max(queue) for queue in cluster.queues(topic)}
-            except RouteNotFoundError as error:
-                _log.warning("%s", error)
+        for queue in planning.chosen(queues, self._options):
+            if not skip:
+                ends[queue] = cluster.offset_max(queue)
+            elif self._away_until.get(queue.broker_name, 0) <= self._now():
+                try:
+                    ends[queue] = cluster.offset_max(queue)
+                    self._away_until.pop(queue.broker_name, None)
+                except OFFLINE_ERRORS as error:
+                    self._away_until[queue.broker_name] = self._now() + AWAY_S
+                    _log.warning("broker %s is away: %s", queue.broker_name, error)
         return ends
+
+    # How much a micro-batch holds.
+    def _must_wait(self, begins: Offsets, ends: Offsets) -> bool:
+        """Whether fewer than ``minOffsetsPerTrigger`` messages wait, and none for as long as
+        ``maxTriggerDelay``.
+
+        How long is known from the messages' own store times, so that restarts do not begin to
+        count anew; and from when they were first seen, should the broker's clock be ahead.
+        """
+        least = self._options.offsets_per_trigger_min
+        waiting = ranges_between(begins, ends)
+        if least is None or self._target is not None or not waiting:
+            return False
+        if sum(piece.count for piece in waiting) >= least:
+            self._waiting_since = None
+            return False
+        if self._waiting_since is None:
+            now = self._now()
+            try:
+                stored_ms = [
+                    self._connected().stored_ms(piece.queue, piece.begin) for piece in waiting
+                ]
+            except OFFLINE_ERRORS:
+                stored_ms = []
+            except ClientError:
+                return False  # the message is gone: the batch that reads it says so
+            self._waiting_since = min([now, *(each / 1000 for each in stored_ms)])
+        if self._now() - self._waiting_since < self._options.trigger_delay_max_ms / 1000:
+            return True
+        self._waiting_since = None
+        return False
+
+    def _rows_within(self, begins: Offsets, ends: Offsets, size_max: int) -> int:
+        """About how many of the waiting messages have so many bytes as stored; one at least.
+
+        The first messages that wait in each queue are looked at, and those about where the batch
+        would end by these; the larger average counts.
+        """
+        waiting = ranges_between(begins, ends)
+        first = [self._average_size(piece.queue, piece.begin) for piece in waiting]
+        share = _share_within(waiting, first, size_max)
+        last = [
+            self._average_size(piece.queue, piece.begin + max(0, end - _SAMPLE_ROWS))
+            for piece in waiting
+            for end in (int(piece.count * share),)
+        ]
+        share = _share_within(waiting, list(map(max, first, last)), size_max)
+        return max(1, int(sum(piece.count for piece in waiting) * share))
+
+    def _average_size(self, queue: MessageQueue, offset: int) -> float:
+        (answer,) = self._connected().pull(queue, [(offset, _SAMPLE_ROWS)])
+        sizes = [len(entry) for entry in good_entries(answer.body, lambda _damage: None)]
+        return sum(sizes) / len(sizes) if sizes else 0.0
+
+    # What others see of the progress.
+    def _mirror(self, done: Offsets) -> None:
+        """Commit what was read for ``commitGroup``. The query does not depend on it: what goes
+        wrong is a warning."""
+        group = self._options.commit_group
+        changed = {
+            queue: offset for queue, offset in done.items() if self._mirrored.get(queue) != offset
+        }
+        if group is None or not changed:
+            return
+        try:
+            self._connected().commit_group_offsets(group, changed)
+        except TurbopumpError as error:
+            _log.warning("the offsets of group %s could not be committed: %s", group, error)
+        else:
+            self._mirrored |= changed
 
     def _connected(self) -> Cluster:
         if self._cluster is None:
-            self._cluster = Cluster(self._options.name_servers)
+            skips = self._options.broker_offline != "fail"
+            self._cluster = reading.connected(
+                self._options, broker_patience=PLANNING_PATIENCE_S if skips else None
+            )
         return self._cluster
+
+
+def _share_within(waiting: list[OffsetRange], averages: list[float], size_max: int) -> float:
+    """How much of each range makes up ``size_max`` bytes, where messages have these sizes."""
+    size = sum(piece.count * average for piece, average in zip(waiting, averages, strict=True))
+    return min(1.0, size_max / size) if size else 1.0

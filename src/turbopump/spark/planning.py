@@ -1,0 +1,221 @@
+"""What a read is, before it begins: which queues, from which offsets to which, and in which tasks.
+
+The one rule: everything is asked of the cluster here, once, so that tasks get plain numbers. What
+the user said and the cluster does not have is an error here, never a smaller read. It must not
+know Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+
+from turbopump.errors import ConfigError, RouteNotFoundError
+from turbopump.message.message import MessageQueue
+from turbopump.spark.cluster import OFFLINE_ERRORS, Cluster
+from turbopump.spark.offsets import EARLIEST, LATEST, Offsets, ranges_between, split
+from turbopump.spark.options import EVERY_BROKER, Bound, ReadOptions
+from turbopump.spark.reading import RangesPartition, lose
+
+_log = logging.getLogger(__name__)
+
+
+def topics_wanted(cluster: Cluster, options: ReadOptions) -> list[str]:
+    """The topics that are named, or that match the pattern now, sorted. A pattern finds topics of
+    retries and dead letters only if it begins with ``%``, and none that brokers keep for
+    themselves."""
+    if options.assigned is not None:
+        return sorted(options.assigned)
+    pattern = options.topic_pattern
+    if pattern is None:
+        return list(options.topics)
+    return [
+        topic
+        for topic in cluster.topics()
+        if re.fullmatch(pattern, topic) and (not topic.startswith("%") or pattern.startswith("%"))
+    ]
+
+
+def queues_of(
+    cluster: Cluster, options: ReadOptions, *, lenient: bool = False
+) -> list[MessageQueue]:
+    """All queues of the topics that are wanted.
+
+    A topic without a route raises RouteNotFoundError; it is left out, with a warning, if
+    ``lenient``, or if a pattern has just found it: it is being deleted.
+    """
+    queues: list[MessageQueue] = []
+    for topic in topics_wanted(cluster, options):
+        try:
+            queues += cluster.queues(topic)
+        except RouteNotFoundError as error:
+            if not lenient and options.topic_pattern is None:
+                raise
+            _log.warning("%s", error)
+    return queues
+
+
+def chosen(queues: Iterable[MessageQueue], options: ReadOptions) -> list[MessageQueue]:
+    """Those of the topics' queues that are to be read: all, or the assigned ones."""
+    assigned = options.assigned
+    if assigned is None:
+        return list(queues)
+
+    def is_assigned(queue: MessageQueue) -> bool:
+        brokers = assigned[queue.topic]
+        ids = brokers.get(queue.broker_name, brokers.get(EVERY_BROKER, frozenset()))
+        return queue.queue_id in ids
+
+    return [queue for queue in queues if is_assigned(queue)]
+
+
+def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
+    """The queues to read. Raises ConfigError if an assigned one is not there, and as
+    ``queues_of``."""
+    queues = queues_of(cluster, options)
+    wanted = chosen(queues, options)
+    for topic, brokers in (options.assigned or {}).items():
+        for broker, ids in brokers.items():
+            of_broker = {
+                queue.queue_id
+                for queue in wanted
+                if queue.topic == topic and broker in (queue.broker_name, EVERY_BROKER)
+            }
+            if ids - of_broker:
+                there = _listed(queue for queue in queues if queue.topic == topic)
+                raise ConfigError(
+                    f"assign names queue {min(ids - of_broker)} of {topic!r} on broker {broker!r}, "
+                    f"but there are only {there}"
+                )
+    return wanted
+
+
+def reachable(cluster: Cluster, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    """The queues whose broker answers; the others are told in a warning."""
+    found: list[MessageQueue] = []
+    away: set[str] = set()
+    for queue in queues:
+        if queue.broker_name in away:
+            continue
+        try:
+            cluster.offset_max(queue)
+        except OFFLINE_ERRORS as error:
+            away.add(queue.broker_name)
+            text = "broker %s is away (%s); it is left out, as brokerOfflineStrategy is skip"
+            _log.warning(text, queue.broker_name, error)
+        else:
+            found.append(queue)
+    return found
+
+
+def check_named(queues: Iterable[MessageQueue], bound: Bound) -> None:
+    """Raises ConfigError if offsets or times were given for a queue that is not there."""
+    named = set(bound.timestamps)
+    if not isinstance(bound.offsets, str):
+        named |= bound.offsets.keys()
+    absent = named - set(queues)
+    if absent:
+        raise ConfigError(
+            f"the given offsets name {_listed(sorted(absent))}, but there are only "
+            f"{_listed(queues)}"
+        )
+
+
+def offsets_at(
+    cluster: Cluster, queues: Iterable[MessageQueue], bound: Bound, options: ReadOptions
+) -> Offsets:
+    """The offset in each queue at which a read begins, or ends.
+
+    Raises ConfigError for a time after which nothing was stored, if that is to be an error; and
+    DataLossError for a given or committed offset beyond the end of its queue, or, without
+    ``fail_on_data_loss``, takes that end with a warning.
+    """
+    return {queue: _offset_at(cluster, queue, bound, options) for queue in queues}
+
+
+def _offset_at(cluster: Cluster, queue: MessageQueue, bound: Bound, options: ReadOptions) -> int:
+    time_ms = bound.timestamp_ms
+    if time_ms is None:
+        time_ms = bound.timestamps.get(queue)
+    if time_ms is not None:
+        offset = cluster.offset_at(queue, time_ms)
+        if bound.time_beyond == "error" and offset >= cluster.offset_max(queue):
+            raise ConfigError(
+                f"{queue} has no message stored at or after {time_ms}: give an earlier time, or "
+                f"leave {bound.option}OffsetsByTimestampStrategy=error out to take its end"
+            )
+        return offset
+    if bound.group is not None:
+        committed = cluster.group_offset(queue, bound.group)
+        if committed is not None:
+            said = f"group {bound.group} has committed"
+            return _within(cluster, queue, committed, said, options)
+    if isinstance(bound.offsets, str):
+        offset = EARLIEST if bound.offsets == "earliest" else LATEST
+    else:
+        offset = bound.offsets.get(queue, EARLIEST)
+    if offset == EARLIEST:
+        return cluster.offset_min(queue)
+    if offset == LATEST:
+        return cluster.offset_max(queue)
+    return _within(cluster, queue, offset, f"{bound.option}Offsets says", options)
+
+
+def _within(
+    cluster: Cluster, queue: MessageQueue, offset: int, said: str, options: ReadOptions
+) -> int:
+    end = cluster.offset_max(queue)
+    if offset <= end:
+        return offset
+    lose(
+        options.fail_on_data_loss,
+        f"{said} {offset} for {queue}, which ends at {end}",
+        ": the topic or broker was made anew, or lost its end. Give an offset that the "
+        "queue has, or set the option failOnDataLoss to false to take its end instead",
+        "its end is taken",
+    )
+    return end
+
+
+def check_begins_before_end(queues: Iterable[MessageQueue], begin: Bound, end: Bound) -> None:
+    """Raises ConfigError where both ends of a queue's range were given, in the wrong order."""
+    for queue in queues:
+        start_ms, start = _said_of(begin, queue)
+        end_ms, stop = _said_of(end, queue)
+        if start_ms is not None and end_ms is not None and start_ms > end_ms:
+            raise ConfigError(
+                f"{_time_option(begin)} {start_ms} of {queue} is later than its "
+                f"{_time_option(end)} {end_ms}"
+            )
+        if start is not None and stop is not None and start > stop:
+            raise ConfigError(
+                f"startingOffsets {start} of {queue} lies beyond its endingOffsets {stop}"
+            )
+
+
+def _said_of(bound: Bound, queue: MessageQueue) -> tuple[int | None, int | None]:
+    """The time, or else the offset, that was given as a number for a queue."""
+    time_ms = bound.timestamp_ms
+    if time_ms is None:
+        time_ms = bound.timestamps.get(queue)
+    if time_ms is not None or bound.group is not None or isinstance(bound.offsets, str):
+        return time_ms, None
+    offset = bound.offsets.get(queue, EARLIEST)
+    return None, offset if offset >= 0 else None
+
+
+def _time_option(bound: Bound) -> str:
+    return f"{bound.option}{'OffsetsByTimestamp' if bound.timestamp_ms is None else 'Timestamp'}"
+
+
+def tasks(
+    begins: Offsets, ends: Offsets, options: ReadOptions, tags: frozenset[str] | None = None
+) -> list[RangesPartition]:
+    """What lies between two sets of offsets, divided into tasks, at least one."""
+    parts = split(ranges_between(begins, ends), options.partitions_max, options.partitions_min)
+    return [RangesPartition(ranges, tags) for ranges in parts or [[]]]
+
+
+def _listed(queues: Iterable[MessageQueue]) -> str:
+    return ", ".join(map(str, queues)) or "none"

@@ -1,0 +1,184 @@
+"""What Spark's filters over a batch read say about which messages need not be read at all.
+
+The one rule: only a superset may be read. A filter counts as dealt with, so that Spark drops it, if
+the ranges alone make it true: those on topic, brokerName, queueId and queueOffset. Times and tags
+only narrow what is read, and Spark filters again: store times are not quite in order, and brokers
+compare hashes of tags. What is not understood is left to Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from turbopump.message.message import MessageQueue
+from turbopump.spark.cluster import Cluster
+from turbopump.spark.offsets import Offsets
+
+CLOCK_SLACK_MS: Final = 3_600_000
+"""How much a broker's clock may have been set back: a queue is searched so much earlier and later
+than the filter says, because behind such a moment times are out of order."""
+
+_NEVER_NULL: Final = frozenset(("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp"))
+_INT64: Final = 1 << 63
+
+Range = tuple[int, int]
+"""From, up to but not including."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What was understood of Spark's filters. None: nothing was said of it."""
+
+    topics: frozenset[str] | None = None
+    brokers: frozenset[str] | None = None
+    queue_ids: Range = (-_INT64, _INT64)
+    queue_id_set: frozenset[int] | None = None
+    offsets: Range = (-_INT64, _INT64)
+    stored_ms: Range = (-_INT64, _INT64)
+    tags: frozenset[str] | None = None
+
+    def takes(self, queue: MessageQueue) -> bool:
+        """Whether messages of this queue can be wanted."""
+        return (
+            (self.topics is None or queue.topic in self.topics)
+            and (self.brokers is None or queue.broker_name in self.brokers)
+            and (self.queue_id_set is None or queue.queue_id in self.queue_id_set)
+            and self.queue_ids[0] <= queue.queue_id < self.queue_ids[1]
+        )
+
+    def narrowed(self, cluster: Cluster, begins: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
+        """The offsets between which all wanted messages lie."""
+        begins = {queue: max(begin, self.offsets[0]) for queue, begin in begins.items()}
+        ends = {queue: min(end, self.offsets[1]) for queue, end in ends.items()}
+        first, last = self.stored_ms
+        for queue in [queue for queue in ends if begins[queue] < ends[queue]]:
+            if first - CLOCK_SLACK_MS > 0:
+                at = cluster.offset_at(queue, first - CLOCK_SLACK_MS)
+                begins[queue] = max(begins[queue], at)
+            if last < _INT64:
+                at = cluster.offset_at(queue, max(0, last + CLOCK_SLACK_MS))
+                ends[queue] = min(ends[queue], at)
+        return begins, ends
+
+
+NOTHING_PUSHED: Final = Pushed()
+
+
+def push(filters: Iterable[Filter]) -> tuple[Pushed, list[Filter]]:
+    """What these filters, all of which must hold, allow; and those that Spark must still apply."""
+    pushed, left = NOTHING_PUSHED, list[Filter]()
+    for one in filters:
+        pushed, is_dealt_with = _with(pushed, one)
+        if not is_dealt_with:
+            left.append(one)
+    return pushed, left
+
+
+def _with(pushed: Pushed, one: Filter) -> tuple[Pushed, bool]:
+    """``pushed`` with one more filter, and whether Spark can drop it."""
+    column = getattr(one, "attribute", ("",))
+    name = column[0] if len(column) == 1 else ""
+    if isinstance(one, IsNotNull):
+        return pushed, name in _NEVER_NULL
+    value = getattr(one, "value", None)
+    if isinstance(one, (EqualTo, EqualNullSafe)):
+        one = In(column, (value,))
+        value = one.value
+    if isinstance(one, In) and isinstance(value, tuple):
+        return _among(pushed, name, value)
+    wanted = _range(one, name, value)
+    if wanted is None:
+        return pushed, False
+    if name == "queueId":
+        return replace(pushed, queue_ids=_both(pushed.queue_ids, wanted)), True
+    if name == "queueOffset":
+        return replace(pushed, offsets=_both(pushed.offsets, wanted)), True
+    return replace(pushed, stored_ms=_both(pushed.stored_ms, wanted)), False
+
+
+def _among(pushed: Pushed, name: str, values: tuple[Any, ...]) -> tuple[Pushed, bool]:
+    """One of these values. Nulls are no value that these columns have."""
+    if name in ("topic", "brokerName", "tags"):
+        if not all(isinstance(value, str) for value in values):
+            return pushed, False
+        texts = frozenset[str](values)
+        if name == "topic":
+            return replace(pushed, topics=_common(pushed.topics, texts)), True
+        if name == "brokerName":
+            return replace(pushed, brokers=_common(pushed.brokers, texts)), True
+        if not all(map(_can_be_asked_for, texts)):
+            return pushed, False
+        return replace(pushed, tags=_common(pushed.tags, texts)), False
+    if name in ("queueId", "queueOffset") and all(map(_is_number, values)):
+        numbers = frozenset[int](values)
+        if name == "queueId":
+            return replace(pushed, queue_id_set=_common(pushed.queue_id_set, numbers)), True
+        span = (min(numbers), max(numbers) + 1) if numbers else (0, 0)
+        return replace(pushed, offsets=_both(pushed.offsets, span)), len(numbers) == 1
+    if name == "storeTimestamp" and values and all(map(_is_instant, values)):
+        times = [_ms(value) for value in values]
+        return replace(
+            pushed, stored_ms=_both(pushed.stored_ms, (min(times), max(times) + 1))
+        ), False
+    return pushed, False
+
+
+_COMPARISONS: Final[dict[type[Filter], Callable[[int], Range]]] = {
+    GreaterThan: lambda value: (value + 1, _INT64),
+    GreaterThanOrEqual: lambda value: (value, _INT64),
+    LessThan: lambda value: (-_INT64, value),
+    LessThanOrEqual: lambda value: (-_INT64, value + 1),
+}
+
+
+def _range(one: Filter, name: str, value: Any) -> Range | None:
+    compare = _COMPARISONS.get(type(one))
+    if compare is None:
+        return None
+    if name in ("queueId", "queueOffset") and _is_number(value):
+        return compare(value)
+    if name == "storeTimestamp" and _is_instant(value):
+        first, last = compare(_ms(value))
+        # a part of a millisecond was cut off: the millisecond itself may hold what is wanted
+        return first - (first > -_INT64), last + (last < _INT64)
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_instant(value: Any) -> bool:
+    return isinstance(value, datetime) and value.tzinfo is not None
+
+
+def _ms(value: datetime) -> int:
+    return int(value.timestamp() * 1000)
+
+
+def _can_be_asked_for(tag: str) -> bool:
+    """Whether a broker reads this tag out of ``A || B`` as it is."""
+    return bool(tag) and tag == tag.strip() and "||" not in tag and tag != "*"
+
+
+def _common(said: frozenset[Any] | None, more: frozenset[Any]) -> frozenset[Any]:
+    return more if said is None else said & more
+
+
+def _both(one: Range, other: Range) -> Range:
+    return max(one[0], other[0]), min(one[1], other[1])

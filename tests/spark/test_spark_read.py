@@ -1,0 +1,190 @@
+"""The options of a read inside Spark, against our own broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from turbopump import Message, MessageQueue, Producer
+from turbopump.protocol.requests.offsets import QueryConsumerOffset
+from turbopump.remoting.client import RemotingClient
+from turbopump.spark import LagListener, LagReport, lag
+from turbopump.testing import BrokerThread
+
+SECRET = "s3cr3t-of-the-test"
+
+
+@pytest.fixture(scope="module")
+def rocketmq() -> Iterator[BrokerThread]:
+    """``orders-eu`` has 40 messages in 2 queues, with the tags even and odd; ``orders-us`` 6."""
+    with BrokerThread() as running:
+        running.create_topic("orders-eu", 2)
+        running.create_topic("orders-us", 1)
+        running.run(produce(running.namesrv, "orders-eu", 40))
+        running.run(produce(running.namesrv, "orders-us", 6))
+        yield running
+
+
+async def produce(name_server: str, topic: str, count: int) -> None:
+    async with Producer(name_server) as producer:
+        queues = await producer.publish_queues(topic)
+        for number in range(count):
+            tags = ("even", "odd")[number % 2]
+            message = Message(topic, str(number).encode(), tags=tags, properties={"n": str(number)})
+            await producer.send(message, queue=queues[number // 2 % len(queues)])
+
+
+def read(spark: SparkSession, rocketmq: BrokerThread, **options: object) -> DataFrame:
+    given = {name: str(value) for name, value in options.items()}
+    return (
+        spark.read.format("rocketmq").option("nameServer", rocketmq.namesrv).options(**given).load()
+    )
+
+
+def bodies(rows: DataFrame) -> list[int]:
+    return sorted(int(bytes(row.body)) for row in rows.collect())
+
+
+def test_patterns_assignments_and_filters_choose_what_is_read(
+    spark: SparkSession, rocketmq: BrokerThread
+) -> None:
+    every = read(spark, rocketmq, subscribePattern="orders-.*")
+    assert {row.topic: row["count"] for row in every.groupBy("topic").count().collect()} == {
+        "orders-eu": 40,
+        "orders-us": 6,
+    }
+    assigned = read(spark, rocketmq, assign='{"orders-eu":{"broker-test":[1]}}')
+    assert {row.queueId for row in assigned.collect()} == {1}
+    odd = read(spark, rocketmq, topic="orders-eu", tags="odd", minPartitions=4)
+    assert odd.rdd.getNumPartitions() == 4
+    assert bodies(odd) == list(range(1, 40, 2))
+    few = read(spark, rocketmq, topic="orders-eu", sqlFilter="n < 5 AND TAGS = 'even'")
+    assert bodies(few) == [0, 2, 4]
+
+
+def test_filters_of_spark_are_pushed_down_and_the_rows_are_the_same(
+    spark: SparkSession, rocketmq: BrokerThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    condition = "topic = 'orders-eu' AND queueId = 1 AND queueOffset >= 5 AND tags = 'odd'"
+    pushed, plain = (
+        read(spark, rocketmq, subscribePattern="orders-.*", filterPushdown=on).where(condition)
+        for on in ("true", "false")
+    )
+    assert bodies(pushed) == bodies(plain) != []
+    pushed.explain("formatted")
+    said = capsys.readouterr().out
+    assert "EqualTo(queueId,1), GreaterThanOrEqual(queueOffset,5)]" in said
+    assert "Condition : (isnotnull(tags" in said  # tags alone are judged again
+    plain.explain("formatted")
+    assert "PushedFilters" not in capsys.readouterr().out
+    by_time = read(spark, rocketmq, topic="orders-eu").where(
+        "storeTimestamp > timestamp '2020-01-01' AND storeTimestamp < timestamp '2021-01-01'"
+    )
+    assert bodies(by_time) == []
+
+
+def test_a_secret_is_in_no_plan(
+    spark: SparkSession, rocketmq: BrokerThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = read(spark, rocketmq, topic="orders-us", accessKey="user", secretKey=SECRET)
+    plan = rows.where("queueId = 0")
+    for mode in ("extended", "formatted", "cost", "codegen"):
+        plan.explain(mode)
+    said = capsys.readouterr().out
+    assert "BatchScan rocketmq" in said
+    execution = plan._jdf.queryExecution()
+    assert SECRET not in f"{said} {execution.logical().toJSON()} {execution.simpleString()}"
+    assert rows.count() == 6
+
+
+def stream(
+    spark: SparkSession, rocketmq: BrokerThread, directory: Path, **options: object
+) -> StreamingQuery:
+    """One AvailableNow query into Parquet, run to its end."""
+    query = (
+        spark.readStream.format("rocketmq")
+        .option("nameServer", rocketmq.namesrv)
+        .options(**{name: str(value) for name, value in options.items()})
+        .load()
+        .select("topic", "body")
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(directory / "rows"))
+    )
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+    return query
+
+
+async def committed(rocketmq: BrokerThread, group: str, topic: str, queues: int) -> list[int]:
+    client = RemotingClient()
+    try:
+        return [
+            (
+                await client.call(
+                    rocketmq.broker_address,
+                    QueryConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id),
+                )
+            ).offset
+            for queue_id in range(queues)
+        ]
+    finally:
+        await client.close()
+
+
+def test_a_filtered_stream_in_small_batches_gives_every_match_once_and_shows_its_progress(
+    spark: SparkSession, rocketmq: BrokerThread, tmp_path: Path
+) -> None:
+    reports: list[LagReport] = []
+    listener = LagListener(on_report=reports.append)
+    spark.streams.addListener(listener)
+    try:
+        options: dict[str, Any] = {
+            "subscribePattern": "orders-.*",
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": 20,
+            "minOffsetsPerTrigger": 20,
+            "tags": "odd",
+            "commitGroup": "spark-orders",
+        }
+        query = stream(spark, rocketmq, tmp_path, **options)
+        found = spark.read.parquet(str(tmp_path / "rows"))
+        assert bodies(found.where("topic = 'orders-eu'")) == list(range(1, 40, 2))
+        assert bodies(found.where("topic = 'orders-us'")) == [1, 3, 5]
+        assert rocketmq.run(committed(rocketmq, "spark-orders", "orders-eu", 2)) == [20, 20]
+        progress = [json.loads(each.json) for each in query.recentProgress]
+        behind = [sum(lag(each).values()) for each in progress]
+        assert behind[:3] == [26, 6, 0]
+        last = query.lastProgress
+        assert isinstance(last, StreamingQueryProgress)
+        assert lag(last)[MessageQueue("orders-eu", "broker-test", 0)] == 0
+
+        # A topic that is made later is found by the next run.
+        rocketmq.create_topic("orders-asia", 1)
+        rocketmq.run(produce(rocketmq.namesrv, "orders-asia", 4))
+        stream(spark, rocketmq, tmp_path, **options)
+        found = spark.read.parquet(str(tmp_path / "rows"))
+        assert bodies(found.where("topic = 'orders-asia'")) == [1, 3]
+        assert found.count() == 20 + 3 + 2
+    finally:
+        spark.streams.removeListener(listener)
+    assert [report.behind_total for report in reports][:3] == [26, 6, 0]
+    # a stream that begins where a group has committed
+    resumed = stream(
+        spark,
+        rocketmq,
+        tmp_path / "resumed",
+        topic="orders-eu,orders-asia",
+        startingGroup="spark-orders",
+    )
+    assert sum(each["numInputRows"] for each in resumed.recentProgress) == 0
