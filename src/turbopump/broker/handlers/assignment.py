@@ -7,6 +7,7 @@ Order of checks and codes: apache/rocketmq ``QueryAssignmentProcessor``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from turbopump.broker.consumers import ClientTable
@@ -36,24 +37,16 @@ from turbopump.remoting.router import RequestContext, Response, Router
 BodyT = TypeVar("BodyT")
 
 
+@dataclass(eq=False)
 class AssignmentHandler:
     """Shares queues out."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        topics: TopicTable,
-        groups: GroupTable,
-        modes: RequestModes,
-        routes: TopicRoutes,
-        clients: ClientTable[Connection],
-    ) -> None:
-        self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._modes = modes
-        self._routes = routes
-        self._clients = clients
+    config: BrokerConfig
+    topics: TopicTable
+    groups: GroupTable
+    modes: RequestModes
+    routes: TopicRoutes
+    clients: ClientTable[Connection]
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -65,7 +58,7 @@ class AssignmentHandler:
         said: the client keeps what it has."""
         body = _body(context, QueryAssignmentRequestBody)
         topic, group = body.topic or "", body.consumer_group or ""
-        mode = self._modes.find(topic, group)
+        mode = self.modes.find(topic, group)
         queues = await self._share(body, topic, group, mode)
         assignments = None
         if queues is not None:
@@ -83,11 +76,11 @@ class AssignmentHandler:
         group: str,
         mode: SetMessageRequestModeRequestBody,
     ) -> list[MessageQueue] | None:
-        queues = await self._routes.queues(topic)
+        queues = await self.routes.queues(topic)
         broadcast = body.message_model is MessageModel.BROADCASTING
-        if queues is None or broadcast or not self._config.server_load_balancer_enable:
+        if queues is None or broadcast or not self.config.server_load_balancer_enable:
             return queues
-        clients = sorted(self._clients.client_ids(group))
+        clients = sorted(self.clients.client_ids(group))
         strategy = STRATEGIES.get(body.strategy_name or "")
         if not clients or strategy is None or not queues or not body.client_id:
             return None
@@ -105,14 +98,14 @@ class AssignmentHandler:
             return Response(
                 code=ResponseCode.NO_PERMISSION, remark="retry topic is not allowed to set mode"
             )
-        if self._topics.find(topic) is None:
+        if self.topics.find(topic) is None:
             return Response(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist")
-        if self._groups.find(group) is None:
+        if self.groups.find(group) is None:
             return Response(
                 code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 remark="subscription group does not exist",
             )
-        self._modes.put(topic, group, body)
+        self.modes.put(topic, group, body)
         return Response()
 
 

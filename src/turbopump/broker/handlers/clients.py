@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -67,22 +68,17 @@ LOOK_PAUSE_S: Final = 0.01
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class ClientsHandler:
     """Keeps the table of clients true."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clients: ClientTable[Connection],
-        topics: TopicTable,
-        groups: GroupTable,
-        request_modes: RequestModes,
-    ) -> None:
-        self._config = config
-        self._clients = clients
-        self._topics = topics
-        self._groups = groups
-        self._request_modes = request_modes
+    config: BrokerConfig
+    clients: ClientTable[Connection]
+    topics: TopicTable
+    groups: GroupTable
+    request_modes: RequestModes
+
+    def __post_init__(self) -> None:
         self._conflicts: dict[str, tuple[str, ...]] = {}
         """What was wrong in each group when it was looked at last, and when a large one is looked
         at again."""
@@ -113,23 +109,23 @@ class ClientsHandler:
                 return refused
             assert consumer.group_name is not None
             # RocketMQ: passed over; its pulls will hear 26
-            if self._groups.find(consumer.group_name) is None:
+            if self.groups.find(consumer.group_name) is None:
                 continue
             who, fingerprint = (peer, data.client_id, context.version), data.heartbeat_fingerprint
             if fingerprint and data.without_sub:
-                kept = self._clients.keep_consumer(*who, consumer.group_name, now, fingerprint)
+                kept = self.clients.keep_consumer(*who, consumer.group_name, now, fingerprint)
                 resend = resend or kept is None
                 if kept:
                     changed.append(consumer.group_name)
                 continue
             try:
-                if self._clients.add_consumer(*who, consumer, now, language, fingerprint):
+                if self.clients.add_consumer(*who, consumer, now, language, fingerprint):
                     changed.append(consumer.group_name)
             except ValueError as error:
                 return Response(code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
         for producer in data.producer_data_set:
             if producer.group_name:
-                self._clients.add_producer(
+                self.clients.add_producer(
                     peer, data.client_id, context.version, producer.group_name, now, language
                 )
         for group in changed:
@@ -151,19 +147,19 @@ class ClientsHandler:
 
     def conflicts(self, name: str) -> tuple[str, ...]:
         """What is wrong among the members of a group now, a sentence each."""
-        group = self._clients.groups.get(name)
+        group = self.clients.groups.get(name)
         if group is None:
             return ()
         return conflicts(
             name,
             group.members.values(),
-            lambda topic: self._request_modes.find(topic, name).mode is MessageRequestMode.POP,
+            lambda topic: self.request_modes.find(topic, name).mode is MessageRequestMode.POP,
         )
 
     def _look_for_conflicts(self, name: str, now: float) -> tuple[str, ...]:
         """What is wrong in a group now, as the log is told once. It costs 2 µs a member, 4 if they
         differ."""
-        group = self._clients.groups.get(name)
+        group = self.clients.groups.get(name)
         found = self.conflicts(name)
         self._next_look.pop(name, None)
         if group is not None and len(group.members) > SMALL_GROUP:
@@ -180,8 +176,8 @@ class ClientsHandler:
 
     def unregister(self, request: UnregisterClient, context: RequestContext) -> Response:
         if request.producer_group:
-            self._clients.remove_producer(context.peer, request.producer_group)
-        if request.consumer_group and self._clients.remove_consumer(
+            self.clients.remove_producer(context.peer, request.producer_group)
+        if request.consumer_group and self.clients.remove_consumer(
             context.peer, request.consumer_group
         ):
             self._look_for_conflicts(request.consumer_group, context.peer.now())
@@ -189,7 +185,7 @@ class ClientsHandler:
         return Response()
 
     def consumer_list(self, request: GetConsumerListByGroup, _context: RequestContext) -> Response:
-        ids = self._clients.client_ids(request.consumer_group)
+        ids = self.clients.client_ids(request.consumer_group)
         if not ids:
             return Response(
                 code=ResponseCode.SYSTEM_ERROR,
@@ -205,7 +201,7 @@ class ClientsHandler:
             raise BodyError(f"the body of a subscription check cannot be read: {error}") from None
         if data is None or data.expression_type in (None, "", TAG):
             return Response()
-        if not self._config.enable_property_filter:
+        if not self.config.enable_property_filter:
             return no_property_filter(data.expression_type)
         fault = read_subscription(data).fault
         return (
@@ -216,13 +212,13 @@ class ClientsHandler:
 
     def connection_lost(self, peer: Connection) -> None:
         """Forget a connection that has ended."""
-        for group in self._clients.remove_peer(peer):
+        for group in self.clients.remove_peer(peer):
             self._look_for_conflicts(group, peer.now())
             self._notify(group)
 
     def close_silent(self, now: float, timeout: float) -> None:
         """Close the connections of clients that have sent no heartbeat for ``timeout`` seconds."""
-        for peer in self._clients.silent_since(now - timeout):
+        for peer in self.clients.silent_since(now - timeout):
             log.warning("client sends no heartbeat, closing its connection peer=%s", peer.peer)
             peer.close()
 
@@ -233,18 +229,18 @@ class ClientsHandler:
         if fault is not None:
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=fault)
         assert consumer.group_name is not None
-        settings = self._groups.find(consumer.group_name)
+        settings = self.groups.find(consumer.group_name)
         if settings is not None and settings.retry_queue_nums > 0:
-            retry_topic(self._topics, consumer.group_name, settings.retry_queue_nums)
+            retry_topic(self.topics, consumer.group_name, settings.retry_queue_nums)
         return None
 
     def _notify(self, group: str) -> None:
-        settings = self._groups.find(group)
-        if not self._config.notify_consumer_ids_changed_enable:
+        settings = self.groups.find(group)
+        if not self.config.notify_consumer_ids_changed_enable:
             return
         if settings is not None and not settings.notify_consumer_ids_changed_enable:
             return
-        for peer in self._clients.members(group):
+        for peer in self.clients.members(group):
             command = request_command(
                 NotifyConsumerIdsChanged(consumer_group=group), opaque=peer.next_opaque, oneway=True
             )
@@ -262,24 +258,16 @@ STATUS_TIMEOUT_S: Final = 5.0
 CALL_TIMEOUT_S: Final = 10.0
 
 
+@dataclass(eq=False)
 class ClientQuestionsHandler:
     """Asks consumers for operators."""
 
-    def __init__(
-        self,
-        broker_name: str,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        clients: ClientTable[Connection],
-        reads: ColdReads,
-    ) -> None:
-        self._broker_name = broker_name
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._reads = reads
+    broker_name: str
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    clients: ClientTable[Connection]
+    reads: ColdReads
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -289,7 +277,7 @@ class ClientQuestionsHandler:
 
     async def status(self, request: GetConsumerStatus, _context: RequestContext) -> Response:
         """How far each consumer of a group is; who does not answer is left out."""
-        group = self._clients.groups.get(request.group)
+        group = self.clients.groups.get(request.group)
         if group is None:
             remark = f"No Any Consumer online in the consumer group: [{request.group}]"
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
@@ -339,22 +327,22 @@ class ClientQuestionsHandler:
                 "key or unique id finds it"
             )
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
-        entry = await read(self._reads, self._store.lookup.entry_at(offset))
+        entry = await read(self.reads, self.store.lookup.entry_at(offset))
         if entry is None or entry.fault is not None:
             why = "it is not there (any more)" if entry is None else entry.fault
             return Response(
                 code=ResponseCode.SYSTEM_ERROR,
                 remark=f"the message {request.msg_id} cannot be read: {why}",
             )
-        topic = self._topics.find(request.topic) if request.topic else None
+        topic = self.topics.find(request.topic) if request.topic else None
         group = (
-            self._groups.find(request.consumer_group)
-            if self._groups.knows(request.consumer_group)
+            self.groups.find(request.consumer_group)
+            if self.groups.knows(request.consumer_group)
             else None
         )
         forwarded = replace(
             request,
-            broker_name=self._broker_name,
+            broker_name=self.broker_name,
             topic_sys_flag=request.topic_sys_flag if topic is None else topic.topic_sys_flag,
             group_sys_flag=request.group_sys_flag if group is None else group.group_sys_flag,
         )
@@ -365,7 +353,7 @@ class ClientQuestionsHandler:
     async def _ask(
         self, group: str, client_id: str, request: Request[Any], body: bytes
     ) -> Response:
-        peer = self._clients.find_consumer(group, client_id)
+        peer = self.clients.find_consumer(group, client_id)
         if peer is None:
             return Response(
                 code=ResponseCode.SYSTEM_ERROR,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -66,34 +67,21 @@ from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
 
 
+@dataclass(eq=False)
 class ConsumersHandler:
     """Tells of consumers and producers."""
 
-    def __init__(
-        self,
-        broker_name: str,
-        address: str,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: ConsumerOffsets,
-        clients: ClientTable[Connection],
-        conflicts: Callable[[str], tuple[str, ...]],
-        statistics: Statistics,
-        reads: ColdReads,
-        clock: Clock,
-    ) -> None:
-        self._broker_name = broker_name
-        self._address = address
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._clients = clients
-        self._conflicts = conflicts
-        self._statistics = statistics
-        self._reads = reads
-        self._clock = clock
+    broker_name: str
+    address: str
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    clients: ClientTable[Connection]
+    conflicts: Callable[[str], tuple[str, ...]]
+    statistics: Statistics
+    reads: ColdReads
+    clock: Clock
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -111,7 +99,7 @@ class ConsumersHandler:
     # ----------------------------------------------------------------------------------------------
 
     def consumers(self, request: GetConsumerConnectionList, _context: RequestContext) -> Response:
-        group = self._clients.groups.get(request.consumer_group)
+        group = self.clients.groups.get(request.consumer_group)
         if group is None:
             remark = f"the consumer group[{request.consumer_group}] not online"
             return Response(code=ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
@@ -123,12 +111,12 @@ class ConsumersHandler:
             consume_type=group.consume_type,
             message_model=group.message_model,
             consume_from_where=group.consume_from_where,
-            conflicts=self._conflicts(group.name) or None,
+            conflicts=self.conflicts(group.name) or None,
         )
         return Response(body=fastjson.encode(body))
 
     def producers(self, request: GetProducerConnectionList, _context: RequestContext) -> Response:
-        members = self._clients.producers.get(request.producer_group)
+        members = self.clients.producers.get(request.producer_group)
         if members is None:
             remark = f"the producer group[{request.producer_group}] not exist"
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
@@ -136,7 +124,7 @@ class ConsumersHandler:
         return Response(body=fastjson.encode(ProducerConnection(connection_set=found)))
 
     def all_producers(self, _request: GetAllProducerInfo, _context: RequestContext) -> Response:
-        now, monotonic = self._clock.now_ms(), self._clock.monotonic()
+        now, monotonic = self.clock.now_ms(), self.clock.monotonic()
         data = {
             group: [
                 ProducerInfo(
@@ -148,14 +136,14 @@ class ConsumersHandler:
                 )
                 for peer, member in members.items()
             ]
-            for group, members in self._clients.producers.items()
+            for group, members in self.clients.producers.items()
         }
         return Response(body=fastjson.encode(ProducerTableInfo(data=data)))
 
     def subscription(
         self, request: QuerySubscriptionByConsumer, _context: RequestContext
     ) -> Response:
-        group = self._clients.groups.get(request.group)
+        group = self.clients.groups.get(request.group)
         found = group.subscriptions.get(request.topic) if group is not None else None
         body = QuerySubscriptionResponseBody(
             subscription_data=found.data if found is not None else None,
@@ -166,15 +154,13 @@ class ConsumersHandler:
 
     def groups_of(self, request: QueryTopicConsumeByWho, _context: RequestContext) -> Response:
         groups = dict.fromkeys(
-            [*self._clients.subscribers(request.topic), *self._offsets.groups_of(request.topic)]
+            [*self.clients.subscribers(request.topic), *self.offsets.groups_of(request.topic)]
         )
         return Response(body=fastjson.encode(GroupList(group_list=tuple(groups))))
 
     def topics_of(self, request: QueryTopicsByConsumer, _context: RequestContext) -> Response:
         return Response(
-            body=fastjson.encode(
-                TopicList(topic_list=tuple(self._offsets.topics_of(request.group)))
-            )
+            body=fastjson.encode(TopicList(topic_list=tuple(self.offsets.topics_of(request.group))))
         )
 
     # --- how far
@@ -184,7 +170,7 @@ class ConsumersHandler:
         """The group's offset in each queue, and the end of each."""
         body = ConsumeStats()
         for name in self._topics_for(request):
-            standing = await self._standing(request.consumer_group, name, self._topics.find(name))
+            standing = await self._standing(request.consumer_group, name, self.topics.find(name))
             body.offset_table.update(standing.offset_table)
             body.consume_tps += standing.consume_tps
         return Response(body=fastjson.encode(body))
@@ -194,11 +180,11 @@ class ConsumersHandler:
     ) -> Response:
         """How far every group is in each of its topics. What members do not subscribe to any more
         is left out, as by Apache's broker."""
-        body = ConsumeStatsList(broker_addr=self._address)
-        for group in self._groups.names():
+        body = ConsumeStatsList(broker_addr=self.address)
+        for group in self.groups.names():
             standings: list[ConsumeStats] = []
             for name in self._topics_for(GetConsumeStats(consumer_group=group)):
-                topic = self._topics.find(name)
+                topic = self.topics.find(name)
                 if topic is None or (request.is_order and not topic.order):
                     continue
                 standing = await self._standing(group, name, topic)
@@ -214,14 +200,14 @@ class ConsumersHandler:
         if topic is None:
             return body
         for queue_id in range(topic.read_queue_nums):
-            offset = max(self._offsets.find(group, name, queue_id) or 0, 0)
-            body.offset_table[MessageQueue(name, self._broker_name, queue_id)] = OffsetWrapper(
-                broker_offset=max(self._store.max_offset(name, queue_id), 0),
+            offset = max(self.offsets.find(group, name, queue_id) or 0, 0)
+            body.offset_table[MessageQueue(name, self.broker_name, queue_id)] = OffsetWrapper(
+                broker_offset=max(self.store.max_offset(name, queue_id), 0),
                 consumer_offset=offset,
                 pull_offset=offset,
                 last_timestamp=max(await self._stored_at(name, queue_id, offset - 1), 0),
             )
-        body.consume_tps = self._statistics.tps("GROUP_GET_NUMS", f"{name}@{group}")
+        body.consume_tps = self.statistics.tps("GROUP_GET_NUMS", f"{name}@{group}")
         return body
 
     def _topics_for(self, request: GetConsumeStats) -> list[str]:
@@ -229,9 +215,9 @@ class ConsumersHandler:
         if listed:
             return listed
         topics = (
-            [request.topic] if request.topic else self._offsets.topics_of(request.consumer_group)
+            [request.topic] if request.topic else self.offsets.topics_of(request.consumer_group)
         )
-        group = self._clients.groups.get(request.consumer_group)
+        group = self.clients.groups.get(request.consumer_group)
         if group is not None and group.subscriptions:
             topics = [topic for topic in topics if topic in group.subscriptions]
         return topics
@@ -239,7 +225,7 @@ class ConsumersHandler:
     async def time_span(self, request: QueryConsumeTimeSpan, _context: RequestContext) -> Response:
         """When the first, the last and the last consumed message of each queue were stored, and how
         late the next one is."""
-        topic = self._topics.find(request.topic)
+        topic = self.topics.find(request.topic)
         if topic is None:
             return Response(
                 code=ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{request.topic}] not exist"
@@ -251,15 +237,15 @@ class ConsumersHandler:
 
     async def _span(self, request: QueryConsumeTimeSpan, queue_id: int) -> QueueTimeSpan:
         name = request.topic
-        first = await read(self._reads, self._store.lookup.earliest_time(name, queue_id))
-        end = self._store.max_offset(name, queue_id)
-        offset = self._offsets.find(request.group, name, queue_id)
+        first = await read(self.reads, self.store.lookup.earliest_time(name, queue_id))
+        end = self.store.max_offset(name, queue_id)
+        offset = self.offsets.find(request.group, name, queue_id)
         delay = 0
         if (offset or 0) < end:
             stored = await self._stored_at(name, queue_id, offset or 0)
-            delay = self._clock.now_ms() - (stored if stored >= 0 else first)
+            delay = self.clock.now_ms() - (stored if stored >= 0 else first)
         return QueueTimeSpan(
-            message_queue=MessageQueue(name, self._broker_name, queue_id),
+            message_queue=MessageQueue(name, self.broker_name, queue_id),
             min_time_stamp=first,
             max_time_stamp=await self._stored_at(name, queue_id, end - 1),
             consume_time_stamp=await self._stored_at(name, queue_id, offset - 1)
@@ -272,7 +258,7 @@ class ConsumersHandler:
         """When the message at a queue offset was stored (ms); −1 if it is not there."""
         if index < 0:
             return -1
-        entry = await read(self._reads, self._store.lookup.entry_in_queue(topic, queue_id, index))
+        entry = await read(self.reads, self.store.lookup.entry_in_queue(topic, queue_id, index))
         return entry.message.store_timestamp if entry is not None and entry.fault is None else -1
 
 
@@ -301,12 +287,12 @@ def _language(member: Member) -> LanguageCode:
 BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 
 
+@dataclass(eq=False)
 class GroupsHandler:
     """Makes, changes, lists and forgets groups."""
 
-    def __init__(self, groups: GroupTable, offsets: ConsumerOffsets) -> None:
-        self._groups = groups
-        self._offsets = offsets
+    groups: GroupTable
+    offsets: ConsumerOffsets
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -325,24 +311,24 @@ class GroupsHandler:
 
     def delete(self, request: DeleteGroup, _context: RequestContext) -> Response:
         """Says nothing if there is no such group, as Apache's."""
-        self._groups.delete(request.group_name)
+        self.groups.delete(request.group_name)
         if request.clean_offset:
-            self._offsets.forget_group(request.group_name)
+            self.offsets.forget_group(request.group_name)
         return Response()
 
     def list_all(self, _request: GetAllGroups, _context: RequestContext) -> Response:
-        table = self._groups.wrapper()
+        table = self.groups.wrapper()
         return Response(
             GetAllGroupsReply(total_group_num=len(table.subscription_group_table)),
             body=fastjson.encode(table),
         )
 
     def one(self, request: GetGroup, _context: RequestContext) -> Response:
-        if not self._groups.knows(request.group):
+        if not self.groups.knows(request.group):
             return Response(
                 code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="No group in this broker"
             )
-        return Response(body=fastjson.encode(self._groups.find(request.group)))
+        return Response(body=fastjson.encode(self.groups.find(request.group)))
 
     def _put(self, configs: list[SubscriptionGroupConfig]) -> Response:
         for config in configs:
@@ -350,7 +336,7 @@ class GroupsHandler:
             if fault is not None:
                 return Response(code=ResponseCode.INVALID_PARAMETER, remark=fault)
         for config in configs:
-            self._groups.put(config)
+            self.groups.put(config)
         return Response()
 
 

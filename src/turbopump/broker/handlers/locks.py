@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from typing import Final
 
 from turbopump.broker.consumers import ClientTable
@@ -34,16 +35,14 @@ NAME_MAX: Final = 255
 """Of topics and brokers. What is longer is kept in nobody's memory."""
 
 
+@dataclass(eq=False)
 class LocksHandler:
     """Grants, renews and frees locks. RocketMQ: ``lockInStrictMode`` asks the replicas; with one
     there is none to ask."""
 
-    def __init__(
-        self, saved_locks: SavedLocks, clients: ClientTable[Connection], clock: Clock
-    ) -> None:
-        self._saved_locks = saved_locks
-        self._clients = clients
-        self._clock = clock
+    saved_locks: SavedLocks
+    clients: ClientTable[Connection]
+    clock: Clock
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -65,17 +64,17 @@ class LocksHandler:
                 code=ResponseCode.SYSTEM_ERROR,
                 remark=fault or f"a clientId is at most {CLIENT_ID_MAX} characters long",
             )
-        self._clients.note_lock(
+        self.clients.note_lock(
             context.peer, body.client_id, body.consumer_group, context.peer.now()
         )
-        kept = self._saved_locks
+        kept = self.saved_locks
         queues = [
             queue
             for queue in body.mq_set
             if max(len(queue.topic), len(queue.broker_name)) <= NAME_MAX
         ]
         granted = kept.locks.lock(
-            body.consumer_group, queues, body.client_id, self._clock.monotonic()
+            body.consumer_group, queues, body.client_id, self.clock.monotonic()
         )
         if max(granted.values(), default=0) <= kept.saved.value:
             return _answer(granted)
@@ -85,13 +84,13 @@ class LocksHandler:
     def unlock(self, _request: UnlockBatchMq, context: RequestContext) -> Response:
         body = _body(context)
         if body.consumer_group and body.client_id:
-            self._saved_locks.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
-            self._saved_locks.save()
+            self.saved_locks.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
+            self.saved_locks.save()
         return Response()
 
     async def _when_saved(self, granted: dict[MessageQueue, int]) -> Response:
         """What a disk that is late does not know yet is not granted: the client asks again."""
-        saved = self._saved_locks.saved
+        saved = self.saved_locks.saved
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = saved.when(
             max(granted.values()), lambda: None if reached.done() else reached.set_result(None)

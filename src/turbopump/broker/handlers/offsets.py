@@ -6,6 +6,7 @@ Source: apache/rocketmq ``ConsumerManageProcessor``, ``AdminBrokerProcessor``.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.groups import GroupTable
@@ -42,22 +43,15 @@ from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
 
 
+@dataclass(eq=False)
 class OffsetsHandler:
     """Reads and notes offsets."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: ConsumerOffsets,
-        reads: ColdReads,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._reads = reads
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    reads: ColdReads
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -74,7 +68,7 @@ class OffsetsHandler:
         RocketMQ: a new group of a young queue therefore begins at 0, whatever its consumeFromWhere
         says.
         """
-        offset = self._offsets.find(request.consumer_group, request.topic, request.queue_id)
+        offset = self.offsets.find(request.consumer_group, request.topic, request.queue_id)
         if offset is not None:
             return Response(OffsetReply(offset=offset))
         not_found = Response(
@@ -83,19 +77,19 @@ class OffsetsHandler:
         )
         if request.set_zero_if_not_found is False:
             return not_found
-        if self._store.min_offset(request.topic, request.queue_id) <= 0 and self._store.is_hot(
+        if self.store.min_offset(request.topic, request.queue_id) <= 0 and self.store.is_hot(
             request.topic, request.queue_id, 0
         ):
             return Response(OffsetReply(offset=0))
         return not_found
 
     def update(self, request: UpdateConsumerOffset, _context: RequestContext) -> Response:
-        if not self._groups.knows(request.consumer_group):
+        if not self.groups.knows(request.consumer_group):
             return Response(
                 code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 remark=f"Group {request.consumer_group} not exist!",
             )
-        if self._topics.find(request.topic) is None:
+        if self.topics.find(request.topic) is None:
             return Response(
                 code=ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {request.topic} not exist!"
             )
@@ -109,25 +103,25 @@ class OffsetsHandler:
                 code=ResponseCode.INVALID_PARAMETER,
                 remark="Offset is null, topic is " + request.topic,
             )
-        if not self._offsets.commit(
+        if not self.offsets.commit(
             request.consumer_group, request.topic, request.queue_id, request.commit_offset
         ):
             return Response(remark="Offset has been previously reset")
         return Response()
 
     def maximum(self, request: GetMaxOffset, _context: RequestContext) -> Response:
-        return Response(OffsetReply(offset=self._store.max_offset(request.topic, request.queue_id)))
+        return Response(OffsetReply(offset=self.store.max_offset(request.topic, request.queue_id)))
 
     def minimum(self, request: GetMinOffset, _context: RequestContext) -> Response:
-        return Response(OffsetReply(offset=self._store.min_offset(request.topic, request.queue_id)))
+        return Response(OffsetReply(offset=self.store.min_offset(request.topic, request.queue_id)))
 
     def at_time(self, request: SearchOffset, context: RequestContext) -> Outcome:
         upper = request.boundary_type == "UPPER"
-        question = self._store.lookup.offset_in_time(
+        question = self.store.lookup.offset_in_time(
             request.topic, request.queue_id, request.timestamp, upper=upper
         )
         return answer(
-            self._reads, question, lambda offset: Response(OffsetReply(offset=offset)), context
+            self.reads, question, lambda offset: Response(OffsetReply(offset=offset)), context
         )
 
 
@@ -141,28 +135,18 @@ class OffsetsHandler:
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class OffsetControlHandler:
     """Resets, clones and compares offsets."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: ConsumerOffsets,
-        clients: ClientTable[Connection],
-        held: HeldPulls,
-        reads: ColdReads,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._clients = clients
-        self._held = held
-        self._reads = reads
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    clients: ClientTable[Connection]
+    held: HeldPulls
+    reads: ColdReads
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -172,12 +156,12 @@ class OffsetControlHandler:
 
     def reset(self, request: ResetOffset, context: RequestContext) -> Outcome:
         """Set a group's offsets. The answer names every queue and its offset now."""
-        topic = self._topics.find(request.topic)
+        topic = self.topics.find(request.topic)
         if topic is None:
             return Response(
                 code=ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {request.topic} does not exist"
             )
-        if not self._groups.knows(request.group):
+        if not self.groups.knows(request.group):
             return Response(
                 code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 remark=f"Group {request.group} does not exist",
@@ -189,8 +173,8 @@ class OffsetControlHandler:
             )
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
         if request.queue_id >= 0 and request.offset is not None and request.offset != -1:
-            first = self._store.min_offset(request.topic, request.queue_id)
-            end = self._store.max_offset(request.topic, request.queue_id)
+            first = self.store.min_offset(request.topic, request.queue_id)
+            end = self.store.max_offset(request.topic, request.queue_id)
             if not first <= request.offset <= end:
                 remark = (
                     f"Target offset {request.offset} not in consume queue range [{first}-{end}]"
@@ -200,16 +184,16 @@ class OffsetControlHandler:
         queue_ids = [request.queue_id] if request.queue_id >= 0 else range(topic.read_queue_nums)
         if request.timestamp < 0:
             ends = {
-                queue_id: self._store.max_offset(request.topic, queue_id) for queue_id in queue_ids
+                queue_id: self.store.max_offset(request.topic, queue_id) for queue_id in queue_ids
             }
             return self._apply(request, ends, context.peer.peer)
         return self._at_time(request, list(queue_ids), context.peer.peer)
 
     async def _at_time(self, request: ResetOffset, queue_ids: list[int], operator: str) -> Response:
-        lookup = self._store.lookup
+        lookup = self.store.lookup
         found = {
             queue_id: await read(
-                self._reads, lookup.offset_in_time(request.topic, queue_id, request.timestamp)
+                self.reads, lookup.offset_in_time(request.topic, queue_id, request.timestamp)
             )
             for queue_id in queue_ids
         }
@@ -217,17 +201,17 @@ class OffsetControlHandler:
 
     def _apply(self, request: ResetOffset, wanted: dict[int, int], operator: str) -> Response:
         group, topic = request.group, request.topic
-        running = self._clients.groups.get(group)
+        running = self.clients.groups.get(group)
         broadcast = running is not None and running.message_model == MessageModel.BROADCASTING
         now: dict[MessageQueue, int] = {}
         for queue_id, offset in wanted.items():
-            stands = self._offsets.find(group, topic, queue_id)
+            stands = self.offsets.find(group, topic, queue_id)
             if not request.force and stands is not None and stands <= offset:
                 offset = stands
             elif not broadcast:
-                self._offsets.reset(group, topic, queue_id, offset)
-            now[MessageQueue(topic, self._config.broker_name, queue_id)] = offset
-        self._offsets.save()  # a restart before the readers have heard of it shall know of it
+                self.offsets.reset(group, topic, queue_id, offset)
+            now[MessageQueue(topic, self.config.broker_name, queue_id)] = offset
+        self.offsets.save()  # a restart before the readers have heard of it shall know of it
         log.info(
             "offsets reset group=%s topic=%s by=%s offsets=%s",
             group,
@@ -235,13 +219,13 @@ class OffsetControlHandler:
             operator,
             " ".join(f"{queue.queue_id}:{offset}" for queue, offset in now.items()),
         )
-        if broadcast or not self._config.use_server_side_reset_offset:
+        if broadcast or not self.config.use_server_side_reset_offset:
             self._push(request, now)
-        self._held.expire_topic(topic)
+        self.held.expire_topic(topic)
         return Response(body=fastjson.encode(ResetOffsetBody(offset_table=now)))
 
     def _push(self, request: ResetOffset, now: dict[MessageQueue, int]) -> None:
-        group = self._clients.groups.get(request.group)
+        group = self.clients.groups.get(request.group)
         notice = ResetConsumerOffset(
             group=request.group,
             topic=request.topic,
@@ -272,17 +256,17 @@ class OffsetControlHandler:
     def clone(self, request: CloneGroupOffset, context: RequestContext) -> Response:
         """give one group the offsets of another. RocketMQ: 5.3.3 clones nothing where no topic is
         named."""
-        if not self._groups.knows(request.dest_group):
+        if not self.groups.knows(request.dest_group):
             remark = (
                 f"Group {request.dest_group} does not exist; create it, or start a consumer "
                 "of it once"
             )
             return Response(code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
-        running = self._clients.groups.get(request.src_group)
+        running = self.clients.groups.get(request.src_group)
         for topic in (
-            [request.topic] if request.topic else self._offsets.topics_of(request.src_group)
+            [request.topic] if request.topic else self.offsets.topics_of(request.src_group)
         ):
-            if self._topics.find(topic) is None:
+            if self.topics.find(topic) is None:
                 continue
             if (
                 not request.offline
@@ -291,7 +275,7 @@ class OffsetControlHandler:
                 and topic not in running.subscriptions
             ):
                 continue
-            if self._offsets.clone(request.src_group, request.dest_group, topic):
+            if self.offsets.clone(request.src_group, request.dest_group, topic):
                 log.info(
                     "offsets cloned from=%s to=%s topic=%s by=%s",
                     request.src_group,
@@ -299,16 +283,14 @@ class OffsetControlHandler:
                     topic,
                     context.peer.peer,
                 )
-                self._held.expire_topic(topic)
-        self._offsets.save()
+                self.held.expire_topic(topic)
+        self.offsets.save()
         return Response()
 
     def correction(self, request: QueryCorrectionOffset, _context: RequestContext) -> Response:
         """The lowest offsets of the others, to be compared with those of one group."""
-        lowest = self._offsets.lowest(request.topic, (request.filter_groups or "").split(","))
-        for queue_id, offset in self._offsets.of_group(
-            request.compare_group, request.topic
-        ).items():
+        lowest = self.offsets.lowest(request.topic, (request.filter_groups or "").split(","))
+        for queue_id, offset in self.offsets.of_group(request.compare_group, request.topic).items():
             if lowest.get(queue_id, offset) > offset:
                 lowest[queue_id] = LONG_MAX
         return Response(body=fastjson.encode(QueryCorrectionOffsetBody(correction_offsets=lowest)))

@@ -9,6 +9,8 @@ success.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.pop.held_pops import Line
@@ -41,26 +43,17 @@ from turbopump.remoting.router import RequestContext, Response, Router
 from turbopump.store.message_store import MessageStore
 
 
+@dataclass(eq=False)
 class PopAcksHandler:
     """Writes down what became of popped messages."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        offsets: ConsumerOffsets,
-        pop: Pop,
-        forwarding: Forwarding,
-        clock: Clock,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._pop = pop
-        self._forwarding = forwarding
-        self._clock = clock
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicTable
+    offsets: ConsumerOffsets
+    pop: Pop
+    forwarding: Forwarding
+    clock: Clock
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -98,7 +91,7 @@ class PopAcksHandler:
         answer = Response()
         for ack in body.acks:
             response = await self._acknowledge_some(
-                ack, body.broker_name or self._config.broker_name
+                ack, body.broker_name or self.config.broker_name
             )
             if response.code != ResponseCode.SUCCESS:
                 answer = response
@@ -114,7 +107,7 @@ class PopAcksHandler:
         except MessageError as error:
             return _changed(ResponseCode.MESSAGE_ILLEGAL, str(error))
         group_queue = GroupQueue(request.consumer_group, request.topic, request.queue_id)
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         if request.invisible_time < 0:
             return _changed(
                 ResponseCode.INVALID_PARAMETER,
@@ -146,9 +139,9 @@ class PopAcksHandler:
             broker_name=handle.broker_name,
         )
         try:
-            stored = await self._pop.revive_log.checkpoint(handle.revive_queue_id, checkpoint)
+            stored = await self.pop.revive_log.checkpoint(handle.revive_queue_id, checkpoint)
             # else a power cut may take it and leave the acknowledgement behind it
-            await self._forwarding.confirmed(stored)
+            await self.forwarding.confirmed(stored)
         except (StoreError, OSError) as error:
             return _changed(
                 ResponseCode.SYSTEM_ERROR, f"the message comes back at its time: {error}"
@@ -169,8 +162,8 @@ class PopAcksHandler:
         self, group_queue: GroupQueue, handle: PopHandle, offsets: list[int]
     ) -> Response:
         answer = await self._acknowledge(group_queue, handle, offsets)
-        if answer.code == ResponseCode.SUCCESS and self._pop.in_flight.ended(group_queue, offsets):
-            self._pop.held.look(
+        if answer.code == ResponseCode.SUCCESS and self.pop.in_flight.ended(group_queue, offsets):
+            self.pop.held.look(
                 Line(original_topic(group_queue.topic, group_queue.group), group_queue.group)
             )
         return answer
@@ -192,10 +185,10 @@ class PopAcksHandler:
             handle.broker_name,
         )
         try:
-            stored = await self._pop.revive_log.acknowledge(
+            stored = await self.pop.revive_log.acknowledge(
                 handle.revive_queue_id, key, offsets, handle.visible_at_ms
             )
-            await self._forwarding.confirmed(stored)
+            await self.forwarding.confirmed(stored)
         except (StoreError, OSError) as error:
             return Response(
                 code=ResponseCode.SYSTEM_ERROR,
@@ -211,7 +204,7 @@ class PopAcksHandler:
             QueueKind(ack.retry) if ack.retry in ("1", "2") else QueueKind.NORMAL,
         )
         group_queue = GroupQueue(group, real_topic(kind, ack.topic or "", group), ack.queue_id)
-        queue = self._store.queue(group_queue.topic, group_queue.queue_id)
+        queue = self.store.queue(group_queue.topic, group_queue.queue_id)
         if queue is None:
             return Response()
         wanted = [ack.start_offset + bit for bit in unpack_bits(ack.bits or b"")]
@@ -239,18 +232,18 @@ class PopAcksHandler:
     def _acknowledge_in_order(
         self, group_queue: GroupQueue, offset: int, pop_time_ms: int
     ) -> Response:
-        before = self._offsets.find(*group_queue)
+        before = self.offsets.find(*group_queue)
         if before is not None and offset < before:
             return Response()
         try:
-            following = self._pop.order.acknowledge(group_queue, offset, pop_time_ms, before)
+            following = self.pop.order.acknowledge(group_queue, offset, pop_time_ms, before)
         except LookupError as error:
             group, topic, queue_id = group_queue
             remark = f"offset is illegal, key:{topic}@{group}@{queue_id}, commit:{offset}: {error}"
             return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
         if following is not None:
-            self._offsets.commit(*group_queue, following)
-            self._pop.held.look(
+            self.offsets.commit(*group_queue, following)
+            self.pop.held.look(
                 Line(original_topic(group_queue.topic, group_queue.group), group_queue.group)
             )
         return Response()
@@ -258,13 +251,13 @@ class PopAcksHandler:
     def _change_in_order(
         self, group_queue: GroupQueue, request: ChangeInvisibleTime, handle: PopHandle, now: int
     ) -> Response:
-        before = self._offsets.find(*group_queue)
+        before = self.offsets.find(*group_queue)
         if before is not None and request.offset < before:
             return Response(ChangeInvisibleTimeReply())
-        self._pop.order.change(
+        self.pop.order.change(
             group_queue, request.offset, handle.pop_time_ms, now + request.invisible_time
         )
-        self._pop.held.look(
+        self.pop.held.look(
             Line(original_topic(group_queue.topic, group_queue.group), group_queue.group)
         )
         reply = ChangeInvisibleTimeReply(
@@ -280,7 +273,7 @@ class PopAcksHandler:
     def _refusal(
         self, request: AckMessage | ChangeInvisibleTime, *, past_end: bool
     ) -> Response | None:
-        topic = self._topics.find(request.topic)
+        topic = self.topics.find(request.topic)
         if topic is None:
             return Response(
                 code=ResponseCode.TOPIC_NOT_EXIST,
@@ -293,8 +286,8 @@ class PopAcksHandler:
                 f"consumer:[{request.consumer_group}]"
             )
             return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
-        low = self._store.min_offset(request.topic, request.queue_id)
-        high = self._store.max_offset(request.topic, request.queue_id)
+        low = self.store.min_offset(request.topic, request.queue_id)
+        high = self.store.max_offset(request.topic, request.queue_id)
         if not low <= request.offset < high + past_end:
             remark = (
                 f"offset is illegal, key:{request.topic}@{request.queue_id}, "
@@ -304,7 +297,7 @@ class PopAcksHandler:
         return None
 
     def _is_queue(self, revive_queue_id: int) -> bool:
-        topic = self._topics.find(self._pop.revive_log.topic)
+        topic = self.topics.find(self.pop.revive_log.topic)
         return topic is not None and 0 <= revive_queue_id < topic.read_queue_nums
 
 

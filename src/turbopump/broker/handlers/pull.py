@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from dataclasses import InitVar, dataclass
 from functools import partial
 from math import inf
 from typing import Final, NamedTuple
@@ -108,29 +109,22 @@ class _Pull:
         self.handler.read_held(self)
 
 
+@dataclass(eq=False)
 class PullHandler:
     """Reads queues for consumers."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: ConsumerOffsets,
-        clients: ClientTable[Connection],
-        held: HeldPulls,
-        statistics: Statistics,
-        cold: ColdFlow,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._checks = PullChecks(config, topics, groups, clients)
-        self._offsets = offsets
-        self._clients = clients
-        self._held = held
-        self._statistics = statistics
-        self._cold = cold
+    config: BrokerConfig
+    store: MessageStore
+    topics: InitVar[TopicTable]
+    groups: InitVar[GroupTable]
+    offsets: ConsumerOffsets
+    clients: ClientTable[Connection]
+    held: HeldPulls
+    statistics: Statistics
+    cold: ColdFlow
+
+    def __post_init__(self, topics: TopicTable, groups: GroupTable) -> None:
+        self._checks = PullChecks(self.config, topics, groups, self.clients)
         self._cold_held = 0
 
     def add_to(self, router: Router) -> None:
@@ -148,16 +142,16 @@ class PullHandler:
         if isinstance(wants, Response):
             return wants
         group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
-        if self._offsets.any_reset:
-            offset = self._offsets.reset_for(
+        if self.offsets.any_reset:
+            offset = self.offsets.reset_for(
                 group, topic, queue_id, request.queue_offset, context.peer
             )
             if offset is not None:
                 return self._moved(request, offset)
         if request.sys_flag & PullSysFlag.COMMIT_OFFSET:
-            self._offsets.commit(group, topic, queue_id, request.commit_offset)
+            self.offsets.commit(group, topic, queue_id, request.commit_offset)
         pull = _Pull(self, request, context, wants)
-        if self._cold.enabled and not self._store.is_hot(topic, queue_id, pull.offset):
+        if self.cold.enabled and not self.store.is_hot(topic, queue_id, pull.offset):
             return self._pull_cold(pull)
         return self._read(pull)
 
@@ -165,9 +159,9 @@ class PullHandler:
         """A pull of what may not be in memory: a group that has read too much of it comes again
         later, or gets one message, later."""
         pull.is_cold = True
-        if not self._cold.must_wait(pull.request.consumer_group):
+        if not self.cold.must_wait(pull.request.consumer_group):
             return self._read(pull)
-        group = self._clients.groups.get(pull.request.consumer_group)
+        group = self.clients.groups.get(pull.request.consumer_group)
         if group is not None and group.consume_type is ConsumeType.CONSUME_PASSIVELY:
             remark = "This consumer group is reading cold data. It has been flow control"
             return Response(code=ResponseCode.SYSTEM_BUSY, remark=remark)
@@ -184,7 +178,7 @@ class PullHandler:
 
     def _read(self, pull: _Pull) -> Outcome:
         request, wants = pull.request, pull.wants
-        steps = self._store.reader.steps(
+        steps = self.store.reader.steps(
             request.topic,
             request.queue_id,
             pull.offset,
@@ -194,7 +188,7 @@ class PullHandler:
             request.max_msg_bytes,
         )
         return answer(
-            self._store.cold_reads,
+            self.store.cold_reads,
             steps,
             partial(self._answer_or_hold, pull),
             pull.context,
@@ -205,7 +199,7 @@ class PullHandler:
         request, offset, deadline = pull.request, pull.offset, pull.deadline
         if pull.is_cold:
             pull.is_cold = False
-            self._cold.read(request.consumer_group, len(result.data))
+            self.cold.read(request.consumer_group, len(result.data))
         if result.count or result.unreadable is not None or pull.context.peer.closed:
             return self._answer(pull, offset, result)
         code, now = _code_of(result, offset), pull.context.peer.now()
@@ -217,11 +211,11 @@ class PullHandler:
             return self._answer(pull, offset, result)
         else:
             pull.offset = result.next_offset
-        queue = self._store.queues.find_or_make(request.topic, request.queue_id)
+        queue = self.store.queues.find_or_make(request.topic, request.queue_id)
         if queue.end.value <= pull.offset:
             pull.context.frame = _DECODED
             assert pull.deadline is not None
-            self._held.hold(queue, pull.offset, pull.deadline - now, pull.woken)
+            self.held.hold(queue, pull.offset, pull.deadline - now, pull.woken)
             return None
         if deadline is None or pull.offset > offset:
             return self._read(pull)  # the queue grew since it was read, or none of it matched
@@ -259,11 +253,11 @@ class PullHandler:
             )
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=result.unreadable)
         if result.count:
-            self._statistics.got(
+            self.statistics.got(
                 request.consumer_group, request.topic, result.count, len(result.data)
             )
         else:
-            self._statistics.missed += 1
+            self.statistics.missed += 1
         for damage in result.damages:
             log.error(
                 "damaged message topic=%s queue=%d offset=%d log_offset=%d cause=%s",
@@ -290,16 +284,16 @@ class PullHandler:
     def _moved(self, request: PullMessage, offset: int) -> Response:
         """An operator has reset the offset of the group. RocketMQ:
         ``GetMessageStatus.OFFSET_RESET``."""
-        first = self._store.min_offset(request.topic, request.queue_id)
-        end = self._store.max_offset(request.topic, request.queue_id)
+        first = self.store.min_offset(request.topic, request.queue_id)
+        end = self.store.max_offset(request.topic, request.queue_id)
         reply = PullMessageReply(next_begin_offset=offset, min_offset=first, max_offset=end)
         return Response(reply, code=ResponseCode.PULL_OFFSET_MOVED, remark="OFFSET_RESET")
 
     def _suspend_seconds(self, request: PullMessage) -> float:
         ms = (
             request.suspend_timeout_millis
-            if self._config.long_polling_enable
-            else self._config.short_polling_time_mills
+            if self.config.long_polling_enable
+            else self.config.short_polling_time_mills
         )
         return min(max(ms, 0) / 1000, SUSPEND_MAX_S)
 
@@ -366,24 +360,18 @@ class Wants(NamedTuple):
     matches: PropertyFilter | None
 
 
+@dataclass(eq=False)
 class PullChecks:
     """By the broker's settings, its topics and groups, and what groups subscribe to."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        topics: TopicTable,
-        groups: GroupTable,
-        clients: ClientTable[Connection],
-    ) -> None:
-        self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
+    config: BrokerConfig
+    topics: TopicTable
+    groups: GroupTable
+    clients: ClientTable[Connection]
 
     def refusal(self, request: PullMessage) -> Response | None:
         """Why this pull may not be, or None."""
-        config = self._config
+        config = self.config
         if not config.broker_permission & PERM_READ:
             return forbidden(
                 FORBIDDEN_BROKER, f"the broker[{config.broker_ip1}] pulling message is forbidden"
@@ -393,7 +381,7 @@ class PullChecks:
                 FORBIDDEN_BROKER,
                 f"the broker[{config.broker_ip1}] for lite pull consumer is forbidden",
             )
-        group = self._groups.find(request.consumer_group)
+        group = self.groups.find(request.consumer_group)
         if group is None:
             return Response(
                 code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -405,7 +393,7 @@ class PullChecks:
             return forbidden(
                 FORBIDDEN_GROUP, f"subscription group no permission, {request.consumer_group}"
             )
-        topic = self._topics.find(request.topic)
+        topic = self.topics.find(request.topic)
         if topic is None:
             return Response(
                 code=ResponseCode.TOPIC_NOT_EXIST,
@@ -441,14 +429,14 @@ class PullChecks:
                     remark=f"parse the consumer's subscription failed: {error}",
                 )
             return self._judges(subscription, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
-        group = self._clients.groups.get(request.consumer_group)
+        group = self.clients.groups.get(request.consumer_group)
         if group is None:
             return Response(
                 code=ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 remark=f"the consumer's group info not exist: {request.consumer_group}; send a "
                 "heartbeat first",
             )
-        config = self._groups.find(request.consumer_group)
+        config = self.groups.find(request.consumer_group)
         if (
             config is not None
             and not config.consume_broadcast_enable
@@ -474,7 +462,7 @@ class PullChecks:
 
     def _judges(self, subscription: Subscription, fault_code: int) -> Wants | Response:
         kind = subscription.data.expression_type
-        if kind not in (None, "", TAG) and not self._config.enable_property_filter:
+        if kind not in (None, "", TAG) and not self.config.enable_property_filter:
             return no_property_filter(kind)
         if subscription.fault is not None:
             return Response(

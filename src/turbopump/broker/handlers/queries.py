@@ -9,6 +9,7 @@ that have the key and whose CRC is right.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from turbopump.broker.reading import answer
 from turbopump.config.broker_config import BrokerConfig
@@ -27,13 +28,13 @@ from turbopump.store.queues.lookup import ByKey, Lookup, StoredEntry
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class QueriesHandler:
     """Finds single messages."""
 
-    def __init__(self, config: BrokerConfig, lookup: Lookup, reads: ColdReads) -> None:
-        self._config = config
-        self._lookup = lookup
-        self._reads = reads
+    config: BrokerConfig
+    lookup: Lookup
+    reads: ColdReads
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -44,13 +45,13 @@ class QueriesHandler:
     def by_key(self, request: QueryMessage, context: RequestContext) -> Outcome:
         """The newest messages with a key, oldest of them first; 22 if there are none."""
         unique = request.unique_key is True
-        wanted = self._config.default_query_max_num if unique else request.max_num
-        question = self._lookup.by_key(
+        wanted = self.config.default_query_max_num if unique else request.max_num
+        question = self.lookup.by_key(
             request.topic,
             request.key,
             request.begin_timestamp,
             request.end_timestamp,
-            min(wanted, self._config.max_msgs_num_batch),
+            min(wanted, self.config.max_msgs_num_batch),
             unique=unique,
         )
 
@@ -63,7 +64,7 @@ class QueriesHandler:
                     "key cause=%s",
                     error,
                 )
-            offset, timestamp = self._lookup.index_end
+            offset, timestamp = self.lookup.index_end
             header = QueryMessageReply(
                 index_last_update_timestamp=timestamp, index_last_update_phyoffset=offset
             )
@@ -83,11 +84,11 @@ class QueriesHandler:
                     f"; {len(answer.damaged)} messages that may be meant are damaged in "
                     "the commit log"
                 )
-            elif self._lookup.no_index_because is not None:
-                remark += f"; {self._lookup.no_index_because}"
+            elif self.lookup.no_index_because is not None:
+                remark += f"; {self.lookup.no_index_because}"
             return Response(header, code=ResponseCode.QUERY_NOT_FOUND, remark=remark)
 
-        return answer(self._reads, question, respond, context)
+        return answer(self.reads, question, respond, context)
 
     def by_offset(self, request: ViewMessageById, context: RequestContext) -> Outcome:
         """The message at an offset of the log."""
@@ -103,12 +104,12 @@ class QueriesHandler:
                 remark += f": it is damaged ({entry.fault})"
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
-        return answer(self._reads, self._lookup.entry_at(request.offset), respond, context)
+        return answer(self.reads, self.lookup.entry_at(request.offset), respond, context)
 
     def earliest(self, request: GetEarliestMsgStoreTime, context: RequestContext) -> Outcome:
-        question = self._lookup.earliest_time(request.topic, request.queue_id)
+        question = self.lookup.earliest_time(request.topic, request.queue_id)
         return answer(
-            self._reads,
+            self.reads,
             question,
             lambda time: Response(EarliestStoreTimeReply(timestamp=time)),
             context,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import dataclass
 
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.dead_letters import (
@@ -39,32 +40,23 @@ from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.queues.lookup import Lookup
 
 
+@dataclass(eq=False)
 class SendBackHandler:
     """Takes messages back. Members of a group that tell different maxima: the one that was started
     last is right for all of them."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        lookup: Lookup,
-        reads: ColdReads,
-        topics: TopicTable,
-        groups: GroupTable,
-        clients: ClientTable[Connection],
-        forwarding: Forwarding,
-        statistics: Statistics,
-        source: random.Random,
-    ) -> None:
-        self._config = config
-        self._lookup = lookup
-        self._reads = reads
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._forwarding = forwarding
-        self._levels = DelayLevels(config.delay_levels_ms)
-        self._statistics = statistics
-        self._random = source
+    config: BrokerConfig
+    lookup: Lookup
+    reads: ColdReads
+    topics: TopicTable
+    groups: GroupTable
+    clients: ClientTable[Connection]
+    forwarding: Forwarding
+    statistics: Statistics
+    source: random.Random
+
+    def __post_init__(self) -> None:
+        self._levels = DelayLevels(self.config.delay_levels_ms)
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -72,14 +64,14 @@ class SendBackHandler:
 
     def send_back(self, request: ConsumerSendMsgBack, _context: RequestContext) -> Outcome:
         """Store a copy where it is to come from."""
-        group = self._groups.find(request.group)
+        group = self.groups.find(request.group)
         if group is None:
             return Response(
                 code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 remark=f"subscription group not exist, {request.group}; create it, or set "
                 "autoCreateSubscriptionGroup=true on the broker",
             )
-        if not self._config.broker_permission & PERM_WRITE:
+        if not self.config.broker_permission & PERM_WRITE:
             return Response(
                 code=ResponseCode.NO_PERMISSION,
                 remark="the broker's brokerPermission forbids writing",
@@ -87,7 +79,7 @@ class SendBackHandler:
         if group.retry_queue_nums <= 0:
             return Response()  # RocketMQ: such a group's messages are not tried again
         topic = retry_topic(
-            self._topics, request.group, group.retry_queue_nums, unit_mode=request.unit_mode
+            self.topics, request.group, group.retry_queue_nums, unit_mode=request.unit_mode
         )
         if not topic.perm & PERM_WRITE:
             return Response(
@@ -100,7 +92,7 @@ class SendBackHandler:
         self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig
     ) -> Response:
         try:
-            entry = await read(self._reads, self._lookup.entry_at(request.offset))
+            entry = await read(self.reads, self.lookup.entry_at(request.offset))
             if entry is None or entry.fault is not None:
                 remark = f"look message by offset failed, {request.offset}"
                 if entry is not None:
@@ -115,7 +107,7 @@ class SendBackHandler:
                 )
                 return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
             destination = self._destination(request, group, message)
-            stored = await self._forwarding.forward(
+            stored = await self.forwarding.forward(
                 message,
                 destination.topic,
                 destination.queue_id,
@@ -124,14 +116,14 @@ class SendBackHandler:
                 for_client=True,
             )
             key = f"{message.properties.get(RETRY_TOPIC) or message.topic}@{request.group}"
-            self._statistics.add(SNDBCK_PUT_NUMS, key, 1)
-            async with asyncio.timeout(self._config.sync_flush_timeout / 1000):
-                await self._topics.saved()
-                await self._forwarding.confirmed(stored)
+            self.statistics.add(SNDBCK_PUT_NUMS, key, 1)
+            async with asyncio.timeout(self.config.sync_flush_timeout / 1000):
+                await self.topics.saved()
+                await self.forwarding.confirmed(stored)
         except TimeoutError:  # an OSError too
             return Response(
                 code=ResponseCode.SYSTEM_ERROR,
-                remark=f"the disk has not answered within {self._config.sync_flush_timeout} ms; "
+                remark=f"the disk has not answered within {self.config.sync_flush_timeout} ms; "
                 "the message may come again, or not",
             )
         except (OSError, StoreError, MessageError) as error:
@@ -143,14 +135,14 @@ class SendBackHandler:
     def _destination(
         self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig, message: ReceivedMessage
     ) -> Destination:
-        attempts_max = self._clients.retries_max(request.group)
+        attempts_max = self.clients.retries_max(request.group)
         if attempts_max is None:
             attempts_max = request.max_reconsume_times
         if attempts_max is None:
             attempts_max = group.retry_max_times
-        topic = retry_topic(self._topics, request.group, group.retry_queue_nums)
+        topic = retry_topic(self.topics, request.group, group.retry_queue_nums)
         assert topic.topic_name is not None
-        queue_id = self._random.randrange(
+        queue_id = self.source.randrange(
             max(min(group.retry_queue_nums, topic.write_queue_nums), 1)
         )
         retry = Destination(
@@ -162,7 +154,7 @@ class SendBackHandler:
         again = returned(message, retry, request.delay_level, attempts_max, self._levels)
         if again is not None:
             return again
-        dead = dead_letter_topic(self._topics, request.group)
+        dead = dead_letter_topic(self.topics, request.group)
         assert dead.topic_name is not None
         return Destination(
             dead.topic_name,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from turbopump.broker.cold_flow import ColdFlow
 from turbopump.broker.reading import answer
@@ -89,12 +90,12 @@ READ_AHEAD, AT_RANDOM = 0, 1
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class ColdFlowHandler:
     """Sets, removes and shows thresholds, and how ``commit_log`` is read."""
 
-    def __init__(self, cold: ColdFlow, commit_log: CommitLog) -> None:
-        self._cold = cold
-        self._log = commit_log
+    cold: ColdFlow
+    commit_log: CommitLog
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -121,7 +122,7 @@ class ColdFlowHandler:
                 remark=f"no threshold of a group: {', '.join(faults[:10])}",
             )
         for group, size in wanted.items():
-            if not self._cold.set_threshold(group, size):
+            if not self.cold.set_threshold(group, size):
                 return Response(
                     code=ResponseCode.SYSTEM_ERROR,
                     remark=f"too many groups have thresholds; {group} has none",
@@ -134,11 +135,11 @@ class ColdFlowHandler:
         return Response()
 
     def remove(self, _request: RemoveColdFlow, context: RequestContext) -> Response:
-        self._cold.remove_threshold(context.body.decode(errors="replace"))
+        self.cold.remove_threshold(context.body.decode(errors="replace"))
         return Response()
 
     def info(self, _request: GetColdFlow, _context: RequestContext) -> Response:
-        return Response(body=fastjson.encode(self._cold.info()))
+        return Response(body=fastjson.encode(self.cold.info()))
 
     def read_mode(self, request: SetCommitLogReadMode, context: RequestContext) -> Response:
         """Until the next start."""
@@ -156,6 +157,6 @@ class ColdFlowHandler:
                 "ahead) or 1 (do not)"
             )
             return Response(code=ResponseCode.INVALID_PARAMETER, remark=remark)
-        self._log.files.read_ahead(enabled=mode == READ_AHEAD)
+        self.commit_log.files.read_ahead(enabled=mode == READ_AHEAD)
         log.info("reading ahead set by=%s enabled=%s", context.peer.peer, mode == READ_AHEAD)
         return Response(remark=f"set commitlog readahead mode success, mode: {mode}")

@@ -73,22 +73,18 @@ class TopicRecords:
     held: HeldPulls
 
 
+@dataclass(eq=False)
 class TopicsHandler:
     """Creates, deletes and tells of topics. ``announce`` registers with the name servers and
     returns when that is done."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        records: TopicRecords,
-        reads: ColdReads,
-        announce: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._config = config
-        self._records = records
-        self._topics = records.topics
-        self._reads = reads
-        self._announce = announce
+    config: BrokerConfig
+    records: TopicRecords
+    reads: ColdReads
+    announce: Callable[[], Awaitable[None]]
+
+    def __post_init__(self) -> None:
+        self._topics = self.records.topics
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -155,7 +151,7 @@ class TopicsHandler:
                 self._topics.put(topic)
         with contextlib.suppress(TimeoutError):  # whoever asks waits 3 to 5 s
             await asyncio.wait_for(
-                asyncio.gather(self._announce(), self._topics.saved()), ANNOUNCE_WAIT_S
+                asyncio.gather(self.announce(), self._topics.saved()), ANNOUNCE_WAIT_S
             )
         return Response()
 
@@ -170,7 +166,7 @@ class TopicsHandler:
             return Response(code=ResponseCode.INVALID_PARAMETER, remark=fault)
         if isinstance(changes, str):
             return Response(code=ResponseCode.SYSTEM_ERROR, remark=changes)
-        if changes.get(f"+{MESSAGE_TYPE}") == MIXED and not self._config.enable_mixed_message_type:
+        if changes.get(f"+{MESSAGE_TYPE}") == MIXED and not self.config.enable_mixed_message_type:
             remark = (
                 "MIXED message type is not supported. Set enableMixedMessageType=true on the "
                 "broker, or choose another type"
@@ -190,8 +186,8 @@ class TopicsHandler:
         if fault is not None:
             return Response(code=ResponseCode.INVALID_PARAMETER, remark=fault)
         names = [topic]
-        if self._config.clear_retry_topic_when_delete_topic:
-            for group in self._records.offsets.groups_of(topic):
+        if self.config.clear_retry_topic_when_delete_topic:
+            for group in self.records.offsets.groups_of(topic):
                 # POP retry topics, v1 and v2
                 names += [f"{RETRY_PREFIX}{group}{mark}{topic}" for mark in "_+"]
         for name in names:
@@ -203,7 +199,7 @@ class TopicsHandler:
                 )
                 return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._announce(), ANNOUNCE_WAIT_S)
+            await asyncio.wait_for(self.announce(), ANNOUNCE_WAIT_S)
         return Response()
 
     async def _forget(self, name: str) -> OSError | None:
@@ -213,15 +209,15 @@ class TopicsHandler:
 
         def forget(queues: int | OSError) -> None:
             if not isinstance(queues, OSError):
-                self._records.offsets.forget_topic(name)
-                self._records.statistics.forget_topic(name)
-                self._records.held.expire_topic(name)
+                self.records.offsets.forget_topic(name)
+                self.records.statistics.forget_topic(name)
+                self.records.held.expire_topic(name)
                 if self._topics.delete(name):
                     log.info("topic deleted topic=%s queues=%d", name, queues)
             if not done.done():
                 done.set_result(queues if isinstance(queues, OSError) else None)
 
-        self._records.store.delete_queues(name, forget)
+        self.records.store.delete_queues(name, forget)
         return await done
 
     def one(self, request: GetTopicConfig, _context: RequestContext) -> Response:
@@ -254,7 +250,7 @@ class TopicsHandler:
                 code=ResponseCode.TOPIC_NOT_EXIST,
                 remark=f"topic[{request.topic}] not exist; create it (turbopump topic create)",
             )
-        tps = self._records.statistics.tps(TOPIC_PUT_NUMS, request.topic)
+        tps = self.records.statistics.tps(TOPIC_PUT_NUMS, request.topic)
         count = max(topic.write_queue_nums, topic.read_queue_nums)
 
         def respond(offsets: dict[MessageQueue, TopicOffset]) -> Response:
@@ -262,21 +258,21 @@ class TopicsHandler:
                 body=fastjson.encode(TopicStatsTable(topic_put_tps=tps, offset_table=offsets))
             )
 
-        return answer(self._reads, self._offsets_of(request.topic, count), respond, context)
+        return answer(self.reads, self._offsets_of(request.topic, count), respond, context)
 
     def _offsets_of(self, topic: str, count: int) -> Steps[dict[MessageQueue, TopicOffset]]:
-        store, found = self._records.store, {}
+        store, found = self.records.store, {}
         for queue_id in range(count):
             queue = store.queues.find(topic, queue_id)
             begin, end = (queue.min_index, queue.end.value) if queue is not None else (0, 0)
             newest = yield from store.lookup.newest_time(topic, queue_id)
-            found[MessageQueue(topic, self._config.broker_name, queue_id)] = TopicOffset(
+            found[MessageQueue(topic, self.config.broker_name, queue_id)] = TopicOffset(
                 min_offset=begin, max_offset=end, last_update_timestamp=newest
             )
         return found
 
     def _system_fault(self, topic: str) -> str | None:
-        if not self._config.validate_system_topic_when_update_topic:
+        if not self.config.validate_system_topic_when_update_topic:
             return None
         if is_system_topic(topic) or topic in self._topics.system:
             return f"The topic[{topic}] is conflict with system topic; choose another name"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -80,21 +81,17 @@ class _Receipt(NamedTuple):
     offset: int
 
 
+@dataclass(eq=False)
 class PopRequests:
     """Of one group, by the name that brokers know; users know topics without ``namespace``.
     ``init_mode``: where the group begins in a queue without an offset."""
 
-    def __init__(
-        self,
-        instance: ClientInstance,
-        group: str,
-        init_mode: requests.InitMode,
-        namespace: str | None,
-    ) -> None:
-        self._instance = instance
-        self._group = group
-        self._init_mode = init_mode
-        self._namespace = namespace
+    instance: ClientInstance
+    group: str
+    init_mode: requests.InitMode
+    namespace: str | None
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._without_batches: set[str] = set()
         """Brokers that know no 200151."""
@@ -122,24 +119,22 @@ class PopRequests:
         without ``namespace``; damaged ones are logged and left out, and come again. Raises
         RemotingError, and BodyError for an answer that cannot be read.
         """
-        address = await introduced_master(self._instance, queue)
+        address = await introduced_master(self.instance, queue)
         request = requests.PopMessage(
-            consumer_group=self._group,
+            consumer_group=self.group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             max_msg_nums=batch,
             invisible_time=milliseconds(invisible_s),
             poll_time=int(wait_s * 1000),
             born_time=0,  # the broker's own now: our clock may be another
-            init_mode=self._init_mode,
+            init_mode=self.init_mode,
             exp_type=subscription.kind,
             exp=subscription.expression,
             order=attempt_id is not None,
             attempt_id=attempt_id,
         )
-        command = await self._instance.remoting.exchange(
-            address, request, timeout=wait_s + ANSWER_S
-        )
+        command = await self.instance.remoting.exchange(address, request, timeout=wait_s + ANSWER_S)
         if command.code in _NOTHING:
             return PopResult((), full=command.code == ResponseCode.POLLING_FULL)
         if command.code != ResponseCode.SUCCESS:
@@ -159,7 +154,7 @@ class PopRequests:
         unwanted: list[MessageT] = []
         for message in messages:
             (wanted if subscription.wants(message) else unwanted).append(message)
-            message.topic = unwrap(self._namespace, queue.topic)
+            message.topic = unwrap(self.namespace, queue.topic)
         return PopResult(wanted, unwanted)
 
     # --- acknowledgements that nobody waits for
@@ -186,7 +181,7 @@ class PopRequests:
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         """Do this too, and let ``finish`` wait for it."""
-        task = self._instance.spawn(work, name=name)
+        task = self.instance.spawn(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -276,15 +271,15 @@ class PopRequests:
         receipt = self._receipt(message)
         handle = receipt.handle
         request = requests.ChangeInvisibleTime(
-            consumer_group=self._group,
-            topic=handle.real_topic(receipt.topic, self._group),
+            consumer_group=self.group,
+            topic=handle.real_topic(receipt.topic, self.group),
             queue_id=handle.queue_id,
             extra_info=receipt.text,
             offset=receipt.offset,
             invisible_time=milliseconds(seconds),
         )
         address = await self._address(handle.broker_name, receipt.topic)
-        reply = await self._instance.remoting.call(address, request, timeout=timeout)
+        reply = await self.instance.remoting.call(address, request, timeout=timeout)
         return PopHandle(
             start_offset=receipt.offset,
             pop_time_ms=reply.pop_time,
@@ -300,7 +295,7 @@ class PopRequests:
         handle = single_handle(message)
         assert handle.queue_offset is not None
         return _Receipt(
-            wrap(self._namespace, message.topic), message.handle, handle, handle.queue_offset
+            wrap(self.namespace, message.topic), message.handle, handle, handle.queue_offset
         )
 
     async def _acknowledge_at(
@@ -312,7 +307,7 @@ class PopRequests:
         else:
             single, body = self._batched(broker_name, receipts)
         if body is not None:
-            command = await self._instance.remoting.exchange(
+            command = await self.instance.remoting.exchange(
                 address, requests.BatchAckMessage(), fastjson.encode(body), timeout=timeout
             )
             if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -343,7 +338,7 @@ class PopRequests:
             return alone, None
         acks = tuple(
             requests.BatchAck(
-                consumer_group=self._group,
+                consumer_group=self.group,
                 topic=topic,
                 retry=pop.kind.value,
                 start_offset=pop.start_offset,
@@ -360,23 +355,23 @@ class PopRequests:
     async def _acknowledge_one(self, address: str, receipt: _Receipt, timeout: float) -> None:
         handle = receipt.handle
         request = requests.AckMessage(
-            consumer_group=self._group,
-            topic=handle.real_topic(receipt.topic, self._group),
+            consumer_group=self.group,
+            topic=handle.real_topic(receipt.topic, self.group),
             queue_id=handle.queue_id,
             extra_info=receipt.text,
             offset=receipt.offset,
         )
-        await self._instance.remoting.call(address, request, timeout=timeout)
+        await self.instance.remoting.call(address, request, timeout=timeout)
 
     async def _address(self, broker_name: str, topic: str) -> str:
         try:
-            return master_address(self._instance.routes, broker_name, topic)
+            return master_address(self.instance.routes, broker_name, topic)
         except errors.ConnectError:
             try:
-                await self._instance.routes.refresh(topic)
+                await self.instance.routes.refresh(topic)
             except errors.RouteNotFoundError as error:
                 raise errors.ConnectError(str(error)) from None
-            return master_address(self._instance.routes, broker_name, topic)
+            return master_address(self.instance.routes, broker_name, topic)
 
 
 async def introduced_master(instance: ClientInstance, queue: MessageQueue) -> str:

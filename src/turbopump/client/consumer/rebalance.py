@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from turbopump.client.allocation import Strategy
@@ -75,6 +75,7 @@ def _every_queue(
     return list(queues)
 
 
+@dataclass(eq=False)
 class Balancer:
     """Looks at every topic each 20 s, at ``wake`` and, after a failure, soon again.
 
@@ -82,22 +83,15 @@ class Balancer:
     it could be done. ``strategy`` None: every queue is ours, whoever else is there (broadcasting).
     """
 
-    def __init__(
-        self,
-        instance: ClientInstance,
-        group: str,
-        topics: Callable[[], Sequence[str]],
-        strategy: Strategy | None,
-        *,
-        assigned: Callable[[str], Collection[MessageQueue]],
-        apply: Callable[[Change], Awaitable[bool]],
-    ) -> None:
-        self._instance = instance
-        self._group = group
-        self._topics = topics
-        self._strategy = strategy
-        self._assigned = assigned
-        self._apply = apply
+    instance: ClientInstance
+    group: str
+    topics: Callable[[], Sequence[str]]
+    strategy: Strategy | None
+    _: KW_ONLY
+    assigned: Callable[[str], Collection[MessageQueue]]
+    apply: Callable[[Change], Awaitable[bool]]
+
+    def __post_init__(self) -> None:
         self._look: Callable[[str], Awaitable[bool]] = self.divide
         self._woken = asyncio.Event()
         self._complaints: dict[str, str] = {}
@@ -114,7 +108,7 @@ class Balancer:
 
     def route_changed(self, route: TopicRoute) -> None:
         """Look now, if it is of one of our topics."""
-        if route.topic in self._topics():
+        if route.topic in self.topics():
             self._woken.set()
 
     async def run(self, *, complete: bool = True) -> None:
@@ -136,7 +130,7 @@ class Balancer:
         soon."""
         self._woken.clear()
         complete = True
-        for topic in self._topics():
+        for topic in self.topics():
             try:
                 complete &= await self._look(topic)
                 self._complaints.pop(topic, None)
@@ -153,14 +147,14 @@ class Balancer:
     async def divide(self, topic: str) -> bool:
         """Divide the queues of ``topic`` as they and the members are now; False if not all of it
         could be done. Raises RemotingError, RouteNotFoundError, BodyError."""
-        route = await self._instance.routes.get(topic)
-        strategy = self._strategy
-        clients = [self._instance.client_id] if strategy is None else await self._clients(route)
+        route = await self.instance.routes.get(topic)
+        strategy = self.strategy
+        clients = [self.instance.client_id] if strategy is None else await self._clients(route)
         change = decide(
             route.subscribe_queues,
             clients,
-            self._instance.client_id,
-            self._assigned(topic),
+            self.instance.client_id,
+            self.assigned(topic),
             strategy or _every_queue,
         )
         if change.gained or change.lost:
@@ -170,19 +164,19 @@ class Balancer:
             text = f"members={len(clients)} gained={gained} lost={lost}"
             if self._changes.get(topic) != text:  # once, however often it is tried again
                 self._changes[topic] = text
-                log.info("rebalanced group=%s topic=%s %s", self._group, topic, text)
-            return await self._apply(change)
+                log.info("rebalanced group=%s topic=%s %s", self.group, topic, text)
+            return await self.apply(change)
         self._changes.pop(topic, None)
-        return self._instance.client_id in clients
+        return self.instance.client_id in clients
 
     async def _clients(self, route: TopicRoute) -> list[str]:
         """The members of our group as any one of the topic's brokers knows them."""
-        request = GetConsumerListByGroup(consumer_group=self._group)
+        request = GetConsumerListByGroup(consumer_group=self.group)
         addresses = sorted(route.every_address(slaves=True))
-        address, command = await ask_one(self._instance, addresses, request)
+        address, command = await ask_one(self.instance, addresses, request)
         clients = fastjson.decode(command.body, ConsumerIdList).consumer_id_list
-        if self._instance.client_id not in clients:
-            self._instance.forget_introduction(address)
+        if self.instance.client_id not in clients:
+            self.instance.forget_introduction(address)
         return clients
 
     def _complain(self, topic: str, cause: str, failure: Exception | None = None) -> None:
@@ -191,7 +185,7 @@ class Balancer:
             if failure is None:
                 log.warning(
                     "nothing to consume yet, goes on trying group=%s topic=%s cause=%s",
-                    self._group,
+                    self.group,
                     topic,
                     cause,
                 )
@@ -199,7 +193,7 @@ class Balancer:
                 log.error(
                     "not rebalanced, the queues stay as they are and it goes on trying group=%s "
                     "topic=%s cause=%s",
-                    self._group,
+                    self.group,
                     topic,
                     cause,
                     exc_info=failure,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from turbopump.client.consumer.delivery import Delivery
@@ -43,22 +44,18 @@ _KEPT: Final = ~(
 )
 
 
+@dataclass(eq=False)
 class SendBack:
     """Gives back the messages of one group. ``attempts_max``: so many retries, then the dead
     letters; None: as the group is set at the broker. ``namespace``: users know the messages' topics
     without it."""
 
-    def __init__(
-        self,
-        instance: ClientInstance,
-        group: str,
-        attempts_max: int | None,
-        namespace: str | None = None,
-    ) -> None:
-        self._instance = instance
-        self._group = group
-        self._namespace = namespace
-        self._attempts_max = attempts_max
+    instance: ClientInstance
+    group: str
+    attempts_max: int | None
+    namespace: str | None = None
+
+    def __post_init__(self) -> None:
         self._refused = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -81,7 +78,7 @@ class SendBack:
         async def work() -> None:
             settled(await self._send_back(message, queue, level))
 
-        task = self._instance.spawn(work(), name=f"send back {message.msg_id}")
+        task = self.instance.spawn(work(), name=f"send back {message.msg_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -115,7 +112,7 @@ class SendBack:
             log.warning(
                 "messages cannot be given back, they are kept and tried again here group=%s "
                 "msg_id=%s cause=%s",
-                self._group,
+                self.group,
                 message.msg_id,
                 cause,
             )
@@ -128,23 +125,23 @@ class SendBack:
             raise RemotingError(
                 "the log has no entry of this message alone, it came in an inner batch"
             )
-        address = self._instance.routes.address_of(queue.broker_name, topic=queue.topic)
+        address = self.instance.routes.address_of(queue.broker_name, topic=queue.topic)
         if address is None:
             raise RemotingError(f"no address is known for broker {queue.broker_name}")
         request = ConsumerSendMsgBack(
             offset=message.commit_log_offset,
-            group=self._group,
+            group=self.group,
             delay_level=level,
             origin_msg_id=message.msg_id,
-            origin_topic=wrap(self._namespace, message.topic),
-            max_reconsume_times=self._attempts_max,
+            origin_topic=wrap(self.namespace, message.topic),
+            max_reconsume_times=self.attempts_max,
             failure=_failure(message),
         )
-        await self._instance.remoting.call(address, request, timeout=TIMEOUT_S)
+        await self.instance.remoting.call(address, request, timeout=TIMEOUT_S)
 
     async def _as_plain_message(self, message: ReceivedMessage, level: int) -> None:
-        topic = RETRY_PREFIX + self._group
-        route = await self._instance.routes.get(topic)
+        topic = RETRY_PREFIX + self.group
+        route = await self.instance.routes.get(topic)
         queues = {
             queue.broker_name: queue
             for queue in route.publish_queues
@@ -157,7 +154,7 @@ class SendBack:
             address = route.master(queue.broker_name)
             assert address is not None
             try:
-                await self._instance.remoting.call(
+                await self.instance.remoting.call(
                     address,
                     self._plain(message, queue, level),
                     message.stored_body,
@@ -174,7 +171,7 @@ class SendBack:
         attempt = message.reconsume_times + 1
         properties = names.with_failure(message.properties, _failure(message), attempt)
         properties.pop(_TRANSACTION, None)
-        properties[names.RETRY_TOPIC] = wrap(self._namespace, message.topic)
+        properties[names.RETRY_TOPIC] = wrap(self.namespace, message.topic)
         properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_msg_id)
         properties[names.DELAY_TIME_LEVEL] = str(
             level if level > 0 else FIRST_LEVEL + message.reconsume_times
@@ -189,7 +186,7 @@ class SendBack:
             properties=names.encode_properties(properties),
             reconsume_times=attempt,
             unit_mode=False,
-            max_reconsume_times=0 if level < 0 else self._attempts_max,
+            max_reconsume_times=0 if level < 0 else self.attempts_max,
             batch=False,
             broker_name=queue.broker_name,
         )

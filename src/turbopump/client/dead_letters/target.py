@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from turbopump.client.consumer.offsets import OffsetStore
@@ -156,6 +157,7 @@ async def _is_left_over(instance: ClientInstance, arrival: Arrival) -> bool:
 TIMEOUT_S: Final = 5.0
 
 
+@dataclass(eq=False)
 class TargetTopics:
     """Which topic a dead letter is resent to, for one run: what the group's brokers say about its
     consumers is asked once for each topic.
@@ -167,16 +169,17 @@ class TargetTopics:
     brokers read the older one, too.
     """
 
-    def __init__(self, instance: ClientInstance, group: str, to: ResendTo) -> None:
-        self._instance = instance
-        self._group = group
-        self._to = to
+    instance: ClientInstance
+    group: str
+    to: ResendTo
+
+    def __post_init__(self) -> None:
         self._pops_of: dict[str, bool] = {}
 
     async def learn(self, letter: DeadLetter) -> str | None:
         """The topic it goes to; None if the letter does not say from which topic it came."""
         origin = letter.origin_topic
-        unsure = self._to is ResendTo.RETRY and not letter.was_popped
+        unsure = self.to is ResendTo.RETRY and not letter.was_popped
         if unsure and origin is not None and origin not in self._pops_of:
             self._pops_of[origin] = await self._pops(origin)
         return self.of(letter)
@@ -184,36 +187,36 @@ class TargetTopics:
     def of(self, letter: DeadLetter) -> str | None:
         """The same, of a letter about which it was asked."""
         origin = letter.origin_topic
-        match self._to:
+        match self.to:
             case ResendTo.ORIGIN:
                 return origin
             case ResendTo.RETRY:
                 pops = origin is not None and (letter.was_popped or self._pops_of[origin])
             case _:
-                pops = self._to is ResendTo.POP_RETRY
+                pops = self.to is ResendTo.POP_RETRY
         if not pops:
-            return RETRY_PREFIX + self._group
-        return pop_retry_topic(origin, self._group) if origin is not None else None
+            return RETRY_PREFIX + self.group
+        return pop_retry_topic(origin, self.group) if origin is not None else None
 
     async def _pops(self, topic: str) -> bool:
         """Whether consumers of the group are there that say they pop."""
         try:
-            route = await self._instance.routes.get(topic)
+            route = await self.instance.routes.get(topic)
         except (RouteNotFoundError, RemotingError):
             return False
-        request = GetConsumerConnectionList(consumer_group=self._group)
+        request = GetConsumerConnectionList(consumer_group=self.group)
         for broker_name in sorted(route.addresses):
             address = route.master(broker_name)
             if address is None:
                 continue
             try:
-                answer = await self._instance.remoting.exchange(address, request, timeout=TIMEOUT_S)
+                answer = await self.instance.remoting.exchange(address, request, timeout=TIMEOUT_S)
                 if answer.code == ResponseCode.SUCCESS:
                     connections = fastjson.decode(answer.body, ConsumerConnection)
                     return connections.consume_type is ConsumeType.CONSUME_POP
             except (RemotingError, BodyError) as error:
                 text = "not asked how a group consumes broker=%s group=%s cause=%s"
-                log.warning(text, broker_name, self._group, error)
+                log.warning(text, broker_name, self.group, error)
         return False
 
 
