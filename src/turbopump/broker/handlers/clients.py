@@ -33,18 +33,8 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command, encode_command, request_command
 from turbopump.protocol.request import Request
+from turbopump.protocol.requests import clients as requests
 from turbopump.protocol.requests.assignment import MessageRequestMode
-from turbopump.protocol.requests.clients import (
-    CheckClientConfig,
-    ConsumerData,
-    ConsumerIdList,
-    GetConsumerListByGroup,
-    Heartbeat,
-    HeartbeatData,
-    HeartbeatReply,
-    NotifyConsumerIdsChanged,
-    UnregisterClient,
-)
 from turbopump.protocol.requests.consumers import (
     CheckClientRequestBody,
     ConsumeMessageDirectly,
@@ -86,16 +76,16 @@ class ClientsHandler:
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
-        router.add(Heartbeat, self.heartbeat)
-        router.add(UnregisterClient, self.unregister)
-        router.add(GetConsumerListByGroup, self.consumer_list)
-        router.add(CheckClientConfig, self.check)
+        router.add(requests.Heartbeat, self.heartbeat)
+        router.add(requests.UnregisterClient, self.unregister)
+        router.add(requests.GetConsumerListByGroup, self.consumer_list)
+        router.add(requests.CheckClientConfig, self.check)
 
-    def heartbeat(self, _request: Heartbeat, context: RequestContext) -> Response:
+    def heartbeat(self, _request: requests.Heartbeat, context: RequestContext) -> Response:
         """RocketMQ tells of no conflicts. The remark beside code 0 is read by our clients and by no
         other."""
         try:
-            data = fastjson.decode(context.body, HeartbeatData)
+            data = fastjson.decode(context.body, requests.HeartbeatData)
         except ProtocolError as error:
             raise BodyError(f"the heartbeat body cannot be read: {error}") from None
         if not data.client_id:
@@ -141,7 +131,7 @@ class ClientsHandler:
             )
         ]
         return Response(
-            HeartbeatReply(is_support_heart_beat_v2=True, is_sub_change=resend),
+            requests.HeartbeatReply(is_support_heart_beat_v2=True, is_sub_change=resend),
             remark="; ".join(wrong) if wrong else None,
         )
 
@@ -174,7 +164,7 @@ class ClientsHandler:
             log.info("consumers no longer in conflict group=%s", name)
         return found
 
-    def unregister(self, request: UnregisterClient, context: RequestContext) -> Response:
+    def unregister(self, request: requests.UnregisterClient, context: RequestContext) -> Response:
         if request.producer_group:
             self.clients.remove_producer(context.peer, request.producer_group)
         if request.consumer_group and self.clients.remove_consumer(
@@ -184,16 +174,18 @@ class ClientsHandler:
             self._notify(request.consumer_group)
         return Response()
 
-    def consumer_list(self, request: GetConsumerListByGroup, _context: RequestContext) -> Response:
+    def consumer_list(
+        self, request: requests.GetConsumerListByGroup, _context: RequestContext
+    ) -> Response:
         ids = self.clients.client_ids(request.consumer_group)
         if not ids:
             return Response(
                 code=ResponseCode.SYSTEM_ERROR,
                 remark=f"no consumer for this group, {request.consumer_group}",
             )
-        return Response(body=fastjson.encode(ConsumerIdList(consumer_id_list=ids)))
+        return Response(body=fastjson.encode(requests.ConsumerIdList(consumer_id_list=ids)))
 
-    def check(self, _request: CheckClientConfig, context: RequestContext) -> Response:
+    def check(self, _request: requests.CheckClientConfig, context: RequestContext) -> Response:
         """Whether a consumer's subscription will be understood."""
         try:
             data = fastjson.decode(context.body, CheckClientRequestBody).subscription_data
@@ -222,7 +214,7 @@ class ClientsHandler:
             log.warning("client sends no heartbeat, closing its connection peer=%s", peer.peer)
             peer.close()
 
-    def _prepare_group(self, consumer: ConsumerData) -> Response | None:
+    def _prepare_group(self, consumer: requests.ConsumerData) -> Response | None:
         """The group must have a legal name; its settings and its retry topic are made when it is
         first heard of."""
         fault = group_fault(consumer.group_name or "")
@@ -242,7 +234,9 @@ class ClientsHandler:
             return
         for peer in self.clients.members(group):
             command = request_command(
-                NotifyConsumerIdsChanged(consumer_group=group), opaque=peer.next_opaque, oneway=True
+                requests.NotifyConsumerIdsChanged(consumer_group=group),
+                opaque=peer.next_opaque,
+                oneway=True,
             )
             peer.send_frame(encode_command(command))
 

@@ -25,6 +25,7 @@ from turbopump.message.message import MessageQueue
 from turbopump.message.rules import group_fault
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import LanguageCode, ResponseCode
+from turbopump.protocol.requests import groups as group_requests
 from turbopump.protocol.requests.consumers import Connection as ConnectionBody
 from turbopump.protocol.requests.consumers import (
     ConsumerConnection,
@@ -41,17 +42,6 @@ from turbopump.protocol.requests.consumers import (
     QuerySubscriptionResponseBody,
     QueryTopicConsumeByWho,
     QueryTopicsByConsumer,
-)
-from turbopump.protocol.requests.groups import (
-    CreateGroup,
-    CreateGroupList,
-    DeleteGroup,
-    GetAllGroups,
-    GetAllGroupsReply,
-    GetGroup,
-    GroupList,
-    SubscriptionGroupConfig,
-    SubscriptionGroupList,
 )
 from turbopump.protocol.requests.statistics import (
     ConsumeStats,
@@ -156,7 +146,7 @@ class ConsumersHandler:
         groups = dict.fromkeys(
             [*self.clients.subscribers(request.topic), *self.offsets.groups_of(request.topic)]
         )
-        return Response(body=fastjson.encode(GroupList(group_list=tuple(groups))))
+        return Response(body=fastjson.encode(group_requests.GroupList(group_list=tuple(groups))))
 
     def topics_of(self, request: QueryTopicsByConsumer, _context: RequestContext) -> Response:
         return Response(
@@ -296,41 +286,43 @@ class GroupsHandler:
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
-        router.add(CreateGroup, self.create)
-        router.add(CreateGroupList, self.create_list)
-        router.add(DeleteGroup, self.delete)
-        router.add(GetAllGroups, self.list_all)
-        router.add(GetGroup, self.one)
+        router.add(group_requests.CreateGroup, self.create)
+        router.add(group_requests.CreateGroupList, self.create_list)
+        router.add(group_requests.DeleteGroup, self.delete)
+        router.add(group_requests.GetAllGroups, self.list_all)
+        router.add(group_requests.GetGroup, self.one)
 
-    def create(self, _request: CreateGroup, context: RequestContext) -> Response:
-        return self._put([_body(context, SubscriptionGroupConfig)])
+    def create(self, _request: group_requests.CreateGroup, context: RequestContext) -> Response:
+        return self._put([_body(context, group_requests.SubscriptionGroupConfig)])
 
-    def create_list(self, _request: CreateGroupList, context: RequestContext) -> Response:
+    def create_list(
+        self, _request: group_requests.CreateGroupList, context: RequestContext
+    ) -> Response:
         """All of them, or none if one has no legal name."""
-        return self._put(_body(context, SubscriptionGroupList).group_config_list)
+        return self._put(_body(context, group_requests.SubscriptionGroupList).group_config_list)
 
-    def delete(self, request: DeleteGroup, _context: RequestContext) -> Response:
+    def delete(self, request: group_requests.DeleteGroup, _context: RequestContext) -> Response:
         """Says nothing if there is no such group, as Apache's."""
         self.groups.delete(request.group_name)
         if request.clean_offset:
             self.offsets.forget_group(request.group_name)
         return Response()
 
-    def list_all(self, _request: GetAllGroups, _context: RequestContext) -> Response:
+    def list_all(self, _request: group_requests.GetAllGroups, _context: RequestContext) -> Response:
         table = self.groups.wrapper()
         return Response(
-            GetAllGroupsReply(total_group_num=len(table.subscription_group_table)),
+            group_requests.GetAllGroupsReply(total_group_num=len(table.subscription_group_table)),
             body=fastjson.encode(table),
         )
 
-    def one(self, request: GetGroup, _context: RequestContext) -> Response:
+    def one(self, request: group_requests.GetGroup, _context: RequestContext) -> Response:
         if not self.groups.knows(request.group):
             return Response(
                 code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="No group in this broker"
             )
         return Response(body=fastjson.encode(self.groups.find(request.group)))
 
-    def _put(self, configs: list[SubscriptionGroupConfig]) -> Response:
+    def _put(self, configs: list[group_requests.SubscriptionGroupConfig]) -> Response:
         for config in configs:
             fault = group_fault(config.group_name or "")
             if fault is not None:

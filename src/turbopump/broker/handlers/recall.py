@@ -20,21 +20,10 @@ from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, RoomInMakingError, StoreError
+from turbopump.message import properties as names
 from turbopump.message.codec import encode_host
 from turbopump.message.handles import RecallHandle, delete_key
 from turbopump.message.java import tags_code
-from turbopump.message.properties import (
-    PRODUCER_GROUP,
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
-    TAGS,
-    TIMER_DELETE_UNIQ_KEY,
-    TIMER_DELIVER_MS,
-    TIMER_OUT_MS,
-    UNIQ_KEY,
-    SysFlag,
-    encode_properties,
-)
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import RecallMessage, RecallMessageReply
 from turbopump.remoting.router import Outcome, RequestContext, Response, Router
@@ -185,20 +174,20 @@ class RecallHandler:
     ) -> PutResult:
         now = self._clock.now_ms()
         properties = {
-            TIMER_DELETE_UNIQ_KEY: delete_key(handle.topic, handle.unique_id),
-            UNIQ_KEY: handle.unique_id,
-            TIMER_DELIVER_MS: handle.time_text,
+            names.TIMER_DELETE_UNIQ_KEY: delete_key(handle.topic, handle.unique_id),
+            names.UNIQ_KEY: handle.unique_id,
+            names.TIMER_DELIVER_MS: handle.time_text,
             "BORN_TIMESTAMP": str(now),
-            TAGS: RECALL_TAG,
-            PRODUCER_GROUP: request.producer_group or "",
-            TIMER_OUT_MS: str(out),
-            REAL_TOPIC: handle.topic,
-            REAL_QUEUE_ID: "0",
+            names.TAGS: RECALL_TAG,
+            names.PRODUCER_GROUP: request.producer_group or "",
+            names.TIMER_OUT_MS: str(out),
+            names.REAL_TOPIC: handle.topic,
+            names.REAL_QUEUE_ID: "0",
         }
-        text = encode_properties({name: value for name, value in properties.items() if value})
+        text = names.encode_properties({name: value for name, value in properties.items() if value})
         host = encode_host(*born_host)
-        flags = (SysFlag.BORN_HOST_V6 if len(host) == 20 else 0) | (
-            SysFlag.STORE_HOST_V6 if len(self._store_host) == 20 else 0
+        flags = (names.SysFlag.BORN_HOST_V6 if len(host) == 20 else 0) | (
+            names.SysFlag.STORE_HOST_V6 if len(self._store_host) == 20 else 0
         )
         message = NewMessage(b"0", text.encode(), tags_code(RECALL_TAG), 0, handle.unique_id, None)
         return self._store.put(

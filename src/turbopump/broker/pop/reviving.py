@@ -23,18 +23,9 @@ from turbopump.broker.background import RetryingTask, wait_for
 from turbopump.broker.dead_letters import dead_letter_topic
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
+from turbopump.broker.pop import records
 from turbopump.broker.pop.held_pops import Line, PopView
 from turbopump.broker.pop.offsets import GroupQueue, PopOffsets
-from turbopump.broker.pop.records import (
-    ACK_TAG,
-    BATCH_ACK_TAG,
-    CHECKPOINT_TAG,
-    REVIVE_GROUP,
-    Acknowledgement,
-    Checkpoint,
-    PopKey,
-    ReviveLog,
-)
 from turbopump.broker.reading import ask, read_queue
 from turbopump.broker.schedule.timers import Timers
 from turbopump.clock import Clock
@@ -70,7 +61,7 @@ class Back(NamedTuple):
     """Messages of a checkpoint whose copies end at ``log_end``."""
 
     log_end: int
-    key: PopKey
+    key: records.PopKey
     offsets: list[int]
     visible_at_ms: int
 
@@ -85,10 +76,10 @@ class Reviving:
         offsets: PopOffsets,
         timers: Timers,
         redelivery: Redelivery,
-        revive_log: ReviveLog,
+        revive_log: records.ReviveLog,
         clock: Clock,
     ) -> None:
-        self._group_queue = GroupQueue(REVIVE_GROUP, revive_log.topic, queue_id)
+        self._group_queue = GroupQueue(records.REVIVE_GROUP, revive_log.topic, queue_id)
         self._store = store
         self._offsets = offsets
         self._timers = timers
@@ -139,14 +130,16 @@ class Reviving:
     def _take(self, message: ReceivedMessage) -> None:
         offset = message.queue_offset
         try:
-            if message.tags == CHECKPOINT_TAG:
-                checkpoint = fastjson.decode(message.body, Checkpoint)
+            if message.tags == records.CHECKPOINT_TAG:
+                checkpoint = fastjson.decode(message.body, records.Checkpoint)
                 if checkpoint.topic and checkpoint.group:
                     self._open.checkpoint(checkpoint, offset)
-            elif message.tags in (ACK_TAG, BATCH_ACK_TAG):
+            elif message.tags in (records.ACK_TAG, records.BATCH_ACK_TAG):
                 deliver = whole_number(message.properties.get(TIMER_DELIVER_MS))
                 time = message.store_timestamp if deliver is None else deliver
-                self._open.acknowledge(fastjson.decode(message.body, Acknowledgement), time, offset)
+                self._open.acknowledge(
+                    fastjson.decode(message.body, records.Acknowledgement), time, offset
+                )
         except fastjson.FastjsonError as error:
             log.error(
                 f"record of the revive log cannot be read queue={self._group_queue.queue_id} "
@@ -252,7 +245,7 @@ class Redelivery:
         self.look(Line(topic, key.group))
         return offsets
 
-    async def _put_back_one(self, key: PopKey, offset: int) -> str | None:
+    async def _put_back_one(self, key: records.PopKey, offset: int) -> str | None:
         """Why it cannot be put back; None: it is. An inner batch is stored as its messages: a retry
         topic has no such batches, and its filters look at each message's tags."""
         question = self.view.store.lookup.entry_in_queue(key.topic, key.queue_id, offset)
@@ -274,7 +267,7 @@ class Redelivery:
             return str(error)
         return None
 
-    async def _put(self, message: ReceivedMessage, key: PopKey) -> None:
+    async def _put(self, message: ReceivedMessage, key: records.PopKey) -> None:
         group = self.groups.find(key.group)
         attempts_max = group.retry_max_times if group is not None else 0
         kept = {name: value for name, value in message.properties.items() if name != POP_CK}
@@ -322,11 +315,11 @@ class OpenCheckpoint:
     """``left`` are the queue offsets of messages that are not acknowledged; ``visible_at_ms`` when
     they are to come back. ``checkpoint`` is None while only acknowledgements have come."""
 
-    key: PopKey
+    key: records.PopKey
     visible_at_ms: int
     first: int
     """The revive offset of the first record about it."""
-    checkpoint: Checkpoint | None = None
+    checkpoint: records.Checkpoint | None = None
     left: list[int] = field(default_factory=list)
     acknowledged: set[int] = field(default_factory=set)
     timers_mark: int | None = None
@@ -339,7 +332,7 @@ class OpenCheckpoints:
 
     def __init__(self, broker_name: str, read: int) -> None:
         self._broker_name = broker_name
-        self._open: dict[PopKey, OpenCheckpoint] = {}
+        self._open: dict[records.PopKey, OpenCheckpoint] = {}
         self.read = read
 
     def __len__(self) -> int:
@@ -355,7 +348,7 @@ class OpenCheckpoints:
         """When the first messages are to come back."""
         return min((entry.visible_at_ms for entry in self._open.values()), default=None)
 
-    def checkpoint(self, record: Checkpoint, revive_offset: int) -> None:
+    def checkpoint(self, record: records.Checkpoint, revive_offset: int) -> None:
         """Take in a checkpoint. One that comes a second time, after a crash of the timers, changes
         nothing."""
         key = record.key(self._broker_name)
@@ -374,7 +367,9 @@ class OpenCheckpoints:
         if not entry.left:
             del self._open[key]
 
-    def acknowledge(self, record: Acknowledgement, visible_at_ms: int, revive_offset: int) -> None:
+    def acknowledge(
+        self, record: records.Acknowledgement, visible_at_ms: int, revive_offset: int
+    ) -> None:
         """Take in an acknowledgement, for messages that are to come back at ``visible_at_ms``."""
         key = record.key(self._broker_name)
         offsets = {record.offset} if record.offsets is None else set(record.offsets)

@@ -16,28 +16,10 @@ import msgspec
 from turbopump.broker.interceptors import Destination, Interceptor
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
+from turbopump.message import properties as names
 from turbopump.message.handles import RecallHandle, delete_key
 from turbopump.message.java import java_hash
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.properties import (
-    DELAY_TIME_LEVEL,
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELETE_UNIQ_KEY,
-    TIMER_DELIVER_MS,
-    TIMER_DEQUEUE_MS,
-    TIMER_ENQUEUE_MS,
-    TIMER_OUT_MS,
-    TIMER_ROLL_TIMES,
-    TRANSACTION_MASK,
-    UNIQ_KEY,
-    SysFlag,
-    decode_properties,
-    encode_properties,
-    whole_number,
-)
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
@@ -105,20 +87,23 @@ def timer_message(message: ReceivedMessage, precision: int) -> TimerMessage | st
     """Read a stored timer message, for slots of ``precision`` ms; what is wrong with it, if it is
     none."""
     properties = message.properties
-    given, topic = properties.get(REAL_QUEUE_ID, ""), properties.get(REAL_TOPIC, "")
+    given, topic = properties.get(names.REAL_QUEUE_ID, ""), properties.get(names.REAL_TOPIC, "")
     if message.topic != TIMER_TOPIC:
         return f"it belongs to {message.topic}"
-    out, queue_id = whole_number(properties.get(TIMER_OUT_MS), 18), whole_number(given, 9)
+    out, queue_id = (
+        names.whole_number(properties.get(names.TIMER_OUT_MS), 18),
+        names.whole_number(given, 9),
+    )
     if out is None:
-        return f"{TIMER_OUT_MS}={properties.get(TIMER_OUT_MS, '')[:40]!r} is no time"
+        return f"{names.TIMER_OUT_MS}={properties.get(names.TIMER_OUT_MS, '')[:40]!r} is no time"
     nowhere = topic in ("", TIMER_TOPIC) or "/" in topic or topic in NOT_SENDABLE_TOPICS
     if nowhere or queue_id is None:
-        where = f"{REAL_TOPIC}={topic[:140]!r} {REAL_QUEUE_ID}={given[:40]!r}"
+        where = f"{names.REAL_TOPIC}={topic[:140]!r} {names.REAL_QUEUE_ID}={given[:40]!r}"
         return f"{where} is no queue to deliver to"
-    unique_id = properties.get(UNIQ_KEY, "")
-    recalled = properties.get(TIMER_DELETE_UNIQ_KEY)
+    unique_id = properties.get(names.UNIQ_KEY, "")
+    recalled = properties.get(names.TIMER_DELETE_UNIQ_KEY)
     # of a recall: its handle's
-    deliver = asked_long(properties.get(TIMER_DELIVER_MS, "")) if recalled is None else None
+    deliver = asked_long(properties.get(names.TIMER_DELIVER_MS, "")) if recalled is None else None
     due, until = slots_of(out, deliver, precision)
     if recalled is None:  # never early
         due = until
@@ -144,19 +129,19 @@ def copied(message: ReceivedMessage, written: int, now: int, *, rolls: bool) -> 
     """The property text of what is stored now. ``written``: when the message was put into its slot
     (ms)."""
     properties = dict(message.properties)
-    properties[TIMER_ENQUEUE_MS] = str(written)
+    properties[names.TIMER_ENQUEUE_MS] = str(written)
     if rolls:
-        times = whole_number(properties.get(TIMER_ROLL_TIMES), 9) or 0
-        properties[TIMER_ROLL_TIMES] = str(times + 1)
-    properties[TIMER_DEQUEUE_MS] = str(now)
-    return encode_properties(properties)
+        times = names.whole_number(properties.get(names.TIMER_ROLL_TIMES), 9) or 0
+        properties[names.TIMER_ROLL_TIMES] = str(times + 1)
+    properties[names.TIMER_DEQUEUE_MS] = str(now)
+    return names.encode_properties(properties)
 
 
 # --- The rule for messages that ask for a time (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS):
 # they wait in ``rmq_sys_wheel_timer``. Source: apache/rocketmq
 # ``HookUtils.handleScheduleMessage``, ``SendMessageProcessor.attachRecallHandle``.
 
-_ASKING: Final = {TIMER_DELAY_SEC: 1000, TIMER_DELAY_MS: 1, TIMER_DELIVER_MS: 1}
+_ASKING: Final = {names.TIMER_DELAY_SEC: 1000, names.TIMER_DELAY_MS: 1, names.TIMER_DELIVER_MS: 1}
 """The properties that ask for a time, the first that is there counts; their units in ms."""
 _LONG_MAX: Final = (1 << 63) - 1
 
@@ -174,17 +159,20 @@ def by_time(config: BrokerConfig, clock: Clock) -> Interceptor:
 
 def timed(destination: Destination, config: BrokerConfig, now: int) -> Destination | Response:
     """Where the message waits, the destination as it is if it is due, or why it cannot be taken."""
-    half = destination.sys_flag & TRANSACTION_MASK not in (0, SysFlag.TRANSACTION_COMMIT)
+    half = destination.sys_flag & names.TRANSACTION_MASK not in (
+        0,
+        names.SysFlag.TRANSACTION_COMMIT,
+    )
     if destination.topic == TIMER_TOPIC or half:
         return destination
-    properties = decode_properties(destination.properties)
-    if (asked_long(properties.get(DELAY_TIME_LEVEL, "").strip()) or 0) > 0:
+    properties = names.decode_properties(destination.properties)
+    if (asked_long(properties.get(names.DELAY_TIME_LEVEL, "").strip()) or 0) > 0:
         for one in _ASKING:  # RocketMQ: a level wins
             properties.pop(one, None)
-        return msgspec.structs.replace(destination, properties=encode_properties(properties))
+        return msgspec.structs.replace(destination, properties=names.encode_properties(properties))
     name = next((one for one in _ASKING if one in properties), None)
     # with a slot it has waited already, and is sent again
-    if name is None or TIMER_OUT_MS in properties:
+    if name is None or names.TIMER_OUT_MS in properties:
         return destination
     if not config.timer_wheel_enable:
         remark = "accurate timer message is not enabled, timerWheelEnable is false"
@@ -196,7 +184,7 @@ def timed(destination: Destination, config: BrokerConfig, now: int) -> Destinati
     if deliver is None:
         return _illegal(config, f"{name}={properties[name][:40]!r} is no whole number")
     if deliver <= now:
-        if TIMER_DELETE_UNIQ_KEY in properties:
+        if names.TIMER_DELETE_UNIQ_KEY in properties:
             return _illegal(
                 config,
                 f"it is too late to recall a message that was due at {deliver}; the "
@@ -208,27 +196,29 @@ def timed(destination: Destination, config: BrokerConfig, now: int) -> Destinati
             config, f"{name}={properties[name][:40]} is {(deliver - now) // 1000} s ahead"
         )
     out = slot_ms(deliver, config.timer_precision_ms)
-    if name != TIMER_DELIVER_MS and (
-        config.timer_precision_ms < 1000 or TIMER_DELIVER_MS in properties
+    if name != names.TIMER_DELIVER_MS and (
+        config.timer_precision_ms < 1000 or names.TIMER_DELIVER_MS in properties
     ):
         # of which second's slot the finer one is would not tell it after a change
-        properties[TIMER_DELIVER_MS] = str(deliver)
-    properties[TIMER_OUT_MS] = str(out)
-    properties[REAL_TOPIC] = destination.topic
-    properties[REAL_QUEUE_ID] = str(destination.queue_id)
+        properties[names.TIMER_DELIVER_MS] = str(deliver)
+    properties[names.TIMER_OUT_MS] = str(out)
+    properties[names.REAL_TOPIC] = destination.topic
+    properties[names.REAL_QUEUE_ID] = str(destination.queue_id)
     handle = None
     if config.recall_message_enable and not destination.topic.startswith(RETRY_PREFIX):
         handle = RecallHandle(
-            destination.topic, config.broker_name, str(out + 1), properties.get(UNIQ_KEY, "")
+            destination.topic, config.broker_name, str(out + 1), properties.get(names.UNIQ_KEY, "")
         ).encode()
-    return Destination(TIMER_TOPIC, 0, encode_properties(properties), destination.sys_flag, handle)
+    return Destination(
+        TIMER_TOPIC, 0, names.encode_properties(properties), destination.sys_flag, handle
+    )
 
 
 def deliver_ms(properties: dict[str, str], now: int) -> int | None:
     """When the message is to be delivered; None if that is no number."""
-    name = next((name for name in _ASKING if name in properties), TIMER_DELIVER_MS)
+    name = next((name for name in _ASKING if name in properties), names.TIMER_DELIVER_MS)
     count = asked_long(properties.get(name, ""))
-    if count is None or name == TIMER_DELIVER_MS:
+    if count is None or name == names.TIMER_DELIVER_MS:
         return count
     return now + count * _ASKING[name]
 

@@ -8,21 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from turbopump.client import setting_rules as rules
 from turbopump.client.allocation import Strategy
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.pop import ATTEMPTS_MAX, BATCH_MAX
-from turbopump.client.setting_rules import (
-    FUNCTION,
-    SECONDS,
-    SECONDS_OR_0,
-    SWITCH,
-    TIMEOUT,
-    Rule,
-    check,
-    is_number,
-    is_whole,
-    whole_from,
-)
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue
 
@@ -33,103 +22,105 @@ def _is_disk(value: object) -> bool:
     )
 
 
-_CONSUME_FROM: Final = Rule(
+_CONSUME_FROM: Final = rules.Rule(
     lambda value: isinstance(value, ConsumeFrom | datetime),
     "must be ConsumeFrom.LAST, ConsumeFrom.FIRST or a datetime",
 )
-_ALLOCATION: Final = Rule(
+_ALLOCATION: Final = rules.Rule(
     lambda value: isinstance(value, str) or callable(value),
     "must be the name of a strategy, as in 'AVG', or a function as turbopump.client.allocation "
     "makes them",
 )
-_BYTES: Final = Rule(
-    lambda value: is_whole(value) and value > 0, "must be a number of bytes above 0"
+_BYTES: Final = rules.Rule(
+    lambda value: rules.is_whole(value) and value > 0, "must be a number of bytes above 0"
 )
 
 ONE_BY_ONE: Final = "handles_one_by_one"
 """An attribute of handlers that can do nothing with a list of messages."""
 
-CONCURRENCY_RULES: Final[Mapping[str, Rule]] = {"concurrency": whole_from(1, " of calls at once")}
-_RETRIES: Final = whole_from(0, " of retries").or_none()
+CONCURRENCY_RULES: Final[Mapping[str, rules.Rule]] = {
+    "concurrency": rules.whole_from(1, " of calls at once")
+}
+_RETRIES: Final = rules.whole_from(0, " of retries").or_none()
 
-PUSH_RULES: Final[Mapping[str, Rule]] = {
+PUSH_RULES: Final[Mapping[str, rules.Rule]] = {
     **CONCURRENCY_RULES,
     "max_reconsume_times": _RETRIES,
-    "handler": FUNCTION.or_none(),
-    "handler_batch": Rule(
-        lambda value: is_whole(value) and 1 <= value <= 1024,
+    "handler": rules.FUNCTION.or_none(),
+    "handler_batch": rules.Rule(
+        lambda value: rules.is_whole(value) and 1 <= value <= 1024,
         "must be a whole number of messages from 1 to 1024",
     ).or_none(),
     "consume_from": _CONSUME_FROM,
-    "ordered": SWITCH,
-    "suspend_time": SECONDS,
-    "consume_timeout": SECONDS,
-    "broadcast": SWITCH,
-    "offsets_directory": Rule(
+    "ordered": rules.SWITCH,
+    "suspend_time": rules.SECONDS,
+    "consume_timeout": rules.SECONDS,
+    "broadcast": rules.SWITCH,
+    "offsets_directory": rules.Rule(
         lambda value: isinstance(value, str | os.PathLike) and bool(str(value)),
         "must be the path of a directory",
     ).or_none(),
     "allocation": _ALLOCATION,
-    "close_timeout": SECONDS_OR_0,
-    "client_rebalance": SWITCH,
-    "pull_batch": Rule(
-        lambda value: is_whole(value) and 1 <= value <= 1024,
+    "close_timeout": rules.SECONDS_OR_0,
+    "client_rebalance": rules.SWITCH,
+    "pull_batch": rules.Rule(
+        lambda value: rules.is_whole(value) and 1 <= value <= 1024,
         "must be a whole number of messages from 1 to 1024",
     ),
-    "queue_messages_max": whole_from(1, " of messages"),
+    "queue_messages_max": rules.whole_from(1, " of messages"),
     "queue_bytes_max": _BYTES,
-    "queue_span_max": whole_from(1, " of offsets"),
-    "topic_messages_max": whole_from(1, " of messages").or_none(),
+    "queue_span_max": rules.whole_from(1, " of offsets"),
+    "topic_messages_max": rules.whole_from(1, " of messages").or_none(),
     "topic_bytes_max": _BYTES.or_none(),
-    "disk": Rule(_is_disk, "is no turbopump.store.disk.Disk").or_none(),
+    "disk": rules.Rule(_is_disk, "is no turbopump.store.disk.Disk").or_none(),
 }
-POLL_RULES: Final[Mapping[str, Rule]] = {
-    "timeout": Rule(
-        lambda value: is_number(value) and value <= float("inf"),
+POLL_RULES: Final[Mapping[str, rules.Rule]] = {
+    "timeout": rules.Rule(
+        lambda value: rules.is_number(value) and value <= float("inf"),
         "must be a number of seconds (inf: without end)",
     ),
-    "max_messages": whole_from(1),
+    "max_messages": rules.whole_from(1),
 }
-RECEIVE_RULES: Final[Mapping[str, Rule]] = {
-    "max_messages": whole_from(1),
-    "invisible_seconds": SECONDS,
-    "timeout": TIMEOUT,
+RECEIVE_RULES: Final[Mapping[str, rules.Rule]] = {
+    "max_messages": rules.whole_from(1),
+    "invisible_seconds": rules.SECONDS,
+    "timeout": rules.TIMEOUT,
 }
-INVISIBLE_RULES: Final[Mapping[str, Rule]] = {"seconds": SECONDS}
-COMMIT_RULES: Final[Mapping[str, Rule]] = {
-    "offset": Rule(
-        lambda value: is_whole(value) and 0 <= value < 2**63,
+INVISIBLE_RULES: Final[Mapping[str, rules.Rule]] = {"seconds": rules.SECONDS}
+COMMIT_RULES: Final[Mapping[str, rules.Rule]] = {
+    "offset": rules.Rule(
+        lambda value: rules.is_whole(value) and 0 <= value < 2**63,
         "must be a whole number, an offset in the queue",
     )
 }
-TAKE_RULES: Final[Mapping[str, Rule]] = {"count": whole_from(1, " of messages")}
-QUEUE_RULES: Final[Mapping[str, Rule]] = {
-    "queue": Rule(
+TAKE_RULES: Final[Mapping[str, rules.Rule]] = {"count": rules.whole_from(1, " of messages")}
+QUEUE_RULES: Final[Mapping[str, rules.Rule]] = {
+    "queue": rules.Rule(
         lambda value: isinstance(value, MessageQueue),
         "is no MessageQueue: take one of `await consumer.queues(topic)`",
     )
 }
-PULL_RULES: Final[Mapping[str, Rule]] = {
-    "offset": Rule(is_whole, "must be a whole number, an offset in the queue"),
-    "max_messages": whole_from(1),
-    "wait": TIMEOUT,
-    "timeout": TIMEOUT,
+PULL_RULES: Final[Mapping[str, rules.Rule]] = {
+    "offset": rules.Rule(rules.is_whole, "must be a whole number, an offset in the queue"),
+    "max_messages": rules.whole_from(1),
+    "wait": rules.TIMEOUT,
+    "timeout": rules.TIMEOUT,
 }
-SIMPLE_RULES: Final[Mapping[str, Rule]] = {
-    "consume_from": Rule(
+SIMPLE_RULES: Final[Mapping[str, rules.Rule]] = {
+    "consume_from": rules.Rule(
         lambda value: isinstance(value, ConsumeFrom),
         "must be ConsumeFrom.LAST or ConsumeFrom.FIRST: brokers know no time here",
     ),
-    "ordered": SWITCH,
+    "ordered": rules.SWITCH,
     "max_reconsume_times": _RETRIES,
 }
-LITE_PULL_RULES: Final[Mapping[str, Rule]] = {
+LITE_PULL_RULES: Final[Mapping[str, rules.Rule]] = {
     "consume_from": _CONSUME_FROM,
-    "auto_commit": SWITCH,
-    "pull_batch": whole_from(1, " of messages"),
-    "queue_messages_max": whole_from(1, " of messages"),
+    "auto_commit": rules.SWITCH,
+    "pull_batch": rules.whole_from(1, " of messages"),
+    "queue_messages_max": rules.whole_from(1, " of messages"),
     "queue_bytes_max": _BYTES,
-    "messages_max": whole_from(1, " of messages"),
+    "messages_max": rules.whole_from(1, " of messages"),
     "allocation": _ALLOCATION,
 }
 """``group``, ``topic``, ``tags``, ``trace``, where it lives and how it pops are checked where they
@@ -160,16 +151,18 @@ INVISIBLE_S: Final = 60.0
 INVISIBLE_RANGE_S: Final = (5, 300)
 """What Java's client allows."""
 THRESHOLD: Final = 96
-_RULES: Final[Mapping[str, Rule]] = {
-    "pop_invisible_time": Rule(
-        lambda value: is_number(value) and INVISIBLE_RANGE_S[0] <= value <= INVISIBLE_RANGE_S[1],
+_RULES: Final[Mapping[str, rules.Rule]] = {
+    "pop_invisible_time": rules.Rule(
+        lambda value: (
+            rules.is_number(value) and INVISIBLE_RANGE_S[0] <= value <= INVISIBLE_RANGE_S[1]
+        ),
         "must be from {} to {} seconds".format(*INVISIBLE_RANGE_S),
     ),
-    "pop_batch": Rule(
-        lambda value: is_whole(value) and 1 <= value <= BATCH_MAX,
+    "pop_batch": rules.Rule(
+        lambda value: rules.is_whole(value) and 1 <= value <= BATCH_MAX,
         f"must be a whole number from 1 to {BATCH_MAX}",
     ),
-    "pop_threshold": whole_from(1),
+    "pop_threshold": rules.whole_from(1),
 }
 _USUAL: Final[Mapping[str, float]] = {
     "pop_invisible_time": INVISIBLE_S,
@@ -206,7 +199,7 @@ def pop_settings(
     """Out of a push consumer's settings; ``used``: brokers may have it pop. Raises ConfigError for
     what Java's client refuses too, and for what was given in vain."""
     given = {"pop_invisible_time": invisible_s, "pop_batch": batch, "pop_threshold": threshold}
-    check(_RULES, given)
+    rules.check(_RULES, given)
     for name, usual in _USUAL.items():
         if given[name] != usual and not used:
             raise ConfigError(

@@ -22,19 +22,8 @@ from enum import Enum
 from os import PathLike
 from typing import Any, Final, Protocol, TypeVar
 
+from turbopump.client import setting_rules as rules
 from turbopump.client.environment import SYSTEM_CLOCK
-from turbopump.client.setting_rules import (
-    ENVIRONMENT_RULES,
-    FUNCTION,
-    SECONDS,
-    SECONDS_OR_0,
-    SWITCH,
-    Rule,
-    check,
-    is_name,
-    is_number,
-    whole_from,
-)
 from turbopump.clock import Clock
 from turbopump.errors import ConfigError
 from turbopump.message.rules import is_unicode
@@ -52,49 +41,49 @@ def _is_store(value: object) -> bool:
     )
 
 
-_SECONDS: Final = Rule(
-    lambda value: is_number(value) and LEAST_S <= value <= MOST_S,
+_SECONDS: Final = rules.Rule(
+    lambda value: rules.is_number(value) and LEAST_S <= value <= MOST_S,
     f"must be a number of seconds from {LEAST_S} to {MOST_S:.0f}",
 )
 
-IDEMPOTENCE_RULES: Final[Mapping[str, Rule]] = {
-    "key": Rule(
-        lambda value: is_name(value) or callable(value),
+IDEMPOTENCE_RULES: Final[Mapping[str, rules.Rule]] = {
+    "key": rules.Rule(
+        lambda value: rules.is_name(value) or callable(value),
         "must be the name of a property, as in 'order_id', or a function of a message that "
         "returns its key",
     ),
-    "store": Rule(
+    "store": rules.Rule(
         _is_store,
         "is no store: SqliteStore('done.db'), RedisStore(url), MemoryStore() or one "
         "of your own is expected",
     ),
-    "name": Rule(
+    "name": rules.Rule(
         lambda value: isinstance(value, str) and is_unicode(value), "must be text, in valid Unicode"
     ),
     "keep": _SECONDS,
     "lease": _SECONDS,
-    "wait": SECONDS_OR_0,
-    "threads": whole_from(1, " of handlers at once"),
-    "random": ENVIRONMENT_RULES["random"],
+    "wait": rules.SECONDS_OR_0,
+    "threads": rules.whole_from(1, " of handlers at once"),
+    "random": rules.ENVIRONMENT_RULES["random"],
 }
-HANDLER_RULES: Final[Mapping[str, Rule]] = {"handler": FUNCTION}
-MEMORY_RULES: Final[Mapping[str, Rule]] = {
-    "max_keys": whole_from(1, " of keys"),
-    "clock": ENVIRONMENT_RULES["clock"],
+HANDLER_RULES: Final[Mapping[str, rules.Rule]] = {"handler": rules.FUNCTION}
+MEMORY_RULES: Final[Mapping[str, rules.Rule]] = {
+    "max_keys": rules.whole_from(1, " of keys"),
+    "clock": rules.ENVIRONMENT_RULES["clock"],
 }
-SQLITE_RULES: Final[Mapping[str, Rule]] = {
+SQLITE_RULES: Final[Mapping[str, rules.Rule]] = {
     **MEMORY_RULES,
-    "path": Rule(
+    "path": rules.Rule(
         lambda value: isinstance(value, str | os.PathLike) and bool(str(value)),
         "must be the path of a file",
     ),
-    "durable": SWITCH,
+    "durable": rules.SWITCH,
 }
-REDIS_RULES: Final[Mapping[str, Rule]] = {
-    "url": Rule(is_name, "must be text, as in 'redis://host:6379/0'"),
-    "prefix": Rule(is_name, "must be text that is not empty, as in 'turbopump'"),
-    "max_keys": whole_from(1, " of keys"),
-    "timeout": SECONDS,
+REDIS_RULES: Final[Mapping[str, rules.Rule]] = {
+    "url": rules.Rule(rules.is_name, "must be text, as in 'redis://host:6379/0'"),
+    "prefix": rules.Rule(rules.is_name, "must be text that is not empty, as in 'turbopump'"),
+    "max_keys": rules.whole_from(1, " of keys"),
+    "timeout": rules.SECONDS,
 }
 
 
@@ -135,7 +124,7 @@ class MemoryStore:
     are kept at most, some 200 bytes each. Belongs to one event loop. Raises ConfigError."""
 
     def __init__(self, *, max_keys: int = MAX_KEYS, clock: Clock | None = None) -> None:
-        check(MEMORY_RULES, locals())
+        rules.check(MEMORY_RULES, locals())
         self._max_keys = max_keys
         self._clock = clock or SYSTEM_CLOCK
         self._held: dict[str, tuple[str, float]] = {}
@@ -223,7 +212,7 @@ class SqliteStore:
         durable: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        check(SQLITE_RULES, locals())
+        rules.check(SQLITE_RULES, locals())
         self._path = path
         self._max_keys = max_keys
         self._durable = durable
@@ -391,7 +380,7 @@ class RedisStore:
         max_keys: int = REDIS_MAX_KEYS,
         timeout: float = TIMEOUT_S,
     ) -> None:
-        check(REDIS_RULES, locals())
+        rules.check(REDIS_RULES, locals())
         try:
             from redis import asyncio as redis
         except ImportError:

@@ -23,21 +23,10 @@ from turbopump.client.routes import (
     NameServersSilentError,
     TopicRoute,
 )
+from turbopump.client.sending import send_result
 from turbopump.client.sending.outgoing import Outgoing, SendFrames
 from turbopump.client.sending.queue_chooser import FaultStrategy, Selection
 from turbopump.client.sending.send_attempts import Attempts, Target
-from turbopump.client.sending.send_result import (
-    RETRYABLE_CODES,
-    SEND_ANSWER,
-    Attempt,
-    ProducerClosedError,
-    SendAnswer,
-    SendResult,
-    SendStatistics,
-    SendStatus,
-    no_time,
-    result_of,
-)
 from turbopump.client.setting_rules import SECONDS, Rule, check, whole_from
 from turbopump.errors import RemotingError, RouteNotFoundError, SendError
 from turbopump.message.message import MessageQueue
@@ -70,7 +59,7 @@ class SendRules:
     timeout: float = 3.0
     attempt_timeout: float | None = None
     retries: int = 2
-    retry_codes: frozenset[int] = RETRYABLE_CODES
+    retry_codes: frozenset[int] = send_result.RETRYABLE_CODES
     retry_unless_ok: bool = False
 
     def __post_init__(self) -> None:
@@ -90,7 +79,7 @@ class Sender:
     hooks: SendHooks
     group: str
     namespace: str | None = None
-    statistics: SendStatistics = field(default_factory=SendStatistics)
+    statistics: send_result.SendStatistics = field(default_factory=send_result.SendStatistics)
     under_way: UnderWay = field(default_factory=lambda: UnderWay())
     introduces: bool = False
     """Whether a broker must know this client before it gets a message."""
@@ -114,14 +103,14 @@ class Sender:
 
     async def deliver(
         self, outgoing: Outgoing, target: Target = None, timeout: float | None = None
-    ) -> SendResult:
+    ) -> send_result.SendResult:
         """Returns when a broker has stored it. Raises as ``Producer.send``."""
         if timeout is None:
             timeout = self.rules.timeout
         elif timeout <= 0:
-            raise no_time(outgoing.msg_id, self.shown(outgoing.topic), timeout)
+            raise send_result.no_time(outgoing.msg_id, self.shown(outgoing.topic), timeout)
         began = self._time()
-        first: Attempt | None = None
+        first: send_result.Attempt | None = None
         under_way = self.under_way
         under_way.count += 1
         try:
@@ -142,13 +131,18 @@ class Sender:
                         now = self._time()
                         if self.faults.settings is not None:
                             self.faults.succeeded(queue.broker_name, (now - began) * 1000, now)
-                        result = result_of(answer, outgoing, queue, address)
+                        result = send_result.result_of(answer, outgoing, queue, address)
                         self.statistics.count_stored(queue.broker_name, now - began)
-                        if result.status is SendStatus.OK or not self.rules.retry_unless_ok:
+                        if (
+                            result.status is send_result.SendStatus.OK
+                            or not self.rules.retry_unless_ok
+                        ):
                             return result
-                        first = Attempt(queue, address, result.status.value, None, result)
+                        first = send_result.Attempt(
+                            queue, address, result.status.value, None, result
+                        )
                     except RemotingError as error:
-                        first = Attempt(queue, address, str(error), error)
+                        first = send_result.Attempt(queue, address, str(error), error)
             return await Attempts(self, outgoing, target, began, timeout).until_stored(first)
         except (SendError, RouteNotFoundError):
             self.statistics.given_up += 1
@@ -174,10 +168,10 @@ class Sender:
 
     def ask(
         self, connection: Connection, outgoing: Outgoing, queue: MessageQueue, timeout: float
-    ) -> asyncio.Future[TypedJsonHeader[SendAnswer] | Command]:
+    ) -> asyncio.Future[TypedJsonHeader[send_result.SendAnswer] | Command]:
         opaque = connection.next_opaque
         frame = self.encode(outgoing, queue, opaque, self.now_ms())
-        return connection.start_typed_call(opaque, frame, timeout, SEND_ANSWER)
+        return connection.start_typed_call(opaque, frame, timeout, send_result.SEND_ANSWER)
 
     async def route(self, topic: str, timeout: float, *, writable: bool = True) -> TopicRoute:
         """A route with queues to send to, or any if it need not be ``writable``; the topic is made
@@ -258,7 +252,7 @@ class UnderWay:
     def refuse_if_closed(self, why: str) -> None:
         """Raises ProducerClosedError, with ``why``, after the close."""
         if self.closed:
-            raise ProducerClosedError(why)
+            raise send_result.ProducerClosedError(why)
 
     def ended(self) -> None:
         self.count -= 1
