@@ -436,8 +436,9 @@ def test_a_closed_producer_says_so_in_a_fork_and_does_not_wait_for_the_parents_t
 def test_settings_to_hand_on_are_those_of_the_client(
     settings: type, behind: type, outside: set[str]
 ) -> None:
+    own = set(inspect.signature(behind).parameters) - outside - {"surrounding"}
     assert set(settings.__annotations__) | set(Surrounding.__annotations__) == (
-        set(inspect.signature(behind).parameters) - outside
+        own | set(Surrounding.__annotations__)
     )
 
 

@@ -9,10 +9,9 @@ how a queue is pulled. Source: apache/rocketmq ``DefaultLitePullConsumer``,
 
 from __future__ import annotations
 
-import random as random_module
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, Unpack
 
 from turbopump.client.allocation import Strategy, strategy_of
 from turbopump.client.consumer.group_consumer import GroupConsumer, RunningConsumer
@@ -28,17 +27,15 @@ from turbopump.client.consumer.subscription import (
     first_subscriptions,
     subscription_to,
 )
-from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
-from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.routes import TopicRoute
 from turbopump.client.setting_rules import check, group_in
+from turbopump.client.settings import Surrounding, client_settings
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.tracing import Tracing, trace_topic
-from turbopump.clock import Clock
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.protocol.requests.clients import ConsumerData, ConsumeType
@@ -79,23 +76,15 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         queue_bytes_max: int = 100 * 1024 * 1024,
         messages_max: int = 10_000,
         allocation: str | Strategy = "AVG",
-        instance_name: str | None = None,
-        unit_name: str | None = None,
-        credentials: Credentials | None = None,
         namespace: str | None = None,
-        namespace_v2: str | None = None,
         trace: bool | str = False,
-        clock: Clock | None = None,
-        random: random_module.Random | None = None,
-        local_ip: str | None = None,
+        **surrounding: Unpack[Surrounding],
     ) -> None:
         self._group = group_in(namespace, group)
         check(LITE_PULL_RULES, locals())
         self.group = group
         self._namespace = namespace
-        self._settings = InstanceSettings(
-            name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2
-        )
+        self._settings, self._environment = client_settings(namesrv, **surrounding)
         self._pull_settings = LitePullSettings(
             consume_from,
             auto_commit,
@@ -107,7 +96,6 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
             namespace,
         )
         self._trace_topic = trace_topic(trace)
-        self._environment = environment_of(clock, random, local_ip)
         self._subscriptions = first_subscriptions(
             namespace, topic, tags, self._environment.clock.now_ms()
         )

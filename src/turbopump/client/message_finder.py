@@ -7,10 +7,9 @@ has been checked against what was asked, and by its CRC. It must not know who as
 
 from __future__ import annotations
 
-import random as random_module
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from turbopump import errors
 from turbopump.client.consumer.offsets import OffsetStore
@@ -26,13 +25,11 @@ from turbopump.client.consumer.pull import (
     pull_now,
 )
 from turbopump.client.consumer.settings import COMMIT_RULES
-from turbopump.client.environment import environment_of, name_server_addresses
-from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
 from turbopump.client.routes import TopicRoute
 from turbopump.client.setting_rules import TOPIC, Rule, check, is_name, is_whole, whole_from
-from turbopump.clock import Clock
+from turbopump.client.settings import Surrounding, client_settings
 from turbopump.config.addresses import join_address
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.message import MessageQueue, ReceivedMessage
@@ -79,21 +76,9 @@ class MessageFinder(InContext):
     """
 
     def __init__(
-        self,
-        namesrv: str | list[str] | tuple[str, ...],
-        *,
-        instance_name: str | None = None,
-        unit_name: str | None = None,
-        credentials: Credentials | None = None,
-        namespace_v2: str | None = None,
-        clock: Clock | None = None,
-        random: random_module.Random | None = None,
-        local_ip: str | None = None,
+        self, namesrv: str | list[str] | tuple[str, ...], **surrounding: Unpack[Surrounding]
     ) -> None:
-        self._settings = InstanceSettings(
-            name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2
-        )
-        self._environment = environment_of(clock, random, local_ip)
+        self._settings, self._environment = client_settings(namesrv, **surrounding)
         self._instance: ClientInstance | None = None
 
     # --- life

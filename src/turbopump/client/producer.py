@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-import random as random_module
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, overload
+from typing import Final, Unpack, overload
 
-from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
 from turbopump.client.hooks import SendHook, SendHooks
-from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
 from turbopump.client.namespace import unwrapped, wrap
@@ -49,10 +46,10 @@ from turbopump.client.setting_rules import (
     is_collection,
     is_whole,
 )
+from turbopump.client.settings import Surrounding, client_settings
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.trace import GROUP_PREFIX as TRACE_GROUP_PREFIX
 from turbopump.client.tracing import Tracing, trace_topic
-from turbopump.clock import Clock
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.compression import DECOMPRESSED_SIZE_MAX
 from turbopump.message.message import BODY_SIZE_MAX, Message, MessageQueue, ReceivedMessage
@@ -76,11 +73,7 @@ class Producer(InContext):
         namesrv: str | list[str] | tuple[str, ...],
         *,
         group: str = DEFAULT_GROUP,
-        instance_name: str | None = None,
-        unit_name: str | None = None,
-        credentials: Credentials | None = None,
         namespace: str | None = None,
-        namespace_v2: str | None = None,
         send_timeout: float = 3.0,
         attempt_timeout: float | None = None,
         retries: int = 2,
@@ -95,20 +88,16 @@ class Producer(InContext):
         auto_batch: AutoBatch | None = None,
         hooks: Sequence[SendHook] = (),
         trace: bool | str = False,
-        clock: Clock | None = None,
-        random: random_module.Random | None = None,
-        local_ip: str | None = None,
+        **surrounding: Unpack[Surrounding],
     ) -> None:
         check(PRODUCER_RULES, locals())
+        self._settings, self._environment = client_settings(namesrv, **surrounding)
         # RocketMQ refuses a second producer of a group in one instance; those of traces come by
         # themselves
-        alone = instance_name is not None and not group.startswith(TRACE_GROUP_PREFIX)
+        named = self._settings.instance_name is not None
+        alone = named and not group.startswith(TRACE_GROUP_PREFIX)
         self._member = Member(group_in(namespace, group), produces=True, exclusive=alone)
         self.group = group
-        self._settings = InstanceSettings(
-            name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2
-        )
-        self._environment = environment_of(clock, random, local_ip)
         self._rules = SendRules(
             send_timeout, attempt_timeout, retries, frozenset(retry_codes), retry_unless_ok
         )

@@ -7,10 +7,9 @@ must not know rebalancing.
 
 from __future__ import annotations
 
-import random as random_module
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
+from typing import Final, Unpack
 
 from msgspec.structs import replace
 
@@ -32,15 +31,13 @@ from turbopump.client.consumer.subscription import (
     subscription_to,
     tag_subscription,
 )
-from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
-from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
 from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.setting_rules import Rule, check, group_in, is_whole
+from turbopump.client.settings import Surrounding, client_settings
 from turbopump.client.shared_instances import join_instance
-from turbopump.clock import Clock
 from turbopump.errors import ConnectError, NotStartedError
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.protocol.requests.clients import (
@@ -74,22 +71,13 @@ class PullConsumer(InContext):
         namesrv: str | list[str] | tuple[str, ...],
         *,
         group: str,
-        instance_name: str | None = None,
-        unit_name: str | None = None,
-        credentials: Credentials | None = None,
         namespace: str | None = None,
-        namespace_v2: str | None = None,
-        clock: Clock | None = None,
-        random: random_module.Random | None = None,
-        local_ip: str | None = None,
+        **surrounding: Unpack[Surrounding],
     ) -> None:
         self._group = group_in(namespace, group)
         self.group = group
         self._namespace = namespace
-        self._settings = InstanceSettings(
-            name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2
-        )
-        self._environment = environment_of(clock, random, local_ip)
+        self._settings, self._environment = client_settings(namesrv, **surrounding)
         self._subscriptions: dict[tuple[str, str | Sql], Subscription] = {}
         self._instance: ClientInstance | None = None
         self._member = Member(self._group, consumer=self._consumer_data, announced=False)

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random as random_module
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Unpack
 
 from turbopump.client.allocation import Strategy, strategy_of
 from turbopump.client.consumer.delivery import BatchHandler, Delivery, Retry
@@ -38,17 +37,15 @@ from turbopump.client.consumer.settings import (
     pop_settings,
 )
 from turbopump.client.consumer.subscription import ALL, Sql, first_subscriptions
-from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
-from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, unwrapped, wrap
 from turbopump.client.request_reply import Replier
 from turbopump.client.sending.send_result import SendResult
 from turbopump.client.setting_rules import check, group_in
+from turbopump.client.settings import Surrounding, client_settings
 from turbopump.client.shared_instances import join_broadcasting, join_instance
 from turbopump.client.tracing import trace_topic
-from turbopump.clock import Clock
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.rules import RETRY_PREFIX
@@ -117,11 +114,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
         broadcast: bool = False,
         offsets_directory: str | Path | None = None,
         max_reconsume_times: int | None = None,
-        instance_name: str | None = None,
-        unit_name: str | None = None,
-        credentials: Credentials | None = None,
         namespace: str | None = None,
-        namespace_v2: str | None = None,
         allocation: str | Strategy = "AVG",
         close_timeout: float = CLOSE_TIMEOUT_S,
         pull_batch: int = PULL_BATCH,
@@ -135,10 +128,8 @@ class PushConsumer(GroupConsumer[RunningPush]):
         pop_invisible_time: float = INVISIBLE_S,
         pop_batch: int = BATCH_MAX,
         pop_threshold: int = THRESHOLD,
-        clock: Clock | None = None,
-        random: random_module.Random | None = None,
-        local_ip: str | None = None,
         disk: Disk | None = None,
+        **surrounding: Unpack[Surrounding],
     ) -> None:
         self._group = group_in(namespace, group)
         check(PUSH_RULES, locals())
@@ -157,9 +148,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
         asks_brokers = not client_rebalance and not broadcast
         self.group = group
         self._namespace = namespace
-        self._settings = InstanceSettings(
-            name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2
-        )
+        self._settings, self._environment = client_settings(namesrv, **surrounding)
         strategy = strategy_of(allocation)
         pop = pop_settings(
             allocation,
@@ -200,7 +189,6 @@ class PushConsumer(GroupConsumer[RunningPush]):
         self._concurrency = concurrency
         self._close_timeout = close_timeout
         self._trace_topic = trace_topic(trace)
-        self._environment = environment_of(clock, random, local_ip)
         self._subscriptions = first_subscriptions(
             namespace, topic, tags, self._environment.clock.now_ms()
         )

@@ -1,13 +1,14 @@
-"""The settings of clients as types, for those that hand them on."""
+"""The settings that clients share, and the settings of producers, as types."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
+from turbopump.client.environment import Environment, environment_of, name_server_addresses
 from turbopump.client.hooks import SendHook
-from turbopump.client.identity import Credentials
+from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.queue_chooser import LatencyFaults
@@ -15,7 +16,8 @@ from turbopump.clock import Clock
 
 
 class Surrounding(TypedDict, total=False):
-    """Settings that all have."""
+    """Settings that all clients have: who a client is to the brokers, and ``clock``, ``random`` and
+    ``local_ip`` in place of the system's."""
 
     instance_name: str | None
     unit_name: str | None
@@ -24,6 +26,20 @@ class Surrounding(TypedDict, total=False):
     clock: Clock | None
     random: random.Random | None
     local_ip: str | None
+
+
+def client_settings(
+    namesrv: str | list[str] | tuple[str, ...],
+    *,
+    clock: Clock | None = None,
+    random: random.Random | None = None,
+    local_ip: str | None = None,
+    **identity: Any,
+) -> tuple[InstanceSettings, Environment]:
+    """What a client makes of the settings that all have. Raises ConfigError for unusable ones,
+    TypeError for a name that no setting has."""
+    settings = InstanceSettings(name_server_addresses(namesrv), **identity)
+    return settings, environment_of(clock, random, local_ip)
 
 
 class ProducerSettings(Surrounding, total=False):

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random as random_module
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Unpack
 
 from turbopump import errors
 from turbopump.client.consumer.group_consumer import GroupConsumer
@@ -39,15 +38,13 @@ from turbopump.client.consumer.subscription import (
     Subscription,
     first_subscriptions,
 )
-from turbopump.client.environment import environment_of, name_server_addresses
 from turbopump.client.heartbeat import Member
-from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.setting_rules import check, check_timeout, group_in
+from turbopump.client.settings import Surrounding, client_settings
 from turbopump.client.shared_instances import join_instance
-from turbopump.clock import Clock
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import ConsumerData, ConsumeType
@@ -98,26 +95,17 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         consume_from: ConsumeFrom = ConsumeFrom.LAST,
         ordered: bool = False,
         max_reconsume_times: int | None = ATTEMPTS_MAX,
-        instance_name: str | None = None,
-        unit_name: str | None = None,
-        credentials: Credentials | None = None,
         namespace: str | None = None,
-        namespace_v2: str | None = None,
-        clock: Clock | None = None,
-        random: random_module.Random | None = None,
-        local_ip: str | None = None,
+        **surrounding: Unpack[Surrounding],
     ) -> None:
         self._group = group_in(namespace, group)
         check(SIMPLE_RULES, locals())
         self.group = group
         self._namespace = namespace
-        self._settings = InstanceSettings(
-            name_server_addresses(namesrv), instance_name, unit_name, credentials, namespace_v2
-        )
+        self._settings, self._environment = client_settings(namesrv, **surrounding)
         self._consume_from = consume_from
         self._ordered = ordered
         self._max_reconsume_times = max_reconsume_times
-        self._environment = environment_of(clock, random, local_ip)
         self._subscriptions = first_subscriptions(
             namespace, topic, tags, self._environment.clock.now_ms()
         )

@@ -26,6 +26,7 @@ from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.queue_chooser import LatencyFaults
+from turbopump.client.settings import Surrounding
 from turbopump.client.simple_consumer import SimpleConsumer
 from turbopump.client.transaction_producer import TransactionProducer
 from turbopump.errors import ConfigError, NotStartedError
@@ -182,8 +183,11 @@ NEEDS_REDIS: Final = pytest.mark.skipif(
 
 def every_argument() -> Iterator[Any]:
     for make, takes, needed in MADE:
-        for name, parameter in inspect.signature(takes).parameters.items():
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+        names = dict.fromkeys(inspect.signature(takes).parameters)
+        if "surrounding" in names:
+            names |= dict.fromkeys(Surrounding.__annotations__)
+        for name in names:
+            if name not in ("surrounding", "settings"):
                 marks = NEEDS_REDIS if make is RedisStore else ()
                 yield pytest.param(
                     make,
