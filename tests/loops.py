@@ -35,6 +35,22 @@ def simulated(story: Callable[[Simulation], Coroutine[Any, Any, Any]], *, seed: 
     simulate(seed, story)
 
 
+CLIENT = "10.0.0.2"
+
+
+def on_a_client_s_host(
+    story: Callable[[Simulation], Coroutine[Any, Any, Any]], *, seed: int = 1
+) -> None:
+    """Run a story in a process on the host CLIENT of a simulation; its servers have other hosts."""
+    simulate(seed, lambda simulation: _on_a_client_s_host(simulation, story))
+
+
+async def _on_a_client_s_host(
+    simulation: Simulation, story: Callable[[Simulation], Coroutine[Any, Any, Any]]
+) -> None:
+    await simulation.boot(CLIENT).start(story(simulation))
+
+
 def in_loop(runner: Runner, /, **config: Any) -> Callable[..., Any]:
     """Make a plain test of an ``async def``, as ``@in_loop`` or ``@in_loop(runner, **config)``."""
     if inspect.iscoroutinefunction(runner):

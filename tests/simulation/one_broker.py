@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.unit.broker.talking import SERVER, SMALL, Client, on_a_client_s_host
+from tests.loops import on_a_client_s_host
+from tests.unit.broker.talking import SERVER, SMALL, Client
 
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig
@@ -107,7 +108,7 @@ def with_one_broker(
         async with one_broker(simulation, **config) as world:
             await scene(world)
 
-    on_a_client_s_host(with_broker, seed)
+    on_a_client_s_host(with_broker, seed=seed)
 
 
 @asynccontextmanager

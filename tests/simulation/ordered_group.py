@@ -223,7 +223,7 @@ WorldT = TypeVar("WorldT", bound=World)
 def war(kind: type[WorldT], seed: int, failures: int) -> WorldT:
     """Such a world after so many failures, and an hour at most in which the rest was handled."""
 
-    async def story(simulation: Simulation) -> WorldT:
+    async def main(simulation: Simulation) -> WorldT:
         world = kind(simulation, failing=0.1)
         world.start()
         await asyncio.sleep(20)
@@ -233,7 +233,7 @@ def war(kind: type[WorldT], seed: int, failures: int) -> WorldT:
         await world.end()
         return world
 
-    return simulate(seed, story)
+    return simulate(seed, main)
 
 
 class PoppingWorld(World):

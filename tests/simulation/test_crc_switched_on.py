@@ -7,9 +7,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.loops import in_loop
+from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.one_broker import HOST, OneBroker, one_broker, with_one_broker
-from tests.unit.broker.talking import on_a_client_s_host
 from tests.unit.store.looked_up import message_in_queue
 
 from turbopump.message.delivery_time import SCHEDULE_TOPIC

@@ -10,9 +10,8 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.loops import in_loop
+from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.one_broker import HOST, OneBroker, full_after, one_broker, with_one_broker
-from tests.unit.broker.talking import on_a_client_s_host
 
 from turbopump.config.broker_config import FlushDiskType
 from turbopump.message.delivery_time import SCHEDULE_TOPIC

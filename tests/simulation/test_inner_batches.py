@@ -29,7 +29,7 @@ from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply,
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
 from turbopump.testing.ledger import Ledger, Queue, Send
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation, run_simulation
 
 BATCHED = "B"
 QUEUES = 2
@@ -169,12 +169,10 @@ class BatchStory(StoreStory):
 
 
 def tell(seed: int, *, flushed_only: bool) -> BatchStory:
-    async def scenario(simulation: Simulation) -> BatchStory:
-        story = BatchStory(simulation, flushed_only=flushed_only)
-        await story.run()
-        return story
-
-    return simulate(seed, scenario)
+    simulation = Simulation(seed)
+    story = BatchStory(simulation, flushed_only=flushed_only)
+    run_simulation(simulation, lambda _: story.run())
+    return story
 
 
 @pytest.mark.parametrize("flushed_only", [False, True])

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pytest
-from tests.loops import in_loop
+from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.figures import Figures
 from tests.simulation.handed_out import HandOut, Place, handed_out, place_of
 from tests.simulation.one_broker import HOST, OneBroker, one_broker
 from tests.unit.broker.popping import Popped, Popper
-from tests.unit.broker.talking import Client, on_a_client_s_host
+from tests.unit.broker.talking import Client
 
 from turbopump.errors import RemotingError
 from turbopump.message.properties import encode_properties

@@ -3,11 +3,10 @@
 import asyncio
 
 import pytest
-from tests.loops import in_loop
+from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.handed_out import REVIVE_QUEUES, REVIVE_TOPIC
 from tests.simulation.one_broker import HOST, OneBroker, one_broker, with_one_broker
 from tests.unit.broker.popping import Popper
-from tests.unit.broker.talking import on_a_client_s_host
 from tests.unit.store.looked_up import message_in_queue
 
 from turbopump.broker.pop.records import ACK_TAG

@@ -312,7 +312,7 @@ def watched(world: World) -> Iterator[None]:
 
 
 def run(seed: int, *, ordered: bool) -> World:
-    async def story(simulation: Simulation) -> World:
+    async def main(simulation: Simulation) -> World:
         world = World(simulation, ordered=ordered)
         with watched(world):
             await world.start()
@@ -323,7 +323,7 @@ def run(seed: int, *, ordered: bool) -> World:
             await world.end()
         return world
 
-    return simulate(seed, story)
+    return simulate(seed, main)
 
 
 def tell(world: World, figures: Figures, changes: int) -> None:

@@ -4,16 +4,14 @@ true."""
 from tests.simulation.figures import Figures
 from tests.simulation.store_story import LIVES, StoreStory
 
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation, run_simulation
 
 
 def tell(seed: int, *, flushed_only: bool) -> StoreStory:
-    async def scenario(simulation: Simulation) -> StoreStory:
-        story = StoreStory(simulation, flushed_only=flushed_only)
-        await story.run()
-        return story
-
-    return simulate(seed, scenario)
+    simulation = Simulation(seed)
+    story = StoreStory(simulation, flushed_only=flushed_only)
+    run_simulation(simulation, lambda _: story.run())
+    return story
 
 
 def test_what_was_flushed_is_there_after_any_power_cut(seed: int, figures: Figures) -> None:

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.loops import in_loop
+from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.kept_timers import SMALL, arrivals, damage_timer_log, files, now_ms
 from tests.simulation.one_broker import HOST, OneBroker, full_after, one_broker
 from tests.unit.broker.popping import Popper
-from tests.unit.broker.talking import on_a_client_s_host
 
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode

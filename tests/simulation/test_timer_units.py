@@ -6,10 +6,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.loops import in_loop
+from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.kept_timers import SMALL, files, send
 from tests.simulation.one_broker import one_broker
-from tests.unit.broker.talking import on_a_client_s_host
 
 from turbopump.protocol.requests.send import RecallMessage
 from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL

@@ -14,11 +14,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from tests.loops import in_loop
+from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.figures import Figures
 from tests.simulation.kept_timers import arrivals
 from tests.simulation.one_broker import EIGHTEEN_LEVELS, HOST, OneBroker, one_broker
-from tests.unit.broker.talking import on_a_client_s_host
 
 from turbopump.broker.interceptors import Destination
 from turbopump.config.delay_levels import parse_delay_levels

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.loops import in_loop
+from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.kept_timers import SMALL, damage_timer_log, files, now_ms, send
 from tests.simulation.one_broker import HOST, OneBroker, full_after, one_broker, with_one_broker
-from tests.unit.broker.talking import on_a_client_s_host
 from tests.unit.store.looked_up import message_in_queue
 
 from turbopump.message.codec import decode_entries

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.loops import on_a_client_s_host
+
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.batch import encode_batch
@@ -27,7 +29,7 @@ from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply,
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import Router
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 SMALL: dict[str, Any] = {
     "broker_name": "broker-a",
@@ -227,8 +229,8 @@ def watched(story: Callable[[], Awaitable[None]]) -> None:
     assert uncaught == []
 
 
-SERVER, CLIENT = "10.0.0.1", "10.0.0.2"
-"""Simulated hosts: of the broker, and of whoever talks to it."""
+SERVER = "10.0.0.1"
+"""The broker's host, in a simulation."""
 
 
 def in_virtual_time(
@@ -241,20 +243,6 @@ def in_virtual_time(
             await scene(talk, simulation)
 
     on_a_client_s_host(with_broker)
-
-
-def on_a_client_s_host(
-    story: Callable[[Simulation], Coroutine[Any, Any, Any]], seed: int = 1
-) -> None:
-    """Run a story in a process of a simulation: what has servers of its own, on hosts of their
-    own, such as ``simulated_broker``."""
-    simulate(seed, lambda simulation: _on(CLIENT, simulation, story))
-
-
-async def _on(
-    host: str, simulation: Simulation, story: Callable[[Simulation], Coroutine[Any, Any, Any]]
-) -> None:
-    await simulation.boot(host).start(story(simulation))
 
 
 @asynccontextmanager

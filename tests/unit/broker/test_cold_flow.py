@@ -5,15 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.loops import in_loop
-from tests.unit.broker.talking import (
-    Client,
-    Talk,
-    in_virtual_time,
-    on_a_client_s_host,
-    pull,
-    simulated_broker,
-)
+from tests.loops import in_loop, on_a_client_s_host
+from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull, simulated_broker
 
 from turbopump.broker.cold_flow import (
     FORGET_S,

@@ -5,8 +5,8 @@ import asyncio
 import logging
 
 import pytest
-from tests.loops import in_loop, simulated
-from tests.unit.broker.talking import Talk, in_virtual_time, on_a_client_s_host, simulated_broker
+from tests.loops import in_loop, on_a_client_s_host, simulated
+from tests.unit.broker.talking import Talk, in_virtual_time, simulated_broker
 from tests.unit.store.looked_up import find_by_key
 
 from turbopump.broker.housekeeping import Timetable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -35,11 +35,12 @@ def with_producer(
     spans: Spans,
     *,
     brokers: int = 1,
+    hooks: Sequence[Any] | None = None,
     **settings: Any,
 ) -> None:
     async def main(simulation: Simulation) -> None:
         async with scripted_cluster(simulation, brokers=brokers) as cluster:
-            settings.setdefault("hooks", [spans.telemetry])
+            settings["hooks"] = [spans.telemetry] if hooks is None else hooks
             async with Producer(
                 cluster.name_server.address, **cluster.settings, **settings
             ) as producer:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -145,29 +146,31 @@ async def test_a_checker_may_close_its_own_producer_and_nobody_waits_for_it(
     await other.close()
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
-def test_checks_that_end_in_the_moment_they_begin_leave_room_for_others() -> None:
-    async def scenario() -> None:
-        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
-        checker: Any = UserFunction(committing, threads=1, name="checker")
-        told: list[object] = []
-        answers = TransactionAnswers(
-            checker, lambda *answer: told.append(answer), group="g", namespace=None, concurrency=2
-        )
-        loop = asyncio.get_running_loop()
-        instance = SimpleNamespace(spawn=lambda work, name: loop.create_task(work, name=name))
-        sender: Any = SimpleNamespace(under_way=UnderWay(), instance=instance)
-        message: Any = SimpleNamespace(topic="orders", properties={}, msg_id="1", broker_name="")
-        request = CheckTransactionState(
-            topic="orders", tran_state_table_offset=1, commit_log_offset=2, msg_id="1", bname="b"
-        )
-        for number in range(10):
-            answers.take(Asked(request, message, cast(Any, None)), sender)
-            while len(told) <= number:
-                await asyncio.sleep(0)
-        assert sender.under_way.count == 0
+def patiently(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
 
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+@in_loop(patiently)
+async def test_checks_that_end_in_the_moment_they_begin_leave_room_for_others() -> None:
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+    checker: Any = UserFunction(committing, threads=1, name="checker")
+    told: list[object] = []
+    answers = TransactionAnswers(
+        checker, lambda *answer: told.append(answer), group="g", namespace=None, concurrency=2
+    )
+    loop = asyncio.get_running_loop()
+    instance = SimpleNamespace(spawn=lambda work, name: loop.create_task(work, name=name))
+    sender: Any = SimpleNamespace(under_way=UnderWay(), instance=instance)
+    message: Any = SimpleNamespace(topic="orders", properties={}, msg_id="1", broker_name="")
+    request = CheckTransactionState(
+        topic="orders", tran_state_table_offset=1, commit_log_offset=2, msg_id="1", bname="b"
+    )
+    for number in range(10):
+        answers.take(Asked(request, message, cast(Any, None)), sender)
+        while len(told) <= number:
+            await asyncio.sleep(0)
+    assert sender.under_way.count == 0
 
 
 @in_loop(in_a_world)

@@ -188,26 +188,24 @@ async def test_names_that_are_wrapped_already_and_the_system_s_own_stay(
         assert cluster.broker.requests(SendMessageV2)[0].code == RequestCode.SEND_MESSAGE_V2
 
 
-def test_two_namespaces_share_a_broker_and_nothing_else() -> None:
-    async def scene() -> None:
-        async with running_broker() as broker:
-            for namespace in ("north", "south"):
-                async with Producer(broker.namesrv, namespace=namespace) as producer:
-                    result = await producer.send("orders", f"for {namespace}")
-                    assert result.queue.topic == "orders"
-            for namespace in ("north", "south"):
-                first, settings = (
-                    ConsumeFrom.FIRST,
-                    {"group": "g", "topic": "orders", "namespace": namespace},
-                )
-                async with PushConsumer(broker.namesrv, consume_from=first, **settings) as consumer:  # type: ignore[arg-type]
-                    message = await anext(aiter(consumer))
-                    assert (message.topic, message.body) == ("orders", f"for {namespace}".encode())
-                    assert message.properties["INSTANCE_ID"] == namespace
-                    message.done()
-            async with PullConsumer(broker.namesrv, group="g") as outside:
-                assert {queue.topic for queue in await outside.queues("north%orders")} == {
-                    "north%orders"
-                }
-
-    asyncio.run(asyncio.wait_for(scene(), 30))
+@in_loop
+async def test_two_namespaces_share_a_broker_and_nothing_else() -> None:
+    async with asyncio.timeout(30), running_broker() as broker:
+        for namespace in ("north", "south"):
+            async with Producer(broker.namesrv, namespace=namespace) as producer:
+                result = await producer.send("orders", f"for {namespace}")
+                assert result.queue.topic == "orders"
+        for namespace in ("north", "south"):
+            first, settings = (
+                ConsumeFrom.FIRST,
+                {"group": "g", "topic": "orders", "namespace": namespace},
+            )
+            async with PushConsumer(broker.namesrv, consume_from=first, **settings) as consumer:  # type: ignore[arg-type]
+                message = await anext(aiter(consumer))
+                assert (message.topic, message.body) == ("orders", f"for {namespace}".encode())
+                assert message.properties["INSTANCE_ID"] == namespace
+                message.done()
+        async with PullConsumer(broker.namesrv, group="g") as outside:
+            assert {queue.topic for queue in await outside.queues("north%orders")} == {
+                "north%orders"
+            }

@@ -36,12 +36,15 @@ Ask = Callable[[Request[Any]], Awaitable[Command]]
 
 
 def with_a_broker(
-    scene: Callable[[RunningBroker, Ask, str], Awaitable[None]], **config: Any
+    scene: Callable[[RunningBroker, Ask, str], Awaitable[None]],
+    use_server_side_reset_offset: bool = True,
+    **config: Any,
 ) -> None:
     """``scene(running, ask, offset_msg_id)`` with fifty messages in the one queue of T; the id is
     the first one's."""
 
     async def main() -> None:
+        config["use_server_side_reset_offset"] = use_server_side_reset_offset
         async with running_broker(**config) as running, Producer(running.namesrv) as producer:
             await running.create_topic("T")
             results = [await producer.send(Message("T", b"%d" % i)) for i in range(COUNT)]
@@ -84,28 +87,31 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("server_side", [True, False])
-def test_a_running_consumer_goes_back_and_forth_with_resets(
-    ordered: bool, server_side: bool
+@pytest.mark.parametrize("use_server_side_reset_offset", [True, False])
+@in_loop(with_a_broker)
+async def test_a_running_consumer_goes_back_and_forth_with_resets(
+    running: RunningBroker,
+    ask: Ask,
+    first: str,
+    /,
+    ordered: bool,
+    use_server_side_reset_offset: bool,
 ) -> None:
-    async def scene(running: RunningBroker, ask: Ask, _first: str) -> None:
-        seen: list[bytes] = []
+    seen: list[bytes] = []
 
-        async def handle(message: Delivery) -> None:
-            seen.append(message.body)
+    async def handle(message: Delivery) -> None:
+        seen.append(message.body)
 
-        async with consumer_of(running, handler=handle, ordered=ordered) as consumer:
-            await until(lambda: len(seen) == COUNT)
-            await consumer.commit(acknowledged=True)
-            assert (await ask(reset_to(40))).code == 0
-            await until(lambda: len(seen) == COUNT + 10)
-            assert sorted(seen[COUNT:]) == [b"%d" % i for i in range(40, 50)]
-            assert (await ask(reset_to(0))).code == 0
-            await until(lambda: len(seen) == 2 * COUNT + 10)
-            await consumer.commit(acknowledged=True)
-            assert offsets_of(running).find("g", "T", 0) == COUNT
-
-    with_a_broker(scene, use_server_side_reset_offset=server_side)
+    async with consumer_of(running, handler=handle, ordered=ordered) as consumer:
+        await until(lambda: len(seen) == COUNT)
+        await consumer.commit(acknowledged=True)
+        assert (await ask(reset_to(40))).code == 0
+        await until(lambda: len(seen) == COUNT + 10)
+        assert sorted(seen[COUNT:]) == [b"%d" % i for i in range(40, 50)]
+        assert (await ask(reset_to(0))).code == 0
+        await until(lambda: len(seen) == 2 * COUNT + 10)
+        await consumer.commit(acknowledged=True)
+        assert offsets_of(running).find("g", "T", 0) == COUNT
 
 
 @in_loop(with_a_broker)
@@ -153,22 +159,22 @@ async def test_a_reset_sticks_though_the_consumer_closes_at_the_same_moment(
         await until(lambda: len(seen) == COUNT - 7)
 
 
-@pytest.mark.parametrize("server_side", [True, False])
-def test_a_lite_pull_consumer_obeys_too(server_side: bool) -> None:
-    async def scene(running: RunningBroker, ask: Ask, _first: str) -> None:
-        async with LitePullConsumer(
-            running.namesrv, group="g", topic="T", consume_from=ConsumeFrom.FIRST
-        ) as consumer:
-            count = 0
-            while count < COUNT:
-                count += len(await consumer.poll())
-            assert (await ask(reset_to(45))).code == 0
-            again: list[int] = []
-            while len(again) < 5:
-                again += [message.queue_offset for message in await consumer.poll()]
-            assert again == list(range(45, 50))
-
-    with_a_broker(scene, use_server_side_reset_offset=server_side)
+@pytest.mark.parametrize("use_server_side_reset_offset", [True, False])
+@in_loop(with_a_broker)
+async def test_a_lite_pull_consumer_obeys_too(
+    running: RunningBroker, ask: Ask, first: str, /, use_server_side_reset_offset: bool
+) -> None:
+    async with LitePullConsumer(
+        running.namesrv, group="g", topic="T", consume_from=ConsumeFrom.FIRST
+    ) as consumer:
+        count = 0
+        while count < COUNT:
+            count += len(await consumer.poll())
+        assert (await ask(reset_to(45))).code == 0
+        again: list[int] = []
+        while len(again) < 5:
+            again += [message.queue_offset for message in await consumer.poll()]
+        assert again == list(range(45, 50))
 
 
 @in_loop(with_a_broker)

@@ -34,7 +34,7 @@ from turbopump.message.message import Message, MessageQueue
 from turbopump.message.properties import SysFlag, decode_properties
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 
 @in_loop(simulated)
@@ -578,24 +578,26 @@ async def test_closing_waits_for_what_is_in_flight(simulation: Simulation, /) ->
             await producer.send("orders", b"x")
 
 
-def test_use_before_start_in_a_fork_or_on_another_loop_is_refused_in_one_sentence() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation) as cluster:
-            producer = producer_of(cluster)
-            with pytest.raises(NotStartedError, match="async with Producer"):
-                await producer.send("orders", b"x")
-            async with producer:
-                await producer.send("orders", b"x")
-                said = in_a_fork(lambda: str(producer.send("orders", b"x").send(None)))
-                assert re.fullmatch(
-                    r"NotStartedError: .* is used in its fork \d+, .* start a "
-                    r"new one after the fork",
-                    said,
-                ), said
-                await producer.send("orders", b"x")
+@in_loop(simulated)
+async def test_use_before_start_or_in_a_fork_is_refused_in_one_sentence(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation) as cluster:
+        producer = producer_of(cluster)
+        with pytest.raises(NotStartedError, match="async with Producer"):
+            await producer.send("orders", b"x")
+        async with producer:
+            await producer.send("orders", b"x")
+            said = in_a_fork(lambda: str(producer.send("orders", b"x").send(None)))
+            assert re.fullmatch(
+                r"NotStartedError: .* is used in its fork \d+, .* start a "
+                r"new one after the fork",
+                said,
+            ), said
+            await producer.send("orders", b"x")
 
-    simulate(1, scenario)
 
+def test_use_on_another_loop_is_refused_in_one_sentence() -> None:
     async def start() -> Producer:
         producer = Producer("127.0.0.1:1")
         await producer.start()

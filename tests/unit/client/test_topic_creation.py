@@ -14,7 +14,7 @@ from turbopump.client.sending.send_result import SendStatus
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 INHERITABLE = 7
 
@@ -43,31 +43,28 @@ async def test_a_new_topic_is_made_on_every_master_before_its_first_message(
             assert kinds.index(CreateTopic) < kinds.index(SendMessageV2)
 
 
-def test_where_it_is_denied_the_send_goes_on_and_one_warning_names_the_broker(
-    caplog: pytest.LogCaptureFixture,
+@in_loop(simulated)
+async def test_where_it_is_denied_the_send_goes_on_and_one_warning_names_the_broker(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(simulation: Simulation) -> str:
-        async with (
-            scripted_cluster(simulation, brokers=2, topic=None) as cluster,
-            producer_of(cluster) as producer,
-        ):
-            cluster.name_server.route("TBW102", *cluster.brokers, perm=INHERITABLE)
-            for broker in cluster.brokers:
-                broker.script[RequestCode.UPDATE_AND_CREATE_TOPIC].append(
-                    refusal(ResponseCode.NO_PERMISSION, "not you")
-                )
-            result = await producer.send("fresh", b"x")
-            for _ in range(5):
-                await producer.send("fresh", b"x")
-            assert [len(broker.requests(CreateTopic)) for broker in cluster.brokers] == [1, 1]
-            return result.queue.broker_name
-
-    with caplog.at_level(logging.WARNING, "turbopump.client"):
-        landed = simulate(1, scenario)
+    caplog.set_level(logging.WARNING, "turbopump.client")
+    async with (
+        scripted_cluster(simulation, brokers=2, topic=None) as cluster,
+        producer_of(cluster) as producer,
+    ):
+        cluster.name_server.route("TBW102", *cluster.brokers, perm=INHERITABLE)
+        for broker in cluster.brokers:
+            broker.script[RequestCode.UPDATE_AND_CREATE_TOPIC].append(
+                refusal(ResponseCode.NO_PERMISSION, "not you")
+            )
+        result = await producer.send("fresh", b"x")
+        for _ in range(5):
+            await producer.send("fresh", b"x")
+        assert [len(broker.requests(CreateTopic)) for broker in cluster.brokers] == [1, 1]
     (warning,) = [
         record.getMessage() for record in caplog.records if "topic" in record.getMessage()
     ]
-    assert f"on broker {landed} alone" in warning
+    assert f"on broker {result.queue.broker_name} alone" in warning
     assert "not you" in warning
     assert "turbopump topic create fresh" in warning
 

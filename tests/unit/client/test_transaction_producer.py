@@ -16,7 +16,7 @@ from turbopump.client.hooks import EndTransactionContext, SendHook
 from turbopump.errors import ConfigError, MessageError, SendError
 from turbopump.message.message import ReceivedMessage
 from turbopump.protocol.codes import ResponseCode
-from turbopump.testing.broker_in_loop import BrokerThread, RunningBroker, running_broker
+from turbopump.testing.broker_in_loop import BrokerThread, running_broker
 
 # --- with coroutines, in virtual time
 # ----------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ async def test_closing_waits_for_transactions_under_way(world: World, /) -> None
 
 @in_loop
 async def test_plain_functions_run_in_threads_and_never_hold_the_loop() -> None:
-    async def story(running: RunningBroker) -> None:
+    async with running_broker() as running:
         inside, loops = threading.Event(), threading.get_ident()
         threads: list[int] = []
 
@@ -248,9 +248,6 @@ async def test_plain_functions_run_in_threads_and_never_hold_the_loop() -> None:
             result: TransactionResult = await sending
             assert result.state is COMMIT
             assert threads != [loops]
-
-    async with running_broker() as running:
-        await story(running)
 
 
 def test_the_blocking_producer_does_the_same_without_await() -> None:

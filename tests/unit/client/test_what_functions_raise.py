@@ -126,11 +126,9 @@ async def test_a_handler_that_raises_it_gets_the_message_again_and_the_next_one_
 
 
 def test_ctrl_c_in_a_coroutine_on_the_main_thread_is_nobodys_failure() -> None:
-    async def story() -> None:
-        await UserFunction(coroutine(KeyboardInterrupt()), threads=1, name="test").call()
-
+    function = UserFunction(coroutine(KeyboardInterrupt()), threads=1, name="test")
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(story())
+        asyncio.run(function.call())
 
 
 def test_a_transaction_is_decided_in_the_end_and_the_other_clients_live() -> None:

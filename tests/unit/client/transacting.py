@@ -57,7 +57,7 @@ async def unexpected(message: ReceivedMessage) -> None:
 
 
 def in_a_world(story: Callable[[World], Awaitable[None]], **config: Any) -> None:
-    async def scenario(simulation: Simulation) -> None:
+    async def main(simulation: Simulation) -> None:
         world = World(simulation)
         over, ready = asyncio.Event(), asyncio.Event()
 
@@ -98,4 +98,4 @@ def in_a_world(story: Callable[[World], Awaitable[None]], **config: Any) -> None
         over.set()
         await asyncio.gather(*running)
 
-    simulate(1, scenario)
+    simulate(1, main)

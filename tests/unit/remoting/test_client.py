@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from tests.loops import in_loop, simulated
+from tests.loops import in_loop, on_a_client_s_host
 from tests.unit.remoting.serving import serving, until
 
 from turbopump.errors import (
@@ -62,12 +62,13 @@ class Patient:
 
 def with_client(
     scene: Callable[[RemotingClient, Patient, str, RemotingServer], Coroutine[Any, Any, None]],
+    serialize_type: int = JSON,
     **options: Any,
 ) -> None:
     async def main() -> None:
         patient = Patient()
         async with serving(patient.router) as (server, host, port):
-            client = RemotingClient(**options)
+            client = RemotingClient(serialize_type=serialize_type, **options)
             try:
                 await scene(client, patient, f"{host}:{port}", server)
             finally:
@@ -76,22 +77,23 @@ def with_client(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("form", [JSON, ROCKETMQ])
-def test_answers_in_any_order_reach_the_calls_they_belong_to(form: int) -> None:
-    async def scene(
-        client: RemotingClient, patient: Patient, address: str, server: RemotingServer
-    ) -> None:
-        calls = [
-            asyncio.ensure_future(client.call(address, minimum(number))) for number in range(20)
-        ]
-        await until(lambda: len(patient.asked) == 20)
-        patient.answer()
-        assert [reply.offset for reply in await asyncio.gather(*calls)] == [
-            number * 10 for number in range(20)
-        ]
-        assert len(server.connections) == 1, "one connection is shared"
-
-    with_client(scene, serialize_type=form)
+@pytest.mark.parametrize("serialize_type", [JSON, ROCKETMQ])
+@in_loop(with_client)
+async def test_answers_in_any_order_reach_the_calls_they_belong_to(
+    client: RemotingClient,
+    patient: Patient,
+    address: str,
+    server: RemotingServer,
+    /,
+    serialize_type: int,
+) -> None:
+    calls = [asyncio.ensure_future(client.call(address, minimum(number))) for number in range(20)]
+    await until(lambda: len(patient.asked) == 20)
+    patient.answer()
+    assert [reply.offset for reply in await asyncio.gather(*calls)] == [
+        number * 10 for number in range(20)
+    ]
+    assert len(server.connections) == 1, "one connection is shared"
 
 
 @in_loop(with_client)
@@ -110,45 +112,41 @@ async def test_an_error_code_is_raised_with_its_remark_and_given_raw_to_who_want
     assert command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
-@in_loop(simulated)
+@in_loop(on_a_client_s_host)
 async def test_a_call_without_an_answer_times_out_and_a_late_answer_harms_nobody(
     simulation: Simulation, /
 ) -> None:
     patient = Patient()
-    server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
+    server_host = simulation.boot("10.0.0.1")
     server = server_host.call(RemotingServer, patient.router)
     await server_host.start(server.listen("10.0.0.1", 10911))
-    client = client_host.call(RemotingClient)
-
-    async def scene() -> None:
-        begun = simulation.loop.time()
-        outcomes = await asyncio.gather(
-            client.call("10.0.0.1:10911", minimum(1), timeout=5),
-            client.call("10.0.0.1:10911", minimum(2), timeout=1),
-            client.call("10.0.0.1:10911", minimum(3), timeout=3),
-            return_exceptions=True,
-        )
-        assert all(isinstance(outcome, CallTimeoutError) for outcome in outcomes)
-        assert 5 <= simulation.loop.time() - begun < 5.5
-        connection = await client.connect("10.0.0.1:10911")
-        assert connection.pending == 0
-        server_host.call(patient.answer)
-        await asyncio.sleep(1)
-        call = asyncio.ensure_future(client.call("10.0.0.1:10911", minimum(4), timeout=5))
-        await asyncio.sleep(1)
-        server_host.call(patient.answer)
-        assert (await call).offset == 40
-        await client.close()
-
-    await client_host.start(scene())
+    client = RemotingClient()
+    begun = simulation.loop.time()
+    outcomes = await asyncio.gather(
+        client.call("10.0.0.1:10911", minimum(1), timeout=5),
+        client.call("10.0.0.1:10911", minimum(2), timeout=1),
+        client.call("10.0.0.1:10911", minimum(3), timeout=3),
+        return_exceptions=True,
+    )
+    assert all(isinstance(outcome, CallTimeoutError) for outcome in outcomes)
+    assert 5 <= simulation.loop.time() - begun < 5.5
+    connection = await client.connect("10.0.0.1:10911")
+    assert connection.pending == 0
+    server_host.call(patient.answer)
+    await asyncio.sleep(1)
+    call = asyncio.ensure_future(client.call("10.0.0.1:10911", minimum(4), timeout=5))
+    await asyncio.sleep(1)
+    server_host.call(patient.answer)
+    assert (await call).offset == 40
+    await client.close()
 
 
-@in_loop(simulated)
+@in_loop(on_a_client_s_host)
 async def test_each_call_times_out_at_its_own_deadline(simulation: Simulation, /) -> None:
-    server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
+    server_host = simulation.boot("10.0.0.1")
     server = server_host.call(RemotingServer, Patient().router)
     await server_host.start(server.listen("10.0.0.1", 10911))
-    client = client_host.call(RemotingClient)
+    client = RemotingClient()
     ended: dict[float, float] = {}
 
     async def call(timeout: float) -> None:
@@ -156,19 +154,19 @@ async def test_each_call_times_out_at_its_own_deadline(simulation: Simulation, /
             await client.call("10.0.0.1:10911", MAX, timeout=timeout)
         ended[timeout] = simulation.loop.time()
 
-    async def scene() -> None:
-        await client.connect("10.0.0.1:10911")
-        begun = simulation.loop.time()
-        await asyncio.gather(*(call(timeout) for timeout in (4, 1, 3, 2)))
-        assert [round(ended[timeout] - begun, 1) for timeout in (1, 2, 3, 4)] == [1, 2, 3, 4]
-
-    await client_host.start(scene())
+    await client.connect("10.0.0.1:10911")
+    begun = simulation.loop.time()
+    await asyncio.gather(*(call(timeout) for timeout in (4, 1, 3, 2)))
+    assert [round(ended[timeout] - begun, 1) for timeout in (1, 2, 3, 4)] == [1, 2, 3, 4]
 
 
-def test_calls_fail_at_once_when_their_connection_is_lost_and_the_next_reconnects() -> None:
-    async def scene(
-        client: RemotingClient, patient: Patient, address: str, server: RemotingServer
-    ) -> None:
+@in_loop
+async def test_calls_fail_at_once_when_their_connection_is_lost_and_the_next_reconnects() -> None:
+    patient = Patient()
+    async with serving(patient.router) as (server, host, port):
+        address = f"{host}:{port}"
+        closed: list[str] = []
+        client = RemotingClient(on_close=closed.append)
         calls = [asyncio.ensure_future(client.call(address, MAX, timeout=60)) for _ in range(3)]
         await until(lambda: len(patient.peers) == 3)
         patient.peers[0].abort()
@@ -181,9 +179,7 @@ def test_calls_fail_at_once_when_their_connection_is_lost_and_the_next_reconnect
         patient.answer()
         assert (await call).offset == 70
         assert len(server.connections) == 1
-
-    closed: list[str] = []
-    with_client(scene, on_close=closed.append)
+        await client.close()
 
 
 @in_loop(with_client)
@@ -200,29 +196,25 @@ async def test_a_cancelled_call_leaves_nothing_waiting_for_ever(
     await until(lambda: connection.pending == 0)
 
 
-@in_loop(simulated)
+@in_loop(on_a_client_s_host)
 async def test_closing_the_client_ends_calls_with_an_error_not_a_cancellation(
     simulation: Simulation, /
 ) -> None:
-    server_host, client_host = simulation.boot("10.0.0.1"), simulation.boot("10.0.0.2")
+    server_host = simulation.boot("10.0.0.1")
     server = server_host.call(RemotingServer, Patient().router)
     await server_host.start(server.listen("10.0.0.1", 10911))
     simulation.boot("10.0.0.3")
     simulation.network.silence("10.0.0.3")
-    client = client_host.call(RemotingClient)
-
-    async def scene() -> None:
-        calls = [
-            asyncio.ensure_future(client.call(f"{host}:10911", MAX, timeout=60))
-            for host in ("10.0.0.1", "10.0.0.3")
-        ]
-        await asyncio.sleep(1)
-        await client.close()
-        open_, opening = await asyncio.gather(*calls, return_exceptions=True)
-        assert isinstance(open_, ConnectionLostError)
-        assert isinstance(opening, ConnectError)
-
-    await client_host.start(scene())
+    client = RemotingClient()
+    calls = [
+        asyncio.ensure_future(client.call(f"{host}:10911", MAX, timeout=60))
+        for host in ("10.0.0.1", "10.0.0.3")
+    ]
+    await asyncio.sleep(1)
+    await client.close()
+    open_, opening = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(open_, ConnectionLostError)
+    assert isinstance(opening, ConnectError)
 
 
 @in_loop(with_client)
@@ -241,26 +233,21 @@ async def test_an_address_where_nobody_listens_is_named(
                 await attempt
 
 
-@in_loop(simulated)
+@in_loop(on_a_client_s_host)
 async def test_a_host_that_does_not_answer_takes_no_longer_than_asked(
     simulation: Simulation, /
 ) -> None:
-    client_host = simulation.boot("10.0.0.2")
     simulation.boot("10.0.0.1")
     simulation.network.silence("10.0.0.1")
-    client = client_host.call(RemotingClient)
-
-    async def scene() -> None:
-        begun = simulation.loop.time()
-        with pytest.raises(ConnectError, match=r"no connection to 10\.0\.0\.1:1 within 1\.0 s"):
-            await client.call("10.0.0.1:1", MAX, timeout=1)
-        assert simulation.loop.time() - begun == pytest.approx(1, abs=0.1)
-        with pytest.raises(ConnectError, match=r"within 3\.0 s|within 2\.\d s|no connection"):
-            await client.call("10.0.0.1:1", MAX, timeout=60)
-        assert simulation.loop.time() - begun < 5
-        await client.close()
-
-    await client_host.start(scene())
+    client = RemotingClient()
+    begun = simulation.loop.time()
+    with pytest.raises(ConnectError, match=r"no connection to 10\.0\.0\.1:1 within 1\.0 s"):
+        await client.call("10.0.0.1:1", MAX, timeout=1)
+    assert simulation.loop.time() - begun == pytest.approx(1, abs=0.1)
+    with pytest.raises(ConnectError, match=r"within 3\.0 s|within 2\.\d s|no connection"):
+        await client.call("10.0.0.1:1", MAX, timeout=60)
+    assert simulation.loop.time() - begun < 5
+    await client.close()
 
 
 @pytest.mark.parametrize(
@@ -289,18 +276,20 @@ async def test_a_oneway_request_arrives_and_wants_nothing(
     assert connection.pending == 0
 
 
-def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
-    heard: list[str] = []
-    router = Router()
+@in_loop
+async def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
+    patient = Patient()
+    async with serving(patient.router) as (server, host, port):
+        address = f"{host}:{port}"
+        heard: list[str] = []
+        router = Router()
 
-    def notice(request: NotifyConsumerIdsChanged, _context: RequestContext) -> None:
-        heard.append(request.consumer_group)
+        def notice(request: NotifyConsumerIdsChanged, _context: RequestContext) -> None:
+            heard.append(request.consumer_group)
 
-    router.add(NotifyConsumerIdsChanged, notice)
+        router.add(NotifyConsumerIdsChanged, notice)
+        client = RemotingClient(router)
 
-    async def scene(
-        client: RemotingClient, patient: Patient, address: str, server: RemotingServer
-    ) -> None:
         await client.connect(address)
         await until(lambda: server.connections)
         (peer,) = server.connections
@@ -310,8 +299,7 @@ def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
         peer.send_frame(encode_command(request))
         await until(lambda: heard)
         assert heard == ["g"]
-
-    with_client(scene, router=router)
+        await client.close()
 
 
 @in_loop(with_client)

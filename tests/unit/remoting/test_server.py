@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -199,33 +200,36 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-def test_bad_bytes_close_their_own_connection_after_the_answers_before_them(
-    bad: bytes, loop: str
-) -> None:
-    async def scene() -> None:
-        async with (
-            serving(answering()) as (server, host, port),
-            raw_peer(host, port) as good,
-            raw_peer(host, port) as peer,
-        ):
-            good.write(frame(MIN, 1))
-            assert await good.read() is not None
-            peer.write(frame(MIN, 7), frame(MIN, 8), bad, frame(MIN, 9))
-            answers = [await peer.read() for _ in range(3)]
-            assert [answer.opaque for answer in answers if answer] == [7, 8]
-            assert answers[2] is None, "closed"
-            good.write(frame(MIN, 2))
-            assert await good.read() is not None
-            assert len(server.connections) == 1
-
+def on_loop(story: Callable[[], Coroutine[Any, Any, None]], loop: str) -> None:
+    """Run a story on asyncio's own loop or on uvloop's."""
     if loop == "uvloop":
         uvloop = pytest.importorskip("uvloop")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(scene())
+            runner.run(story())
     else:
-        asyncio.run(scene())
+        asyncio.run(story())
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
+@in_loop(on_loop)
+async def test_bad_bytes_close_their_own_connection_after_the_answers_before_them(
+    bad: bytes,
+) -> None:
+    async with (
+        serving(answering()) as (server, host, port),
+        raw_peer(host, port) as good,
+        raw_peer(host, port) as peer,
+    ):
+        good.write(frame(MIN, 1))
+        assert await good.read() is not None
+        peer.write(frame(MIN, 7), frame(MIN, 8), bad, frame(MIN, 9))
+        answers = [await peer.read() for _ in range(3)]
+        assert [answer.opaque for answer in answers if answer] == [7, 8]
+        assert answers[2] is None, "closed"
+        good.write(frame(MIN, 2))
+        assert await good.read() is not None
+        assert len(server.connections) == 1
 
 
 @in_loop

@@ -15,7 +15,7 @@ from tests.loops import in_loop, simulated
 
 from turbopump.store.disk import SystemDisk
 from turbopump.store.json_table import JsonTable, before_the_damage
-from turbopump.testing.simulation import Simulation, simulate
+from turbopump.testing.simulation import Simulation
 
 
 def table(path: Path, failures: list[str] | None = None) -> JsonTable:
@@ -195,30 +195,30 @@ async def test_a_power_cut_during_a_save_leaves_the_old_or_the_new(
     assert found in ({"n": 2}, {"n": 3})
 
 
-@pytest.mark.parametrize("nth", range(1, 10))
-def test_a_power_cut_in_the_first_save_after_a_fall_back_loses_nothing(nth: int) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        disk = simulation.disk("h")
-        path = Path("/c/t.json")
-        before = disk.mount()
-        before.make_directory(path.parent)
-        before.write_file(path, b"{torn")
-        before.write_file(path.with_name("t.json.bak"), b'{"n":1}')
+@pytest.mark.parametrize("seed", range(1, 10))
+@in_loop(simulated)
+async def test_a_power_cut_in_the_first_save_after_a_fall_back_loses_nothing(
+    simulation: Simulation, /, seed: int
+) -> None:
+    disk = simulation.disk("h")
+    path = Path("/c/t.json")
+    before = disk.mount()
+    before.make_directory(path.parent)
+    before.write_file(path, b"{torn")
+    before.write_file(path.with_name("t.json.bak"), b'{"n":1}')
+    disk.power_cut()
+    one = JsonTable(disk.mount(), path, list[str]().append)
+    assert one.load(json.loads, dict) == {"n": 1}
+    disk.on_power_cut = None
+    disk.cut_power_at(nth=seed)
+    one.save(b'{"n":2}')
+    await asyncio.sleep(1)
+    if disk.mounted is not None:
         disk.power_cut()
-        one = JsonTable(disk.mount(), path, list[str]().append)
-        assert one.load(json.loads, dict) == {"n": 1}
-        disk.on_power_cut = None
-        disk.cut_power_at(nth=nth)
-        one.save(b'{"n":2}')
-        await asyncio.sleep(1)
-        if disk.mounted is not None:
-            disk.power_cut()
-        assert JsonTable(disk.mount(), path, list[str]().append).load(json.loads, dict) in (
-            {"n": 1},
-            {"n": 2},
-        )
-
-    simulate(nth, scenario)
+    assert JsonTable(disk.mount(), path, list[str]().append).load(json.loads, dict) in (
+        {"n": 1},
+        {"n": 2},
+    )
 
 
 @in_loop(simulated)

@@ -113,26 +113,23 @@ async def test_bytes_go_there_and_back_and_take_their_time(pair: Pair, /) -> Non
     assert seconds == pytest.approx(0.2)
 
 
-def test_order_is_kept_however_latencies_vary_and_pieces_arrive() -> None:
-    async def scene(pair: Pair) -> tuple[bytes, list[int]]:
-        await pair.listen()
-        client = await pair.connect()
-        for number in range(200):
-            client.transport.write(number.to_bytes(2, "big"))
-        client.transport.close()
-        await client.lost
-        server = pair.accepted[0]
-        await server.lost
-        assert server.events[-2:] == ["eof", ("lost", type(None))]
-        return server.received, server.pieces
-
-    sizes: list[int] = []
-    for seed in range(5):
-        received, pieces = play(scene, seed, Link(latency_max=5.0, chunk_size_max=7))
-        assert received == b"".join(number.to_bytes(2, "big") for number in range(200))
-        assert len(pieces) > 150
-        sizes += pieces
-    assert any(size % 2 for size in sizes)  # a write of two bytes was broken in two
+@pytest.mark.parametrize("seed", range(5))
+@in_loop(play, link=Link(latency_max=5.0, chunk_size_max=7))
+async def test_order_is_kept_however_latencies_vary_and_pieces_arrive(
+    pair: Pair, /, seed: int
+) -> None:
+    await pair.listen()
+    client = await pair.connect()
+    for number in range(200):
+        client.transport.write(number.to_bytes(2, "big"))
+    client.transport.close()
+    await client.lost
+    server = pair.accepted[0]
+    await server.lost
+    assert server.events[-2:] == ["eof", ("lost", type(None))]
+    assert server.received == b"".join(number.to_bytes(2, "big") for number in range(200))
+    assert len(server.pieces) > 150
+    assert any(size % 2 for size in server.pieces), "a write of two bytes was broken in two"
 
 
 @in_loop(play)
@@ -297,18 +294,14 @@ async def test_a_one_way_cut_holds_one_direction_until_it_heals(pair: Pair, /) -
     assert server.received == b"held"
 
 
-def test_a_cut_that_never_heals_ends_in_a_timeout() -> None:
-    async def scene(pair: Pair) -> tuple[Exception | None, float]:
-        await pair.listen()
-        client = await pair.connect()
-        pair.network.cut(A, B)
-        client.transport.write(b"held")
-        failure = await client.lost
-        return failure, pair.loop.time()
-
-    failure, seconds = play(scene)
-    assert isinstance(failure, TimeoutError)
-    assert seconds == pytest.approx(900, abs=1)
+@in_loop(play)
+async def test_a_cut_that_never_heals_ends_in_a_timeout(pair: Pair, /) -> None:
+    await pair.listen()
+    client = await pair.connect()
+    pair.network.cut(A, B)
+    client.transport.write(b"held")
+    assert isinstance(await client.lost, TimeoutError)
+    assert pair.loop.time() == pytest.approx(900, abs=1)
 
 
 @in_loop(play)
@@ -367,28 +360,27 @@ async def test_a_paused_process_still_accepts_and_reads_when_it_goes_on(pair: Pa
     assert pair.accepted[0].events == ["made", b"hello"]
 
 
-def test_an_exception_in_data_received_ends_that_connection_and_is_reported() -> None:
+@in_loop(play)
+async def test_an_exception_in_data_received_ends_that_connection_and_is_reported(
+    pair: Pair, /
+) -> None:
     class Broken(Recorder):
         def data_received(self, data: bytes) -> None:
             raise LookupError("mine")
 
-    async def scene(pair: Pair) -> tuple[Exception | None, list[dict[str, Any]]]:
-        reports: list[dict[str, Any]] = []
-        pair.loop.set_exception_handler(lambda _, context: reports.append(context))
-        broken: list[Broken] = []
+    reports: list[dict[str, Any]] = []
+    pair.loop.set_exception_handler(lambda _, context: reports.append(context))
+    broken: list[Broken] = []
 
-        def accept() -> Broken:
-            broken.append(Broken())
-            return broken[-1]
+    def accept() -> Broken:
+        broken.append(Broken())
+        return broken[-1]
 
-        await pair.server_process.start(pair.loop.create_server(accept, B, PORT))
-        client = await pair.connect()
-        client.transport.write(b"x")
-        await client.lost
-        return await broken[0].lost, reports
-
-    failure, reports = play(scene)
-    assert isinstance(failure, LookupError)
+    await pair.server_process.start(pair.loop.create_server(accept, B, PORT))
+    client = await pair.connect()
+    client.transport.write(b"x")
+    await client.lost
+    assert isinstance(await broken[0].lost, LookupError)
     assert [report["message"] for report in reports] == ["Fatal error: protocol callback failed."]
 
 

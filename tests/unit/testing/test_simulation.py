@@ -64,16 +64,17 @@ async def test_a_power_cut_in_the_middle_of_an_operation_kills_the_process_there
     assert reached == ["before"]
 
 
+async def breaks_in_a_callback(simulation: Simulation) -> None:
+    def breaks() -> None:
+        raise LookupError("in a callback")
+
+    simulation.loop.call_later(1, breaks)
+    await asyncio.sleep(2)
+
+
 def test_an_exception_that_nobody_catches_fails_the_run() -> None:
-    async def scenario(simulation: Simulation) -> None:
-        def breaks() -> None:
-            raise LookupError("in a callback")
-
-        simulation.loop.call_later(1, breaks)
-        await asyncio.sleep(2)
-
     with pytest.raises(LookupError, match="in a callback") as failure:
-        simulate(1, scenario)
+        simulate(1, breaks_in_a_callback)
     assert any("Exception in callback" in note for note in failure.value.__notes__)
 
 
@@ -89,15 +90,16 @@ async def test_each_host_has_a_clock_that_jumps_alone(simulation: Simulation, /)
     )
 
 
+async def traces_its_end(simulation: Simulation) -> None:
+    await asyncio.sleep(1.5)
+    simulation.loop.trace("the end")
+
+
 def test_the_trace_is_written_to_the_file_that_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        await asyncio.sleep(1.5)
-        simulation.loop.trace("the end")
-
     monkeypatch.setenv("TURBOPUMP_TRACE", str(tmp_path / "trace"))
     simulation = Simulation(1)
-    run_simulation(simulation, scenario)
+    run_simulation(simulation, traces_its_end)
     assert "1.500000000 the end" in (tmp_path / "trace").read_text().splitlines()
     assert len(simulation.loop.trace_hash) == 32

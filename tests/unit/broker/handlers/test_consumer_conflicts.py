@@ -7,12 +7,11 @@ import asyncio
 import logging
 
 import pytest
-from tests.loops import in_loop
+from tests.loops import in_loop, on_a_client_s_host
 from tests.unit.broker.talking import (
     Talk,
     consumer,
     in_virtual_time,
-    on_a_client_s_host,
     simulated_broker,
     subscription,
 )

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.loops import in_loop
+from tests.loops import in_loop, on_a_client_s_host
 from tests.unit.broker.talking import (
     Talk,
     converse,
     in_virtual_time,
-    on_a_client_s_host,
     pull,
     simulated_broker,
     subscription,

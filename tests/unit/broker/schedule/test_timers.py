@@ -8,15 +8,8 @@ import itertools
 from typing import Any
 
 import pytest
-from tests.loops import in_loop
-from tests.unit.broker.talking import (
-    Client,
-    Talk,
-    in_virtual_time,
-    on_a_client_s_host,
-    pull,
-    simulated_broker,
-)
+from tests.loops import in_loop, on_a_client_s_host
+from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull, simulated_broker
 from tests.unit.broker.transacting import BROKER, World, in_a_world
 from tests.unit.store.looked_up import message_in_queue
 

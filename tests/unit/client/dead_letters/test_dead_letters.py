@@ -135,8 +135,13 @@ async def test_what_does_not_say_where_it_came_from_is_not_sent(
 # -----------------------------------------------------------------------------------------------
 
 
-def test_a_letter_whose_answer_is_lost_is_looked_for_before_it_is_sent_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@in_loop(with_broker)
+async def test_a_letter_whose_answer_is_lost_is_looked_for_before_it_is_sent_again(
+    broker: RunningBroker,
+    dead_letters: DeadLetters,
+    /,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     attempts: Counter[str] = Counter()
 
@@ -151,14 +156,11 @@ def test_a_letter_whose_answer_is_lost_is_looked_for_before_it_is_sent_again(
 
     monkeypatch.setattr(resending, "send_once", losing)
 
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        await dead(broker, 30)
-        report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
-        assert (report.sent, report.complete) == (30, True)
-        assert once(await stored(broker), 30)
-        assert set(attempts.values()) == {1, 2}
-
-    with_broker(story)
+    await dead(broker, 30)
+    report = await resend(dead_letters, GROUP, tmp_path, settle=SETTLE_S)
+    assert (report.sent, report.complete) == (30, True)
+    assert once(await stored(broker), 30)
+    assert set(attempts.values()) == {1, 2}
 
 
 @in_loop(with_broker)
@@ -396,7 +398,10 @@ def test_a_torn_last_line_is_cut_off_and_a_torn_line_in_the_middle_is_not_guesse
 # -----------------------------------------------------------------------------------------------
 
 
-def test_the_reason_is_the_latest_failure_that_the_group_s_trace_tells_of(tmp_path: Path) -> None:
+@in_loop(with_broker)
+async def test_the_reason_is_the_latest_failure_that_the_group_s_trace_tells_of(
+    broker: RunningBroker, dead_letters: DeadLetters, /
+) -> None:
     def after(msg_id: str, success: str, code: str, time: str, group: str = GROUP) -> str:
         return "\x01".join(["SubAfter", "r", msg_id, "3", success, "k", code, time, group]) + "\x02"
 
@@ -422,16 +427,13 @@ def test_the_reason_is_the_latest_failure_that_the_group_s_trace_tells_of(tmp_pa
         "the handler raised an exception (EXCEPTION): ValueError: no stock"
     )
 
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        await dead(broker, 1)
-        (letter,) = [letter async for letter in dead_letters.letters(GROUP)]
-        assert await dead_letters.reason(letter) is None
-        await broker.create_topic("traces")
-        async with Producer(broker.namesrv) as producer:
-            text = after(letter.message.msg_id, "false", "2", "5")
-            await producer.send(Message("traces", text, keys=[letter.message.msg_id]))
-        assert await dead_letters.reason(letter, trace_topic="traces") == (
-            "the handler raised an exception (EXCEPTION)"
-        )
-
-    with_broker(story)
+    await dead(broker, 1)
+    (letter,) = [letter async for letter in dead_letters.letters(GROUP)]
+    assert await dead_letters.reason(letter) is None
+    await broker.create_topic("traces")
+    async with Producer(broker.namesrv) as producer:
+        text = after(letter.message.msg_id, "false", "2", "5")
+        await producer.send(Message("traces", text, keys=[letter.message.msg_id]))
+    assert await dead_letters.reason(letter, trace_topic="traces") == (
+        "the handler raised an exception (EXCEPTION)"
+    )

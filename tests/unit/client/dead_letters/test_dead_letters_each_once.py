@@ -33,8 +33,13 @@ from turbopump.message.message import MessageQueue
 from turbopump.testing import RunningBroker, running_broker
 
 
-def test_resent_letters_that_fail_once_more_are_nobody_else_s_resends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@in_loop(with_broker)
+async def test_resent_letters_that_fail_once_more_are_nobody_else_s_resends(
+    broker: RunningBroker,
+    dead_letters: DeadLetters,
+    /,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     retry_topic = f"%RETRY%{GROUP}"
 
@@ -49,16 +54,13 @@ def test_resent_letters_that_fail_once_more_are_nobody_else_s_resends(
 
     monkeypatch.setattr(resending, "send_once", failing_once_more)
 
-    async def story(broker: RunningBroker, dead_letters: DeadLetters) -> None:
-        await broker.create_topic(retry_topic)
-        await dead(broker, 30)
-        report = await resend(dead_letters, GROUP, tmp_path, ResendTo.RETRY, settle=SETTLE_S)
-        assert (report.sent, report.complete) == (30, True)
-        messages = await stored(broker, retry_topic)
-        assert once([message for message in messages if message.reconsume_times == 0], 30)
-        assert len(messages) == 60
-
-    with_broker(story)
+    await broker.create_topic(retry_topic)
+    await dead(broker, 30)
+    report = await resend(dead_letters, GROUP, tmp_path, ResendTo.RETRY, settle=SETTLE_S)
+    assert (report.sent, report.complete) == (30, True)
+    messages = await stored(broker, retry_topic)
+    assert once([message for message in messages if message.reconsume_times == 0], 30)
+    assert len(messages) == 60
 
 
 @in_loop

@@ -2,8 +2,9 @@
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.loops import in_loop
@@ -55,12 +56,12 @@ class World:
 
 
 def tell(
-    scene: Callable[[World], Awaitable[None]], *, flushed_only: bool = False, seed: int = 1
+    scene: Callable[[World], Coroutine[Any, Any, None]],
+    *,
+    flushed_only: bool = False,
+    seed: int = 1,
 ) -> None:
-    async def scenario(simulation: Simulation) -> None:
-        await scene(World(simulation, flushed_only=flushed_only))
-
-    simulate(seed, scenario)
+    simulate(seed, lambda simulation: scene(World(simulation, flushed_only=flushed_only)))
 
 
 @in_loop(tell)
@@ -230,27 +231,25 @@ async def test_the_checkpoint_says_what_is_on_the_disk_and_no_more(world: World,
     )
 
 
-def test_a_wall_clock_that_jumps_back_does_not_hide_messages_from_recovery() -> None:
-    async def scene(world: World) -> None:
-        clock = world.simulation.clock("h")
-        world.put(b"before the jump")
-        world.store.flusher.flush_log()
-        await asyncio.sleep(0.1)
-        world.store.flusher.flush_queues()
-        await asyncio.sleep(0.1)
+@pytest.mark.parametrize("seed", range(8))
+@in_loop(tell)
+async def test_a_wall_clock_that_jumps_back_does_not_hide_messages_from_recovery(
+    world: World, /, seed: int
+) -> None:
+    clock = world.simulation.clock("h")
+    world.put(b"before the jump")
+    world.store.flusher.flush_log()
+    await asyncio.sleep(0.1)
+    world.store.flusher.flush_queues()
+    await asyncio.sleep(0.1)
 
-        clock.jump(-3_600_000)  # apache/rocketmq#9455
-        for number in range(40):
-            world.put(b"%d" % number + b"x" * 100)
-        other = NewMessage(b"x" * 3900, b"", 0)  # the last segment holds nothing of T
-        world.store.put(
-            "U", 0, other, sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST
-        )
-        world.store.flusher.flush_log()
-        await asyncio.sleep(0.1)
-        found = world.power_cut()  # the log is on the disk, the queues are not
-        assert found.max_offset("T", 0) == 41
-        assert found.max_offset("U", 0) == 1
-
-    for seed in range(8):
-        tell(scene, seed=seed)
+    clock.jump(-3_600_000)  # apache/rocketmq#9455
+    for number in range(40):
+        world.put(b"%d" % number + b"x" * 100)
+    other = NewMessage(b"x" * 3900, b"", 0)  # the last segment holds nothing of T
+    world.store.put("U", 0, other, sys_flag=0, born_timestamp=0, born_host=HOST, store_host=HOST)
+    world.store.flusher.flush_log()
+    await asyncio.sleep(0.1)
+    found = world.power_cut()  # the log is on the disk, the queues are not
+    assert found.max_offset("T", 0) == 41
+    assert found.max_offset("U", 0) == 1
