@@ -33,7 +33,7 @@ from tests.interop.patient_apache import PATIENT
 from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
 
-from turbopump import PullConsumer, PushConsumer, ReceivedMessage
+from turbopump import Message, PullConsumer, PushConsumer, ReceivedMessage
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.pull_consumer import PullStatus
 from turbopump.protocol import fastjson
@@ -363,26 +363,26 @@ def test_our_topic_commands_create_list_and_route(cluster: ApacheCluster) -> Non
     while "by-command" not in turbopump("list")["topics"]:
         assert time.monotonic() < deadline, "the topic never came into the list"
     assert "by-command" in json.dumps(turbopump("route", "by-command"))
+    assert asyncio.run(count_of_queues(cluster.namesrv, "by-command")) == 3
 
-    async def story() -> None:
-        async with patient_producer(cluster.namesrv) as producer:
-            assert len(await producer.publish_queues("by-command")) == 3
 
-    asyncio.run(story())
+async def count_of_queues(namesrv: str, topic: str) -> int:
+    async with patient_producer(namesrv) as producer:
+        return len(await producer.publish_queues(topic))
+
+
+async def send_and_read(namesrv: str, topic: str, messages: list[Message]) -> None:
+    async with (
+        patient_producer(namesrv) as producer,
+        PullConsumer(namesrv, group="reader") as reader,
+    ):
+        await send_all(producer, messages)
+        await read_all(reader, topic, len(messages))
 
 
 def test_spark_reads_every_message(cluster: ApacheCluster, spark: Any) -> None:
-    async def story() -> None:
-        async with (
-            patient_producer(cluster.namesrv) as producer,
-            PullConsumer(cluster.namesrv, group="reader") as reader,
-        ):
-            await send_all(producer, sent)
-            await read_all(reader, "sparked", COUNT)
-
     sent = letters("sparked", COUNT)
-    asyncio.run(story())
-
+    asyncio.run(send_and_read(cluster.namesrv, "sparked", sent))
     reader = (
         spark.read.format("rocketmq")
         .option("nameServer", cluster.namesrv)

@@ -26,50 +26,48 @@ def test_java_and_we_meet_in_a_namespace(version: str, tmp_path: Path) -> None:
     with skipping_without_tools():
         client.command()
     prefix = client.name.replace(".", "-")
-    namespace = f"{prefix}-space"
-
-    async def story(namesrv: str, broker: str) -> None:
-        await make_topics(
-            namesrv, broker, f"{namespace}%{prefix}-ours", f"{namespace}%{prefix}-theirs"
-        )
-        received: dict[bytes, str] = {}
-        failed: list[str] = []
-
-        async def handle(message: Delivery) -> Retry | None:
-            if message.body == b"7" and not failed:
-                failed.append(message.topic)
-                return Retry(level=1)  # sent back once, to come again by way of the retry topic
-            received[message.body] = message.topic
-            return None
-
-        consumer = PushConsumer(
-            namesrv,
-            group=f"{prefix}-readers",
-            topic=f"{prefix}-theirs",
-            namespace=namespace,
-            consume_from=ConsumeFrom.FIRST,
-            handler=handle,
-        )
-        async with (
-            consumer,
-            Producer(namesrv, send_timeout=CALL_SECONDS, namespace=namespace) as producer,
-        ):
-            theirs = asyncio.create_task(
-                asyncio.to_thread(run, client, namesrv, prefix, tmp_path / "java")
-            )
-            for number in range(MESSAGES):
-                assert (
-                    await producer.send(f"{prefix}-ours", str(number))
-                ).queue.topic == f"{prefix}-ours"
-            outcome = await theirs
-            assert {
-                name: report["ok"] for name, report in outcome.reports.items()
-            } == dict.fromkeys(SCENARIOS, True), (outcome.reports, outcome.stderr)
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while len(received) < MESSAGES:
-                    await asyncio.sleep(0.05)
-        assert received == {str(number).encode(): f"{prefix}-theirs" for number in range(MESSAGES)}
-        assert failed == [f"{prefix}-theirs"]
-
     with patient_turbopump(tmp_path / "store") as ours:
-        asyncio.run(story(ours.namesrv, ours.broker))
+        asyncio.run(meet(client, ours.namesrv, ours.broker, prefix, tmp_path / "java"))
+
+
+async def meet(
+    client: ForeignClient, namesrv: str, broker: str, prefix: str, directory: Path
+) -> None:
+    namespace = f"{prefix}-space"
+    await make_topics(namesrv, broker, f"{namespace}%{prefix}-ours", f"{namespace}%{prefix}-theirs")
+    received: dict[bytes, str] = {}
+    failed: list[str] = []
+
+    async def handle(message: Delivery) -> Retry | None:
+        if message.body == b"7" and not failed:
+            failed.append(message.topic)
+            return Retry(level=1)  # sent back once, to come again by way of the retry topic
+        received[message.body] = message.topic
+        return None
+
+    consumer = PushConsumer(
+        namesrv,
+        group=f"{prefix}-readers",
+        topic=f"{prefix}-theirs",
+        namespace=namespace,
+        consume_from=ConsumeFrom.FIRST,
+        handler=handle,
+    )
+    async with (
+        consumer,
+        Producer(namesrv, send_timeout=CALL_SECONDS, namespace=namespace) as producer,
+    ):
+        theirs = asyncio.create_task(asyncio.to_thread(run, client, namesrv, prefix, directory))
+        for number in range(MESSAGES):
+            assert (
+                await producer.send(f"{prefix}-ours", str(number))
+            ).queue.topic == f"{prefix}-ours"
+        outcome = await theirs
+        assert {name: report["ok"] for name, report in outcome.reports.items()} == dict.fromkeys(
+            SCENARIOS, True
+        ), (outcome.reports, outcome.stderr)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(received) < MESSAGES:
+                await asyncio.sleep(0.05)
+    assert received == {str(number).encode(): f"{prefix}-theirs" for number in range(MESSAGES)}
+    assert failed == [f"{prefix}-theirs"]

@@ -169,6 +169,39 @@ async def send(
     )
 
 
+async def take_over_and_give_back(
+    servers: OurServers,
+    peer: str,
+    command: list[str],
+    topic: str,
+    group: str,
+    record: Record,
+    directory: Path,
+) -> None:
+    await make_topics(servers.namesrv, servers.broker, topic)
+    arguments = (servers.namesrv, topic, group, "ordered")
+    async with foreign(record, peer, command, *arguments, directory=directory) as stop_theirs:
+        await send(servers.namesrv, topic, record, count=20)
+        assert record.members() == {peer}
+        # queues go over to us
+        async with our_member(record, "ours", servers.namesrv, topic, group) as member:
+            await eventually("our share of the queues", lambda: len(member.queues) == QUEUES // 2)
+            await send(servers.namesrv, topic, record, first=20, count=40)
+            if peer == CPP:
+                await member.close()
+                await send(servers.namesrv, topic, record, first=60, count=40)
+                return
+            await stop_theirs()  # and all of them
+            await send(servers.namesrv, topic, record, first=60, count=20)
+            assert len(member.queues) == QUEUES
+            async with foreign(record, f"{peer}-again", command, *arguments, directory=directory):
+                await eventually(
+                    "their share of the queues", lambda: len(member.queues) == QUEUES // 2
+                )
+                await member.close()
+                await send(servers.namesrv, topic, record, first=80, count=20)
+
+
 @pytest.mark.parametrize("peer", ["java-5.3.3", "java-4.9.8", "go-2.1.2", CPP])
 def test_an_ordered_group_of_theirs_and_ours_on_our_broker(
     peer: str, ours: OurServers, tmp_path: Path, summary: list[str]
@@ -179,35 +212,8 @@ def test_an_ordered_group_of_theirs_and_ours_on_our_broker(
     record = Record()
     began = time.monotonic()
 
-    async def story() -> None:
-        await make_topics(ours.namesrv, ours.broker, topic)
-        arguments = (ours.namesrv, topic, group, "ordered")
-        async with foreign(record, peer, command, *arguments, directory=tmp_path) as stop_theirs:
-            await send(ours.namesrv, topic, record, count=20)
-            assert record.members() == {peer}
-            # queues go over to us
-            async with our_member(record, "ours", ours.namesrv, topic, group) as member:
-                await eventually(
-                    "our share of the queues", lambda: len(member.queues) == QUEUES // 2
-                )
-                await send(ours.namesrv, topic, record, first=20, count=40)
-                if peer == CPP:
-                    await member.close()
-                    await send(ours.namesrv, topic, record, first=60, count=40)
-                    return
-                await stop_theirs()  # and all of them
-                await send(ours.namesrv, topic, record, first=60, count=20)
-                assert len(member.queues) == QUEUES
-                async with foreign(
-                    record, f"{peer}-again", command, *arguments, directory=tmp_path
-                ):
-                    await eventually(
-                        "their share of the queues", lambda: len(member.queues) == QUEUES // 2
-                    )
-                    await member.close()
-                    await send(ours.namesrv, topic, record, first=80, count=20)
-
-    asyncio.run(story())
+    arguments = (ours, peer, command, topic, group, record, tmp_path)
+    asyncio.run(take_over_and_give_back(*arguments))
     record.check_order()
     assert record.members() == {peer, "ours"} | (set() if peer == CPP else {f"{peer}-again"})
     again = sum(what[0] == "E" for _, _, _, what, _ in record.events) - len(record.succeeded())

@@ -73,18 +73,18 @@ class Sent:
 @pytest.fixture(scope="module", params=VERSIONS)
 def sent(request: pytest.FixtureRequest, clusters: dict[str, ApacheCluster]) -> Sent:
     sent = Sent(clusters[request.param], letters("letters", COUNT))
-
-    async def story() -> None:
-        namesrv = sent.cluster.namesrv
-        async with (
-            patient_producer(namesrv) as producer,
-            PullConsumer(namesrv, group="reader") as reader,
-        ):
-            sent.results = await send_all(producer, sent.messages)
-            sent.received = await read_all(reader, "letters", COUNT)
-
-    asyncio.run(story())
+    asyncio.run(send(sent))
     return sent
+
+
+async def send(sent: Sent) -> None:
+    namesrv = sent.cluster.namesrv
+    async with (
+        patient_producer(namesrv) as producer,
+        PullConsumer(namesrv, group="reader") as reader,
+    ):
+        sent.results = await send_all(producer, sent.messages)
+        sent.received = await read_all(reader, "letters", COUNT)
 
 
 def asking(story: Callable[[MessageFinder], Awaitable[None]], sent: Sent) -> None:
