@@ -160,14 +160,21 @@ class Broker:
         disk = self._disk or SystemDisk(
             loop.call_soon_threadsafe, loop if settings.flushed_only else None
         )
+        self._sends = sends = SendQueue(config)
         progress, kinds = RecoveryProgress(clock.monotonic), QueueKinds(disk, settings.paths)
         store = self._store = MessageStore.open(
-            settings, disk, clock, _log_error, progress.reached, kinds.is_batch
+            settings,
+            disk,
+            clock,
+            _log_error,
+            progress.reached,
+            kinds.is_batch,
+            log_info=_log_info,
+            on_slow_append=sends.append_took,
         )
         pace = ReadPace(config.cold_read_share / 100, lambda: store.log.end, loop.call_later)
         store.log.files.read_ahead(enabled=config.data_read_ahead_enable)
         store.cold_reads.take_turns(loop.call_soon, clock.monotonic, pace)
-        store.queue_ends.file.on_recovered = _log_info
         _report_recovery(config.store_path_root_dir, store.recovery)
         log.info("hot functions: %s", KIND)
 
@@ -179,8 +186,6 @@ class Broker:
         request_modes.load()
         tables.save_too(request_modes)
 
-        self._sends = sends = SendQueue(config)
-        store.latency.on_slow = sends.append_took
         self.statistics = Statistics(
             store.queues, clock, config.broker_cluster_name, detail=config.enable_detail_stat
         )

@@ -97,8 +97,6 @@ class Cleaning:
         self._queue_pause = config.delete_consume_queue_files_interval / 1000
         self._round: asyncio.Task[None] | None = None
         self._closed = False
-        store.space.on_room = lambda text: log.warning("store: %s", text)
-        store.retention.on_deleted = lambda text: log.info("store: %s", text)
 
     def look(self) -> None:
         """Ask how much room there is; begin a round at once where that forces one."""
@@ -161,9 +159,8 @@ class Scrubbing:
             lambda text: log.error("store: %s", text),
             store.unit_repair,
             store.index,
+            lambda text: log.info("store: %s", text),
         )
-        if self._scrub.indexes is not None:
-            self._scrub.indexes.on_filled = lambda text: log.info("store: %s", text)
         self._now = now
         self._passes = 0
 

@@ -57,8 +57,7 @@ class Tables:
         self.files: list[JsonTable] = []
 
         def file(name: str) -> JsonTable:
-            table = JsonTable(disk, paths.table(name), log_error)
-            table.on_recovered = log_info
+            table = JsonTable(disk, paths.table(name), log_error, log_info)
             self.files.append(table)
             return table
 

@@ -97,19 +97,19 @@ class SpaceWatch:
     """``look`` now and then; ``refusal`` says why messages are not taken, None while they are.
 
     ``level`` is how pressing it is, ``full_roots`` are those in which no new file should be made,
-    ``figures`` what was last found, by directory. ``report`` gets a line when sends begin to be
-    refused and when the system does not tell how much room there is, ``on_room`` one when sends are
-    taken again. ``forcibly``: the oldest files go while space is short; the refusal does not
-    advise it then.
+    ``figures`` what was last found, by directory. ``log_error`` gets a line when sends begin to be
+    refused and when the system does not tell how much room there is, ``log_info`` one when sends
+    are taken again. ``forcibly``: the oldest files are deleted while space is short; the refusal
+    does not advise it then.
     """
 
     disk: Disk
     log_roots: Sequence[Path]
     others: Sequence[Path]
     limits: SpaceLimits
-    report: Callable[[str], None]
+    log_error: Callable[[str], None]
+    log_info: Callable[[str], None]
     forcibly: bool = True
-    on_room: Callable[[str], None] = lambda _text: None
     level: SpaceLevel = SpaceLevel.NORMAL
     refusal: str | None = None
     full_roots: frozenset[Path] = frozenset()
@@ -144,7 +144,7 @@ class SpaceWatch:
             self._busy = False
             silent = str(error) if error is not None else None
             if silent is not None and silent != self._silent:
-                self.report(f"how much room there is cannot be asked: {silent}")
+                self.log_error(f"how much room there is cannot be asked: {silent}")
             self._silent = silent
             self.judge(found)
             then()
@@ -184,8 +184,8 @@ class SpaceWatch:
                 self._full = None
         if self._lacking is not None:
             lacking, size, _ = self._lacking
-            places = self.log_roots if lacking in self.log_roots else (lacking,)
-            if any(path in figures and figures[path].free >= size for path in places):
+            possible = self.log_roots if lacking in self.log_roots else (lacking,)
+            if any(path in figures and figures[path].free >= size for path in possible):
                 self._lacking = None  # the next send tries
         self._conclude()
 
@@ -232,9 +232,9 @@ class SpaceWatch:
         else:
             self.refusal = None
         if before is None and self.refusal is not None:
-            self.report(f"sends are refused: {self.refusal}")
+            self.log_error(f"sends are refused: {self.refusal}")
         elif before is not None and self.refusal is None:
-            self.on_room("there is room again: sends are taken")
+            self.log_info("there is room again: sends are taken")
 
     def _advice(self) -> str:
         if self.forcibly:

@@ -32,24 +32,30 @@ FAILURES_PER_REPORT: Final = 60
 
 
 class JsonTable:
-    """The file at ``path``. ``report`` gets a sentence for whoever runs the broker when something
-    is wrong, ``on_recovered`` one when it no longer is."""
+    """The file at ``path``. ``log_error`` gets a line when something is wrong, ``log_info`` one
+    when it no longer is (None: ``log_error`` does). ``on_settled`` is called when every ``save`` so
+    far has ended: whether all of it is on the disk now."""
 
-    def __init__(self, disk: Disk, path: Path, report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        log_error: Callable[[str], None],
+        log_info: Callable[[str], None] | None = None,
+        on_settled: Callable[[bool], None] = lambda _good: None,
+    ) -> None:
         self._disk = disk
         self._path = path
         self._backup = path.with_name(path.name + ".bak")
-        self._report = report
-        self.on_recovered = report
+        self._log_error = log_error
+        self._log_info = log_info or log_error
+        self.on_settled = on_settled
         self._saving = False
         self._next: Content | None = None
         self._unsaved: Content | None = None
         self._failures = 0
         self._loaded = False
         self._torn = False
-        self.on_settled: Callable[[bool], None] = lambda _good: None
-        """Called when ``save`` has done what it was asked for: whether all of it is on the disk
-        now."""
 
     @property
     def saving(self) -> bool:
@@ -77,7 +83,7 @@ class JsonTable:
                     table = decode(data)
                     if faults:
                         self._torn = True
-                        self._report(f"{faults[0]}; {path.name} is used instead")
+                        self._log_error(f"{faults[0]}; {path.name} is used instead")
                     return table
                 faults.append(f"{path} is empty")
             except (ValueError, TurbopumpError) as error:
@@ -137,7 +143,7 @@ class JsonTable:
 
     def _replace(self, data: bytes) -> None:
         self._disk.make_directory(self._path.parent)
-        if self._torn:  # the good one is the .bak: a torn file must not take its place
+        if self._torn:  # the good one is the .bak: a torn file must not replace it
             self._disk.remove(self._path)
             self._torn = False
         alone = (
@@ -149,13 +155,13 @@ class JsonTable:
 
     def _failed(self, error: OSError) -> None:
         if self._failures % FAILURES_PER_REPORT == 0:
-            self._report(
+            self._log_error(
                 f"{self._path} could not be saved ({error.strerror or error}); it is tried again"
             )
         self._failures += 1
 
     def _recovered(self) -> None:
-        self.on_recovered(f"{self._path} is saved again, after {self._failures} failures")
+        self._log_info(f"{self._path} is saved again, after {self._failures} failures")
         self._failures = 0
 
     def _rescue(
@@ -178,11 +184,11 @@ class JsonTable:
                     table = decode(piece)
                 except (ValueError, TurbopumpError):
                     continue
-                self._report(
+                self._log_error(
                     f"{faults}; what stands before the damage is used, what followed is lost"
                 )
                 return table
-        self._report(f"{faults}; the broker starts WITHOUT this table")
+        self._log_error(f"{faults}; the broker starts WITHOUT this table")
         return empty()
 
 

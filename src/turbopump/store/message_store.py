@@ -90,8 +90,10 @@ class MessageStore:
         config: StoreConfig,
         disk: Disk,
         clock: Clock,
-        on_failure: Callable[[str], None],
+        log_error: Callable[[str], None],
+        log_info: Callable[[str], None],
         is_batch: Callable[[str], bool | None],
+        on_slow_append: Callable[[float], None],
     ) -> None:
         self._config = config
         self._disk = disk
@@ -104,14 +106,15 @@ class MessageStore:
         self._overhead = FIXED_SIZE - 16 + (CRC_SUFFIX_SIZE if config.with_crc else 0)
         self.properties_size_max = PROPERTIES_SIZE_MAX - (CRC_SUFFIX_SIZE if config.with_crc else 0)
         """Bytes of property text that a message may have: its CRC is one more property."""
-        self.on_failure = on_failure
+        self._log_error = log_error
         paths = config.paths
         self.space = SpaceWatch(
             disk,
             paths.commit_logs,
             (paths.consume_queues, paths.index),
             config.space,
-            on_failure,
+            log_error,
+            log_info,
             forcibly=config.retention.forcibly,
         )
         self.provenance = Provenance(disk, paths.provenance)
@@ -127,10 +130,14 @@ class MessageStore:
         )
         self.roots = LogRoots(disk, self.log.files, self.provenance)
         self.queues = ConsumeQueueTable(
-            disk, paths, config.queue_file_size, config.batch_queue_file_size, is_batch
+            disk,
+            paths,
+            config.queue_file_size,
+            config.batch_queue_file_size,
+            is_batch,
+            lambda topic: self.queue_ends.deleted_until(topic),
         )
-        self.queue_ends = QueueEnds(disk, paths.queue_ends, self.queues, on_failure)
-        self.queues.deleted_until = self.queue_ends.deleted_until
+        self.queue_ends = QueueEnds(disk, paths.queue_ends, self.queues, log_error, log_info)
         self._deletions = QueueDeletions(self.log, self.queues, self.queue_ends)
         self.index: KeyIndex | None = None
         if config.index_entries:
@@ -142,7 +149,7 @@ class MessageStore:
                 config.index_entries,
                 self.provenance,
                 self.space,
-                on_failure,
+                log_error,
             )
         self.confirmed = Confirmed(self.log, flushed_only=config.flushed_only)
         self.durable = self.confirmed.durable
@@ -156,7 +163,7 @@ class MessageStore:
             self.dispatcher,
             self.checkpoint,
             self.confirmed,
-            on_failure,
+            log_error,
         )
         self.retention = Retention(
             disk,
@@ -169,15 +176,16 @@ class MessageStore:
             self.flusher,
             self.roots,
             self.queue_ends,
-            on_failure,
+            log_error,
+            log_info,
         )
         self.cold_reads = ColdReads(disk)
-        self.unit_repair = UnitRepair(self.log, self.dispatcher.unit_tags, on_failure)
+        self.unit_repair = UnitRepair(self.log, self.dispatcher.unit_tags, log_error)
         self.reader = QueueReader(
             self.log, self.queues, config.limits, self.cold_reads, self.unit_repair, clock.monotonic
         )
         self.lookup = Lookup(self.log, self.queues, self.index, self.confirmed, self.unit_repair)
-        self.latency = AppendLatency(lambda: self.queues.units)
+        self.latency = AppendLatency(lambda: self.queues.units, on_slow_append)
         self.recovery: RecoveryReport | None = None
 
     @classmethod
@@ -186,13 +194,19 @@ class MessageStore:
         config: StoreConfig,
         disk: Disk,
         clock: Clock,
-        on_failure: Callable[[str], None],
+        log_error: Callable[[str], None],
         on_progress: Callable[[int, int], None] = lambda _offset, _end: None,
         is_batch: Callable[[str], bool | None] = lambda _topic: None,
+        *,
+        log_info: Callable[[str], None] = lambda _text: None,
+        on_slow_append: Callable[[float], None] = lambda _seconds: None,
     ) -> MessageStore:
-        """Lock the directory, recover it, and leave an abort file until ``close``. ``on_progress``
-        gets what ``Recovery`` says of its progress. ``is_batch`` tells whether a topic has
-        ``queue.type=BatchCQ`` (None: it is not known).
+        """Lock the directory, recover it, and leave an abort file until ``close``.
+
+        ``log_error`` gets a line when something is wrong, ``log_info`` when files were deleted or
+        an error is over. ``on_progress`` gets what ``Recovery`` says of its progress. ``is_batch``
+        tells whether a topic has ``queue.type=BatchCQ`` (None: it is not known).
+        ``on_slow_append`` gets the seconds of each append that took ``SLOW_S`` or longer.
 
         Raises StoreLockedError if another store has it, StoreDamagedError for files that are
         missing or cannot belong together, StoreError for a directory that cannot be used, OSError.
@@ -203,7 +217,7 @@ class MessageStore:
             try:
                 make_directories(disk, config.paths)
                 lock.lock_directories(config.paths)
-                store = cls(config, disk, clock, on_failure, is_batch)
+                store = cls(config, disk, clock, log_error, log_info, is_batch, on_slow_append)
                 store._open(lock, parts, on_progress)
             except OSError as error:
                 raise with_free_bytes(error, disk) from None
@@ -276,11 +290,11 @@ class MessageStore:
         report = recovery.run()
         lost = known_end.lost(log, report.log_end, report.torn)
         if lost is not None:
-            self.on_failure(lost)
+            self._log_error(lost)
         if report.mismatch is not None:
             part = f"queues are written again from {report.begun_at} on"
             again = "all queues and indexes are written again" if report.rebuilt else part
-            self.on_failure(f"a consume queue was not as it should be, {again}: {report.mismatch}")
+            self._log_error(f"a consume queue was not as it should be, {again}: {report.mismatch}")
         self.queue_ends.begin(
             log.start,
             report.log_end,

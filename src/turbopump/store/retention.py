@@ -74,7 +74,7 @@ class RetentionRules:
 
 @dataclass(slots=True, eq=False)
 class Retention:
-    """Deletes what is old. ``report`` gets a line for what cannot be deleted, ``on_deleted`` for
+    """Deletes what is old. ``log_error`` gets a line for what cannot be deleted, ``log_info`` for
     each segment that was."""
 
     disk: Disk
@@ -87,8 +87,8 @@ class Retention:
     flusher: Flusher
     roots: LogRoots
     queue_ends: QueueEnds
-    report: Callable[[str], None]
-    on_deleted: Callable[[str], None] = lambda _text: None
+    log_error: Callable[[str], None]
+    log_info: Callable[[str], None]
     needed_from: list[Callable[[], int | None]] = field(default_factory=list)
     """Each tells from which offset of the log on messages wait that it has still to deliver
     (delays, timers); None: there are none."""
@@ -137,7 +137,7 @@ class Retention:
 
         def looked(error: OSError | None) -> None:
             if error is not None:
-                self.report(f"{first.segment.path} is not deleted: {error}")
+                self.log_error(f"{first.segment.path} is not deleted: {error}")
             if not old or files[:1] != [first]:
                 then(NextStep.NOTHING)
                 return
@@ -145,7 +145,7 @@ class Retention:
 
         def removed(gone: int, error: OSError | None) -> None:
             if error is not None:
-                self.report(
+                self.log_error(
                     f"{first.segment.path} cannot be deleted ({error.strerror or error}): trying "
                     "again with the next round"
                 )
@@ -153,7 +153,7 @@ class Retention:
                 self.log.files.forget_first()
                 self._deleted += 1
                 why = "space is short" if self._forced else "it is older than fileReservedTime"
-                self.on_deleted(
+                self.log_info(
                     f"deleted {first.segment.path}, {why}; the log begins at {self.log.start}"
                 )
             then(NextStep.AFTER_A_PAUSE if gone and error is None else NextStep.NOTHING)
@@ -206,7 +206,7 @@ class Retention:
             for queue, file in batch[:gone]:
                 queue.forget_first(file)
             if error is not None:
-                self.report(f"files of queues cannot be deleted: {error}")
+                self.log_error(f"files of queues cannot be deleted: {error}")
             then(NextStep.AFTER_A_PAUSE)
 
         self.disk.start_remove([file.segment for _, file in batch], removed)
@@ -222,12 +222,14 @@ class Retention:
             for file in dropped:
                 file.segment.close()
             if error is not None:
-                self.report(f"index files cannot be deleted, the next start tries again: {error}")
+                self.log_error(
+                    f"index files cannot be deleted, the next start tries again: {error}"
+                )
             then(NextStep.NOTHING)
 
         def noted(error: OSError | None) -> None:
             if error is not None:
-                self.report(
+                self.log_error(
                     "which index files there are cannot be noted, the next start fills "
                     f"them again: {error}"
                 )

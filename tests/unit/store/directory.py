@@ -48,8 +48,10 @@ class Directory:
         self.clock = TestClock()
         self.failures: list[str] = []
 
-    def open(self) -> MessageStore:
-        return MessageStore.open(self.config, SystemDisk(), self.clock, self.failures.append)
+    def open(self, **hooks: Any) -> MessageStore:
+        return MessageStore.open(
+            self.config, SystemDisk(), self.clock, self.failures.append, **hooks
+        )
 
     def copy(self, root: Path) -> "Directory":
         """What another process would find if this one were killed now."""

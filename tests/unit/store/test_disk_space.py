@@ -41,9 +41,9 @@ class Watched:
             (QUEUES,),
             limits or SpaceLimits(),
             self.said.append,
+            self.said.append,
             forcibly=forcibly,
         )
-        self.watch.on_room = self.said.append
 
     def look(self, **answers: Space | OSError) -> SpaceLevel:
         for name, answer in answers.items():

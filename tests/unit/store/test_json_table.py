@@ -227,8 +227,7 @@ async def test_a_save_that_fails_is_reported_once_and_repeated_until_it_succeeds
 ) -> None:
     disk = simulation.disk("h")
     path, reports, recovered = Path("/c/t.json"), list[str](), list[str]()
-    one = JsonTable(disk.mount(), path, reports.append)
-    one.on_recovered = recovered.append
+    one = JsonTable(disk.mount(), path, reports.append, recovered.append)
     one.load(json.loads, dict)
     one.save(b'{"n":1}')
     await asyncio.sleep(1)
@@ -267,9 +266,8 @@ async def test_a_save_at_the_end_is_tried_three_times(
 ) -> None:
     disk = simulation.disk("h")
     path = Path("/c/t.json")
-    one = JsonTable(disk.mount(), path, list[str]().append)
     recovered = list[str]()
-    one.on_recovered = recovered.append
+    one = JsonTable(disk.mount(), path, list[str]().append, recovered.append)
     one.load(json.loads, dict)
     disk.fail("sync", errno.EIO, times=failures)
     if failures < 3:

@@ -39,9 +39,8 @@ from turbopump.testing.simulation import SimulatedClock
 
 def test_old_segments_go_and_queues_and_indexes_begin_where_the_log_does(tmp_path: Path) -> None:
     directory = keep_for(Directory(tmp_path, **INDEXED))
-    store = directory.open()
     notes: list[str] = []
-    store.retention.on_deleted = notes.append
+    store = directory.open(log_info=notes.append)
     fill(store)
     make_old(directory, segments(directory)[:5])
     index_files = len(list(directory.paths.index.iterdir()))

@@ -209,9 +209,11 @@ class LocalOffsets:
         self._own_disk = disk is None
         self._disk = disk or SystemDisk(asyncio.get_running_loop().call_soon_threadsafe)
         self._table = JsonTable(
-            self._disk, self.path, lambda text: log.warning("offsets: %s", text)
+            self._disk,
+            self.path,
+            lambda text: log.warning("offsets: %s", text),
+            on_settled=self._saved,
         )
-        self._table.on_settled = self._saved
         self._settled: asyncio.Future[None] | None = None
         self._dirty = False
         try:

@@ -40,8 +40,8 @@ class KeyIndex:
     and ``maxIndexNum``.
 
     Which files there are is noted in ``provenance``: one that is noted and missing at a start has
-    the index filled again. ``report`` gets a line for what goes wrong. Where a file finds no room,
-    ``space`` sees to it that no message is added until there is.
+    the index filled again. ``log_error`` gets a line for what goes wrong. Where a file finds no
+    room, ``space`` sees to it that no message is added until there is.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class KeyIndex:
         entries: int,
         provenance: Provenance,
         space: SpaceWatch,
-        report: Callable[[str], None],
+        log_error: Callable[[str], None],
     ) -> None:
         self._disk = disk
         self._clock = clock
@@ -63,7 +63,7 @@ class KeyIndex:
         self._size = index_file_size(slots, entries)
         self._provenance = provenance
         self._space = space
-        self._report = report
+        self._log_error = log_error
         self._noting = False
         self.failed = False
         """Whether a file could not be made: nothing is indexed from then on, and the next start
@@ -108,7 +108,7 @@ class KeyIndex:
     def set_apart(self, file: IndexFile, fault: str) -> None:
         """Ask a file no more; it keeps its place until another takes it (``replace``)."""
         file.set_apart()
-        self._report(
+        self._log_error(
             f"index file {file.segment.path} is damaged ({fault}): its messages are not found by "
             "key until the scrub has filled it again "
             "from the log (scrubBytesPerSecond); a start without the file does that too"
@@ -214,7 +214,7 @@ class KeyIndex:
                 return
             self._unwritten = []
             self.failed = True
-            self._report(
+            self._log_error(
                 f"an index file cannot be made ({error.strerror or error}); messages are not "
                 "indexed until the next start"
             )

@@ -225,15 +225,15 @@ class AppendLatency:
     """``appended()`` is the number of messages appended so far. ``on_slow`` gets the seconds of
     each append from ``SLOW_S`` on."""
 
-    def __init__(self, appended: Callable[[], int]) -> None:
+    def __init__(self, appended: Callable[[], int], on_slow: Callable[[float], None]) -> None:
         self._appended = appended
+        self._on_slow = on_slow
         self._before = 0
         self._slow = [0] * len(NAMES)
         self.last_minute: dict[str, int] = dict.fromkeys(NAMES, 0)
         """Class to count, of the minute that ended last."""
         self.longest = 0.0
         """Seconds."""
-        self.on_slow: Callable[[float], None] = lambda _seconds: None
 
     def begin(self) -> None:
         """What there is now was appended before."""
@@ -243,7 +243,7 @@ class AppendLatency:
         """An append took ``SLOW_S`` or longer; one of a batch counts once."""
         self._slow[bisect_right(BOUNDS_MS, int(seconds * 1000))] += 1
         self.longest = max(self.longest, seconds)
-        self.on_slow(seconds)
+        self._on_slow(seconds)
 
     def end_minute(self) -> str:
         """Close a minute: its counts are ``last_minute`` now. The line for the log."""

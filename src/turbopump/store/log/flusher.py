@@ -33,7 +33,7 @@ class Flusher:
     dispatcher: Dispatcher
     checkpoint: StoreCheckpoint
     confirmed: Confirmed
-    on_failure: Callable[[str], None]
+    log_error: Callable[[str], None]
     queues_synced: int = 0
     """Up to which offset of the log everything derived from it is on the disk, as far as this run
     knows."""
@@ -68,7 +68,7 @@ class Flusher:
                     "store is read-only until a restart"
                 )
                 self.confirmed.durable.fail(StoreError(text))
-                self.on_failure(text)
+                self.log_error(text)
                 return
             self.checkpoint.log_timestamp = max(self.checkpoint.log_timestamp, timestamp)
             self.confirmed.flushed(target)
@@ -94,7 +94,7 @@ class Flusher:
             self._queues_busy = False
             if error is not None:
                 self.queues_failed = True
-                self.on_failure(
+                self.log_error(
                     f"fdatasync of a consume queue failed ({error.strerror or error}); it will "
                     "be rebuilt at the next start"
                 )

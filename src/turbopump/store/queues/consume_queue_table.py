@@ -23,7 +23,8 @@ from turbopump.store.recovery.queue_ends import QueueEnds
 
 class ConsumeQueueTable:
     """The queues of the store at ``paths``; file sizes in bytes. ``is_batch`` tells whether a topic
-    has ``queue.type=BatchCQ``; None: the topic is not known."""
+    has ``queue.type=BatchCQ``; None: the topic is not known. ``deleted_until`` tells up to which
+    offset of the log the messages of a topic were deleted with it."""
 
     def __init__(
         self,
@@ -32,14 +33,14 @@ class ConsumeQueueTable:
         file_size: int,
         batch_file_size: int = 300_000 * BATCH_UNIT_SIZE,
         is_batch: Callable[[str], bool | None] = lambda _topic: None,
+        deleted_until: Callable[[str], int] = lambda _topic: 0,
     ) -> None:
         self._disk = disk
         self._paths = paths
         self._file_size = max(file_size, UNIT_SIZE)
         self._batch_file_size = max(batch_file_size, BATCH_UNIT_SIZE)
         self.is_batch = is_batch
-        self.deleted_until: Callable[[str], int] = lambda _topic: 0
-        """Up to which offset of the log the messages of a topic were deleted with it."""
+        self._deleted_until = deleted_until
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.damaged = False
         """Whether there are files that do not belong together: then every queue must be rebuilt."""
@@ -149,7 +150,7 @@ class ConsumeQueueTable:
         return unit is not None and unit[1] > 1 and unit[0] < offset
 
     def make_anew(self, queue: ConsumeQueue) -> ConsumeQueue:
-        """An empty queue in the place of one, whose files go."""
+        """An empty queue instead of this one, whose files are deleted."""
         queue.remove()
         return self._make(queue.topic, queue.queue_id, batch=queue.is_batch)
 
@@ -173,7 +174,7 @@ class ConsumeQueueTable:
             queue = BatchConsumeQueue(self._disk, directory, topic, queue_id, self._batch_file_size)
         else:
             queue = ConsumeQueue(self._disk, directory, topic, queue_id, self._file_size)
-        queue.deleted_until = self.deleted_until(topic)
+        queue.deleted_until = self._deleted_until(topic)
         self._queues[topic, queue_id] = queue
         return queue
 

@@ -126,15 +126,19 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
 
 class QueueEnds:
     """The file at ``path``, about ``queues``. ``load`` before recovery, ``begin`` behind it,
-    ``end`` at a clean stop. ``report`` gets a sentence when it cannot be read or saved."""
+    ``end`` at a clean stop. ``log_error`` gets a sentence when it cannot be read or saved."""
 
     def __init__(
-        self, disk: Disk, path: Path, queues: Iterable[ConsumeQueue], report: Callable[[str], None]
+        self,
+        disk: Disk,
+        path: Path,
+        queues: Iterable[ConsumeQueue],
+        log_error: Callable[[str], None],
+        log_info: Callable[[str], None],
     ) -> None:
         self._queues = queues
-        self._report = report
-        self.file = JsonTable(disk, path, report)
-        self.file.on_settled = self._settled
+        self._log_error = log_error
+        self.file = JsonTable(disk, path, log_error, log_info, self._settled)
         self._waiting: list[Callable[[bool], None]] = []
         self._snapshots: list[_SavedSnapshot] = []
         self._deleted: dict[str, int] = {}
@@ -148,7 +152,7 @@ class QueueEnds:
         try:
             known = self.file.load(decode_known, NotedQueueEnds)
         except OSError as error:
-            self._report(
+            self._log_error(
                 f"where the queues ended cannot be read ({error.strerror or error}): "
                 "the next start will know"
             )

@@ -45,16 +45,16 @@ begins that was not."""
 
 @dataclass(slots=True, eq=False)
 class IndexScrub:
-    """Checks the files of ``index``. ``walk`` reads the log; ``report`` gets a line for each header
-    that was written again, and for each file that cannot be filled again now."""
+    """Checks the files of ``index``. ``walk`` reads the log. ``log_error`` gets a line for each
+    header that was written again, and for each file that cannot be filled again now; ``log_info``
+    for each file that was filled again."""
 
     disk: Disk
     log: CommitLog
     index: KeyIndex
     walk: Walk
-    report: Callable[[str], None]
-    on_filled: Callable[[str], None] | None = None
-    """Gets a line for each file that was filled again; None: ``report`` does."""
+    log_error: Callable[[str], None]
+    log_info: Callable[[str], None]
     passes: int = 0
     damaged: int = 0
     """Files that were found damaged."""
@@ -80,7 +80,7 @@ class IndexScrub:
                 try:
                     index.begin_file()
                 except OSError as error:
-                    self.report(
+                    self.log_error(
                         f"index file {file.segment.path} cannot be filled again now "
                         f"({error.strerror or error})"
                     )
@@ -95,7 +95,7 @@ class IndexScrub:
         if isinstance(header, bytes) and header != known == file.header and file.count > 1:
             file.write_header()
             self.damaged += 1
-            self.report(
+            self.log_error(
                 f"the head of index file {file.segment.path} was damaged, it is written again"
             )
         count, used = file.count, file.slots_used
@@ -202,9 +202,11 @@ class IndexScrub:
             made.append(index.open_spare(index.make_spare()))
             _populate(made[0].slots_piece())
 
-        fault = yield from self._beside(make)
+        fault = yield from self._in_thread(make)
         if fault is not None or not made:
-            self.report(f"index file {damaged.segment.path} cannot be filled again now ({fault})")
+            self.log_error(
+                f"index file {damaged.segment.path} cannot be filled again now ({fault})"
+            )
             return
         fresh = made[0]
         waiting: list[tuple[int, int, int]] = []
@@ -220,7 +222,7 @@ class IndexScrub:
             start = yield from self.walk(start, min(start + LOG_AT_ONCE, end), take)
             # a page of a new file is made at its first write, and that may wait for the file
             # system: not in the owner's thread
-            yield from self._beside(
+            yield from self._in_thread(
                 partial(_populate, fresh.entries_piece(fresh.count, len(waiting)))
             )
             while waiting:
@@ -228,19 +230,21 @@ class IndexScrub:
                 del waiting[:ENTRIES_AT_ONCE]
                 yield []
 
-        def place() -> None:
+        def install() -> None:
             fresh.segment.sync()
             self.disk.rename_segment(fresh.segment, damaged.segment.path)
             self.disk.sync_directory(damaged.segment.path.parent)
 
-        fault = yield from self._beside(place)
+        fault = yield from self._in_thread(install)
         if fault is not None:
             fresh.segment.close()
-            self.report(f"index file {damaged.segment.path} cannot be filled again now ({fault})")
+            self.log_error(
+                f"index file {damaged.segment.path} cannot be filled again now ({fault})"
+            )
             return
         fresh.dirty = False
         index.replace(damaged, fresh)
-        (self.on_filled or self.report)(
+        self.log_info(
             f"index file {damaged.segment.path} is filled again from the log: "
             f"{fresh.count - 1} entries"
         )
@@ -256,7 +260,7 @@ class IndexScrub:
             number -= 1
         return file.count - number
 
-    def _beside(self, operation: Callable[[], None]) -> Steps[str | None]:
+    def _in_thread(self, operation: Callable[[], None]) -> Steps[str | None]:
         """Do something in a thread; what went wrong."""
         outcome: list[OSError | None] = []
         self.disk.start(operation, outcome.append)

@@ -66,7 +66,7 @@ class ScrubNumbers:
 
 
 class Scrub:
-    """Walks ``log`` at ``bytes_per_second`` (more than 0). ``on_finding`` is told of each finding
+    """Walks ``log`` at ``bytes_per_second`` (more than 0). ``log_error`` is told of each finding
     once. ``settled`` is the offset before which the log does not change any more."""
 
     def __init__(
@@ -76,9 +76,10 @@ class Scrub:
         queues: ConsumeQueueTable,
         settled: Callable[[], int],
         bytes_per_second: int,
-        on_finding: Callable[[str], None],
+        log_error: Callable[[str], None],
         repair: UnitRepair,
         index: KeyIndex | None = None,
+        log_info: Callable[[str], None] | None = None,
     ) -> None:
         assert bytes_per_second > 0
         self._disk = disk
@@ -86,7 +87,7 @@ class Scrub:
         self._queues = queues
         self._settled = settled
         self._interval = SLICE / bytes_per_second
-        self._on_finding = on_finding
+        self._log_error = log_error
         self._repair = repair
         self._reported: set[tuple[str, int, int]] = set()
         self._work: Steps[None] | None = None
@@ -96,7 +97,7 @@ class Scrub:
         self._units: dict[tuple[str, int], tuple[int, bytes]] = {}
         self.numbers = ScrubNumbers()
         self.indexes = (
-            IndexScrub(disk, log, index, self._good_entries, on_finding)
+            IndexScrub(disk, log, index, self._walk_entries, log_error, log_info or log_error)
             if index is not None
             else None
         )
@@ -154,7 +155,7 @@ class Scrub:
         yield from self._scan(start, end, self._check_unit, numbers, self._report_range)
         numbers.position = end
 
-    def _good_entries(self, start: int, end: int, take: Callable[[bytes, int], None]) -> Steps[int]:
+    def _walk_entries(self, start: int, end: int, take: Callable[[bytes, int], None]) -> Steps[int]:
         """Hand on every good entry of a range of the log; where the next one begins."""
         return (yield from self._scan(start, end, take, ScrubNumbers()))
 
@@ -298,7 +299,7 @@ class Scrub:
             else:
                 what = f"holds the tags code {tags}, that of its message is {right[2]}"
             name = _unit_name(topic, queue_id, index)
-            self._on_finding(f"the scrub found that {name} {what}: it is repaired")
+            self._log_error(f"the scrub found that {name} {what}: it is repaired")
 
     def _check_batch_unit(
         self, entry: bytes, position: int, queue: BatchConsumeQueue, index: int
@@ -325,7 +326,7 @@ class Scrub:
         self.numbers.wrong_units += repaired
         if repaired and self._is_new(queue.topic, queue.queue_id, index):
             name = _unit_name(queue.topic, queue.queue_id, index)
-            self._on_finding(
+            self._log_error(
                 f"the scrub found that {name} is damaged, its message is at "
                 f"{position}: it is repaired"
             )
@@ -343,14 +344,14 @@ class Scrub:
         if self._is_new("", 0, start):
             self.numbers.damaged_ranges += 1
             self.numbers.damaged_bytes += end - start
-            self._on_finding(
+            self._log_error(
                 f"the scrub found bytes {start} to {end} of the commit log damaged: {fault}"
             )
 
     def _report_unit(self, topic: str, queue_id: int, index: int, what: str, position: int) -> None:
         if self._is_new(topic, queue_id, index):
             self.numbers.wrong_units += 1
-            self._on_finding(
+            self._log_error(
                 f"the scrub found that {_unit_name(topic, queue_id, index)} {what}, its message "
                 f"is at {position}: consumers do not get it; "
                 "stop the broker and remove that queue's directory, the next start writes it again"

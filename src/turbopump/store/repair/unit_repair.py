@@ -89,12 +89,12 @@ class Repaired(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class UnitRepair:
-    """Repairs queues over ``log``. ``tags_of`` is the tagsCode of an entry's unit. ``report`` gets
-    a line for each search that found units to be wrong."""
+    """Repairs queues over ``log``. ``tags_of`` is the tagsCode of an entry's unit. ``log_error``
+    gets a line for each search that found units to be wrong."""
 
     log: CommitLog
     tags_of: Callable[[ParsedEntry], int]
-    report: Callable[[str], None]
+    log_error: Callable[[str], None]
     _under_way: set[tuple[str, int]] = field(default_factory=set)
     _not_found: set[tuple[str, int, int]] = field(default_factory=set)
 
@@ -125,7 +125,7 @@ class UnitRepair:
             search = PlainQueueSearch(self.log, queue, unit.queue_offset, self.tags_of, is_lost)
         yield from self._alone(search, search.run())
         if search.repaired:
-            self.report(_repair_line(queue, unit, search))
+            self.log_error(_repair_line(queue, unit, search))
         if search.wanted is None and search.error is None:
             self._remember(key)
         return Repaired(search.wanted, search.wanted_offset, search.error)
@@ -203,7 +203,7 @@ class UnitRepair:
     def _report_mended(self, search: BatchQueueSearch, queue: BatchConsumeQueue) -> None:
         if search.repaired:
             name = f"the consume queue of {queue.topic} queue {queue.queue_id}"
-            self.report(
+            self.log_error(
                 f"{search.repaired} units of {name} were damaged; they are repaired from the log"
             )
 

@@ -59,9 +59,8 @@ def test_a_minute_is_told_on_apache_s_line_and_the_next_begins_with_nothing(tmp_
     put(before, b"of another run")
     before.close()
     clock = directory.clock = Stopwatch()
-    store = directory.open()
     slow: list[float] = []
-    store.latency.on_slow = slow.append
+    store = directory.open(on_slow_append=slow.append)
     for _ in range(5):
         put(store, b"x")
     clock.step = 0.02
