@@ -133,6 +133,7 @@ def test_options_of_one_mode_are_known() -> None:
         ({"includeHeaders": "false", "columns": "body"}, "give columns alone"),
         ({"brokerOfflineStrategy": "wait"}, "fail or skip is expected"),
         ({"kafka.bootstrap.servers": "a:1"}, "option of Kafka's own clients.*nameServer"),
+        ({"path": "T"}, "load[(][)] takes no path here: give the topic as the option topic"),
         ({"maxOffsetPerTriger": "1"}, "did you mean 'maxOffsetsPerTrigger'"),
         ({"subscribePatern": "T"}, "did you mean 'subscribePattern'"),
         ({"topik": "T"}, "unknown option 'topik'; did you mean 'topic'"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,6 +13,7 @@ from tests.spark.fake_cluster import FakeCluster, FakeQueue
 
 from turbopump.errors import ConfigError, RouteNotFoundError
 from turbopump.protocol.command import Command
+from turbopump.spark.cluster import Link
 from turbopump.spark.options import read_options
 from turbopump.spark.reading import DataLossError, RangesPartition
 from turbopump.spark.stream import StreamReader
@@ -175,3 +176,37 @@ def test_a_queue_that_ends_before_what_was_read_is_loss(
 def test_ending_options_are_refused_for_streams(fake: FakeCluster, reader: Maker) -> None:
     with pytest.raises(ConfigError, match="endingOffsets is for batch reads; a stream ends by its"):
         reader(endingOffsets="latest")
+
+
+def test_a_route_counts_for_a_second_but_a_queue_that_goes_meanwhile_is_noticed(
+    fake: FakeCluster, reader: Maker
+) -> None:
+    stream = reader()
+    begin = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    routes = [request for request in fake.requests if request.code == 105]
+    stream.latestOffset(begin, ReadAllAvailable())
+    assert [request for request in fake.requests if request.code == 105] == routes
+    del fake.queues["T", 1]
+    with pytest.raises(DataLossError, match="T@broker-a:1 is no longer a queue of its topic"):
+        stream.latestOffset(begin, ReadAllAvailable())
+
+
+def test_queues_of_one_broker_are_asked_for_their_ends_together(
+    fake: FakeCluster, reader: Maker
+) -> None:
+    for queue_id in range(2, 100):
+        fake.queues["T", queue_id] = FakeQueue()
+    fake.fill("T", 70, 3)
+    sent: list[int] = []
+    send_all = Link.send
+
+    def send(link: Link, requests: Sequence[Any], *, timeout: float) -> None:
+        sent.append(len(requests))
+        send_all(link, requests, timeout=timeout)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Link, "send", send)
+        end = reader().reportLatestOffset()
+    assert sent == [1, 64, 36]  # the route, then 100 queues
+    assert end is not None
+    assert end["topics"]["T"]["broker-a"]["70"] == 3

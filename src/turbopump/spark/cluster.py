@@ -45,6 +45,7 @@ from turbopump.protocol.requests.namesrv import (
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.protocol.requests.topics import GetTopicConfig, TopicConfigAndQueueMapping, TopicList
 from turbopump.spark.decode import decode
+from turbopump.spark.offsets import Offsets
 
 GROUP: Final = "TURBOPUMP_SPARK"
 """The consumer group that pulls name; no offset of it is ever stored."""
@@ -149,11 +150,19 @@ class Cluster:
 
     def offset_min(self, queue: MessageQueue) -> int:
         """The first offset that the queue still has."""
-        return self._offset(queue, offsets.GetMinOffset(topic=queue.topic, queue_id=queue.queue_id))
+        return self.offsets_min([queue])[queue]
+
+    def offsets_min(self, queues: Iterable[MessageQueue]) -> Offsets:
+        """The same of many queues: all of a topic on one broker are asked for together."""
+        return self._offsets(queues, offsets.GetMinOffset)
 
     def offset_max(self, queue: MessageQueue) -> int:
         """One past the last offset of the queue."""
-        return self._offset(queue, offsets.GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id))
+        return self.offsets_max([queue])[queue]
+
+    def offsets_max(self, queues: Iterable[MessageQueue]) -> Offsets:
+        """As ``offsets_min``."""
+        return self._offsets(queues, offsets.GetMaxOffset)
 
     def group_offset(self, queue: MessageQueue, group: str) -> int | None:
         """The offset that a consumer group has committed; None where it has none."""
@@ -173,10 +182,7 @@ class Cluster:
     def commit_group_offsets(self, group: str, wanted: Mapping[MessageQueue, int]) -> None:
         """Commit these offsets for a consumer group. A group that a broker does not know is made by
         a pull, where the broker makes groups (``autoCreateSubscriptionGroup``)."""
-        for _, same_broker in groupby(
-            sorted(wanted), lambda queue: (queue.topic, queue.broker_name)
-        ):
-            queues = list(same_broker)
+        for queues in _asked_together(wanted):
             requests = [
                 offsets.UpdateConsumerOffset(
                     consumer_group=group,
@@ -302,6 +308,19 @@ class Cluster:
         self._links.pop(link.address, None)
         self._brokers.pop((queue.topic, queue.broker_name), None)
 
+    def _offsets(
+        self,
+        queues: Iterable[MessageQueue],
+        kind: type[offsets.GetMinOffset] | type[offsets.GetMaxOffset],
+    ) -> Offsets:
+        found: Offsets = {}
+        for some in _asked_together(queues):
+            requests = [kind(topic=queue.topic, queue_id=queue.queue_id) for queue in some]
+            answers = self._ask_broker(some[0], requests, self._timeout)
+            for queue, answer in zip(some, answers, strict=True):
+                found[queue] = answer.header(offsets.OffsetReply).offset
+        return found
+
     def _offset(self, queue: MessageQueue, request: Request[offsets.OffsetReply]) -> int:
         return (
             self._ask_broker(queue, [request], self._timeout)[0].header(offsets.OffsetReply).offset
@@ -392,6 +411,19 @@ class Cluster:
                     raise
             time.sleep(pause)
         raise AssertionError("unreachable")
+
+
+_TOGETHER_MAX: Final = 64
+"""So many small requests go out before their answers are read: they fit into a socket's buffer."""
+
+
+def _asked_together(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQueue]]:
+    """The queues in lists of one topic on one broker."""
+    by_broker = groupby(sorted(queues), lambda queue: (queue.topic, queue.broker_name))
+    for _, group in by_broker:
+        same = list(group)
+        for begin in range(0, len(same), _TOGETHER_MAX):
+            yield same[begin : begin + _TOGETHER_MAX]
 
 
 _ANSWERS: Final = frozenset(map(ResponseCode, (0, 19, 20, 21)))

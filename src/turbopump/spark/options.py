@@ -234,6 +234,10 @@ def _read_option(spelling: str, text: str) -> tuple[str, Any]:
     name = _SPELLED.get(spelling.lower())
     if name is None:
         known = tuple(OPTIONS)
+        if spelling.lower() == "path":
+            raise ConfigError(
+                "load() takes no path here: give the topic as the option topic, and load() nothing"
+            )
         if spelling.lower().startswith("kafka."):
             raise ConfigError(
                 f"{spelling!r} is an option of Kafka's own clients, which RocketMQ does not have; "

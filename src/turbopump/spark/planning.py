@@ -42,17 +42,16 @@ def queues_of(
 ) -> list[MessageQueue]:
     """All queues of the topics that are wanted.
 
-    A topic without a route raises RouteNotFoundError; it is left out, with a warning, if
-    ``lenient``, or if a pattern has just found it: it is being deleted.
+    A topic without a route raises RouteNotFoundError; it is left out if ``lenient``, or if a
+    pattern has just found it: it is being deleted.
     """
     queues: list[MessageQueue] = []
     for topic in topics_wanted(cluster, options):
         try:
             queues += cluster.queues(topic)
-        except RouteNotFoundError as error:
+        except RouteNotFoundError:
             if not lenient and options.topic_pattern is None:
                 raise
-            _log.warning("%s", error)
     return queues
 
 
@@ -94,19 +93,23 @@ def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
 def reachable(cluster: Cluster, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
     """The queues whose broker answers; the others are told in a warning."""
     found: list[MessageQueue] = []
-    away: set[str] = set()
-    for queue in queues:
-        if queue.broker_name in away:
-            continue
+    for broker, of_broker in by_broker(queues):
         try:
-            cluster.offset_max(queue)
+            cluster.offset_max(of_broker[0])
         except OFFLINE_ERRORS as error:
-            away.add(queue.broker_name)
             text = "broker %s is away (%s); it is left out, as brokerOfflineStrategy is skip"
-            _log.warning(text, queue.broker_name, error)
+            _log.warning(text, broker, error)
         else:
-            found.append(queue)
-    return found
+            found += of_broker
+    return sorted(found)
+
+
+def by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, list[MessageQueue]]]:
+    """Each broker's name, with its queues."""
+    brokers: dict[str, list[MessageQueue]] = {}
+    for queue in queues:
+        brokers.setdefault(queue.broker_name, []).append(queue)
+    return sorted(brokers.items())
 
 
 def check_named(queues: Iterable[MessageQueue], bound: Bound) -> None:
@@ -131,10 +134,14 @@ def offsets_at(
     DataLossError for a given or committed offset beyond the end of its queue, or, without
     ``fail_on_data_loss``, takes that end with a warning.
     """
-    return {queue: _offset_at(cluster, queue, bound, options) for queue in queues}
+    found = {queue: _offset_at(cluster, queue, bound, options) for queue in queues}
+    found |= cluster.offsets_min(queue for queue in found if found[queue] == EARLIEST)
+    found |= cluster.offsets_max(queue for queue in found if found[queue] == LATEST)
+    return found
 
 
 def _offset_at(cluster: Cluster, queue: MessageQueue, bound: Bound, options: ReadOptions) -> int:
+    """EARLIEST and LATEST are left to be asked for together."""
     time_ms = bound.timestamp_ms
     if time_ms is None:
         time_ms = bound.timestamps.get(queue)
@@ -152,13 +159,10 @@ def _offset_at(cluster: Cluster, queue: MessageQueue, bound: Bound, options: Rea
             said = f"group {bound.group} has committed"
             return _within(cluster, queue, committed, said, options)
     if isinstance(bound.offsets, str):
-        offset = EARLIEST if bound.offsets == "earliest" else LATEST
-    else:
-        offset = bound.offsets.get(queue, EARLIEST)
-    if offset == EARLIEST:
-        return cluster.offset_min(queue)
-    if offset == LATEST:
-        return cluster.offset_max(queue)
+        return EARLIEST if bound.offsets == "earliest" else LATEST
+    offset = bound.offsets.get(queue, EARLIEST)
+    if offset in (EARLIEST, LATEST):
+        return offset
     return _within(cluster, queue, offset, f"{bound.option}Offsets says", options)
 
 

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from turbopump.errors import ClientError, ConfigError, TurbopumpError
+from turbopump.errors import ClientError, ConfigError, ResponseError, TurbopumpError
 from turbopump.message.message import MessageQueue
 from turbopump.message.pulled import good_entries
 from turbopump.spark import planning, reading
@@ -45,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 AWAY_S: Final = 5.0
 """A broker that did not answer is not asked again for so long: each time may cost a time-out."""
+ROUTE_S: Final = 1.0
+"""How long a route counts. Spark asks for the latest offsets every 10 ms while nothing comes."""
 _SAMPLE_ROWS: Final = 32
 
 
@@ -65,7 +67,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._waiting_since: float | None = None
         self._away_until: dict[str, float] = {}
-        self._in_route: frozenset[MessageQueue] = frozenset()
+        self._route: list[MessageQueue] = []
+        self._route_until = 0.0
         self._absent: frozenset[MessageQueue] = frozenset()
         self._mirrored: Offsets = {}
 
@@ -116,6 +119,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._route_until = 0.0
         self._target = self._queue_ends(skip=self._options.broker_offline == "skip")
 
     @plain_errors
@@ -160,7 +164,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_absent(self, queue: MessageQueue, begin: int) -> None:
         """A queue that was read, and that is not there now, comes back with its broker, unless its
         topic has fewer queues. What is no error is said once."""
-        on_broker = {each for each in self._in_route if each.broker_name == queue.broker_name}
+        on_broker = {each for each in self._route if each.broker_name == queue.broker_name}
         if queue not in on_broker and any(each.topic == queue.topic for each in on_broker):
             self._lost(f"{queue} is no longer a queue of its topic, which has fewer now")
         elif self._options.broker_offline == "fail":
@@ -194,21 +198,43 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _queue_ends(self, *, skip: bool) -> Offsets:
         """Where each queue ends now. With ``skip``, queues whose brokers are away have no end for
         the moment; else that is an error."""
-        cluster = self._connected()
-        queues = planning.queues_of(cluster, self._options, lenient=skip)
-        self._in_route = frozenset(queues)
+        is_fresh = self._now() >= self._route_until
+        queues = planning.chosen(self._routed(lenient=skip), self._options)
         ends: Offsets = {}
-        for queue in planning.chosen(queues, self._options):
-            if not skip:
-                ends[queue] = cluster.offset_max(queue)
-            elif self._away_until.get(queue.broker_name, 0) <= self._now():
-                try:
-                    ends[queue] = cluster.offset_max(queue)
-                    self._away_until.pop(queue.broker_name, None)
-                except OFFLINE_ERRORS as error:
-                    self._away_until[queue.broker_name] = self._now() + AWAY_S
-                    _log.warning("broker %s is away: %s", queue.broker_name, error)
+        try:
+            for broker, of_broker in planning.by_broker(queues):
+                ends |= self._broker_ends(broker, of_broker, skip=skip)
+        except ResponseError:
+            if is_fresh:
+                raise
+            self._route_until = 0.0  # the queue may have gone since
+            return self._queue_ends(skip=skip)
         return ends
+
+    def _broker_ends(self, broker: str, queues: list[MessageQueue], *, skip: bool) -> Offsets:
+        cluster = self._connected()
+        if not skip:
+            return cluster.offsets_max(queues)
+        if self._away_until.get(broker, 0) > self._now():
+            return {}
+        try:
+            ends = cluster.offsets_max(queues)
+        except OFFLINE_ERRORS as error:
+            self._away_until[broker] = self._now() + AWAY_S
+            self._route_until = 0.0
+            _log.warning("broker %s is away: %s", broker, error)
+            return {}
+        self._away_until.pop(broker, None)
+        return ends
+
+    def _routed(self, *, lenient: bool) -> list[MessageQueue]:
+        """All queues of the topics; looked up again after ``ROUTE_S``, and whenever one that was
+        read is missing."""
+        if self._now() >= self._route_until:
+            queues = planning.queues_of(self._connected(), self._options, lenient=lenient)
+            self._route = queues
+            self._route_until = 0.0 if self._absent else self._now() + ROUTE_S
+        return self._route
 
     # How much a micro-batch holds.
     def _must_wait(self, begins: Offsets, ends: Offsets) -> bool:
