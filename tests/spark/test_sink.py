@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
 
 from turbopump import Message, Producer
+from turbopump.spark.read_back import Planned, attempt_of
 from turbopump.spark.sink import WriteError, write_task
 from turbopump.spark.write_options import layout, write_options
 from turbopump.testing import BrokerThread
@@ -44,7 +45,8 @@ def task(broker: BrokerThread, columns: dict[str, Any], **options: object) -> in
     batch = pa.record_batch(columns)
     given = {"nameServer": broker.namesrv, **{name: str(v) for name, v in options.items()}}
     plan = write_options(given)
-    return write_task(iter([batch]), plan, layout(batch.schema, plan)).rows
+    attempt = attempt_of(None, plan, Planned("w", 0), 0)
+    return write_task(iter([batch]), plan, layout(batch.schema, plan), attempt).rows
 
 
 def test_rows_are_in_the_topics_that_they_name(spark: SparkSession, broker: BrokerThread) -> None:

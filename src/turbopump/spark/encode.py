@@ -9,6 +9,7 @@ know about sockets or Spark.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -36,6 +37,7 @@ _SHOWN: Final = 60
 Queues = Callable[[str], Sequence[MessageQueue]]
 """The queues of a topic that can be written to."""
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class RowError(MessageError):
@@ -51,8 +53,8 @@ class Parcel:
     """What goes to a broker in one request: rows of one topic, for ``queue`` (None: any).
 
     Rows for a queue must be stored in their order. ``rows`` are their numbers in the record batch;
-    ``ends`` where each one's item ends in ``items``. ``single``: property text, body and flag of a
-    row that must travel alone.
+    ``ends`` where each one's item ends in ``items``; ``keys``: their idempotency keys. ``single``:
+    property text, body and flag of a row that must travel alone.
     """
 
     topic: str
@@ -60,6 +62,7 @@ class Parcel:
     rows: Ints
     items: memoryview
     ends: Ints
+    keys: pa.StringArray | None = None
     single: tuple[str, bytes, int] | None = None
 
     def __len__(self) -> int:
@@ -75,7 +78,40 @@ class Parcel:
             self.rows[begin:end],
             self.items[first:last],
             self.ends[begin:end] - first,
+            None if self.keys is None else self.keys.slice(begin, end - begin),
         )
+
+    def without(self, present: Counter[str]) -> Parcel | None:
+        """The rows whose keys are not there, each as often as it is there; None if all are."""
+        if self.keys is None or self.single is not None:
+            gone = self.keys is not None and present[self.keys[0].as_py()] > 0
+            return None if gone else self
+        left = [
+            self.part(at, at + 1)
+            for at, there in enumerate(take_present(self.keys, present))
+            if not there
+        ]
+        if len(left) == len(self) or not left:
+            return self if left else None
+        items = b"".join([bytes(one.items[: int(one.ends[-1])]) for one in left])
+        rows = np.concatenate([one.rows for one in left])
+        ends = np.cumsum([int(one.ends[-1]) for one in left])
+        keys = pa.concat_arrays([one.keys for one in left])
+        return Parcel(self.topic, self.queue, rows, memoryview(items), ends, keys)
+
+
+def take_present(keys: pa.StringArray, present: Counter[str]) -> Mask:
+    """For each key whether it is there, which takes it out of ``present``: of equal keys as many as
+    are there."""
+    found = np.zeros(len(keys), np.bool_)
+    if present:
+        hits = pc.is_in(keys, pa.array(list(present), pa.string()))
+        for at in pc.indices_nonzero(hits).to_pylist():
+            key = keys[at].as_py()
+            if present[key] > 0:
+                present[key] -= 1
+                found[at] = True
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +122,7 @@ class Encoded:
     topics: list[str]
     topic_of: Ints
     queue_of: Ints
-    alone: np.ndarray[Any, np.dtype[np.bool_]]
+    alone: Mask
     items: pa.BinaryArray
     texts: pa.StringArray
     bodies: pa.BinaryArray
@@ -209,7 +245,7 @@ class _Rows:
 
     def texts(
         self, new_id: Callable[[], str], mark: str | None, keys: pa.StringArray | None
-    ) -> tuple[pa.StringArray, np.ndarray[Any, np.dtype[np.bool_]]]:
+    ) -> tuple[pa.StringArray, Mask]:
         """The property text of each row, and which rows are delayed."""
         parts: list[Any] = []
         pairs = 0
@@ -430,7 +466,7 @@ _OWN_COLUMNS: Final = {"keys": names.KEYS, "tags": names.TAGS, "shardingKey": na
 """Columns that are properties."""
 
 
-def _hashes(keys: pa.StringArray) -> tuple[Ints, np.ndarray[Any, np.dtype[np.bool_]]]:
+def _hashes(keys: pa.StringArray) -> tuple[Ints, Mask]:
     """Of each key what ``by_hash`` takes, and which rows have one."""
     found = keys.dictionary_encode()
     each = np.array([abs(java_hash(key)) for key in found.dictionary.to_pylist()] or [0], np.int64)
@@ -447,13 +483,10 @@ def _text_of(column: pa.Array) -> pa.StringArray:
     return column.cast(pa.string())
 
 
-def _mask(values: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _mask(values: Any) -> Mask:
     if isinstance(values, np.ndarray):
         return values
-    return cast(
-        "np.ndarray[Any, np.dtype[np.bool_]]",
-        values.fill_null(False).to_numpy(zero_copy_only=False).astype(np.bool_),
-    )
+    return cast(Mask, values.fill_null(False).to_numpy(zero_copy_only=False).astype(np.bool_))
 
 
 def _zeros(count: int) -> pa.Array:
@@ -464,12 +497,7 @@ def _zeros(count: int) -> pa.Array:
 
 
 def parcels(
-    encoded: Encoded,
-    queues: Queues,
-    *,
-    rows_max: int,
-    size_max: int,
-    keep: np.ndarray[Any, np.dtype[np.bool_]] | None = None,
+    encoded: Encoded, queues: Queues, *, rows_max: int, size_max: int, keep: Mask | None = None
 ) -> list[Parcel]:
     """All rows (``keep``: those that are wanted) in parcels of at most so many rows and bytes. Rows
     for one queue stay in their order."""
@@ -506,7 +534,8 @@ def _group(
         ends = np.cumsum(_sizes(items))
         first = items.offset and int(np.frombuffer(items.buffers()[1], np.int32)[items.offset])
         data = memoryview(items.buffers()[2])[first:]
-        whole = Parcel(topic, queue, together, data, ends)
+        keys = None if encoded.keys is None else encoded.keys.take(pa.array(together))
+        whole = Parcel(topic, queue, together, data, ends, keys)
         begin = 0
         while begin < len(together):
             start = int(ends[begin - 1]) if begin else 0
@@ -517,5 +546,6 @@ def _group(
     for row in rows[alone].tolist():
         single = (encoded.texts[row].as_py(), encoded.bodies[row].as_py(), int(encoded.flags[row]))
         numbers = np.array([row], np.int64)
-        found.append(Parcel(topic, queue, numbers, memoryview(b""), numbers, single))
+        keys = None if encoded.keys is None else encoded.keys.slice(row, 1)
+        found.append(Parcel(topic, queue, numbers, memoryview(b""), numbers, keys, single))
     return found

@@ -15,7 +15,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
+from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -24,10 +26,11 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from turbopump.client.environment import Environment
+from turbopump.client.environment import SYSTEM_CLOCK, Environment
 from turbopump.client.loop_thread import the_loop_thread
 from turbopump.client.producer import Producer
 from turbopump.client.sending.outgoing import Outgoing
+from turbopump.client.sending.send_result import SendResult
 from turbopump.errors import (
     CallTimeoutError,
     ClientError,
@@ -38,8 +41,9 @@ from turbopump.errors import (
 )
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
-from turbopump.spark.encode import Encoded, Parcel, RowError, encode, parcels
+from turbopump.spark.encode import Encoded, Mask, Parcel, RowError, encode, parcels, take_present
 from turbopump.spark.plain_errors import hidden_traceback
+from turbopump.spark.read_back import Attempt, Found, Planned, ReadBack, attempt_of
 from turbopump.spark.write_options import Layout, WriteOptions
 
 _log = logging.getLogger(__name__)
@@ -49,6 +53,8 @@ PARCEL_SIZE_MAX: Final = 512 << 10
 ENCODED_SIZE_MAX: Final = 64 << 20
 """Larger record batches are encoded in parts."""
 ATTEMPT_S: Final = 10.0
+SETTLE_S: Final = 3.0
+"""So long after its answer was lost, a message that is not in its queue will not come any more."""
 PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
 _PASSES: Final = frozenset(
     (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY)
@@ -63,10 +69,13 @@ class WriteError(ClientError):
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What one task did: rows that were sent."""
+    """What one task did: rows that it sent, that it ``skipped`` because they were there already,
+    and ``twice``: that an older attempt, which was still running, has sent as well."""
 
     partition: int
     rows: int
+    skipped: int = 0
+    twice: int = 0
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -75,13 +84,17 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, layout: Layout) -> None:
         self._options = options
         self._layout = layout
+        self._planned = Planned(uuid4().hex[:16], SYSTEM_CLOCK.now_ms())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with hidden_traceback():
-            return write_task(iterator, self._options, self._layout)
+            now_ms = SYSTEM_CLOCK.now_ms()
+            attempt = attempt_of(TaskContext.get(), self._options, self._planned, now_ms)
+            return write_task(iterator, self._options, self._layout, attempt)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing to do: what was sent is there."""
+        """Nothing to do but to tell: what was sent is there."""
+        _tell(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """What was sent stays: a topic takes nothing back."""
@@ -92,15 +105,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """``df.writeStream.format("rocketmq")``."""
 
     def __init__(self, options: WriteOptions, layout: Layout) -> None:
-        self._options = options
-        self._layout = layout
+        self._batches = BatchWriter(options, layout)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with hidden_traceback():
-            return write_task(iterator, self._options, self._layout)
+        return self._batches.write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing to do: what was sent is there."""
+        """Nothing to do but to tell: what was sent is there."""
+        _tell(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """What was sent stays: a topic takes nothing back."""
@@ -111,6 +123,16 @@ def _rows(messages: Sequence[WriterCommitMessage | None]) -> int:
     return sum(one.rows for one in messages if isinstance(one, Written))
 
 
+def _tell(messages: Sequence[WriterCommitMessage | None]) -> None:
+    for one in messages:
+        if isinstance(one, Written) and one.skipped:
+            text = "task %d sent %d rows; %d more were there from an earlier attempt"
+            _log.warning(text, one.partition, one.rows, one.skipped)
+        if isinstance(one, Written) and one.twice:
+            text = "%d rows of task %d are there twice: an older attempt was still sending"
+            _log.warning(text, one.twice, one.partition)
+
+
 def refuse_overwrite() -> ConfigError:
     """The error of a write that would replace what is there."""
     return ConfigError(
@@ -118,19 +140,18 @@ def refuse_overwrite() -> ConfigError:
     )
 
 
-def write_task(batches: Iterator[pa.RecordBatch], options: WriteOptions, layout: Layout) -> Written:
+def write_task(
+    batches: Iterator[pa.RecordBatch], options: WriteOptions, layout: Layout, attempt: Attempt
+) -> Written:
     """One task of a write: all rows of its partition. Raises WriteError, or RouteNotFoundError if
     there is nowhere to send to."""
-    context = TaskContext.get()
-    partition = 0 if context is None else context.partitionId()
-    attempt = 0 if context is None else context.attemptNumber()
-    outbox = Outbox(options, f"task {partition}, attempt {attempt}")
-    with outbox:
+    with Outbox(options, attempt) as outbox:
         for batch in batches:
             for part in parts(batch):
                 outbox.put(part, layout)
         outbox.finish()
-    return Written(partition, outbox.stored)
+        twice = outbox.twice()
+    return Written(attempt.partition, outbox.stored, outbox.skipped, twice)
 
 
 def parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -144,9 +165,9 @@ def parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 class PackedProducer(Producer):
     """A producer of what is packed already."""
 
-    async def deliver(self, outgoing: Outgoing, queue: MessageQueue | None, timeout: float) -> None:
+    async def deliver(self, outgoing: Outgoing, queue: MessageQueue, timeout: float) -> SendResult:
         """One attempt. Errors as ``send``."""
-        await self._ready().deliver(outgoing, queue, timeout)
+        return await self._ready().deliver(outgoing, queue, timeout)
 
 
 @dataclass(eq=False)
@@ -155,9 +176,11 @@ class Outbox:
     way when it ends."""
 
     options: WriteOptions
-    who: str
+    attempt: Attempt
     stored: int = 0
     """Rows that brokers have said they have."""
+    skipped: int = 0
+    """Rows that were there."""
     _taken: int = 0
     _failure: tuple[int, str, Exception] | None = None
     _in_doubt: int = 0
@@ -166,6 +189,10 @@ class Outbox:
         self._loop = the_loop_thread()
         self._room = threading.Semaphore(self.options.in_flight_max)
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+        self._keyed = self.options.idempotency_key is not None
+        self._read_back = ReadBack(self.options, self.attempt)
+        self._found: dict[str, Found] = {}
+        self._sent_to: dict[MessageQueue, int] = {}
         self._lanes: dict[MessageQueue, asyncio.Lock] = {}
         self._turn = random.randrange(1 << 16)
         self._new_id = Environment().unique_ids().next
@@ -189,8 +216,9 @@ class Outbox:
         """Send these rows; returns when the last of them is on its way. Raises WriteError for the
         first row of the task that could not be sent."""
         self._check()
+        mark = self.attempt.mark if self._keyed else None
         try:
-            encoded = encode(batch, layout, self.queues, self._new_id)
+            encoded = encode(batch, layout, self.queues, self._new_id, mark)
         except RowError as error:
             self._wait()
             self._check()
@@ -212,15 +240,41 @@ class Outbox:
         """Where rows of a topic go. Raises RouteNotFoundError."""
         found = self._queues.get(topic)
         if found is None:
-            found = self._queues[topic] = self._loop.call(self._producer.publish_queues, topic)
+            found = self._loop.call(self._producer.publish_queues, topic)
+            if self._keyed:
+                self._found[topic] = self._read_back.look(topic)
+            self._queues[topic] = found
         return found
+
+    def twice(self) -> int:
+        """How many rows are there twice, by an older attempt that was still sending."""
+        found = [one for one in self._found.values() if one.again or self.attempt.number]
+        return sum(self._read_back.strays(one).total() for one in found)
 
     def _parcels(self, encoded: Encoded) -> list[Parcel]:
         rows_max = self.options.batch_rows_max
         free = sum(len(self.queues(topic)) for topic in encoded.topics)
         # a few rows still go to all queues
         spread = max(1, min(rows_max, -(-len(encoded) // free)))
-        return parcels(encoded, self.queues, rows_max=spread, size_max=PARCEL_SIZE_MAX)
+        return parcels(
+            encoded,
+            self.queues,
+            rows_max=spread,
+            size_max=PARCEL_SIZE_MAX,
+            keep=self._absent(encoded),
+        )
+
+    def _absent(self, encoded: Encoded) -> Mask | None:
+        """Which rows are not in their topic yet; None: no row is."""
+        if encoded.keys is None or not any(one.keys for one in self._found.values()):
+            return None
+        there = np.zeros(len(encoded), np.bool_)
+        for number, topic in enumerate(encoded.topics):
+            rows = np.flatnonzero(encoded.topic_of == number)
+            keys = encoded.keys.take(pa.array(rows))
+            there[rows] = take_present(keys, self._found[topic].keys)
+        self.skipped += int(there.sum())
+        return ~there
 
     def _wait(self) -> None:
         for _ in range(self.options.in_flight_max):
@@ -236,8 +290,8 @@ class Outbox:
     def _error(self, row: int, why: str) -> WriteError:
         doubt = f", {self._in_doubt} may be" if self._in_doubt else ""
         return WriteError(
-            f"row {row} of {self.who}, was not sent: {why} ({self.stored} rows of this task are "
-            f"stored{doubt})"
+            f"row {row} of {self.attempt.who}, was not sent: {why} ({self.stored} rows of this "
+            f"task are stored{doubt})"
         )
 
     # --- on the loop
@@ -270,26 +324,54 @@ class Outbox:
         while self._failure is None:
             queue = parcel.queue or self._next_queue(parcel.topic)
             left = deadline - now()
+            begin = self._begin(queue)
             try:
-                await self._producer.deliver(_outgoing(parcel), queue, min(left, ATTEMPT_S))
+                result = await self._producer.deliver(
+                    _outgoing(parcel), queue, min(left, ATTEMPT_S)
+                )
             except (SendError, RouteNotFoundError) as error:
                 if len(parcel) > 1 and is_rows_fault(error):
                     middle = len(parcel) // 2
                     await self._until_stored(parcel.part(0, middle), first_row)
                     await self._until_stored(parcel.part(middle, len(parcel)), first_row)
                     return
-                in_doubt |= may_be_stored(error)
+                doubtful = may_be_stored(error)
                 pause = PAUSES_S[min(attempt, len(PAUSES_S) - 1)]
                 if not passes(error) or attempt >= self.options.retries or left <= pause:
-                    self._in_doubt += len(parcel) if in_doubt else 0
-                    row = first_row + int(parcel.rows[0])
-                    self._fail(row, f"{error}", error)
+                    self._in_doubt += len(parcel) if in_doubt or doubtful else 0
+                    self._fail(first_row + int(parcel.rows[0]), str(error), error)
                     return
-                await asyncio.sleep(pause)
                 attempt += 1
+                if doubtful and self._keyed:
+                    remaining = await self._not_there(parcel, queue, begin)
+                    self.stored += len(parcel) - (0 if remaining is None else len(remaining))
+                    if remaining is None:
+                        return
+                    parcel = remaining
+                else:
+                    in_doubt |= doubtful
+                    await asyncio.sleep(pause)
             else:
                 self.stored += len(parcel)
+                if self._keyed:
+                    end = result.queue_offset + len(parcel)
+                    self._sent_to[queue] = max(end, self._sent_to.get(queue, 0))
                 return
+
+    def _begin(self, queue: MessageQueue) -> int:
+        """An offset before which nothing is that is sent from now on."""
+        found = self._found.get(queue.topic)
+        return self._sent_to.get(queue) or (0 if found is None else found.ends.get(queue, 0))
+
+    async def _not_there(self, parcel: Parcel, queue: MessageQueue, begin: int) -> Parcel | None:
+        """What of a parcel whose answer was lost is not in its queue from an offset on."""
+        await asyncio.sleep(SETTLE_S)
+        try:
+            present = await asyncio.to_thread(self._read_back.own, queue, begin)
+        except Exception:
+            self._in_doubt += len(parcel)
+            raise
+        return parcel.without(present)
 
     def _next_queue(self, topic: str) -> MessageQueue:
         choice = self._queues[topic]

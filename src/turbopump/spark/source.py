@@ -84,8 +84,6 @@ class RocketMQDataSource(DataSource):
         if overwrite:
             raise refuse_overwrite()
         options = write_options(self.options)
-        if options.idempotency_key is not None:
-            raise ConfigError("idempotencyKey and onConflict are not there yet: leave them out")
         return options, layout(to_arrow_schema(schema, timezone="UTC"), options)
 
     def _settled(self, schema: StructType) -> ReadOptions:

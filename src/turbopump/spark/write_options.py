@@ -41,7 +41,7 @@ class WriteOptions:
     retries: int = 1_000_000
     producer_group: str = DEFAULT_GROUP
     write_id: str | None = None
-    read_back_ms: int = 3_600_000
+    read_back_ms: int | None = None
     credentials: Credentials | None = None
 
 
@@ -154,6 +154,12 @@ def _key_columns(
 ) -> tuple[int | None, tuple[int, ...]]:
     if options.idempotency_key is None:
         return None, ()
+    late = [name for name in ("delayLevel", "deliverAt") if name in columns]
+    if late:
+        raise ConfigError(
+            f"idempotencyKey and the column {late[0]} exclude each other: a delayed message cannot "
+            "be found in its topic before it is due"
+        )
     if options.idempotency_key != AUTO:
         return _column(schema, options.idempotency_key, "idempotencyKey"), ()
     absent = [name for name in ORIGIN_COLUMNS if name not in columns]

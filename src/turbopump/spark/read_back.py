@@ -1,0 +1,244 @@
+"""What an earlier attempt has sent already, found in the target itself: for writes whose rows have
+keys.
+
+Every message of such a write has two properties::
+
+    SPARK_WRITE = write "/" batch "/" partition "/" run "." token    who sent it
+    SPARK_KEY   = the idempotency key of the row
+
+``write`` is the streaming query (its checkpoint), the option ``writeId``, or one ``save()``;
+``batch`` the number of the micro-batch, else 0; ``run`` the run of the query; ``token`` is of one
+attempt of one task. The one rule: nothing but the target is asked, so there is no state to lose. A
+queue is read backwards from its end, until a message of an older batch of the same write, or a
+time before which the batch cannot have begun. It must not know how rows are sent.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from turbopump.errors import ConfigError
+from turbopump.message.message import MessageQueue
+from turbopump.spark.cluster import Cluster
+from turbopump.spark.encode import KEY, MARK
+from turbopump.spark.offsets import OffsetRange
+from turbopump.spark.options import ReadOptions
+from turbopump.spark.reading import read_ranges
+from turbopump.spark.write_options import WriteOptions
+
+CLOCKS_DIFFER_MS: Final = 60_000
+"""So much may the clocks of drivers and brokers differ."""
+STREAM_READ_BACK_MS: Final = 3_600_000
+_STEP: Final = 128
+_STEP_MAX: Final = 1 << 16
+
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+_RUN: Final = "spark.jobGroup.id"
+_SPECULATION: Final = "spark.speculation"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A write as it was planned in the driver: an id of its own, and when (ms since 1970 UTC)."""
+
+    id: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt of one task. ``any_partition``: rows may have been in another partition the last
+    time. ``looks``: whether there may have been an attempt before. ``since_ms``: no attempt of this
+    batch began before that."""
+
+    write: str
+    batch: int
+    partition: int
+    number: int
+    run: str
+    token: str
+    any_partition: bool
+    looks: bool
+    since_ms: int
+
+    @property
+    def mark(self) -> str:
+        return f"{self.write}/{self.batch}/{self.partition}/{self.run}.{self.token}"
+
+    @property
+    def who(self) -> str:
+        return f"task {self.partition}, attempt {self.number}"
+
+
+def attempt_of(
+    context: TaskContext | None, options: WriteOptions, planned: Planned, now_ms: int
+) -> Attempt:
+    """What Spark says about the task. Raises ConfigError if it may run two attempts at a time."""
+    said = context.getLocalProperty if context is not None else lambda _name: None
+    query, batch, run = said(_QUERY), said(_BATCH), said(_RUN)
+    if options.idempotency_key is not None and said(_SPECULATION) == "true":
+        raise ConfigError(
+            "idempotencyKey needs spark.speculation=false: a speculative attempt runs beside the "
+            "first one, and neither sees what the other is about to send"
+        )
+    number = 0 if context is None else context.attemptNumber()
+    streams = query is not None and batch is not None
+    if streams:
+        write = query if options.write_id is None else f"{query}.{options.write_id}"
+        since_ms = now_ms - (options.read_back_ms or STREAM_READ_BACK_MS)
+    elif options.write_id is not None:
+        write = options.write_id
+        since_ms = 0 if options.read_back_ms is None else planned.at_ms - options.read_back_ms
+    else:
+        write = planned.id
+        since_ms = planned.at_ms
+    return Attempt(
+        write=str(write),
+        batch=int(batch) if streams and batch is not None else 0,
+        partition=0 if context is None else context.partitionId(),
+        number=number,
+        run=(run if streams and run else planned.id)[:8],
+        token=secrets.token_hex(4),
+        any_partition=streams or options.write_id is not None,
+        looks=streams or options.write_id is not None or number > 0,
+        since_ms=max(since_ms - CLOCKS_DIFFER_MS, 0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Who sent a message."""
+
+    write: str
+    batch: int
+    partition: int
+    token: str
+    """With the run."""
+
+
+def decode_mark(text: str | None) -> Mark | None:
+    """None for what is no mark of this kind."""
+    parts = (text or "").rsplit("/", 3)
+    if len(parts) != 4 or not (parts[1].isdecimal() and parts[2].isdecimal()):
+        return None
+    return Mark(parts[0], int(parts[1]), int(parts[2]), parts[3])
+
+
+@dataclass
+class Found:
+    """What is in a topic of this batch: keys, and how often; and where the search began, in each
+    queue. ``again``: whether another attempt of this very partition has sent some of it."""
+
+    keys: Counter[str] = field(default_factory=Counter)
+    ends: dict[MessageQueue, int] = field(default_factory=dict)
+    again: bool = False
+
+
+@dataclass(eq=False)
+class ReadBack:
+    """Looks for the messages of one attempt's batch. Blocking; one thread at a time."""
+
+    options: WriteOptions
+    attempt: Attempt
+
+    def look(self, topic: str) -> Found:
+        """What earlier attempts have sent to a topic. Raises what reading it raises."""
+        found = Found()
+        since_ms = self.attempt.since_ms
+        with Cluster(self.options.name_servers) as cluster:
+            queues = cluster.queues(topic)
+            found.ends = {queue: cluster.offset_max(queue) for queue in queues}
+            if not self.attempt.looks:
+                return found
+            lows = {queue: cluster.offset_min(queue) for queue in queues}
+        left = {queue: end for queue, end in found.ends.items() if end > lows[queue]}
+        step = _STEP
+        while left:  # all queues side by side: what is found in one bounds the others
+            for queue, end in list(left.items()):
+                begin = max(lows[queue], end - step)
+                oldest_ms, older_ms = self._count(OffsetRange(queue, begin, end), found)
+                if older_ms is not None:
+                    since_ms = max(since_ms, older_ms - CLOCKS_DIFFER_MS)
+                if older_ms is not None or begin == lows[queue] or oldest_ms < since_ms:
+                    del left[queue]
+                else:
+                    left[queue] = begin
+            step = min(step * 4, _STEP_MAX)
+        return found
+
+    def _count(self, wanted: OffsetRange, found: Found) -> tuple[int, int | None]:
+        """Add what a range has of this batch; the time of its oldest message, and that of a message
+        of an older batch of this write, if there is one."""
+        mine = self.attempt
+        oldest_ms = older_ms = None
+        for times, marks, keys in self._marked(wanted):
+            if oldest_ms is None and len(times):
+                oldest_ms = times[0].value // 1000
+            for at, mark in marks.items():
+                if mark.batch < mine.batch:
+                    older_ms = times[at].value // 1000
+                elif mark.batch == mine.batch and (
+                    mine.any_partition or mark.partition == mine.partition
+                ):
+                    found.keys[keys[at].as_py()] += 1
+                    found.again |= mark.partition == mine.partition
+        return (0 if oldest_ms is None else oldest_ms), older_ms
+
+    def strays(self, found: Found) -> Counter[str]:
+        """The keys of what an older attempt of this partition has sent since ``found`` was looked
+        for, and this one may have sent too."""
+        mine, keys_there = self.attempt, Counter[str]()
+        for wanted in self._since(found.ends):
+            for _, marks, keys in self._marked(wanted):
+                for at, mark in marks.items():
+                    same = (mark.batch, mark.partition) == (mine.batch, mine.partition)
+                    if same and mark.token != f"{mine.run}.{mine.token}":
+                        keys_there[keys[at].as_py()] += 1
+        return keys_there
+
+    def own(self, queue: MessageQueue, begin: int) -> Counter[str]:
+        """The keys of what this very attempt has in a queue from an offset on."""
+        mine, keys_there = self.attempt, Counter[str]()
+        for wanted in self._since({queue: begin}):
+            for _, marks, keys in self._marked(wanted):
+                for at, mark in marks.items():
+                    if mark.token == f"{mine.run}.{mine.token}":
+                        keys_there[keys[at].as_py()] += 1
+        return keys_there
+
+    def _since(self, begins: Mapping[MessageQueue, int]) -> list[OffsetRange]:
+        with Cluster(self.options.name_servers) as cluster:
+            ranges = [
+                OffsetRange(queue, begin, cluster.offset_max(queue))
+                for queue, begin in begins.items()
+            ]
+        return [wanted for wanted in ranges if wanted.end > wanted.begin]
+
+    def _marked(
+        self, wanted: OffsetRange
+    ) -> Iterator[tuple[pa.TimestampArray, dict[int, Mark], pa.StringArray]]:
+        """Of the messages in a range: their times, and by number the marks of this write, with
+        keys."""
+        options = ReadOptions(
+            name_servers=self.options.name_servers,
+            topics=(wanted.queue.topic,),
+            columns=("storeTimestamp", "properties"),
+            fail_on_data_loss=False,  # what is gone is not there: it will be sent again
+        )
+        for batch in read_ranges([wanted], options):
+            times, properties = batch.columns
+            texts = pc.map_lookup(properties, pa.scalar(MARK), "last")
+            ours = pc.starts_with(texts, f"{self.attempt.write}/").fill_null(False)
+            numbers = pc.indices_nonzero(ours).to_pylist()
+            marks = {at: decode_mark(texts[at].as_py()) for at in numbers}
+            keys = pc.map_lookup(properties, pa.scalar(KEY), "last")
+            yield times, {at: mark for at, mark in marks.items() if mark is not None}, keys
