@@ -76,7 +76,7 @@ def test_skipping_what_is_there_goes_by_where_rows_came_from() -> None:
         ({"maxInFlight": "0"}, "option maxInFlight: a whole number from 1"),
         ({"onConflict": "replace"}, "option onConflict: append or skip is expected"),
         ({"writeId": "a/b"}, "option writeId: 1 to 100 printable"),
-        ({"accessKey": "me"}, "accessKey and secretKey belong together"),
+        ({"accessKey": "me"}, "there is an accessKey without the other"),
         ({"namesrvAddr": "10.0.0.1:1"}, "mean the same thing but differ"),
     ],
 )

@@ -214,8 +214,8 @@ def read_options(
         if "columns" in values:
             raise ConfigError("includeHeaders and columns both choose columns: give columns alone")
         values["columns"] = tuple(name for name in COLUMN_NAMES if name != "properties")
-    secrets = {name: values.pop(name, None) for name in _SECRET_FIELDS}
-    return ReadOptions(**values, credentials=_credentials(secrets, environment))
+    secrets = {name: values.pop(name, None) for name in SECRET_FIELDS}
+    return ReadOptions(**values, credentials=credentials_of(secrets, environment))
 
 
 def options_of_mode(options: ReadOptions, mode: str) -> list[str]:
@@ -277,7 +277,7 @@ def _check_order(values: Mapping[str, Any], low: str, high: str, *names: str) ->
 ACCESS_KEY_VARIABLE: Final = "TURBOPUMP_ACCESS_KEY"
 SECRET_KEY_VARIABLE: Final = "TURBOPUMP_SECRET_KEY"
 SECURITY_TOKEN_VARIABLE: Final = "TURBOPUMP_SECURITY_TOKEN"
-_SECRET_FIELDS: Final = ("access_key", "secret_key", "security_token", "credentials_file")
+SECRET_FIELDS: Final = ("access_key", "secret_key", "security_token", "credentials_file")
 _FILE_NAMES: Final = {
     "accessKey": "access_key",
     "secretKey": "secret_key",
@@ -285,10 +285,12 @@ _FILE_NAMES: Final = {
 }
 
 
-def _credentials(
-    secrets: dict[str, str | None], environment: Mapping[str, str]
+def credentials_of(
+    secrets: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> Credentials | None:
-    path = secrets.pop("credentials_file")
+    """What the values of ``SECRET_FIELDS`` say, else ``environment``. Raises ConfigError."""
+    path = secrets["credentials_file"]
+    secrets = {name: value for name, value in secrets.items() if name != "credentials_file"}
     if path is not None:
         if any(secrets.values()):
             raise ConfigError(
@@ -341,7 +343,7 @@ def _file_credentials(path: str) -> dict[str, str]:
 
 
 # The values of options, from their text.
-def _addresses(text: str) -> tuple[str, ...]:
+def read_addresses(text: str) -> tuple[str, ...]:
     addresses = tuple(parse_addresses(text.replace(",", ";")))
     if not addresses:
         raise ConfigError("an address such as 127.0.0.1:9876 is expected, several separated by ;")
@@ -410,7 +412,7 @@ def _timestamps(text: str) -> Offsets:
     return decode_offsets(text, what="its value")
 
 
-def _whole(low: int, high: int) -> Callable[[str], int]:
+def whole_number(low: int, high: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
             raise ConfigError(f"a whole number from {low} to {high} is expected, not {text!r}")
@@ -432,7 +434,7 @@ def _with_unit(units: Mapping[str, int], example: str) -> Callable[[str], int]:
     return read
 
 
-def _flag(text: str) -> bool:
+def true_or_false(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ConfigError(f"true or false is expected, not {text!r}")
     return text.lower() == "true"
@@ -447,7 +449,7 @@ def _one_of(*words: str) -> Callable[[str], str]:
     return read
 
 
-def _group(text: str) -> str:
+def group_name(text: str) -> str:
     fault = group_fault(text)
     if fault is not None:
         raise ConfigError(fault)
@@ -472,14 +474,14 @@ def _sql(text: str) -> str:
     return text
 
 
-def _secret(text: str) -> str:
+def not_empty(text: str) -> str:
     if not text:
         raise ConfigError("it is empty")
     return text
 
 
-_INSTANT_MS: Final = _whole(0, 2**53)
-_COUNT: Final = _whole(1, 2**53)
+_INSTANT_MS: Final = whole_number(0, 2**53)
+_COUNT: Final = whole_number(1, 2**53)
 _BEYOND: Final = _one_of("error", "latest")
 _DURATION_MS: Final = _with_unit(
     {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}, "15m"
@@ -503,8 +505,8 @@ class Option:
 
 
 OPTIONS: Final[Mapping[str, Option]] = {
-    "nameServer": Option("name_servers", _addresses),
-    "namesrvAddr": Option("name_servers", _addresses, alias_of="nameServer"),
+    "nameServer": Option("name_servers", read_addresses),
+    "namesrvAddr": Option("name_servers", read_addresses, alias_of="nameServer"),
     "topic": Option("topics", _topics),
     "subscribe": Option("topics", _topics, alias_of="topic"),
     "subscribePattern": Option("topic_pattern", _pattern),
@@ -513,7 +515,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "startingTimestamp": Option("starting_timestamp_ms", _INSTANT_MS),
     "startingOffsetsByTimestamp": Option("starting_timestamps", _timestamps),
     "startingOffsetsByTimestampStrategy": Option("starting_time_beyond", _BEYOND),
-    "startingGroup": Option("starting_group", _group),
+    "startingGroup": Option("starting_group", group_name),
     "endingOffsets": Option("ending", _wanted_offsets, "batch"),
     "endingTimestamp": Option("ending_timestamp_ms", _INSTANT_MS, "batch"),
     "endingOffsetsByTimestamp": Option("ending_timestamps", _timestamps, "batch"),
@@ -521,24 +523,24 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "tags": Option("tags", _tags),
     "subExpression": Option("tags", _tags, alias_of="tags"),
     "sqlFilter": Option("sql_filter", _sql),
-    "filterPushdown": Option("filter_pushdown", _flag),
+    "filterPushdown": Option("filter_pushdown", true_or_false),
     "maxOffsetsPerTrigger": Option("offsets_per_trigger_max", _COUNT, "stream"),
     "minOffsetsPerTrigger": Option("offsets_per_trigger_min", _COUNT, "stream"),
     "maxTriggerDelay": Option("trigger_delay_max_ms", _DURATION_MS, "stream"),
     "maxBytesPerTrigger": Option("bytes_per_trigger_max", _SIZE, "stream"),
-    "commitGroup": Option("commit_group", _group, "stream"),
+    "commitGroup": Option("commit_group", group_name, "stream"),
     "columns": Option("columns", column_names),
-    "includeHeaders": Option("include_headers", _flag),
-    "maxPartitions": Option("partitions_max", _whole(1, 100_000)),
-    "minPartitions": Option("partitions_min", _whole(1, 100_000)),
-    "pullBatchSize": Option("pull_batch_size", _whole(1, 65_536)),
-    "pullTimeoutMs": Option("pull_timeout_ms", _whole(1, 600_000)),
-    "failOnDataLoss": Option("fail_on_data_loss", _flag),
+    "includeHeaders": Option("include_headers", true_or_false),
+    "maxPartitions": Option("partitions_max", whole_number(1, 100_000)),
+    "minPartitions": Option("partitions_min", whole_number(1, 100_000)),
+    "pullBatchSize": Option("pull_batch_size", whole_number(1, 65_536)),
+    "pullTimeoutMs": Option("pull_timeout_ms", whole_number(1, 600_000)),
+    "failOnDataLoss": Option("fail_on_data_loss", true_or_false),
     "brokerOfflineStrategy": Option("broker_offline", _one_of("fail", "skip")),
-    "accessKey": Option("access_key", _secret),
-    "secretKey": Option("secret_key", _secret),
-    "securityToken": Option("security_token", _secret),
-    "credentialsFile": Option("credentials_file", _secret),
+    "accessKey": Option("access_key", not_empty),
+    "secretKey": Option("secret_key", not_empty),
+    "securityToken": Option("security_token", not_empty),
+    "credentialsFile": Option("credentials_file", not_empty),
 }
 """Every option of a read; docs/reference/spark.md says what each means."""
 OPTION_NAMES: Final = tuple(OPTIONS)

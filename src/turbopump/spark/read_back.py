@@ -154,7 +154,7 @@ class ReadBack:
         """What earlier attempts have sent to a topic. Raises what reading it raises."""
         found = Found()
         since_ms = self.attempt.since_ms
-        with Cluster(self.options.name_servers) as cluster:
+        with self._cluster() as cluster:
             queues = cluster.queues(topic)
             found.ends = {queue: cluster.offset_max(queue) for queue in queues}
             if not self.attempt.looks:
@@ -215,8 +215,11 @@ class ReadBack:
                         keys_there[keys[at].as_py()] += 1
         return keys_there
 
+    def _cluster(self) -> Cluster:
+        return Cluster(self.options.name_servers, credentials=self.options.credentials)
+
     def _since(self, begins: Mapping[MessageQueue, int]) -> list[OffsetRange]:
-        with Cluster(self.options.name_servers) as cluster:
+        with self._cluster() as cluster:
             ranges = [
                 OffsetRange(queue, begin, cluster.offset_max(queue))
                 for queue, begin in begins.items()
@@ -232,6 +235,7 @@ class ReadBack:
             name_servers=self.options.name_servers,
             topics=(wanted.queue.topic,),
             columns=("storeTimestamp", "properties"),
+            credentials=self.options.credentials,
             fail_on_data_loss=False,  # what is gone is not there: it will be sent again
         )
         for batch in read_ranges([wanted], options):

@@ -7,6 +7,7 @@ lost. docs/reference/spark.md lists both tables; a test compares. It must not kn
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,10 +15,19 @@ from typing import Any, Final
 import pyarrow as pa
 
 from turbopump.client.identity import Credentials
-from turbopump.config.addresses import parse_addresses
 from turbopump.errors import ConfigError
-from turbopump.message.rules import NOT_SENDABLE_TOPICS, group_fault, topic_fault
-from turbopump.spark.options import COLUMN_NAMES, did_you_mean
+from turbopump.message.rules import NOT_SENDABLE_TOPICS, topic_fault
+from turbopump.spark.options import (
+    COLUMN_NAMES,
+    SECRET_FIELDS,
+    credentials_of,
+    did_you_mean,
+    group_name,
+    not_empty,
+    read_addresses,
+    true_or_false,
+    whole_number,
+)
 
 DEFAULT_GROUP: Final = "TURBOPUMP_SPARK"
 AUTO: Final = "auto"
@@ -45,8 +55,11 @@ class WriteOptions:
     credentials: Credentials | None = None
 
 
-def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """The options as Spark hands them over (any case). Raises ConfigError in one sentence for what
+def write_options(
+    options: Mapping[str, str], environment: Mapping[str, str] = os.environ
+) -> WriteOptions:
+    """The options as Spark hands them over (any case). Credentials come from the options, else the
+    file they name, else ``environment``. Raises ConfigError in one sentence for what
     cannot be used."""
     given: dict[str, tuple[str, Any]] = {}
     for spelling, text in options.items():
@@ -74,13 +87,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         raise ConfigError(
             "it is not said where to write: give the option nameServer, such as 127.0.0.1:9876"
         )
-    access, secret, token = (
-        values.pop(name, None) for name in ("access_key", "secret_key", "security_token")
-    )
-    if (access is None) != (secret is None) or (access is None and token is not None):
-        raise ConfigError("accessKey and secretKey belong together: give both, or neither")
-    if access is not None:
-        values["credentials"] = Credentials(access, secret, token)
+    secrets = {name: values.pop(name, None) for name in SECRET_FIELDS}
+    values["credentials"] = credentials_of(secrets, environment)
     if values.get("idempotency_key") is None and values.get("skips_present"):
         if "idempotency_key" in values:
             raise ConfigError("onConflict=skip needs a key: idempotencyKey may not be none then")
@@ -237,24 +245,10 @@ _PASSED_OVER: Final = tuple(name for name in COLUMN_NAMES if name not in WRITE_C
 """Columns of the source that say where and when a message was stored."""
 
 
-def _addresses(text: str) -> tuple[str, ...]:
-    addresses = tuple(parse_addresses(text.replace(",", ";")))
-    if not addresses:
-        raise ConfigError("an address such as 127.0.0.1:9876 is expected, several separated by ;")
-    return addresses
-
-
 def _topic(text: str) -> str:
     fault = topic_fault(text)
     if fault is None and text in NOT_SENDABLE_TOPICS:
         fault = f"the topic {text} belongs to the broker itself; choose another one"
-    if fault is not None:
-        raise ConfigError(fault)
-    return text
-
-
-def _group(text: str) -> str:
-    fault = group_fault(text)
     if fault is not None:
         raise ConfigError(fault)
     return text
@@ -278,45 +272,25 @@ def _name(text: str) -> str:
     return text
 
 
-def _secret(text: str) -> str:
-    if not text:
-        raise ConfigError("it is empty")
-    return text
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
-            raise ConfigError(f"a whole number from {low} to {high} is expected, not {text!r}")
-        return int(text)
-
-    return read
-
-
-def _flag(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ConfigError(f"true or false is expected, not {text!r}")
-    return text.lower() == "true"
-
-
 _FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "nameServer": ("name_servers", _addresses),
-    "namesrvAddr": ("name_servers", _addresses),
+    "nameServer": ("name_servers", read_addresses),
+    "namesrvAddr": ("name_servers", read_addresses),
     "topic": ("topic", _topic),
     "idempotencyKey": ("idempotency_key", _key),
     "onConflict": ("skips_present", _conflict),
     "orderingKey": ("ordering_key", str),
-    "keepQueueId": ("keeps_queue_id", _flag),
-    "maxInFlight": ("in_flight_max", _whole(1, 1000)),
-    "sendBatchSize": ("batch_rows_max", _whole(1, 100_000)),
-    "sendTimeoutMs": ("send_timeout_ms", _whole(1, 86_400_000)),
-    "retries": ("retries", _whole(0, 1_000_000)),
-    "producerGroup": ("producer_group", _group),
+    "keepQueueId": ("keeps_queue_id", true_or_false),
+    "maxInFlight": ("in_flight_max", whole_number(1, 1000)),
+    "sendBatchSize": ("batch_rows_max", whole_number(1, 100_000)),
+    "sendTimeoutMs": ("send_timeout_ms", whole_number(1, 86_400_000)),
+    "retries": ("retries", whole_number(0, 1_000_000)),
+    "producerGroup": ("producer_group", group_name),
     "writeId": ("write_id", _name),
-    "readBackMs": ("read_back_ms", _whole(1, 2**53)),
-    "accessKey": ("access_key", _secret),
-    "secretKey": ("secret_key", _secret),
-    "securityToken": ("security_token", _secret),
+    "readBackMs": ("read_back_ms", whole_number(1, 2**53)),
+    "accessKey": ("access_key", not_empty),
+    "secretKey": ("secret_key", not_empty),
+    "securityToken": ("security_token", not_empty),
+    "credentialsFile": ("credentials_file", not_empty),
 }
 WRITE_OPTION_NAMES: Final = tuple(_FIELDS)
 _SPELLED: Final = {name.lower(): name for name in _FIELDS}
