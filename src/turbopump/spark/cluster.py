@@ -192,13 +192,16 @@ class Cluster:
                 )
                 for queue in queues
             ]
-            try:
-                self._ask_broker(queues[0], requests, self._timeout)
-            except ResponseError as error:
-                if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-                    raise
-                self.pull(queues[0], [(wanted[queues[0]], 1)], group=group)
-                self._ask_broker(queues[0], requests, self._timeout)
+            # RocketMQ: 4.9 makes the table of a group's offsets in a topic without a lock, so the
+            # first commits, if several come at once, may replace each other's.
+            for some in filter(None, (requests[:1], requests[1:])):
+                try:
+                    self._ask_broker(queues[0], some, self._timeout)
+                except ResponseError as error:
+                    if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                        raise
+                    self.pull(queues[0], [(wanted[queues[0]], 1)], group=group)
+                    self._ask_broker(queues[0], some, self._timeout)
 
     def may_hold_inner_batches(self, queue: MessageQueue) -> bool:
         """Whether the topic may store several messages as one entry, which has no tag of its own
