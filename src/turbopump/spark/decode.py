@@ -395,9 +395,10 @@ class Entries:
             self.status[row] = self.status[row] or UNREADABLE
             return None
 
-    def crc_mismatches(self) -> Mask:
+    def crc_mismatches(self, requires_crc: Callable[[int], bool] | None = None) -> Mask:
         """The entries whose CRC does not fit: that of the whole entry where it has one, else the
-        body's. About 0.3 µs an entry and the CRC itself."""
+        body's. ``requires_crc`` says whether the entry at an offset of the log must have the
+        former. About 0.3 µs an entry and the CRC itself."""
         ends = self.positions + self.sizes
         suffixes = ends - CRC_SUFFIX_SIZE
         has_crc = (self._longs[suffixes] == _CRC_NAME) & (self._bytes[suffixes + 8] == 1)
@@ -413,6 +414,9 @@ class Entries:
             number[((digits < 0) | (digits > 9)).any(axis=1) | (self._bytes[ends - 1] != 2)] = -1
             told = np.where(has_crc, number, told)
         mismatches: Mask = (found != told) & (crc_ends > begins)
+        if requires_crc is not None and not has_crc.all():
+            offsets = self._longs[self.positions[~has_crc] + 28].tolist()
+            mismatches[~has_crc] |= np.fromiter(map(requires_crc, offsets), np.bool_, len(offsets))
         return mismatches
 
     def ints(self, at: int) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -551,8 +555,17 @@ def _host_text(packed: bytes) -> str:
     return f"{IPv4Address(packed[:4])}:{port}"
 
 
+_INSTANT: Final = READ_SCHEMA.field("storeTimestamp").type
+_INSTANT_END: Final = 253_402_300_800_000
+"""The year 10000, in ms: neither Spark nor Python shows later times. They stand in damaged entries,
+and are null."""
+
+
 def _instants(milliseconds: Ints) -> pa.Array:
-    return pa.array(milliseconds * 1000).view(READ_SCHEMA.field("storeTimestamp").type)
+    sensible = (milliseconds >= 0) & (milliseconds < _INSTANT_END)
+    if sensible.all():
+        return pa.array(milliseconds * 1000).view(_INSTANT)
+    return pa.array(np.where(sensible, milliseconds, 0) * 1000, mask=~sensible).view(_INSTANT)
 
 
 _STATUS_TEXTS: Final = pa.array(STATUSES, pa.string())

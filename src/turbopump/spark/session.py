@@ -25,6 +25,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from turbopump.errors import ConfigError
+from turbopump.spark.commitlog import CommitLogDataSource
 from turbopump.spark.source import RocketMQDataSource
 
 FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
@@ -65,6 +66,8 @@ def rocketmq_session(
     }
     # A class made here travels to Spark's processes by value, and takes the defaults with it.
     spark.dataSource.register(type("SessionDataSource", (RocketMQDataSource,), defaults))
+    tasks = {"partitions_default": defaults["partitions_max_default"]}
+    spark.dataSource.register(type("SessionLogSource", (CommitLogDataSource,), tasks))
     return spark
 
 

@@ -1,0 +1,19 @@
+"""Where Spark finds ``format("rocketmqCommitlog")``: as ``pyspark_rocketmq``, for Spark takes one
+``DefaultSource`` of a module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turbopump.spark.commitlog import CommitLogDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "DefaultSource":
+        from turbopump.spark.commitlog import CommitLogDataSource
+
+        return CommitLogDataSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,578 @@
+"""A range of a CommitLog segment into Arrow record batches, from the file alone.
+
+The one rule: every byte of the range is accounted for. It is in a good entry, in a damaged one that
+is a row with a ``status``, in the blank at the end of a segment, or behind the end of the log. It
+must not know about Spark or brokers, and opens files for reading only.
+
+ConsumeQueues are a help, never the truth. Where their units lie side by side, without a gap, they
+say where entries begin, so nothing is walked, and what is not asked for is not looked at; and of a
+damaged entry they still know topic, queue and extent. Elsewhere the sizes of the entries are
+walked. A place that holds no entry is passed by a search for the next magic whose entry is good and
+says that it lies right there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_BLANK, entry_fault, head_fault
+from turbopump.spark.decode import (
+    CRC_MISMATCH,
+    OK,
+    STATUSES,
+    TRUNCATED,
+    UNREADABLE,
+    Entries,
+    Ints,
+    Mask,
+    record_batches,
+)
+from turbopump.store.files import StorePaths, segment_offset
+from turbopump.store.inspection.report import Findings
+from turbopump.store.inspection.store_files import crc_rule, read_run_state
+from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE
+from turbopump.store.read_only_disk import ReadOnlyDisk
+
+PIECE_SIZE: Final = 4 << 20
+"""Bytes of a segment that become one record batch."""
+
+_DAMAGED_ROWS_MAX: Final = 10_000
+_PAGE: Final = 4096
+_SEARCH_STEP: Final = 1 << 20
+_BLANK_SIZE_MIN: Final = 8
+_INT_MAX: Final = (1 << 31) - 1
+_LOOK: Final = struct.Struct(">iI")
+_SIZE_AT: Final = struct.Struct(">i").unpack_from
+_MAGIC_START: Final = b"\xda\xa3\x20"
+_UNIT_HEAD: Final = struct.Struct(">qi")
+_END: Final = 1 << 62
+
+
+class LogRange(NamedTuple):
+    """A part of one segment: from ``begin``, where an entry begins, up to ``end``, where the next
+    part or the next segment does. Offsets are the log's."""
+
+    path: str
+    start: int
+    """The offset of the file's first byte."""
+    begin: int
+    end: int
+    is_last: bool
+    """Whether the log ends in this part."""
+    is_live: bool
+    """Whether somebody may be writing: what is no entry at its end is then no damage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanOptions:
+    """What to read of a log. Times are ms since 1970 UTC, the end exclusive."""
+
+    schema: pa.Schema
+    broker_name: str | None = None
+    topics: frozenset[str] = frozenset()
+    """Empty: all of them."""
+    starting_ms: int | None = None
+    ending_ms: int | None = None
+    store: str | None = None
+    """The directory that has ConsumeQueues; None: there are none."""
+
+
+def scan(part: LogRange, options: ScanOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of a part of the log. Raises OSError if its file cannot be opened; pages of it that
+    cannot be read are damage."""
+    with _open(part.path) as fd:
+        yield from _Scan(fd, part, options).batches()
+
+
+def first_good_entry(path: str, start: int, begin: int, end: int) -> int | None:
+    """The offset of the first good entry of a segment that begins in ``begin`` … ``end``."""
+    with _open(path) as fd:
+        return _next_good(fd, start, begin, end)
+
+
+def store_time_at(path: str, start: int, offset: int) -> int | None:
+    """The store time (ms) of the entry at an offset, None if its head is not good."""
+    with _open(path) as fd:
+        head = _read(fd, offset - start, 64 + 12)
+    if len(head) < 76 or head_fault(head, offset) is not None:
+        return None
+    return int.from_bytes(head[68:76] if head[39] & 16 else head[56:64])
+
+
+class _Scan:
+    def __init__(self, fd: int, part: LogRange, options: ScanOptions) -> None:
+        self._part, self._options = part, options
+        self._fd = fd
+        self._limit = min(part.start + os.fstat(fd).st_size, part.end)
+        """The end of what the file has for this part."""
+        self._window = _Window(fd, part.start)
+        self._units: Units | None = None
+        if options.store is not None:
+            self._units = units_between(options.store, part.begin, part.end, options.topics)
+        self._requires_crc = None if options.store is None else _crc_rule(options.store)
+        self._damaged: list[dict[str, Any]] = []
+        names = {"brokerName": options.broker_name, "segment": Path(part.path).name}
+        self._constants = {
+            name: value for name, value in names.items() if name in options.schema.names
+        }
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        at, end = self._part.begin, self._part.end
+        while at < end:
+            if at >= self._limit:
+                at = self._no_more_entries(at)
+                continue
+            if (wanted := self._passed_over(at)) != at:
+                at = wanted
+                continue
+            if len(self._damaged) >= _DAMAGED_ROWS_MAX:
+                yield self._damaged_rows()
+            self._window.hold(at, min(FIXED_SIZE, self._limit - at))
+            positions, sizes, following = self._run(at)
+            if not len(positions):
+                at = following if following > at else self._odd_place(at)
+                continue
+            entries = Entries(self._window.data, positions - self._window.start, sizes)
+            wrong = entries.misfits | (entries.longs(28) != positions)
+            if wrong.any():
+                first = int(np.argmax(wrong))
+                following, entries = int(positions[first]), entries.rows(slice(0, first))
+            yield from self._rows(entries)
+            at = self._odd_place(following) if wrong.any() else following
+        if self._damaged:
+            yield self._damaged_rows()
+
+    def _passed_over(self, at: int) -> int:
+        """Where the next entry that is asked for begins, as far as units prove it."""
+        units = self._units
+        if units is None or not self._options.topics:
+            return at
+        index = units.index_of(at)
+        if index is None:
+            return at
+        end = units.run_end(index)
+        wanted = np.flatnonzero(units.wanted[index:end])
+        if len(wanted):
+            return int(units.positions[index + wanted[0]])
+        return min(units.end_of(end - 1), self._part.end)
+
+    def _run(self, at: int) -> tuple[Ints, Ints, int]:
+        """Where entries lie side by side from ``at`` on, as far as the window holds them whole, and
+        where they end."""
+        if at >= self._limit:
+            return _NO_INTS, _NO_INTS, at
+        window_end = min(self._window.end, self._limit)
+        units = self._units
+        index = units.index_of(at) if units is not None else None
+        if units is None or index is None:
+            return self._walk(at, window_end)
+        positions = units.positions[index : units.run_end(index)]
+        sizes = units.sizes[index : index + len(positions)]
+        count = int(np.searchsorted(positions + sizes, window_end, "right"))
+        if not count:
+            return _NO_INTS, _NO_INTS, at
+        following = int(positions[count - 1] + sizes[count - 1])
+        positions, sizes = positions[:count], sizes[:count]
+        if self._options.topics:
+            wanted = units.wanted[index : index + count]
+            positions, sizes = positions[wanted], sizes[wanted]
+        return positions, sizes, following
+
+    def _walk(self, at: int, window_end: int) -> tuple[Ints, Ints, int]:
+        start, data = self._window.start, self._window.data
+        found, place, last = [], at - start, min(window_end, self._part.end) - start
+        held = window_end - start
+        while place < last and place + FIXED_SIZE <= held:
+            (size,) = _SIZE_AT(data, place)
+            if size < FIXED_SIZE or place + size > held:
+                break
+            found.append(place)
+            place += size
+        ends = np.array([*found, place], np.int64)
+        return ends[:-1] + start, np.diff(ends), place + start
+
+    def _rows(self, entries: Entries) -> Iterator[pa.RecordBatch]:
+        """The rows of entries whose lengths add up."""
+        options = self._options
+        entries.status[entries.crc_mismatches(self._requires_crc)] = CRC_MISMATCH
+        damaged = entries.status != OK
+        keep: Mask = np.ones(len(entries), np.bool_)
+        if options.topics:
+            wanted = pc.is_in(entries.topics(), pa.array(sorted(options.topics), pa.string()))
+            keep &= wanted.to_numpy(zero_copy_only=False)
+        if options.starting_ms is not None or options.ending_ms is not None:
+            stored = entries.shifted_longs(56, 1)
+            keep &= stored >= (options.starting_ms or 0)
+            keep &= stored < (options.ending_ms if options.ending_ms is not None else _END)
+        if not keep.all():
+            entries = entries.rows(keep | damaged)
+        entries = entries.taken_apart(entries.status == OK, lenient=True)
+        yield from record_batches(entries, options.schema, self._constants, lenient=True)
+
+    def _odd_place(self, at: int) -> int:
+        """Deal with a place where no entry was seen; where to go on."""
+        left = self._limit - at
+        if left < _BLANK_SIZE_MIN:
+            return self._no_more_entries(self._limit)
+        self._window.hold(at, _BLANK_SIZE_MIN)
+        size, magic = _LOOK.unpack_from(self._window.data, at - self._window.start)
+        if magic == MAGIC_BLANK and at + size >= self._part.end:
+            return self._part.end
+        head = bytes(self._window.view(at, min(HEAD_SIZE, left)))
+        is_head = len(head) == HEAD_SIZE and head_fault(head, at) is None
+        if is_head and FIXED_SIZE <= size <= left and at + size > self._window.end:
+            self._window.hold(at, size)
+            return at
+        index = self._units.index_of(at) if self._units is not None else None
+        if index is not None and is_head and self._is_good(at, size):
+            self._units = None  # they say something else of a good entry
+            return at
+        if self._units is not None and index is not None and self._units.is_sure(index):
+            following = min(self._units.end_of(index), self._part.end)
+            status = UNREADABLE if following <= self._limit else TRUNCATED
+            self._damage(at, following, status, index)
+            return following
+        good = _next_good(self._fd, self._part.start, at + 1, self._limit)
+        if good is not None:
+            self._damage(at, good, UNREADABLE)
+            return good
+        if self._limit == self._part.end and not self._part.is_last:
+            self._damage(at, self._part.end, UNREADABLE)
+            return self._part.end
+        if self._part.is_last and self._part.is_live:
+            return self._part.end
+        end = self._end_of_data(at)
+        if self._part.is_last and end > at:
+            self._damage(at, end, TRUNCATED if is_head else UNREADABLE)
+        return self._part.end if self._part.is_last else self._no_more_entries(at)
+
+    def _is_good(self, at: int, size: int) -> bool:
+        return entry_fault(_read(self._fd, at - self._part.start, size), at) is None
+
+    def _no_more_entries(self, at: int) -> int:
+        """The file has nothing more. That is damage where the log goes on behind it."""
+        if at < self._part.end and not self._part.is_last and self._limit < self._part.end:
+            self._damage(at, self._part.end, TRUNCATED)
+        return self._part.end
+
+    def _end_of_data(self, at: int) -> int:
+        """The end of the last byte from ``at`` on that is not zero."""
+        end = at
+        for begin, data in _pieces(self._fd, at - self._part.start, self._limit - self._part.start):
+            if used := len(data.rstrip(b"\0")):
+                end = self._part.start + begin + used
+        return end
+
+    def _damaged_rows(self) -> pa.RecordBatch:
+        rows, self._damaged = self._damaged, []
+        return pa.RecordBatch.from_pylist(rows, schema=self._options.schema)
+
+    def _damage(self, begin: int, end: int, status: int, unit: int | None = None) -> None:
+        row: dict[str, Any] = {
+            **self._constants,
+            "commitLogOffset": begin,
+            "storeSize": min(end - begin, _INT_MAX),
+            "status": STATUSES[status],
+        }
+        if unit is not None and self._units is not None:
+            units = self._units
+            row["topic"] = units.names[units.topics[unit]]
+            row["queueId"] = int(units.queue_ids[unit])
+            row["queueOffset"] = int(units.queue_offsets[unit])
+        self._damaged.append({name: row.get(name) for name in self._options.schema.names})
+
+
+def _crc_rule(root: str) -> Callable[[int], bool] | None:
+    """Where the absence of a CRC over a whole entry is damage: where our broker wrote the log."""
+    disk, paths = ReadOnlyDisk(), StorePaths(Path(root))
+    return crc_rule(disk, paths, read_run_state(disk, paths, Findings()))
+
+
+class _Window:
+    """Bytes of a file in a buffer that is used again and again: fresh memory costs more than the
+    copy."""
+
+    def __init__(self, fd: int, origin: int) -> None:
+        self._fd, self._origin = fd, origin
+        self._buffer = memoryview(bytearray(PIECE_SIZE))
+        self.start = self.end = -1
+        self.data = self._buffer[:0]
+
+    def hold(self, at: int, size: int) -> None:
+        """Make sure that ``size`` bytes from an offset of the log on are held, or all that the file
+        has."""
+        if self.start <= at and at + size <= self.end:
+            return
+        if size > len(self._buffer):
+            self._buffer = memoryview(bytearray(size))
+        count = _read_into(self._fd, self._buffer, at - self._origin)
+        self.start, self.end = at, at + count
+        self.data = self._buffer[:count]
+
+    def view(self, at: int, size: int) -> memoryview:
+        self.hold(at, size)
+        return self.data[at - self.start : at - self.start + size]
+
+
+@contextmanager
+def _open(path: str) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _read_into(fd: int, buffer: memoryview, at: int) -> int:
+    """Fill a buffer from byte ``at`` of a file; how many bytes there were. A page that the system
+    cannot read is zeros: what lies in it is then damaged, and seen to be."""
+    done = 0
+    while done < len(buffer):
+        try:
+            count = os.preadv(fd, [buffer[done:]], at + done)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            count = _read_page(fd, buffer[done:], at + done)
+        if not count:
+            break
+        done += count
+    return done
+
+
+def _read_page(fd: int, buffer: memoryview, at: int) -> int:
+    """The rest of the page at ``at``, zeros if it cannot be read."""
+    left = min(_PAGE - at % _PAGE, len(buffer), max(os.fstat(fd).st_size - at, 0))
+    try:
+        return os.preadv(fd, [buffer[:left]], at)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        buffer[:left] = bytes(left)
+        return left
+
+
+def _read(fd: int, at: int, size: int) -> bytes:
+    buffer = bytearray(size)
+    return bytes(buffer[: _read_into(fd, memoryview(buffer), at)])
+
+
+def _pieces(fd: int, begin: int, end: int, overlap: int = 0) -> Iterator[tuple[int, bytes]]:
+    """The bytes of a file from ``begin`` to ``end``, without its holes."""
+    at = begin
+    while at < end:
+        if hasattr(os, "SEEK_DATA"):
+            try:
+                at = max(at, os.lseek(fd, at, os.SEEK_DATA))
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return
+        if at >= end:
+            return
+        first = max(at - overlap, begin)
+        data = _read(fd, first, min(at + _SEARCH_STEP, end) - first)
+        yield first, data
+        at = first + len(data) if data else end
+
+
+def _next_good(fd: int, start: int, begin: int, end: int) -> int | None:
+    """The offset of the first good entry that begins in ``begin`` … ``end``."""
+    limit = os.fstat(fd).st_size
+    for first, data in _pieces(fd, begin - start, min(end - start + HEAD_SIZE, limit), overlap=7):
+        found = data.find(_MAGIC_START, 4)
+        while found >= 0:
+            at = first + found - 4
+            size = int.from_bytes(data[found - 4 : found])
+            if FIXED_SIZE <= size <= limit - at and begin <= start + at < end:
+                head = _read(fd, at, HEAD_SIZE)
+                if (
+                    head_fault(head, start + at) is None
+                    and entry_fault(_read(fd, at, size), start + at) is None
+                ):
+                    return start + at
+            found = data.find(_MAGIC_START, found + 1)
+    return None
+
+
+_NO_INTS: Final = np.zeros(0, np.int64)
+
+
+@dataclass(slots=True)
+class Units:
+    """What the ConsumeQueues of a store say of a range of its log, one unit for each entry, in the
+    log's order."""
+
+    positions: Ints
+    sizes: Ints
+    wanted: Mask
+    """The entries that are in a queue of the asked topics."""
+    topics: Ints
+    """Indexes in ``names``."""
+    queue_ids: Ints
+    queue_offsets: Ints
+    names: list[str]
+    breaks: Ints
+    """The units with which the next does not join on."""
+
+    def index_of(self, position: int) -> int | None:
+        index = int(np.searchsorted(self.positions, position))
+        found = index < len(self.positions) and self.positions[index] == position
+        return index if found else None
+
+    def run_end(self, index: int) -> int:
+        """Behind the last unit that joins on, one after the other."""
+        at = int(np.searchsorted(self.breaks, index))
+        return int(self.breaks[at]) + 1
+
+    def end_of(self, index: int) -> int:
+        return int(self.positions[index] + self.sizes[index])
+
+    def is_sure(self, index: int) -> bool:
+        """Whether the next unit begins where this one ends."""
+        return self.run_end(index) > index + 1
+
+
+_UNIT_TYPES: Final = {
+    UNIT_SIZE: np.dtype([("at", ">i8"), ("size", ">i4"), ("rest", "V8")]),
+    BATCH_UNIT_SIZE: np.dtype(
+        [("at", ">i8"), ("size", ">i4"), ("rest", "V16"), ("base", ">i8"), ("more", "V10")]
+    ),
+}
+
+
+def units_between(root: str, begin: int, end: int, topics: frozenset[str]) -> Units | None:
+    """The units of all queues that point to ``begin`` … ``end`` of the log; None where there are
+    none, or files that cannot be read."""
+    names: list[str] = []
+    found = []
+    try:
+        for topic, queue_id, files, width in _queues(root):
+            for number, (start, path) in enumerate(files):
+                following = files[number + 1][1] if number + 1 < len(files) else None
+                units = _units_of_file(path, following, width, begin, end)
+                if units is None:
+                    continue
+                if not names or names[-1] != topic:
+                    names.append(topic)
+                data, first = units
+                indexes = start // width + first + np.arange(len(data))
+                found.append(
+                    (
+                        data["at"].astype(np.int64),
+                        data["size"].astype(np.int64),
+                        np.full(len(data), len(names) - 1),
+                        np.full(len(data), queue_id),
+                        data["base"].astype(np.int64) if width == BATCH_UNIT_SIZE else indexes,
+                    )
+                )
+    except OSError:
+        return None
+    if not found:
+        return None
+    positions, sizes, topic_at, queue_ids, offsets = (
+        np.concatenate(column) for column in zip(*found, strict=True)
+    )
+    keep = (positions >= begin) & (positions < end)
+    keep &= (sizes >= FIXED_SIZE) & (sizes < NO_MESSAGE_SIZE)
+    order = np.flatnonzero(keep)[np.argsort(positions[keep], kind="stable")]
+    if not len(order):
+        return None
+    firsts = np.flatnonzero(np.diff(positions[order], prepend=-1))
+    wanted = np.array([not topics or name in topics for name in names])[topic_at[order]]
+    wanted = np.logical_or.reduceat(wanted, firsts)
+    order = order[firsts]  # several queues may have one entry
+    positions, sizes = positions[order], sizes[order]
+    joined = positions[:-1] + sizes[:-1] == positions[1:]
+    breaks = np.append(np.flatnonzero(~joined), len(positions) - 1)
+    return Units(
+        positions, sizes, wanted, topic_at[order], queue_ids[order], offsets[order], names, breaks
+    )
+
+
+def dispatched_end(root: str) -> int:
+    """The end of the last entry that is in a queue, in bytes of the log; 0: no queue has any. The
+    writer puts an entry into its queue when it is whole."""
+    end = 0
+    for _, _, files, width in _queues(root):
+        for _, path in reversed(files):
+            with _open(path) as fd:
+                count = bisect_left(
+                    range(os.fstat(fd).st_size // width), _END, key=_unit_keys(fd, width)
+                )
+                if count:
+                    at, size = _UNIT_HEAD.unpack(_read(fd, (count - 1) * width, _UNIT_HEAD.size))
+                    end = max(end, at + size if size != NO_MESSAGE_SIZE else 0)
+                    break
+    return end
+
+
+def _queues(root: str) -> Iterator[tuple[str, int, list[tuple[int, str]], int]]:
+    """(topic, queue id, its files with their names' numbers, bytes of a unit)."""
+    paths = StorePaths(Path(root))
+    for directory, width in (
+        (paths.consume_queues, UNIT_SIZE),
+        (paths.batch_consume_queues, BATCH_UNIT_SIZE),
+    ):
+        for topic in _names(directory):
+            for queue in _names(directory / topic):
+                if queue.isascii() and queue.isdigit():
+                    rows = directory / topic / queue
+                    files = [
+                        (start, str(rows / name))
+                        for name in _names(rows)
+                        if (start := segment_offset(name)) is not None
+                    ]
+                    if files:
+                        yield topic, int(queue), files, width
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _units_of_file(
+    path: str, following: str | None, width: int, begin: int, end: int
+) -> tuple[np.ndarray[Any, Any], int] | None:
+    """The units of a queue's file that point to ``begin`` … ``end``, and the number of the first;
+    ``following`` is the file behind it."""
+    if following is not None:
+        with _open(following) as fd:
+            if _unit_keys(fd, width)(0) <= begin:
+                return None
+    with _open(path) as fd:
+        numbers, key = range(os.fstat(fd).st_size // width), _unit_keys(fd, width)
+        first, last = bisect_left(numbers, begin, key=key), bisect_left(numbers, end, key=key)
+        if first >= last:
+            return None
+        data = _read(fd, first * width, (last - first) * width)
+    return np.frombuffer(data, _UNIT_TYPES[width], len(data) // width), first
+
+
+def _unit_keys(fd: int, width: int) -> Any:
+    """The offset in the log that a unit of a file has; behind the end of the queue there is
+    none."""
+
+    def key(number: int) -> int:
+        data = os.pread(fd, _UNIT_HEAD.size, number * width)
+        if len(data) < _UNIT_HEAD.size:
+            return _END
+        at, size = _UNIT_HEAD.unpack(data)
+        return int(at) if size else _END
+
+    return key
