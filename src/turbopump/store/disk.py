@@ -69,16 +69,18 @@ class MappedSegment:
         return self.buffer[at : at + size]
 
     def read_cached(self, at: int, size: int) -> bytes | None:
-        if not hasattr(os, "RWF_NOWAIT"):
-            return None
         data = bytearray(size)
+        return bytes(data) if self.read_cached_into(data, at) else None
+
+    def read_cached_into(self, buffer: Any, at: int) -> bool:
+        if not hasattr(os, "RWF_NOWAIT"):
+            return False
         try:
-            count = os.preadv(self._fd, [data], at, os.RWF_NOWAIT)
+            return os.preadv(self._fd, [buffer], at, os.RWF_NOWAIT) == len(buffer)
         except OSError:
             # EAGAIN, or a file system that cannot tell; what is wrong with the file comes out in
             # ``read_cold``
-            return None
-        return bytes(data) if count == size else None
+            return False
 
     def evict(self, at: int, size: int) -> None:
         # closed meanwhile; macOS has no such call
@@ -425,6 +427,10 @@ class Segment(Protocol):
     def read_cached(self, at: int, size: int) -> bytes | None:
         """The same bytes if the system has all of them in memory, at once; None if it has not, or
         cannot tell."""
+
+    def read_cached_into(self, buffer: Any, at: int) -> bool:
+        """Fill a ``buffer`` with them in the same case; else False, and what it holds then is
+        nothing. Saves making bytes of what is only looked at."""
 
     def evict(self, at: int, size: int) -> None:
         """Let the system forget its copy in memory of a range that was read once and is not needed

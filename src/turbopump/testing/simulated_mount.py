@@ -348,6 +348,12 @@ class SimulatedSegment:
         """Whether the system has it in memory is up to chance."""
         return self.read(at, size) if self._mount.is_cached() else None
 
+    def read_cached_into(self, buffer: Any, at: int) -> bool:
+        data = self.read_cached(at, len(buffer))
+        if data is not None:
+            buffer[:] = data
+        return data is not None
+
     def evict(self, at: int, size: int) -> None:
         """Chance does not remember."""
 

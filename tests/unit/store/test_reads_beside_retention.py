@@ -156,7 +156,7 @@ class TrimmingDisk(SystemDisk):
 def test_the_scrub_finds_nothing_wrong_with_what_is_taken_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
+    monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
     trimmed = Trimmed(tmp_path)
     store, found = trimmed.store, list[str]()
     disk, end = TrimmingDisk(at, trimmed.trim), store.log.end

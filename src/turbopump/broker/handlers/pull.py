@@ -30,7 +30,7 @@ from turbopump.broker.reading import answer
 from turbopump.broker.statistics import Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.filtering.tag import code_filter
+from turbopump.filtering.tag import ALL, code_filter
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import JSON, Frame, frame_head
 from turbopump.protocol.requests.clients import ConsumeType, MessageModel, SubscriptionData
@@ -178,6 +178,16 @@ class PullHandler:
 
     def _read(self, pull: _Pull) -> Outcome:
         request, wants = pull.request, pull.wants
+        if wants is EVERYTHING:
+            result = self.store.reader.at_once(
+                request.topic,
+                request.queue_id,
+                pull.offset,
+                request.max_msg_nums,
+                request.max_msg_bytes,
+            )
+            if result is not None:
+                return self._answer_or_hold(pull, result)
         steps = self.store.reader.steps(
             request.topic,
             request.queue_id,
@@ -360,6 +370,9 @@ class Wants(NamedTuple):
     matches: PropertyFilter | None
 
 
+EVERYTHING: Final = Wants(None, None)
+
+
 @dataclass(eq=False)
 class PullChecks:
     """By the broker's settings, its topics and groups, and what groups subscribe to."""
@@ -416,6 +429,8 @@ class PullChecks:
     def wants(self, request: PullMessage) -> Wants | Response:
         """What this pull is to be given: from the request itself, or from the group's heartbeat."""
         if request.sys_flag & PullSysFlag.SUBSCRIPTION:
+            if request.subscription == ALL and request.expression_type == TAG:  # nearly always
+                return EVERYTHING
             data = SubscriptionData(
                 topic=request.topic,
                 sub_string=request.subscription,
@@ -470,7 +485,8 @@ class PullChecks:
                 remark="parse the consumer's subscription failed, your expression may be wrong: "
                 f"{subscription.fault}",
             )
-        return Wants(code_filter(subscription.codes), subscription.matches)
+        accept, matches = code_filter(subscription.codes), subscription.matches
+        return EVERYTHING if accept is None and matches is None else Wants(accept, matches)
 
 
 def forbidden(kind: int, remark: str) -> Response:

@@ -29,6 +29,9 @@ Steps = Generator[list[Piece], list[Found], T]
 """A read in steps: yields pieces, is sent the bytes (or the OSError) of each, returns the outcome.
 One that has worked for a while yields no piece, to let others have their turn."""
 
+Look = Callable[[Piece], memoryview | None]
+"""Gives the bytes of a piece that the system has in memory, until the next look."""
+
 IsLost = Callable[[Path, int], bool]
 """Whether to pass over what cannot be read at an offset of the files in a directory."""
 
@@ -49,6 +52,8 @@ CREDIT_MAX_S: Final = 0.001
 DEBT_MAX_S: Final = 0.005
 """Time that reads may owe: a turn that took longer was held up (the process stood still), and did
 not read all that time."""
+LOOK_SIZE_MAX: Final = 512 * 1024
+"""The longest piece that a look gives."""
 WAITING_MAX: Final = 10_000
 """Reads that wait for a thread; more are refused."""
 _FAILURES_KEPT: Final = 10_000
@@ -140,6 +145,8 @@ class ColdReads:
         self._now: Callable[[], float] = lambda: 0.0
         self._turn_ended = 0.0
         self._pace: ReadPace | None = None
+        self._seen = memoryview(b"")
+        self._has_missed = False
         self.numbers = ReadNumbers()
 
     def take_turns(
@@ -172,7 +179,8 @@ class ColdReads:
         dropped, as are those that wait when the store closes."""
         try:
             pieces = next(steps)
-            if self._pace is not None and not (self._ready or self._waiting or self._closed):
+            has_missed, self._has_missed = self._has_missed, False
+            if self._pace is not None and not has_missed and not self._is_line:
                 pieces = self._ahead(steps, pieces, self._pace)
         except StopIteration as stop:
             outcome: T = stop.value
@@ -187,6 +195,37 @@ class ColdReads:
         self._take_turn(read)
         read.done = done
         return outcomes[0] if outcomes else ReadState.PENDING
+
+    def at_once(self, read: Callable[[Look], T | None]) -> T | None:
+        """What ``read`` makes of what it sees, where nobody stands in line and reads are due. None:
+        it has seen too little, or may not look now: ``run`` reads it then."""
+        pace = self._pace
+        if pace is None or self._is_line:
+            return None
+        begun = self._now()
+        if pace.pause(begun):
+            return None
+        try:
+            return read(self._look)
+        finally:
+            pace.took(begun, self._now())
+
+    def _look(self, piece: Piece) -> memoryview | None:
+        if piece.size > LOOK_SIZE_MAX:
+            return None
+        if not self._seen:
+            self._seen = memoryview(bytearray(LOOK_SIZE_MAX))
+        seen = self._seen[: piece.size]
+        if piece.segment.read_cached_into(seen, piece.at):
+            self.numbers.pieces_in_memory += 1
+            return seen
+        self._has_missed = True  # so that ``run`` does not look in vain as well
+        return None
+
+    @property
+    def _is_line(self) -> bool:
+        """Whether somebody stands in line before who comes now; so it is when the store closes."""
+        return bool(self._ready or self._waiting) or self._closed
 
     def _ahead(self, steps: Steps[Any], pieces: list[Piece], pace: ReadPace) -> list[Piece]:
         """Where nobody stands in line and reads are due: the steps whose pieces are in memory, for

@@ -12,14 +12,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final
+from functools import lru_cache, partial
+from typing import Final, NamedTuple
 
 from turbopump.compiled import IS_COMPILED, has_twin
 from turbopump.message.codec import FIXED_SIZE, MAGIC_V2
 from turbopump.message.properties import NAME_END, SysFlag, value_after
 from turbopump.store.disk import Found, Piece
-from turbopump.store.log.cold_reads import ColdReads, Steps
+from turbopump.store.log.cold_reads import ColdReads, Look, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
 from turbopump.store.queues.batch_queue_reader import BatchRead
@@ -86,6 +86,31 @@ class QueueReader:
         """See ``read_messages``. Waits for the disk where messages are not in memory."""
         return self._reads.finish(self.steps(topic, queue_id, offset, count_max, accept))
 
+    def at_once(
+        self, topic: str, queue_id: int, offset: int, count_max: int, size_max: int | None = None
+    ) -> GetResult | None:
+        """Nearly every read of a queue that wants all messages: they are hot, or the system has
+        them in memory and nobody stands in line. None: ``steps`` reads them, or says why not."""
+        queue = self._queues.find(topic, queue_id)
+        if not IS_COMPILED or queue is None or queue.is_batch:
+            return None
+        context = self._context_for(count_max, size_max)
+        result = _read_hot_at_once(queue, context, offset, count_max)
+        if result is None:
+            result = self._reads.at_once(
+                partial(_read_cold_at_once, queue, context, offset, count_max)
+            )
+        return result
+
+    def _context_for(self, count_max: int, size_max: int | None) -> ReadContext:
+        """Java's clients ask for all the bytes that there are, but for few messages: theirs is the
+        usual read."""
+        context = self._context
+        limits = context.limits
+        if size_max is None or size_max <= limits.bytes_hot or count_max <= limits.count_hot:
+            return context
+        return context.for_large_read(count_max, size_max)
+
     def steps(
         self,
         topic: str,
@@ -99,9 +124,7 @@ class QueueReader:
         """See ``read_messages``. ``matches`` judges properties, about a millisecond a turn.
         ``size_max``: a reader that asks for more bytes than the usual limit gets them, with as many
         messages as it asks for (``ReadContext.for_large_read``)."""
-        context = self._context
-        if size_max is not None and size_max > context.limits.bytes_hot:
-            context = context.for_large_read(count_max, size_max)
+        context = self._context_for(count_max, size_max)
         if matches is None:
             queue = self._queues.find(topic, queue_id)
             return read_messages(queue, context, offset, count_max, accept)
@@ -133,6 +156,10 @@ def read_messages(
     if isinstance(queue, BatchConsumeQueue):
         return (yield from BatchRead(queue, context, offset, count_max, hot_from, accept).run())
     scan = min(scan, queue.end.value - offset)
+    if accept is None and IS_COMPILED:
+        result = _read_hot_at_once(queue, context, offset, count_max)
+        if result is not None:
+            return result
     if _is_hot(queue, offset, hot_from) and not queue.topic.startswith(LMQ_PREFIX):
         result = _read_hot(queue, offset, scan, context.log, count_max, limits, accept)
         if result.status is not GetStatus.MESSAGE_WAS_REMOVING:
@@ -203,12 +230,6 @@ def _read_hot(
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, index, queue.min_index, queue.end.value)
     pieces: list[bytes] = []
     count_max, bytes_max = min(count_max, limits.count_hot), limits.bytes_hot
-    if (
-        accept is None
-        and IS_COMPILED
-        and _gather_into(result, queue, log, queue.units(index, scan), count_max, bytes_max)
-    ):
-        return result
     count = taken = run_at = run_size = run_end = run_index = run_count = 0
     is_there = True
     first, units, passed = index, queue.units(index, scan), list[int]()
@@ -255,29 +276,34 @@ def _read_hot(
     return result
 
 
-def _gather_into(
-    result: GetResult, queue: ConsumeQueue, log: CommitLog, units: bytes, count: int, size: int
-) -> bool:
-    """Nearly every hot read: all that lies in the segment of the first message. False if that is
-    nothing."""
-    segment = log.segment_at(int.from_bytes(units[:8]))
+def _read_hot_at_once(
+    queue: ConsumeQueue, context: ReadContext, index: int, count_max: int
+) -> GetResult | None:
+    """Nearly every hot read: all that lies in the segment of the first message. None if that is
+    nothing, or it is not hot (see ``_is_hot``)."""
+    high, limits, log = queue.end.value, context.limits, context.log
+    first = max(queue.opened_at, queue.min_index, queue.max_index - _UNITS_HOT)
+    if not first <= index < high:
+        return None
+    count = min(max(count_max, 1), limits.count_hot)
+    units = queue.units(index, min(count, high - index))
+    offset = int.from_bytes(units[:8])
+    segment = log.segment_at(offset) if units and offset >= context.hot_from else None
     if segment is None:
-        return False
-    result.data, result.count = gather(
+        return None
+    data, count = gather(
         units,
         count,
-        size,
+        limits.bytes_hot,
         segment.buffer,
         segment.start,
-        result.next_offset,
+        index,
         *_fields(queue.queue_id, queue.topic),
         False,
     )
-    if not result.count:
-        return False
-    result.status = GetStatus.FOUND
-    result.next_offset += result.count
-    return True
+    if not count:
+        return None
+    return GetResult(GetStatus.FOUND, index + count, queue.min_index, high, data, count)
 
 
 def _add_run(log: CommitLog, at: int, size: int, pieces: list[bytes]) -> bool:
@@ -311,11 +337,50 @@ class _Choice:
     gaps: int = 0
 
 
+def _read_cold_at_once(
+    queue: ConsumeQueue, context: ReadContext, index: int, count_max: int, look: Look
+) -> GetResult | None:
+    """The same as ``_read_at_sight``, of units and messages that are seen in memory."""
+    limits, high = context.limits, queue.end.value
+    count_max = min(max(count_max, 1), max(limits.count_hot, limits.count_cold))
+    piece = queue.piece(index, min(count_max, high - index))
+    seen = look(piece) if piece is not None else None
+    if seen is None:
+        return None
+    units = bytes(seen)
+    stretch = _stretch(queue, context, index, units, count_max)
+    data = look(stretch.piece) if stretch is not None else None
+    if stretch is None or data is None:
+        return None
+    return _gathered(queue, stretch, index, units, data)
+
+
 def _read_at_sight(
     queue: ConsumeQueue, context: ReadContext, index: int, units: bytes, count_max: int
 ) -> Steps[GetResult | None]:
     """Nearly every cold read: the messages lie close together in one segment, and are good. None if
     one is not: then each of them is looked into."""
+    stretch = _stretch(queue, context, index, units, count_max)
+    if stretch is None:
+        return None
+    (data,) = yield [stretch.piece]
+    return None if isinstance(data, OSError) else _gathered(queue, stretch, index, units, data)
+
+
+class _Stretch(NamedTuple):
+    """One ``piece``, from offset ``start`` of the log on, that holds so many ``messages``; as many
+    are given as ``size_max`` bytes hold."""
+
+    piece: Piece
+    start: int
+    messages: int
+    size_max: int
+
+
+def _stretch(
+    queue: ConsumeQueue, context: ReadContext, index: int, units: bytes, count_max: int
+) -> _Stretch | None:
+    """Where the messages of the units lie, if it is close together in one segment."""
     log, limits = context.log, context.limits
     first, _, _ = UNIT.unpack_from(units)
     segment = log.segment_at(first) if first < log.end and log.requires_crc(first) else None
@@ -335,19 +400,23 @@ def _read_at_sight(
     span = last + size - first
     if not 0 < span <= min(PIECE_SIZE_MAX, segment.end - first):
         return None
-    (data,) = yield [Piece(segment.segment, first - segment.start, span)]
-    if isinstance(data, OSError):
-        return None
-    result = GetResult(GetStatus.FOUND, index, queue.min_index, queue.end.value)
-    result.data, result.count = gather(
-        units, count, size_max, data, first, index, *_fields(queue.queue_id, queue.topic), True
-    )
-    if result.count < count:  # there was no room for more, or the next one is not good
-        _, size, _ = UNIT.unpack_from(units, result.count * UNIT_SIZE)
-        if size == NO_MESSAGE_SIZE or len(result.data) + size <= size_max or not result.count:
+    piece = Piece(segment.segment, first - segment.start, span)
+    return _Stretch(piece, first, count, size_max)
+
+
+def _gathered(
+    queue: ConsumeQueue, stretch: _Stretch, index: int, units: bytes, found: bytes | memoryview
+) -> GetResult | None:
+    """The messages in what was found, if all are good that there is room for."""
+    _, start, wanted, size_max = stretch
+    fields = _fields(queue.queue_id, queue.topic)
+    data, count = gather(units, wanted, size_max, found, start, index, *fields, True)
+    if count < wanted:  # there was no room for more, or the next one is not good
+        _, size, _ = UNIT.unpack_from(units, count * UNIT_SIZE)
+        if size == NO_MESSAGE_SIZE or len(data) + size <= size_max or not count:
             return None
-    result.next_offset += result.count
-    return result
+    low, high = queue.min_index, queue.end.value
+    return GetResult(GetStatus.FOUND, index + count, low, high, data, count)
 
 
 def _within_a_piece(units: bytes, count: int, first: int) -> int:

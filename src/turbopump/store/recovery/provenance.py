@@ -72,10 +72,10 @@ class Provenance:
 
     def requires_crc(self, offset: int) -> bool:
         """Whether the entry at this offset of the log is ours."""
-        return any(
-            start is not None and start <= offset and (end is None or offset < end)
-            for start, end in reversed(self._written)
-        )
+        for start, end in reversed(self._written):
+            if start is not None and start <= offset and (end is None or offset < end):
+                return True
+        return False
 
     def begin(self, log_end: int, index_names: list[str] | None, *, with_crc: bool) -> None:
         """From ``log_end`` on we write, with or without whole-entry CRCs; ``index_names`` None:

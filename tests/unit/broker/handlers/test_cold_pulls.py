@@ -23,7 +23,7 @@ COUNT = 10
 
 @pytest.fixture(autouse=True)
 def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
+    monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
 
 
 class Reads:

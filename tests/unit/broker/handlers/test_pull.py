@@ -63,6 +63,18 @@ async def test_a_reader_that_asks_for_more_bytes_than_the_usual_limit_gets_a_lar
 
 
 @in_loop(converse)
+async def test_javas_clients_ask_for_all_bytes_and_few_messages_and_get_the_usual_pull(
+    talk: Talk, /
+) -> None:
+    for _ in range(32):
+        await talk.client.send(b"x" * 10_000)
+    _, header = await talk.client.pull(0, max_msg_nums=32, max_msg_bytes=(1 << 31) - 1)
+    assert header.next_begin_offset == 25
+    _, header = await talk.client.pull(0, max_msg_nums=33, max_msg_bytes=(1 << 31) - 1)
+    assert header.next_begin_offset == 32
+
+
+@in_loop(converse)
 async def test_messages_come_as_they_are_stored_with_the_ends_of_the_queue(talk: Talk, /) -> None:
     for number in range(5):
         await talk.client.send(b"%d" % number)

@@ -339,7 +339,7 @@ async def test_a_question_is_refused_where_too_many_reads_wait(
     talk: Talk, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await talk.client.send(properties=named("ID1", "k"))
-    monkeypatch.setattr("turbopump.store.disk.MappedSegment.read_cached", lambda *_: None)
+    monkeypatch.setattr("turbopump.store.disk.MappedSegment.read_cached_into", lambda *_: False)
     monkeypatch.setattr("turbopump.store.log.cold_reads.AT_ONCE", 0)
     monkeypatch.setattr("turbopump.store.log.cold_reads.WAITING_MAX", 0)
     code, remark = await talk.client.code(by_key("k"))

@@ -13,7 +13,14 @@ from tests.loops import in_loop
 
 from turbopump.store.disk import Found, MappedSegment, Piece, SystemDisk
 from turbopump.store.log import cold_reads
-from turbopump.store.log.cold_reads import ColdReads, ReadPace, ReadState, Steps
+from turbopump.store.log.cold_reads import (
+    LOOK_SIZE_MAX,
+    ColdReads,
+    Look,
+    ReadPace,
+    ReadState,
+    Steps,
+)
 
 
 class HeldDisk(SystemDisk):
@@ -50,7 +57,7 @@ def reads(disk: HeldDisk) -> ColdReads:
 
 @pytest.fixture
 def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
+    monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
 
 
 def two_steps(segment: MappedSegment) -> Steps[bytes]:
@@ -300,7 +307,87 @@ class Loop:
 
 
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MappedSegment, "read_cached", lambda self, at, size: self.read(at, size))
+    def read_cached_into(segment: MappedSegment, buffer: memoryview, at: int) -> bool:
+        buffer[:] = segment.read(at, len(buffer))
+        return True
+
+    monkeypatch.setattr(MappedSegment, "read_cached_into", read_cached_into)
+
+
+def seen(reads: ColdReads, *pieces: Piece) -> list[bytes] | None:
+    """What a read at once sees of them; None if it may not look, or does not see one."""
+
+    def read(look: Look) -> list[bytes] | None:
+        found = [bytes(data) for piece in pieces if (data := look(piece)) is not None]
+        return found if len(found) == len(pieces) else None
+
+    return reads.at_once(read)
+
+
+def test_where_nobody_stands_in_line_pieces_in_memory_are_seen_at_once(
+    reads: ColdReads, segment: MappedSegment
+) -> None:
+    if segment.read_cached(0, 1) is None:
+        pytest.skip("the system cannot tell what it has in memory")
+    wanted = Piece(segment, 0, 3), Piece(segment, 256, 2)
+    assert seen(reads, *wanted) is None, "without turns of a loop there is nobody to see it"
+    Loop(reads).with_pace(0.25)
+    assert seen(reads, *wanted) == [bytes(range(3)), bytes(range(2))]
+    assert reads.numbers.pieces_in_memory == 2
+    assert seen(reads, Piece(segment, 4090, 100)) is None, "less than what is asked for is nothing"
+    assert seen(reads, Piece(segment, 0, LOOK_SIZE_MAX + 1)) is None
+    reads.close()
+    assert seen(reads, *wanted) is None
+
+
+def test_nobody_sees_pieces_before_those_who_stand_in_line_or_while_reads_pause(
+    reads: ColdReads, segment: MappedSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_memory(monkeypatch)
+    loop, log, done = Loop(reads), list[int](), list[int]()
+    loop.with_pace(0.25)
+    assert reads.run(loop.working(segment, log, 1), done.append) is ReadState.PENDING
+    assert seen(reads, Piece(segment, 0, 3)) is None
+    while loop.soon:
+        loop.turn()
+    assert done == [1]
+    assert seen(reads, Piece(segment, 0, 3)) == [bytes(range(3))]
+    loop.written += 1  # somebody writes: the next read that takes long is in debt
+
+    def slow(look: Look) -> bytes:
+        data = look(Piece(segment, 0, 3))
+        assert data is not None
+        loop.now += 0.003
+        return bytes(data)
+
+    assert reads.at_once(slow) == bytes(range(3))
+    assert reads.at_once(slow) is None
+    loop.now += 0.02
+    assert reads.at_once(slow) == bytes(range(3))
+
+
+def test_what_was_not_seen_at_once_is_not_looked_for_twice_in_a_row(
+    reads: ColdReads, segment: MappedSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = list[int]()
+
+    def miss(_segment: MappedSegment, _buffer: memoryview, at: int) -> bool:
+        looks.append(at)
+        return False
+
+    monkeypatch.setattr(MappedSegment, "read_cached_into", miss)
+    Loop(reads).with_pace(0.25)
+    assert seen(reads, Piece(segment, 7, 1)) is None
+    assert reads.run(one_piece(segment), lambda _: None) is ReadState.PENDING
+    assert looks == [7]
+    assert reads.run(one_piece(segment), lambda _: None) is ReadState.PENDING
+    assert looks == [7], "and now somebody stands in line"
+
+
+def one_piece(segment: MappedSegment) -> Steps[int]:
+    """A read of one piece."""
+    yield [Piece(segment, 7, 1)]
+    return 1
 
 
 def test_in_a_loop_reads_take_turns_one_slice_at_a_time(

@@ -7,10 +7,12 @@ import pytest
 from tests.unit.store.directory import HOST, Directory, bodies, put
 from tests.unit.store.queues.checked_entries import COUNT, Bad, Reopened, offsets
 
+from turbopump.compiled import IS_COMPILED
 from turbopump.message.codec import CRC_SUFFIX_SIZE
 from turbopump.message.java import tags_code
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import MappedSegment
+from turbopump.store.log.cold_reads import ReadPace
 from turbopump.store.queues.checked_entries import GetStatus, ReadContext, ReadLimits
 from turbopump.store.queues.consume_queue import UNIT_SIZE
 from turbopump.store.queues.queue_reader import read_messages
@@ -262,6 +264,59 @@ def bodies_from(reopened: Reopened, offset: int) -> list[int]:
     return found
 
 
+def with_turns(reopened: Reopened) -> bool:
+    """Let its reads take turns of a loop, so that some are done at once; whether they can be."""
+
+    def call_nobody(*_: object) -> None: ...
+
+    pace = ReadPace(0.25, lambda: 0, call_nobody)
+    reopened.store.cold_reads.take_turns(call_nobody, lambda: 0.0, pace)
+    return IS_COMPILED and reopened.store.log.files.at(0).segment.read_cached(0, 1) is not None
+
+
+@pytest.mark.parametrize("damaged", [None, 0, 7, COUNT - 1])
+def test_what_is_read_at_once_is_what_the_steps_read(
+    reopened: Reopened, damaged: int | None
+) -> None:
+    if damaged is not None:
+        reopened.flip(reopened.placed[damaged].offset + 90)
+    put(reopened.store, b"new")
+    at_once = with_turns(reopened)
+    given = list[int]()
+    for offset in range(-1, COUNT + 3):
+        for count in (0, 1, 5, 32):
+            result = reopened.store.reader.at_once("T", 0, offset, count)
+            if result is not None:
+                assert result == reopened.get(offset, count)
+                given.append(offset)
+    whole = range(COUNT + 1)
+    if at_once:
+        assert set(given) == {offset for offset in whole if offset != damaged}
+    else:
+        assert set(given) <= {COUNT}
+
+
+def test_queues_that_are_none_or_of_another_kind_are_not_read_at_once(reopened: Reopened) -> None:
+    with_turns(reopened)
+    reader = reopened.store.reader
+    assert reader.at_once("T", 7, 0, 32) is None
+    assert reader.at_once("Other", 0, 0, 32) is None
+
+
+def test_what_is_not_in_memory_is_not_read_at_once(
+    reopened: Reopened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_turns(reopened)
+    plain = MappedSegment.read_cached_into
+
+    def read_cached_into(segment: MappedSegment, buffer: memoryview, at: int) -> bool:
+        return segment.path.parent.name != "commitlog" and plain(segment, buffer, at)
+
+    monkeypatch.setattr(MappedSegment, "read_cached_into", read_cached_into)
+    assert reopened.store.reader.at_once("T", 0, 0, 32) is None
+    assert offsets(reopened.get()) == list(range(COUNT))
+
+
 def test_a_filter_is_asked_before_anything_is_read(reopened: Reopened) -> None:
     reopened.flip(reopened.placed[2].offset + 90)
     reopened.flip(reopened.placed[3].offset + 90)
@@ -293,7 +348,7 @@ def test_hot_messages_come_out_of_the_map_and_cold_ones_never(
         assert offsets(reopened.get()) == list(range(COUNT))
     with monkeypatch.context() as patched:
         patched.setattr(MappedSegment, "read_cold", refuse)
-        patched.setattr(MappedSegment, "read_cached", refuse)
+        patched.setattr(MappedSegment, "read_cached_into", refuse)
         assert offsets(reopened.get(COUNT)) == [COUNT]
 
 

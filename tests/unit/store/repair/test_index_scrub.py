@@ -242,7 +242,7 @@ def test_a_file_that_cannot_be_read_is_damaged(
     expected = answers(store)
     bad = index_of(store).files[1].segment
     plain = MappedSegment.read_cold
-    monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
+    monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
 
     def read(segment: MappedSegment, at: int, size: int) -> bytes:
         if (

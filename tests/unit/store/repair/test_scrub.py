@@ -25,7 +25,7 @@ def residence(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Where pages are: the scrub must come to the same either way."""
     where = str(request.param)
     if where == "on the disk":
-        monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
+        monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
     return where
 
 
@@ -218,7 +218,7 @@ def test_it_goes_on_over_what_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scrubbed = Scrubbed(tmp_path, index_entries=0)
-    monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
+    monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
     plain = MappedSegment.read_cold
     queue = scrubbed.store.queue("T", 1)
     assert queue is not None
@@ -292,7 +292,7 @@ def test_what_was_not_in_memory_is_let_go_again(
     )
     scrubbed.passed()
     assert gone == [], "it was in memory"
-    monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
+    monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
     scrubbed.passed()
     assert {name for name, _ in gone} == {"commitlog", "0", "1"}
     assert sum(size for name, size in gone if name == "commitlog") >= scrubbed.store.log.end - 4096
@@ -320,7 +320,7 @@ def test_the_log_is_left_as_it_was(scrubbed: Scrubbed) -> None:
 def test_nothing_is_checked_while_a_thread_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
+    monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
     held: list[Callable[[], None]] = []
     plain = SystemDisk.start_read
 
@@ -391,7 +391,7 @@ def test_a_segment_without_a_good_message_is_searched_through_and_the_next_one_i
 def test_a_bad_sector_costs_the_messages_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MappedSegment, "read_cached", lambda _self, _at, _size: None)
+    monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
     directory = Directory(
         tmp_path, segment_size=1 << 20, queue_file_size=UNIT_SIZE * 50, with_crc=True
     )
