@@ -18,7 +18,7 @@ from turbopump import ConsumeFrom, Message, PullConsumer, PushConsumer
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.dead_letters import DeadLetters, ResendTo, resend, resending
 from turbopump.client.dead_letters.dead_letter import DeadLetter
-from turbopump.client.dead_letters.resending import Outcome, send_once
+from turbopump.client.dead_letters.resending import ResendOutcome, send_once
 from turbopump.client.dead_letters.target import find_by_id
 from turbopump.message.message import MessageQueue
 
@@ -41,7 +41,7 @@ async def test_dead_letters_of_apache_s_broker_are_listed_and_resent_once(
     class KilledError(BaseException):
         pass
 
-    async def killing(instance: object, letter: DeadLetter, queue: MessageQueue) -> Outcome:
+    async def killing(instance: object, letter: DeadLetter, queue: MessageQueue) -> ResendOutcome:
         if letter.message.queue_offset == 90:
             raise KilledError
         return await send_once(instance, letter, queue)  # type: ignore[arg-type]

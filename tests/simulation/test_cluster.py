@@ -13,14 +13,14 @@ from tests.simulation.cluster import GROUP, Cluster, Mischief
 from tests.simulation.figures import Figures
 
 from turbopump.config.broker_config import FlushDiskType
-from turbopump.testing.ledger import Delivery, Ledger, Rule
+from turbopump.testing.ledger import Ledger, LedgerDelivery, Rule
 from turbopump.testing.simulation import Simulation, run_simulation, simulate
 
 MINUTES = float(os.environ.get("TURBOPUMP_SIM_MINUTES", "4"))
 """How long the mischief of one seed lasts, in virtual time."""
 
 
-async def peace(simulation: Simulation) -> tuple[Cluster, list[Delivery]]:
+async def peace(simulation: Simulation) -> tuple[Cluster, list[LedgerDelivery]]:
     cluster = Cluster(simulation)
     await cluster.start()
     await asyncio.sleep(60)  # until the group has shared out the queues

@@ -15,7 +15,7 @@ from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.message.ids import offset_msg_id
 from turbopump.message.properties import PROPERTIES_SIZE_MAX, encode_properties
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.send import EndTransaction, Outcome
+from turbopump.protocol.requests.send import EndTransaction, TransactionOutcome
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 from turbopump.testing.simulation import Simulation
 
@@ -94,7 +94,7 @@ async def test_a_half_message_that_leaves_no_room_for_a_crc_is_committed_all_the
             producer_group="sellers",
             tran_state_table_offset=half.queue_offset,
             commit_log_offset=half.offset,
-            commit_or_rollback=Outcome.COMMIT,
+            commit_or_rollback=TransactionOutcome.COMMIT,
             from_transaction_check=False,
             msg_id=offset_msg_id(HOST, 10911, half.offset),
             transaction_id="U",

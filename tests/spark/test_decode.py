@@ -14,7 +14,7 @@ from tests.spark.plain_twin import rows
 from tests.spark.stored_messages import property_bytes, stored_message
 
 from turbopump.errors import StoredMessageError
-from turbopump.message.batch import encode_item, unwrapped
+from turbopump.message.batch import encode_item, inner_entries
 from turbopump.spark import decode as decode_module
 from turbopump.spark.decode import decode
 from turbopump.spark.options import COLUMN_NAMES, arrow_schema
@@ -118,7 +118,7 @@ INNER_BATCH = st.builds(
 def test_inner_batches_are_the_rows_that_plain_code_takes_them_apart_into(
     messages: list[bytes],
 ) -> None:
-    apart = b"".join(one for message in messages for one in unwrapped(message))
+    apart = b"".join(one for message in messages for one in inner_entries(message))
     assert vector_rows(b"".join(messages)) == list(rows(apart, "broker-a"))
 
 

@@ -225,7 +225,7 @@ _healing = threading.Lock()
 
 
 def _after_fork() -> None:
-    """In the child: whoever held it in the parent does not exist here."""
+    """In the child: the thread that held it in the parent does not exist here."""
     global _healing
     _healing = threading.Lock()
 

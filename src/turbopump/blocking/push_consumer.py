@@ -26,7 +26,7 @@ from turbopump.store.disk import Disk
 SETTLE_AT_ONCE: Final = 16
 """Messages that a reader reports as done together: each report costs a thread switch."""
 SETTLE_INTERVAL_S: Final = 0.05
-"""What a reader has finished is reported after so long, whatever it does meanwhile."""
+"""What a reader has finished is reported after so long, also while it is busy."""
 
 
 class PushConsumerSettings(Surrounding, total=False):
@@ -128,7 +128,7 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
         return _Messages(self)
 
     def _on_loop(self, function: Callable[[], object]) -> None:
-        """From any thread, without waiting: what readers have to tell the loop."""
+        """From any thread, without waiting: hand what readers report to the loop."""
         if self._thread is not None and self._pid == os.getpid():
             self._thread.loop.call_soon_threadsafe(function)
 

@@ -53,7 +53,7 @@ from turbopump.broker.interceptors import (
     refuse_unknown_kinds,
 )
 from turbopump.broker.pop.pop import Pop
-from turbopump.broker.registration import Registration, TopicRoutes
+from turbopump.broker.registration import NameServerRegistration, TopicRoutes
 from turbopump.broker.schedule.delays import Delays, by_level
 from turbopump.broker.schedule.timer_messages import by_time
 from turbopump.broker.schedule.timers import Timers, timers_of
@@ -126,7 +126,7 @@ class Broker:
         self._transactions: Transactions | None = None
         self._store: MessageStore | None = None
         self._server: RemotingServer | None = None
-        self._registration: Registration | None = None
+        self._registration: NameServerRegistration | None = None
         self._routes: TopicRoutes | None = None
         self._tables: Tables | None = None
         self.scrubbing: Scrubbing | None = None
@@ -250,7 +250,7 @@ class Broker:
         ha_address = join_address(
             config.broker_ip2 or self._advertised_host, config.ha_listen_port or self.port + 1
         )
-        self._registration = Registration(config, self._topics, self.address, ha_address)
+        self._registration = NameServerRegistration(config, self._topics, self.address, ha_address)
         self._routes = TopicRoutes(config, self._topics, clock)
         for handler in self._handlers(store, tables, clients, request_modes, self._routes):
             handler.add_to(router)

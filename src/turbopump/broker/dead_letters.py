@@ -53,8 +53,8 @@ def returned(
 
 
 def return_properties(message: ReceivedMessage, failure: str | None = None, *, dead: bool) -> str:
-    """The property text of the copy, with the ``failure`` its consumer told. RocketMQ: DELAY is
-    there also in a dead letter, as 0."""
+    """The property text of the copy, with the ``failure`` that its consumer gave. RocketMQ: DELAY
+    is there also in a dead letter, as 0."""
     properties = with_failure(message.properties, failure, message.reconsume_times + 1)
     properties.setdefault(RETRY_TOPIC, message.topic)
     properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_msg_id)

@@ -89,8 +89,8 @@ class Forwarding:
         )
 
     async def confirmed(self, stored: PutResult) -> None:
-        """Wait until this is confirmed: whoever writes down that a message has gone on
-        does so only then. Raises StoreError if the disk has failed."""
+        """Wait until this is confirmed: a caller may write down that a message has gone on
+        only then. Raises StoreError if the disk has failed."""
         await self._flush.confirmed(stored.log_end)
 
     def room_made(self) -> None:

@@ -83,6 +83,11 @@ class HeldPulls:
             asyncio.get_running_loop().call_soon(self._read_again)
 
     def _read_again(self) -> None:
+        # One message can wake thousands of pulls (a topic that many groups read). Each of them
+        # reads and answers here, in the loop that also serves every send; so after ``TURN_S`` the
+        # rest waits for the next turn. ``again`` may hold a pull anew, which adds to ``_held``, not
+        # to ``_woken``: the loop below ends. ``finally``: should one of them raise, those behind it
+        # are still woken.
         loop = asyncio.get_running_loop()
         late = loop.time() + TURN_S
         try:

@@ -191,7 +191,7 @@ class StallWatch:
     """Notices that the loop stood still: a disk that blocks a system call, a machine without a free
     core. Clients then see time-outs that no other line in the log explains (a Java client closes
     its connection when one request takes over 3 s). ``look`` is to be called every
-    ``LOOK_INTERVAL_S``; when it comes over ``STALL_S`` late it logs and tells ``on_stall`` the
+    ``LOOK_INTERVAL_S``; when it comes over ``STALL_S`` late it logs and calls ``on_stall`` with the
     seconds. ``now`` in monotonic seconds."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Which client of a group may consume a queue in order: the table of locks.
 
 A queue of a group has at most one holder at any time, also across a restart. Where the holder is
-not known, nobody gets the lock until whoever might hold it must have stopped. A lock lives 60 s
+not known, nobody gets the lock until every possible holder must have stopped. A lock lives 60 s
 after it was granted or renewed; a client relies on it for 30 s. The time comes in, in seconds of a
 clock that never goes back. Source: apache/rocketmq ``RebalanceLockManager``, which forgets every
 lock in a restart.

@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 from turbopump.errors import StoreError
 from turbopump.filtering.tag import code_filter
 from turbopump.protocol.codes import ResponseCode
-from turbopump.remoting.router import Outcome, RequestContext, Response, failure
+from turbopump.remoting.router import Outcome, RequestContext, Response, failure_response
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, ReadState, Steps
 from turbopump.store.message_store import MessageStore
@@ -61,7 +61,7 @@ def answer(
 
     def failed(error: Exception) -> None:
         if not context.peer.closed:
-            context.settle(failure(error, context))
+            context.settle(failure_response(error, context))
 
     try:
         outcome = _start(reads, steps, done, lambda: not context.peer.closed, failed)
@@ -75,7 +75,7 @@ async def read(reads: ColdReads, steps: Steps[T]) -> T:
     later: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(outcome: T) -> None:
-        if not later.done():  # else whoever waited has gone
+        if not later.done():  # else the waiting task was cancelled
             later.set_result(outcome)
 
     def failed(error: Exception) -> None:

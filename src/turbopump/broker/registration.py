@@ -34,7 +34,7 @@ from turbopump.remoting.client import RemotingClient
 log = logging.getLogger(__name__)
 
 
-class Registration:
+class NameServerRegistration:
     """Keeps the name servers up to date. ``address`` and ``ha_address``: what they are told,
     ``host:port`` each.
 

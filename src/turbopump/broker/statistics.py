@@ -344,7 +344,7 @@ _NOTHING_OF_THE_KIND: Final = {
 @dataclass(slots=True, eq=False)
 class RuntimeInfo:
     """What a broker says of itself as a table of texts (28), under Apache's keys, which its tools
-    read. Whoever has more figures adds a source: its keys replace those that are here.
+    read. A part that has more figures adds a source: its keys replace those that are here.
 
     Where this broker has nothing of the kind (thread pools but one, a lock of the page cache) the
     value is 0; docs/reference/statistics.md says which. Source: apache/rocketmq

@@ -430,5 +430,5 @@ class QueueKinds:
                         fastjson.decode(data, TopicConfigSerializeWrapper).topic_config_table
                     )
             except (OSError, ValueError, TurbopumpError):
-                continue  # whoever loads the table tells of it
+                continue  # the load of the table reports it
         return {}

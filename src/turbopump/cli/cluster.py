@@ -33,14 +33,14 @@ NOT_FOUND: Final = 3
 """Exit code: what was asked for is not there."""
 
 
-class Cluster(RemotingClient):
+class Servers(RemotingClient):
     """Connections to the servers of a cluster, closed at the end of an `async with`."""
 
     def __init__(self, name_servers: list[str]) -> None:
         super().__init__()
         self.name_servers = name_servers
 
-    async def __aenter__(self) -> Cluster:
+    async def __aenter__(self) -> Servers:
         return self
 
     async def __aexit__(self, *_failure: object) -> None:
@@ -162,7 +162,7 @@ _LAST: Final = {"output": 1, "log_level": 2, "log_file": 3}
 def client_command(
     parent: click.Group | None,
     name: str,
-    connect: Callable[[list[str]], AbstractAsyncContextManager[Any]] = Cluster,
+    connect: Callable[[list[str]], AbstractAsyncContextManager[Any]] = Servers,
     *,
     short_help: str | None = None,
     output: str = FORM_OF_ANSWER,

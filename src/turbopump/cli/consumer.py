@@ -11,7 +11,7 @@ import click
 
 from turbopump.broker.consumers import Member, MemberInfo, member_info
 from turbopump.broker.consumers import conflicts as found_among
-from turbopump.cli.cluster import NOT_FOUND, Cluster, ask_each, client_command, did_you_mean, show
+from turbopump.cli.cluster import NOT_FOUND, Servers, ask_each, client_command, did_you_mean, show
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.offset import group_offsets
 from turbopump.errors import BodyError, RemotingError
@@ -32,7 +32,7 @@ command = command_group("consumer", "List consumer groups, and look at one.")
 
 
 @client_command(command, "list", short_help="Groups, how many consumers they have, how far behind.")
-async def list_groups(servers: Cluster, output: str) -> None:
+async def list_groups(servers: Servers, output: str) -> None:
     """List the groups that have consumers or an offset anywhere: how many consumers, and how far
     behind."""
     addresses = await servers.masters()
@@ -53,7 +53,7 @@ async def list_groups(servers: Cluster, output: str) -> None:
     command, "show", short_help="Who is in a group, what it subscribes, how far behind."
 )
 @click.argument("group")
-async def show_group(servers: Cluster, group: str, output: str) -> int:
+async def show_group(servers: Servers, group: str, output: str) -> int:
     """Show the consumers of a group, what they subscribe, and how far behind they are. Exit code 3
     if there is nothing of it."""
     addresses = await servers.masters()
@@ -78,7 +78,7 @@ async def show_group(servers: Cluster, group: str, output: str) -> int:
 
 @client_command(command, "status", short_help="Ask every consumer of a group how it does.")
 @click.argument("group")
-async def show_status(servers: Cluster, group: str, output: str) -> int:
+async def show_status(servers: Servers, group: str, output: str) -> int:
     """Ask every consumer of a group how it does, and whether they get along. Exit code 1 if they do
     not, or one does not answer; 3 if no broker knows the group."""
     addresses = await servers.masters()

@@ -6,7 +6,7 @@ import click
 
 from turbopump.cli.cluster import (
     NOT_FOUND,
-    Cluster,
+    Servers,
     ask_each,
     checked_address,
     client_command,
@@ -30,7 +30,7 @@ command = command_group("offset", "Show, reset and clone the offsets of consumer
 @client_command(command, "show", short_help="Where a group stands in each queue.")
 @click.argument("group")
 @click.option("--topic", metavar="NAME", help="Only in this topic.")
-async def show_offsets(servers: Cluster, group: str, topic: str | None, output: str) -> int:
+async def show_offsets(servers: Servers, group: str, topic: str | None, output: str) -> int:
     """Show where a group stands in each queue, and how far behind it is. Exit code 3 if it stands
     nowhere."""
     rows = await group_offsets(servers, await servers.masters(), group, topic)
@@ -59,7 +59,7 @@ async def show_offsets(servers: Cluster, group: str, topic: str | None, output: 
 @click.option("--broker", metavar="ADDR", callback=checked_address, help="Only on this broker.")
 @click.option("--only-back", is_flag=True, help="Leave alone what stands further back already.")
 async def reset_offsets(
-    servers: Cluster,
+    servers: Servers,
     group: str,
     topic: str,
     begin: bool,
@@ -107,7 +107,7 @@ async def reset_offsets(
 @click.argument("target")
 @click.option("--topic", metavar="NAME", help="Only in this topic.")
 async def clone_offsets(
-    servers: Cluster, source: str, target: str, topic: str | None, output: str
+    servers: Servers, source: str, target: str, topic: str | None, output: str
 ) -> int:
     """Put the group TARGET, which must exist, where the group SOURCE stands."""
     if source == target:

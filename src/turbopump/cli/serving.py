@@ -157,8 +157,8 @@ def log_effective(config: SettingsClass) -> None:
 # the library itself adds nothing but a NullHandler, so that an application decides.
 LEVELS: Final = ("debug", "info", "warning", "error")
 RECOVERY_PROGRESS: Final = "turbopump.broker.recovery_progress"
-"""The logger of a long recovery: whoever started the command waits for it, and sees it on standard
-error whatever the level and file."""
+"""The logger of a long recovery. Its lines go to standard error too, at any level and with any log
+file, for the caller of the command waits for it."""
 
 
 def log_options(default: str) -> Callable[[Callable[..., T]], Callable[..., T]]:

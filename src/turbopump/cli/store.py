@@ -31,7 +31,7 @@ from turbopump.store.repair.setting_apart import SettingApart, set_apart
 DAMAGED: Final = 1
 UNREADABLE: Final = 2
 RAW_SIZE: Final = 256
-"""Bytes shown where no length can be told."""
+"""Bytes shown where the length is unknown."""
 
 
 command = command_group(

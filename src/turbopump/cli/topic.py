@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from turbopump.cli.cluster import (
-    Cluster,
+    Servers,
     checked_address,
     checked_topic,
     client_command,
@@ -25,7 +25,7 @@ command = command_group("topic", "List, create and find topics.")
 
 @client_command(command, "list")
 @click.option("--cluster", metavar="NAME", help="Only the topics of this cluster.")
-async def list_topics(servers: Cluster, cluster: str | None, output: str) -> None:
+async def list_topics(servers: Servers, cluster: str | None, output: str) -> None:
     """List topics, one a line."""
     asked: Request[None] = (
         requests.GetAllTopicList()
@@ -52,7 +52,7 @@ async def list_topics(servers: Cluster, cluster: str | None, output: str) -> Non
     help="Create it on the brokers of this cluster.  [default: on every broker]",
 )
 async def create_topic(
-    servers: Cluster,
+    servers: Servers,
     name: str,
     queues: int,
     perm: int,
@@ -76,7 +76,7 @@ async def create_topic(
 
 @client_command(command, "route")
 @click.argument("name")
-async def show_route(servers: Cluster, name: str, output: str) -> None:
+async def show_route(servers: Servers, name: str, output: str) -> None:
     """Show which brokers have a topic, with how many queues."""
     asked = requests.GetRouteInfo(topic=name, accept_standard_json_only=True)
     rows = _route_rows(await servers.ask_name_servers(asked, requests.TopicRouteData))

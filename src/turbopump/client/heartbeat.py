@@ -1,5 +1,5 @@
-"""What a client tells brokers of itself: its groups and subscriptions, as the body of a heartbeat.
-Values in, a value out."""
+"""What a client says to brokers of itself: its groups and subscriptions, as the body of a
+heartbeat. Values in, a value out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _ignore(_: object = None) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class InstanceMember:
     """A producer or consumer as its client instance sees it.
 
     ``consumer`` gives its consumer data as it is now (None: it only produces). The others are told:
@@ -49,7 +49,7 @@ class Member:
     def kind(self) -> str:
         return "producer" if self.consumer is None else "consumer"
 
-    def clashes_with(self, other: Member) -> bool:
+    def clashes_with(self, other: InstanceMember) -> bool:
         """Whether one heartbeat cannot hold both: two consumers of a group, or an exclusive
         producer."""
         if self.group != other.group:
@@ -59,7 +59,7 @@ class Member:
         return self.exclusive or other.exclusive
 
 
-def heartbeat_data(client_id: str, members: Iterable[Member]) -> HeartbeatData:
+def heartbeat_data(client_id: str, members: Iterable[InstanceMember]) -> HeartbeatData:
     """The client's whole truth, which is what every heartbeat says."""
     members = [member for member in members if member.announced]
     producers = dict.fromkeys(member.group for member in members if member.produces)

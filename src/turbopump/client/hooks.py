@@ -79,7 +79,7 @@ class SendHook:
     def before(self, context: SendContext) -> None:
         """An attempt is about to be made. What you change in ``context.properties`` goes out with
         the message (not with a batch), and with later attempts; what cannot travel is left out, and
-        logged. The id (``UNIQ_KEY``) stays: it is what the sender is told."""
+        logged. The id (``UNIQ_KEY``) stays: it is what the sender gets in its result."""
 
     def after(self, context: SendContext) -> None:
         """An attempt was answered or failed; a oneway one was handed to the connection."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from turbopump import errors
 from turbopump.client.environment import Environment
-from turbopump.client.heartbeat import Member, heartbeat_data
+from turbopump.client.heartbeat import InstanceMember, heartbeat_data
 from turbopump.client.identity import InstanceSettings
 from turbopump.client.operator_requests import add_operator_requests
 from turbopump.client.routes import Routes, TopicRoute
@@ -177,7 +177,7 @@ class ClientInstance:
         self.remoting = RemotingClient(router, on_close=self._disconnected, signer=self.signer)
         servers, random = settings.name_servers, environment.random
         self.routes = Routes(self.remoting, servers, random=random, on_change=self._route_changed)
-        self._members: list[Member] = []
+        self._members: list[InstanceMember] = []
         self._membership = 0
         """Counts changes among the members: a heartbeat that was written before one is stale."""
         self._introduced: set[str] = set()
@@ -221,7 +221,7 @@ class ClientInstance:
         await asyncio.gather(*(self._take_leave(*pair) for pair in pairs))
         await self.remoting.close()
 
-    def check_usable(self, what: str, member: Member | None = None) -> None:
+    def check_usable(self, what: str, member: InstanceMember | None = None) -> None:
         """Raises NotStartedError if ``what`` (``"Producer"``) is closed, or is used in a fork or on
         another event loop."""
         if self._closed or (member is not None and member.left):
@@ -257,7 +257,7 @@ class ClientInstance:
 
     # --- members
 
-    def join(self, member: Member) -> None:
+    def join(self, member: InstanceMember) -> None:
         """From now on heartbeats speak of ``member`` too, if it is announced."""
         self._members.append(member)
         if member.announced:
@@ -265,18 +265,18 @@ class ClientInstance:
             for address in sorted(self.routes.addresses(slaves=self._consumes)):
                 self._introduce(address)
 
-    def announce(self, member: Member) -> None:
+    def announce(self, member: InstanceMember) -> None:
         """Heartbeats speak of ``member`` from now on, the first before the next use of any
         broker."""
         if not member.announced:
             member.announced = True
             self._members_changed()
 
-    def admits(self, member: Member) -> bool:
+    def admits(self, member: InstanceMember) -> bool:
         """Whether heartbeats can speak of ``member`` beside those there are."""
         return not any(member.clashes_with(other) for other in self._members)
 
-    async def leave(self, member: Member) -> None:
+    async def leave(self, member: InstanceMember) -> None:
         """Heartbeats no longer speak of ``member``, and brokers are told; the last one to leave
         closes the instance. May be called twice."""
         if member.left:
@@ -298,7 +298,7 @@ class ClientInstance:
         if forget:
             self._introduced.clear()
 
-    async def _take_leave(self, address: str, member: Member) -> None:
+    async def _take_leave(self, address: str, member: InstanceMember) -> None:
         request = UnregisterClient(
             client_id=self.client_id,
             producer_group=member.group if member.produces else None,

@@ -1,7 +1,7 @@
 """A consumer's life: not started, started, closed; and what it is made of while it runs.
 
-One rule: what runs is had from here, so whoever asks too early, too late, in a fork or on another
-event loop is told so in the same words. It must not know what runs.
+One rule: what runs is had from here, so a call that comes too early, too late, in a fork or on
+another event loop fails with the same words in each client. It must not know what runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from turbopump.client.heartbeat import Member
+from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
 from turbopump.errors import NotStartedError
 
@@ -21,7 +21,7 @@ class Running(Protocol):
     """What exists from start to close. ``closing``: the close has begun."""
 
     instance: ClientInstance
-    member: Member
+    member: InstanceMember
     closing: bool
 
 
@@ -72,7 +72,7 @@ class Lifecycle(Generic[RunningT]):
     async def end(
         self, close: Callable[[RunningT], Coroutine[Any, Any, None]], *, wait: bool = True
     ) -> None:
-        """Close what runs, if anything does, once and to its end: whoever asks again waits for the
+        """Close what runs, if anything does, once and to its end: a second call waits for the
         same close, and a caller that is cancelled (a time-out) stops waiting and nothing else.
         ``wait``: False only has it begun."""
         if self.running is None:
@@ -84,7 +84,7 @@ class Lifecycle(Generic[RunningT]):
         await (asyncio.shield(self._close) if wait else asyncio.sleep(0))
 
 
-# --- ``async with`` for whatever is started and closed: each client, and what is made of one.
+# --- ``async with`` for all that is started and closed: each client, and what is made of one.
 
 
 class InContext(ABC):

@@ -27,7 +27,7 @@ from turbopump.client.consumer.subscription import (
     first_subscriptions,
     subscription_to,
 )
-from turbopump.client.heartbeat import Member
+from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrapped, wrap, wrapped
@@ -117,7 +117,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         """
         if not self._life.begins():
             return
-        member = Member(self._group, consumer=self._consumer_data)
+        member = InstanceMember(self._group, consumer=self._consumer_data)
         instance = join_instance(self._settings, self._environment, member)
 
         def make() -> RunningLitePull:
@@ -358,7 +358,7 @@ class RunningLitePull(RunningConsumer):
     def __init__(
         self,
         instance: ClientInstance,
-        member: Member,
+        member: InstanceMember,
         settings: LitePullSettings,
         subscriptions: MutableMapping[str, Subscription],
         named: Callable[[], Sequence[MessageQueue] | None],

@@ -108,7 +108,7 @@ class LoopThread:
         cancels it. Raises RuntimeError if the loop was stopped."""
         self.refuse_itself()
         outcome = _Outcome(function, args, kwargs)
-        self._called.add(outcome)  # before it looks: whoever ends looks the other way round
+        self._called.add(outcome)  # before it looks: the end of the thread looks in the other order
         if self.ended:
             self._called.discard(outcome)
             raise RuntimeError(_ENDED)

@@ -28,7 +28,7 @@ from turbopump.client.consumer.settings import COMMIT_RULES
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
 from turbopump.client.routes import TopicRoute
-from turbopump.client.setting_rules import TOPIC, Rule, check, is_name, is_whole, whole_from
+from turbopump.client.setting_rules import TOPIC, SettingRule, check, is_name, is_whole, whole_from
 from turbopump.client.settings import Surrounding, client_settings
 from turbopump.config.addresses import join_address
 from turbopump.message.ids import decode_offset_msg_id
@@ -42,19 +42,21 @@ FOUND_MAX: Final = 64
 QUERY_TIMEOUT_S: Final = 10.0
 EVER: Final = 2**63 - 1
 SECOND_MS: Final = 1000
-_TIME: Final = Rule(
+_TIME: Final = SettingRule(
     lambda value: value is None or is_whole(value) or isinstance(value, datetime),
     "must be ms since 1970, or a datetime",
 )
-_RULES: Final[Mapping[str, Rule]] = {
-    "queue": Rule(
+_RULES: Final[Mapping[str, SettingRule]] = {
+    "queue": SettingRule(
         lambda value: isinstance(value, MessageQueue),
         "is no MessageQueue: take one of `await finder.queues(topic)`",
     ),
     **COMMIT_RULES,
-    "msg_id": Rule(is_name, "is no message id: text is expected, as SendResult.msg_id is"),
-    "unique_id": Rule(is_name, "is no message id: text is expected, as SendResult.msg_id is"),
-    "key": Rule(
+    "msg_id": SettingRule(is_name, "is no message id: text is expected, as SendResult.msg_id is"),
+    "unique_id": SettingRule(
+        is_name, "is no message id: text is expected, as SendResult.msg_id is"
+    ),
+    "key": SettingRule(
         lambda value: is_name(value) and KEY_SEPARATOR not in value,
         "is no key: a key is text of at least one character and no space, which separates keys",
     ),

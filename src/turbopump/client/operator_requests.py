@@ -17,7 +17,7 @@ from io import StringIO
 from typing import Final
 
 from turbopump.client.consumer.delivery import Delivery
-from turbopump.client.heartbeat import Member, Operated
+from turbopump.client.heartbeat import InstanceMember, Operated
 from turbopump.errors import BodyError, ProtocolError, StoredMessageError
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import MessageQueue
@@ -42,7 +42,7 @@ STACK_MAX: Final = 256 * 1024
 """Characters of stacks in an answer."""
 
 
-def add_operator_requests(router: Router, members: Callable[[], Sequence[Member]]) -> None:
+def add_operator_requests(router: Router, members: Callable[[], Sequence[InstanceMember]]) -> None:
     """Have the consumers among ``members`` answer operators."""
 
     def find(group: str) -> Operated | Response:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Unpack, overload
 
-from turbopump.client.heartbeat import Member
+from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.hooks import SendHook, SendHooks
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
@@ -20,10 +20,10 @@ from turbopump.client.sending.accumulator import Accumulator, AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure, InFlightLimiter
 from turbopump.client.sending.outgoing import (
     COMPRESS_FROM,
+    BatchPart,
     Compression,
     NotedFrames,
     Packer,
-    Piece,
     SendFrames,
     as_message,
 )
@@ -39,7 +39,7 @@ from turbopump.client.sending.sender import Sender, SendRules
 from turbopump.client.setting_rules import (
     SWITCH,
     TOPIC,
-    Rule,
+    SettingRule,
     check,
     check_timeout,
     group_in,
@@ -96,7 +96,7 @@ class Producer(InContext):
         # themselves
         named = self._settings.instance_name is not None
         alone = named and not group.startswith(TRACE_GROUP_PREFIX)
-        self._member = Member(group_in(namespace, group), produces=True, exclusive=alone)
+        self._member = InstanceMember(group_in(namespace, group), produces=True, exclusive=alone)
         self.group = group
         self._rules = SendRules(
             send_timeout, attempt_timeout, retries, frozenset(retry_codes), retry_unless_ok
@@ -308,7 +308,7 @@ class Producer(InContext):
 
     async def _send_together(
         self,
-        pieces: Sequence[Piece],
+        pieces: Sequence[BatchPart],
         queue: MessageQueue | None,
         wait_store_ok: bool,
         timeout: float,
@@ -470,26 +470,26 @@ class Producer(InContext):
         return wrap(self._namespace, topic)
 
 
-def _made_as(kind: type, example: str) -> Rule:
+def _made_as(kind: type, example: str) -> SettingRule:
     wants = f"must be made as {kind.__name__}, as in {example}, or None to go without"
-    return Rule(lambda value: value is None or isinstance(value, kind), wants)
+    return SettingRule(lambda value: value is None or isinstance(value, kind), wants)
 
 
-PRODUCER_RULES: Final[Mapping[str, Rule]] = {
-    "retry_codes": Rule(
+PRODUCER_RULES: Final[Mapping[str, SettingRule]] = {
+    "retry_codes": SettingRule(
         lambda value: is_collection(value) and all(map(is_whole, value)),
         "must be a collection of response codes, as in (2, 14)",
     ),
     "retry_unless_ok": SWITCH,
     "latency_faults": _made_as(LatencyFaults, "LatencyFaults()"),
-    "body_size_max": Rule(
+    "body_size_max": SettingRule(
         lambda size: is_whole(size) and 0 < size <= DECOMPRESSED_SIZE_MAX,
         f"must be a number of bytes above 0 and at most {DECOMPRESSED_SIZE_MAX}, the longest "
         "body that consumers decompress",
     ),
     "back_pressure": _made_as(BackPressure, "BackPressure(messages=1000)"),
     "auto_batch": _made_as(AutoBatch, "AutoBatch()"),
-    "hooks": Rule(
+    "hooks": SettingRule(
         lambda value: is_collection(value) and all(isinstance(hook, SendHook) for hook in value),
         "must be a list of SendHook objects: write a class of your own that inherits "
         "SendHook, give [YourHook()]",

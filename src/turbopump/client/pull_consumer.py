@@ -31,11 +31,11 @@ from turbopump.client.consumer.subscription import (
     subscription_to,
     tag_subscription,
 )
-from turbopump.client.heartbeat import Member
+from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext
 from turbopump.client.namespace import unwrapped, wrap, wrapped
-from turbopump.client.setting_rules import Rule, check, group_in, is_whole
+from turbopump.client.setting_rules import SettingRule, check, group_in, is_whole
 from turbopump.client.settings import Surrounding, client_settings
 from turbopump.client.shared_instances import join_instance
 from turbopump.errors import ConnectError, NotStartedError
@@ -49,8 +49,8 @@ from turbopump.protocol.requests.clients import (
 
 __all__ = ["PULL_BATCH", "PullConsumer", "PullResult", "PullStatus"]
 
-_TIME_RULES: Final[Mapping[str, Rule]] = {
-    "when": Rule(
+_TIME_RULES: Final[Mapping[str, SettingRule]] = {
+    "when": SettingRule(
         lambda value: is_whole(value) or isinstance(value, datetime),
         "must be ms since 1970, or a datetime",
     )
@@ -80,7 +80,7 @@ class PullConsumer(InContext):
         self._settings, self._environment = client_settings(namesrv, **surrounding)
         self._subscriptions: dict[tuple[str, str | Sql], Subscription] = {}
         self._instance: ClientInstance | None = None
-        self._member = Member(self._group, consumer=self._consumer_data, announced=False)
+        self._member = InstanceMember(self._group, consumer=self._consumer_data, announced=False)
         self._offsets: OffsetStore | None = None
 
     # --- life

@@ -37,7 +37,7 @@ from turbopump.client.consumer.settings import (
     pop_settings,
 )
 from turbopump.client.consumer.subscription import ALL, Sql, first_subscriptions
-from turbopump.client.heartbeat import Member
+from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, unwrapped, wrap
 from turbopump.client.request_reply import Replier
@@ -266,7 +266,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
         if not self._push_settings.broadcast:
             self._subscribe(RETRY_PREFIX + self.group, ALL)
         self._started_ms = self._environment.clock.now_ms()
-        member = Member(self._group, consumer=self.consumer_data)
+        member = InstanceMember(self._group, consumer=self.consumer_data)
         settings = self._settings
         if self._push_settings.broadcast:
             settings, instance = join_broadcasting(settings, self._environment, member)
@@ -351,7 +351,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
         if self._push_settings.handler is None:
             raise ConfigError(
                 "this PushConsumer has no handler: how many messages are in hand "
-                "is up to whoever takes them"
+                "is up to the tasks that take them"
             )
         self._concurrency = concurrency
         running = self._life.running

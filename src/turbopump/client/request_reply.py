@@ -22,7 +22,7 @@ from copy import copy
 from typing import Any, Final
 
 from turbopump import errors
-from turbopump.client.heartbeat import Member
+from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
 from turbopump.client.routes import TopicRoute
@@ -47,7 +47,7 @@ _CLOSED: Final = "the producer was closed while a request of it waited for the r
 class Requester:
     """The requests of one producer, to whose ``member`` and ``sender`` they belong."""
 
-    def __init__(self, sender: Sender, member: Member, pack: Packer) -> None:
+    def __init__(self, sender: Sender, member: InstanceMember, pack: Packer) -> None:
         self._sender = sender.introducing()
         self._instance = sender.instance
         self._pack = pack
@@ -92,7 +92,7 @@ class Requester:
             sending.cancel()
 
     def close(self) -> None:
-        """Whoever waits gets a RequestError."""
+        """Callers that wait get a RequestError."""
         self._closed = True
         for reply in self._waiting:
             if not reply.done():
@@ -240,4 +240,4 @@ def _undelivered(
 
 def _have_seen(ended: asyncio.Future[Any]) -> None:
     if ended.done() and not ended.cancelled():
-        ended.exception()  # whoever waits has it, or something better already
+        ended.exception()  # the caller that waits has it, or an answer already

@@ -38,7 +38,7 @@ DEFAULT_TOPIC_QUEUES: Final = 4
 """Most queues per broker that a new topic gets through the default topic
 (``defaultTopicQueueNums``)."""
 TIMEOUT_S: Final = 3.0
-"""For one round of asking all name servers; whoever has more time asks again."""
+"""For one round of asking all name servers; a caller with more time asks again."""
 DOUBT_S: Final = 1.0
 """Name servers are asked about a topic once in this time at most because of calls that fail."""
 
@@ -115,7 +115,8 @@ def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
 
 
 def _ordered_queues(topic: str, conf: str) -> list[MessageQueue]:
-    """``broker-a:4;broker-b:2``: a globally ordered topic has fixed queues, whoever is alive."""
+    """``broker-a:4;broker-b:2``: a globally ordered topic has fixed queues, also while brokers are
+    down."""
     queues: list[MessageQueue] = []
     for part in filter(None, conf.split(";")):
         broker_name, _, count = part.partition(":")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import md5
 from typing import Final, TypeVar
 
-from turbopump.client.setting_rules import Rule, check, is_whole
+from turbopump.client.setting_rules import SettingRule, check, is_whole
 from turbopump.message.java import java_hash, java_hash_code
 from turbopump.message.message import Message, MessageQueue
 from turbopump.message.rules import is_unicode
@@ -26,7 +26,7 @@ T = TypeVar("T")
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 VIRTUAL_NODES: Final = 10
-"""Points of each queue on a ring, unless told otherwise."""
+"""Points of each queue on a ring, by default."""
 ROOM_END: Final = "@"
 """``room-1@broker-a``: how a broker's name says where it stands."""
 
@@ -75,12 +75,12 @@ def _room(queue: MessageQueue) -> str | None:
     return room if at else None
 
 
-_RULES: Final[Mapping[str, Rule]] = {
-    "virtual_nodes": Rule(
+_RULES: Final[Mapping[str, SettingRule]] = {
+    "virtual_nodes": SettingRule(
         lambda count: is_whole(count) and count > 0,
         "must be a whole number of points of each queue, 1 or more",
     ),
-    "key": Rule(
+    "key": SettingRule(
         lambda key: isinstance(key, str) and is_unicode(key),
         "is no key of a ring: text is expected, as in str(order_id)",
     ),

@@ -19,26 +19,26 @@ from turbopump.message.rules import NOT_SENDABLE_TOPICS, group_fault, is_unicode
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SettingRule:
     """``fits``: whether a value can be used; ``wants``: what is said of one that cannot."""
 
     fits: Callable[[Any], bool]
     wants: str
 
-    def or_none(self) -> Rule:
+    def or_none(self) -> SettingRule:
         """The same, and None fits too."""
         fits = self.fits
-        return Rule(lambda value: value is None or fits(value), f"{self.wants}, or None")
+        return SettingRule(lambda value: value is None or fits(value), f"{self.wants}, or None")
 
 
-def check(rules: Mapping[str, Rule], values: Mapping[str, object]) -> None:
+def check(rules: Mapping[str, SettingRule], values: Mapping[str, object]) -> None:
     """Raises ConfigError for the first of ``values`` that does not fit the rule of its name."""
     for name, rule in rules.items():
         if not rule.fits(values[name]):
             raise ConfigError(f"{name}={values[name]!r:.80} {rule.wants}")
 
 
-def check_fields(rules: Mapping[str, Rule], settings: object) -> None:
+def check_fields(rules: Mapping[str, SettingRule], settings: object) -> None:
     """``check`` of the attributes of an object, which the rules are named after."""
     check(rules, {name: getattr(settings, name) for name in rules})
 
@@ -71,28 +71,28 @@ def _is_generator_function(value: object) -> bool:
     )
 
 
-def whole_from(least: int, of: str = "") -> Rule:
+def whole_from(least: int, of: str = "") -> SettingRule:
     """A whole number of at least ``least``, that fits in 32 bits with a sign, as it travels."""
-    return Rule(
+    return SettingRule(
         lambda value: is_whole(value) and least <= value < 2**31,
         f"must be a whole number{of}, {least} or more",
     )
 
 
-SECONDS: Final = Rule(is_seconds, "must be a number of seconds above 0")
-SECONDS_OR_0: Final = Rule(
+SECONDS: Final = SettingRule(is_seconds, "must be a number of seconds above 0")
+SECONDS_OR_0: Final = SettingRule(
     lambda value: is_number(value) and 0 <= value < float("inf"),
     "must be a number of seconds, 0 or more",
 )
-SWITCH: Final = Rule(lambda value: isinstance(value, bool), "must be True or False")
-FUNCTION: Final = Rule(
+SWITCH: Final = SettingRule(lambda value: isinstance(value, bool), "must be True or False")
+FUNCTION: Final = SettingRule(
     lambda value: callable(value) and not _is_generator_function(value),
     "must be a function, and one without yield: to call one with it runs nothing",
 )
-TOPIC: Final = Rule(
+TOPIC: Final = SettingRule(
     lambda value: isinstance(value, str), "is no topic: its name is expected, as in 'orders'"
 )
-TIMEOUT: Final = Rule(
+TIMEOUT: Final = SettingRule(
     lambda value: is_number(value) and value < float("inf"),
     "must be a number of seconds, and finite",
 )
@@ -100,7 +100,7 @@ TIMEOUT: Final = Rule(
 
 def check_timeout(timeout: float | None) -> None:
     """Of a single call: seconds, or None for the usual. Raises ConfigError. A time that is over is
-    no wrong setting: whoever is asked says so."""
+    no wrong setting: the call itself fails then."""
     if timeout is not None and not TIMEOUT.fits(timeout):
         raise ConfigError(
             f"timeout={timeout!r:.80} {TIMEOUT.wants}, as in 3.0; leave it out for what is usual"
@@ -134,13 +134,13 @@ def is_collection(value: object) -> TypeGuard[Collection[object]]:
     return isinstance(value, Collection) and not isinstance(value, str | bytes)
 
 
-_NAME: Final = Rule(
+_NAME: Final = SettingRule(
     lambda value: value is None or is_name(value),
     "must be text that is not empty; leave it out, or give it a value in valid Unicode",
 )
 
-NAME_SERVER_RULES: Final[Mapping[str, Rule]] = {
-    "namesrv": Rule(
+NAME_SERVER_RULES: Final[Mapping[str, SettingRule]] = {
+    "namesrv": SettingRule(
         lambda value: (
             isinstance(value, str)
             or (is_collection(value) and all(isinstance(one, str) for one in value))
@@ -148,33 +148,33 @@ NAME_SERVER_RULES: Final[Mapping[str, Rule]] = {
         "is no name server: HOST:PORT is expected, as in '127.0.0.1:9876', or a list of them",
     )
 }
-INSTANCE_RULES: Final[Mapping[str, Rule]] = {
+INSTANCE_RULES: Final[Mapping[str, SettingRule]] = {
     "instance_name": _NAME,
     "unit_name": _NAME,
     "namespace_v2": _NAME,
 }
-GROUP_RULES: Final[Mapping[str, Rule]] = {
+GROUP_RULES: Final[Mapping[str, SettingRule]] = {
     "namespace": _NAME,
-    "group": Rule(
+    "group": SettingRule(
         lambda value: isinstance(value, str), "is no group: its name is expected, as in 'billing'"
     ),
 }
-ENVIRONMENT_RULES: Final[Mapping[str, Rule]] = {
-    "clock": Rule(
+ENVIRONMENT_RULES: Final[Mapping[str, SettingRule]] = {
+    "clock": SettingRule(
         lambda value: value is None or _is_clock(value),
         "is no clock: an object with now_ms() and monotonic() is expected, or None",
     ),
-    "random": Rule(
+    "random": SettingRule(
         lambda value: isinstance(value, random.Random),
         "is no random.Random, as in random.Random(7)",
     ).or_none(),
-    "local_ip": Rule(
+    "local_ip": SettingRule(
         lambda value: value is None or _is_address(value),
         "is no address: an IP as in '10.0.0.7' is expected, or None to have it found",
     ),
 }
-TRACE_RULES: Final[Mapping[str, Rule]] = {
-    "trace": Rule(
+TRACE_RULES: Final[Mapping[str, SettingRule]] = {
+    "trace": SettingRule(
         _is_trace,
         "must be True for RMQ_SYS_TRACE_TOPIC, False for no traces, or the name of a "
         "topic that may be sent to",

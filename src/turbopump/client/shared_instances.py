@@ -21,7 +21,7 @@ from itertools import count
 from typing import Any, Final
 
 from turbopump.client.environment import Environment
-from turbopump.client.heartbeat import Member
+from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.identity import InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.loop_thread import never_runs_again
@@ -68,7 +68,7 @@ _joining = threading.Lock()
 
 
 def join_instance(
-    settings: InstanceSettings, environment: Environment, member: Member
+    settings: InstanceSettings, environment: Environment, member: InstanceMember
 ) -> ClientInstance:
     """The instance that ``member`` belongs to from now on, started; ``instance.leave(member)``
     gives it back.
@@ -84,7 +84,7 @@ def join_instance(
 
 
 def join_broadcasting(
-    settings: InstanceSettings, environment: Environment, member: Member
+    settings: InstanceSettings, environment: Environment, member: InstanceMember
 ) -> tuple[InstanceSettings, ClientInstance]:
     """As ``join_instance``, for a consumer whose saved offsets are found by its name after a
     restart: who gave none gets the first of ``DEFAULT``, ``DEFAULT#2``, … that no other of its
@@ -114,7 +114,7 @@ def _let_go(settings: InstanceSettings, environment: Environment) -> None:
 
 
 def _shared(
-    settings: InstanceSettings, environment: Environment, member: Member
+    settings: InstanceSettings, environment: Environment, member: InstanceMember
 ) -> ClientInstance | None:
     for other, instance in _process_of(environment).instances():
         same = _one_client(other, settings) and not _differences(other, settings)
@@ -125,7 +125,7 @@ def _shared(
 
 
 def _new(
-    settings: InstanceSettings, environment: Environment, member: Member, *, named: bool
+    settings: InstanceSettings, environment: Environment, member: InstanceMember, *, named: bool
 ) -> ClientInstance:
     """``named``: its user gave the name."""
     if named:
@@ -146,7 +146,9 @@ def _process_of(environment: Environment) -> _Process:
     return processes[environment.identity]
 
 
-def _refuse_second(environment: Environment, settings: InstanceSettings, member: Member) -> None:
+def _refuse_second(
+    environment: Environment, settings: InstanceSettings, member: InstanceMember
+) -> None:
     name = settings.instance_name
     for loop, other, instance in _named(environment, settings):
         differences = _differences(other, settings)

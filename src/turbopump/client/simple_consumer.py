@@ -38,7 +38,7 @@ from turbopump.client.consumer.subscription import (
     Subscription,
     first_subscriptions,
 )
-from turbopump.client.heartbeat import Member
+from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, wrap
@@ -67,8 +67,8 @@ Error = errors.RemotingError | errors.ProtocolError | errors.RouteNotFoundError
 
 
 class SimpleConsumer(GroupConsumer["RunningSimple"]):
-    """Receives messages of ``group`` one by one, whoever else does. Use it as ``async with
-    SimpleConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``, then ``await
+    """Receives messages of ``group`` one by one, beside any number of others. Use it as ``async
+    with SimpleConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``, then ``await
     consumer.receive()`` and ``await consumer.ack(message)``.
 
     ``topic`` and ``tags`` (``*``, ``A || B`` or ``Sql(…)``): what to receive; ``subscribe`` adds
@@ -79,7 +79,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     whatever this says). The other settings are those of ``PushConsumer``. Raises ConfigError for
     unusable settings.
 
-    Brokers hand out messages one by one, in no order unless told so, and keep what is done: no
+    Brokers hand out messages one by one, in no order unless ``ordered``, and keep what is done: no
     queue is divided among the members, and any number of tasks may receive. Apache's brokers do so
     from 5.0 on. Methods may raise a RemotingError, NotStartedError before ``start`` and after
     ``close``.
@@ -122,7 +122,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         """
         if not self._life.begins():
             return
-        member = Member(self._group, consumer=self._consumer_data)
+        member = InstanceMember(self._group, consumer=self._consumer_data)
         instance = join_instance(self._settings, self._environment, member)
 
         def make() -> RunningSimple:
@@ -248,7 +248,7 @@ class RunningSimple:
     def __init__(
         self,
         instance: ClientInstance,
-        member: Member,
+        member: InstanceMember,
         subscriptions: Mapping[str, Subscription],
         init_mode: InitMode,
         *,

@@ -26,7 +26,7 @@ from turbopump.client.sending.send_result import ProducerClosedError, SendResult
 from turbopump.client.sending.sender import Sender, UnderWay
 from turbopump.client.setting_rules import (
     FUNCTION,
-    Rule,
+    SettingRule,
     check,
     check_timeout,
     is_collection,
@@ -45,7 +45,11 @@ from turbopump.message.properties import (
 )
 from turbopump.message.rules import DEFAULT_TOPIC, topic_fault
 from turbopump.protocol.command import encode_command, request_command
-from turbopump.protocol.requests.send import CheckTransactionState, EndTransaction, Outcome
+from turbopump.protocol.requests.send import (
+    CheckTransactionState,
+    EndTransaction,
+    TransactionOutcome,
+)
 from turbopump.remoting.connection import Connection
 
 
@@ -57,8 +61,8 @@ class TransactionState(Enum):
     UNKNOWN = "UNKNOW"
 
     @property
-    def outcome(self) -> Outcome:
-        return Outcome[self.name]
+    def outcome(self) -> TransactionOutcome:
+        return TransactionOutcome[self.name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +231,11 @@ RENEW_S: Final = 3.0
 """To learn where a broker is now. It asks by itself, so little is lost."""
 
 
-_RULES: Final[Mapping[str, Rule]] = {
+_RULES: Final[Mapping[str, SettingRule]] = {
     "checker": FUNCTION,
     "executor": FUNCTION.or_none(),
     "threads": whole_from(1, " of functions at once"),
-    "topics": Rule(
+    "topics": SettingRule(
         lambda value: (
             is_collection(value)
             and all(isinstance(topic, str) and topic_fault(topic) is None for topic in value)
@@ -494,8 +498,8 @@ class TransactionProducer(Producer):
         sender.hooks.end_transaction(context)
 
     async def _introduce(self, sender: Sender) -> None:
-        """Learn routes; whoever is on them is sent heartbeats. RocketMQ: the producer's ``topics``
-        (5.x), or TBW102 (4.x)."""
+        """Learn routes; the brokers on them are sent heartbeats. RocketMQ: the producer's
+        ``topics`` (5.x), or TBW102 (4.x)."""
         missing = [wrap(self._namespace, topic) for topic in self._topics] or [DEFAULT_TOPIC]
         while missing:
             for topic in list(missing):

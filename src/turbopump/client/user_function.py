@@ -99,7 +99,7 @@ def failure_of(error: BaseException, *, in_thread: bool) -> Exception:
     """The failure of a function that raised ``error``: itself, or a RuntimeError from it if a
     Future or a task cannot carry it.
 
-    StopIteration is refused by asyncio's futures, and whoever waits for one is never woken;
+    StopIteration is refused by asyncio's futures, and a task that waits for one is never woken;
     SystemExit (``sys.exit()``, argparse, click) and KeyboardInterrupt break out of the loop, and
     stop everything on it. ``in_thread``: the function ran in a thread of its own, where nobody
     cancels and no signal comes. Raises ``error`` if it is not the function's own.

@@ -93,13 +93,13 @@ def number_like(model: float, text: str) -> float:
     low, high = (LONG_MIN, LONG_MAX) if isinstance(model, Long) else (INT_MIN, INT_MAX)
     if not _WHOLE.fullmatch(text):
         raise NoVerdictError(f"{text[:40]!r} is no whole number")
-    value = whole_number(text)
+    value = signed_number(text)
     if value is None or not low <= value <= high:
         raise NoVerdictError(f"{text[:40]!r} is beyond {low} to {high}")
     return value
 
 
-def whole_number(text: str) -> int | None:
+def signed_number(text: str) -> int | None:
     """Digits, a sign before them, as a number; None if there are too many for one. (Python itself
     makes none of more than 4,300 digits.)"""
     digits = text.lstrip("+-").lstrip("0")
@@ -154,7 +154,7 @@ def constant(value: Value | None) -> Node:
 
 
 def _decimal(text: str) -> int:
-    value = whole_number(text.rstrip("lL"))
+    value = signed_number(text.rstrip("lL"))
     if value is None or value > LONG_MAX:
         raise SqlError(
             f"{text[:40]} is greater than {LONG_MAX}; write it with a point to compare it as a "

@@ -111,7 +111,7 @@ def walk_batch(data: bytes) -> list[tuple[int, int, int, int, int]]:
 # Entries that hold a whole batch, taken apart: each message as an entry of its own, as it
 # would lie in a topic without such batches. What a message has not itself (hosts, times, offset in
 # the log) is the batch's; its queue offset is the batch's and its number in it. The flags stay,
-# so that whoever gets it knows that the log has no entry of it. Source: apache/rocketmq
+# so that a reader knows that the log has no entry of it. Source: apache/rocketmq
 # ``MessageDecoder.decodeMessage``, ``PullAPIWrapper.processPullResult``.
 _COMPRESSION: Final = int(names.SysFlag.COMPRESSED | names.COMPRESSION_MASK)
 _WRAPPED: Final = int(names.SysFlag.INNER_BATCH | names.SysFlag.NEED_UNWRAP)
@@ -122,7 +122,7 @@ def is_wrapped(sys_flag: int) -> bool:
     return sys_flag & _WRAPPED == _WRAPPED
 
 
-def unwrapped(entry: bytes) -> list[bytes]:
+def inner_entries(entry: bytes) -> list[bytes]:
     """A good entry itself, or one for each message of the batch in it. Raises StoredMessageError if
     that cannot be read. About 8 µs a message."""
     return _entries_in(decode_entry(entry, check_crc=False)) if is_wrapped(entry[39]) else [entry]

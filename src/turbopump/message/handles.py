@@ -10,7 +10,7 @@ is acknowledged.
     orderCountInfo    <kind> <queue> <times>  or                                     joined by ;
                       <kind> qo<queue>%<queue offset> <times>
 
-Fields are separated by single spaces, times are milliseconds. ``kind`` tells the topic in which the
+Fields are separated by single spaces, times are milliseconds. ``kind`` names the topic in which the
 queue is: 0 the topic itself, 1 and 2 the group's retry topic for it. One rule: text ↔ values. It
 must not know what a checkpoint is.
 
@@ -69,7 +69,7 @@ def pop_retry_topic(topic: str, group: str, *, v2: bool = False) -> str:
     return f"{RETRY_PREFIX}{group}{'+' if v2 else '_'}{topic}"
 
 
-def kind_of(topic: str) -> QueueKind:
+def queue_kind_of(topic: str) -> QueueKind:
     """Of a topic as it is stored. RocketMQ: ``ExtraInfoUtil.getRetry``."""
     if not topic.startswith(RETRY_PREFIX):
         return QueueKind.NORMAL

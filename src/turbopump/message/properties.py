@@ -173,7 +173,7 @@ ZLIB: Final = 0x300
 #     TURBOPUMP_FAILURE = attempt SP text   "3 ValueError: no stock": the attempt that failed,
 #                                           counted from 1, and one line
 #
-# One rule: it says nothing about another attempt: whoever reads it compares the number. Our own;
+# One rule: it says nothing about another attempt: a reader compares the number. Our own;
 # Apache's clients and brokers carry it along like any property.
 CONSUME_FAILURE: Final = "TURBOPUMP_FAILURE"
 TEXT_MAX: Final = 300
@@ -196,11 +196,11 @@ def with_failure(
     plain = {name: value for name, value in properties.items() if name != CONSUME_FAILURE}
     if not failure:
         return plain
-    told = {**plain, CONSUME_FAILURE: f"{attempt} {failure_text(failure)}"}
-    return told if len(encode_properties(told).encode()) <= PROPERTIES_SIZE_MAX // 2 else plain
+    marked = {**plain, CONSUME_FAILURE: f"{attempt} {failure_text(failure)}"}
+    return marked if len(encode_properties(marked).encode()) <= PROPERTIES_SIZE_MAX // 2 else plain
 
 
-def failure_of(properties: Mapping[str, str], attempt: int) -> str | None:
+def consume_failure(properties: Mapping[str, str], attempt: int) -> str | None:
     """What the properties say about the failure of this attempt."""
     number, _, text = properties.get(CONSUME_FAILURE, "").partition(" ")
     return text if number == str(attempt) and text else None

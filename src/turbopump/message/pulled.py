@@ -32,7 +32,7 @@ class DamagedEntry(NamedTuple):
     fault: str
 
 
-def good_entries(data: bytes, on_damage: Callable[[DamagedEntry], None]) -> Iterator[bytes]:
+def pulled_entries(data: bytes, on_damage: Callable[[DamagedEntry], None]) -> Iterator[bytes]:
     """Every good entry of stored messages back to back (see ``codec.entry_fault``), whole. Cost:
     about 1 µs and its CRC for each."""
     at, end = 0, len(data)

@@ -93,8 +93,8 @@ class RouteTable:
         """Forget a broker, if it was this connection that registered it under this name and id;
         else nothing happens.
 
-        RocketMQ forgets whoever has the address, so that a late word from a stopped process removes
-        its successor (#4522, #9411).
+        RocketMQ forgets the broker that has the address, so that a late request of a stopped
+        process removes its successor (#4522, #9411).
         """
         live = self._live.get((broker.cluster, broker.address))
         if live is None or live.connection is not connection or live.broker != broker:

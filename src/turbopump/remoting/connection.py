@@ -29,7 +29,7 @@ from turbopump.remoting.router import (
     Response,
     Router,
     encode_response,
-    failure,
+    failure_response,
 )
 
 log = logging.getLogger(__name__)
@@ -108,8 +108,21 @@ class Connection(asyncio.Protocol):
             self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
+        # One read can bring hundreds of requests. Three things follow from that.
+        #
+        # Answers leave in one write: ``_flush_due`` is set while the frames are handled, so
+        # ``_write`` only collects. It is put back to what it was, since a flush at the end of the
+        # turn may be due already, and that one takes these answers along.
+        #
+        # The loop may not be kept. ``credit`` counts bytes, for one look at the clock in so many is
+        # enough; when it is used up the backlog looks, and if this turn has had its share, makes
+        # what may wait stand in line. Any ``take`` may set ``busy`` (a send that
+        # waits for a new file of the log): the frames behind it then go into the line at once, or
+        # they would overtake it.
+        #
+        # A handler may close the connection; nobody is there for the rest. A broken frame is acted
+        # on last, so that the good ones before it are answered.
         self.last_read = now = self._loop.time()
-        # cork: one write for all that follows
         self._flush_due, flush_was_due = True, self._flush_due
         frames = self._reader.feed(data)
         backlog = self._backlog
@@ -289,7 +302,7 @@ class Connection(asyncio.Protocol):
             if outcome is None:
                 outcome = handler(header.ext, context)
         except Exception as error:
-            outcome = failure(error, context)
+            outcome = failure_response(error, context)
         self.settle(outcome, context)
 
     def _read_tolerantly(self, frame: Frame) -> tuple[TypedJsonHeader[Any], Handler] | None:
@@ -370,7 +383,7 @@ class Connection(asyncio.Protocol):
         try:
             response = await outcome
         except Exception as error:
-            response = failure(error, context)
+            response = failure_response(error, context)
         if isinstance(response, Response):
             context.answer(response)
         elif response is not None and not context.is_oneway:

@@ -213,7 +213,7 @@ def encode_response(opaque: int, response: Response) -> bytes:
     )
 
 
-def failure(error: Exception, context: RequestContext) -> Response:
+def failure_response(error: Exception, context: RequestContext) -> Response:
     """The answer to a request whose handler failed: code 1 and one sentence; the traceback goes to
     our log only."""
     if isinstance(error, TurbopumpError):

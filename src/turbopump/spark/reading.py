@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from turbopump.errors import ClientError
-from turbopump.message.batch import is_wrapped, unwrapped
-from turbopump.message.pulled import DamagedEntry, good_entries, good_positions
+from turbopump.message.batch import inner_entries, is_wrapped
+from turbopump.message.pulled import DamagedEntry, good_positions, pulled_entries
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.protocol.requests.pull import PullMessageReply
@@ -207,7 +207,7 @@ def _is_gap(answer: Command, reply: PullMessageReply, offset: int) -> bool:
 def _undamaged(wanted: OffsetRange, body: bytes, fail: bool) -> list[bytes]:
     """The good messages of an answer; a damaged one is loss."""
     damaged: list[DamagedEntry] = []
-    entries = list(good_entries(body, damaged.append))
+    entries = list(pulled_entries(body, damaged.append))
     if damaged:
         lose(
             fail,
@@ -226,11 +226,11 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
     if good_end == len(body) and len(positions) == 8 * (end - begin):
         return body
     damaged: list[DamagedEntry] = []
-    entries = list(good_entries(body, damaged.append))
+    entries = list(pulled_entries(body, damaged.append))
     wrapped = any(is_wrapped(entry[39]) for entry in entries)
     if not damaged and not wrapped and len(entries) == end - begin:
         return body
-    there = {int.from_bytes(one[20:28]) for entry in entries for one in unwrapped(entry)}
+    there = {int.from_bytes(one[20:28]) for entry in entries for one in inner_entries(entry)}
     missing = [offset for offset in range(begin, min(end, wanted.end)) if offset not in there]
     if missing:
         cause = damaged[0].fault if damaged else "the broker has passed them over: its log says why"

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 
 from turbopump.errors import ClientError, ConfigError, ResponseError, TurbopumpError
 from turbopump.message.message import MessageQueue
-from turbopump.message.pulled import good_entries
+from turbopump.message.pulled import pulled_entries
 from turbopump.spark import planning, reading
 from turbopump.spark.cluster import OFFLINE_ERRORS, PLANNING_PATIENCE_S, Cluster
 from turbopump.spark.offsets import (
@@ -286,7 +286,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _average_size(self, queue: MessageQueue, offset: int) -> float:
         (answer,) = self._connected().pull(queue, [(offset, _SAMPLE_ROWS)])
-        sizes = [len(entry) for entry in good_entries(answer.body, lambda _damage: None)]
+        sizes = [len(entry) for entry in pulled_entries(answer.body, lambda _damage: None)]
         return sum(sizes) / len(sizes) if sizes else 0.0
 
     # What others see of the progress.

@@ -4,7 +4,7 @@ allowed.
 Bodies are unique and the broker assigns (queue, offset), so no search is needed: every rule is one
 pass over sorted records. Its one rule: only a positive acknowledgement counts as stored; a time-out
 or a status such as FLUSH_DISK_TIMEOUT is "maybe". It must not know brokers, clients or loops:
-whoever runs a test writes down what it saw.
+the program that runs a test writes down what it saw.
 """
 
 import enum
@@ -90,7 +90,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class LedgerDelivery:
     """One body handed to a consumer. `life` tells one start of a consumer (or one holding of a
     queue) from the next."""
 
@@ -126,7 +126,9 @@ class Ledger:
     in_flight_max: int = 0
     sends: list[Send] = field(default_factory=list)
     disturbances: int = 0
-    _consumed: list[Delivery | Commit] = field(default_factory=list)  # in the order it happened
+    _consumed: list[LedgerDelivery | Commit] = field(
+        default_factory=list
+    )  # in the order it happened
 
     def send(self, producer: str, topic: str, body: bytes, at: float) -> Send:
         """A producer begins to send `body`, which no other send of this ledger has; report the
@@ -138,7 +140,7 @@ class Ledger:
     def delivered(
         self, group: str, consumer: str, queue: Queue, offset: int, body: bytes, life: int = 0
     ) -> None:
-        self._consumed.append(Delivery(group, consumer, queue, offset, body, life))
+        self._consumed.append(LedgerDelivery(group, consumer, queue, offset, body, life))
 
     def committed(self, group: str, queue: Queue, offset: int) -> None:
         self._consumed.append(Commit(group, queue, offset))
@@ -148,8 +150,8 @@ class Ledger:
         self.disturbances += 1
 
     @property
-    def deliveries(self) -> list[Delivery]:
-        return [event for event in self._consumed if isinstance(event, Delivery)]
+    def deliveries(self) -> list[LedgerDelivery]:
+        return [event for event in self._consumed if isinstance(event, LedgerDelivery)]
 
     @property
     def acknowledged(self) -> list[Send]:
@@ -195,7 +197,7 @@ class Ledger:
     def _offsets(self) -> Iterator[Violation]:
         """One body per offset, by acknowledgements and deliveries alike, across restarts."""
         bodies: dict[tuple[Queue, int], bytes] = {}
-        claims: list[Send | Delivery] = [*self.acknowledged, *self.deliveries]
+        claims: list[Send | LedgerDelivery] = [*self.acknowledged, *self.deliveries]
         for claim in claims:
             assert claim.queue is not None
             first = bodies.setdefault((claim.queue, claim.offset), claim.body)

@@ -10,7 +10,7 @@ them perhaps torn. New names, renames and removals not synced are there up to so
 order in which they were made, as a journal keeps them; any sync settles what the journal had
 before. With `strict_directories` (all that POSIX promises) only a sync of the directory makes a
 name durable, and each directory loses on its own. After `kill` (kill -9) everything written is
-there. Either way the mount is dead: whoever still holds it gets PowerCut from every call.
+there. Either way the mount is dead: every call of it raises PowerCut.
 
 Simplified: directories themselves are durable at once; one that was removed is back if a file in it
 is.

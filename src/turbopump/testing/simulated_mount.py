@@ -473,7 +473,8 @@ class SimulatedFile:
             self._strides, self._map = strides, None
 
     def free(self) -> None:
-        """Give back the memory: whoever mapped it is dead, and somebody else has what was in it."""
+        """Give back the memory: the process that mapped it is dead, and its content is kept
+        elsewhere."""
         if self._map is not None:
             with contextlib.suppress(BufferError):
                 self._map.close()

@@ -21,7 +21,7 @@ current_process: contextvars.ContextVar["SimulatedProcess | None"] = contextvars
 
 
 class ProcessKilled(Exception):  # noqa: N818
-    """Raised in whoever awaits a task of a process that was killed meanwhile."""
+    """Raised where a task of a process is awaited that was killed meanwhile."""
 
 
 class SimulatedProcess:

@@ -82,7 +82,7 @@ class Simulation:
         return self._processes[host]
 
     def end(self, host: str, *, power_cut: bool) -> None:
-        """Kill the host's process: by kill -9 (peers are told, the disk keeps all), or by a power
+        """Kill the host's process: by kill -9 (peers notice, the disk keeps all), or by a power
         cut (neither)."""
         process = self._processes[host]
         if not process.alive:

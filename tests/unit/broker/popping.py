@@ -11,8 +11,8 @@ from turbopump.message.handles import (
     QueueKey,
     decode_numbers,
     decode_offsets,
-    kind_of,
     queue_key,
+    queue_kind_of,
 )
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import POP_CK
@@ -49,7 +49,7 @@ def popped(answer: Command, topic: str = "T") -> list[Popped]:
         assert message.topic == topic
         receipt = message.properties.get(POP_CK)
         if receipt is None:
-            key: QueueKey = queue_key(kind_of(message.topic), message.queue_id)
+            key: QueueKey = queue_key(queue_kind_of(message.topic), message.queue_id)
             assert message.queue_offset in offsets[key]
             handle = PopHandle(
                 start_offset=starts[key],

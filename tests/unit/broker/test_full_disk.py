@@ -15,7 +15,7 @@ from tests.unit.broker.transacting import BROKER, GIVEN_UP, HALF, OP, World, in_
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import encode_properties
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.send import ConsumerSendMsgBack, Outcome, SendMessageV2
+from turbopump.protocol.requests.send import ConsumerSendMsgBack, SendMessageV2, TransactionOutcome
 from turbopump.testing.simulated_disk import SimulatedDisk
 
 FREE_MIN = 20 * SEGMENT
@@ -101,7 +101,7 @@ async def test_a_half_message_keeps_its_segment_until_its_check_and_commit_on_a_
 ) -> None:
     seller = world.transactor()
     await seller.announce()
-    seller.answer = lambda _message: Outcome.COMMIT
+    seller.answer = lambda _message: TransactionOutcome.COMMIT
     await seller.prepare(b"half")
     await asyncio.sleep(1)
     leave(world.simulation.disk(BROKER), FREE_MIN + 20 * SEGMENT)
@@ -119,7 +119,7 @@ async def test_an_ended_half_message_holds_nothing_after_a_kill_before_this_was_
     world: World, client: Client, /
 ) -> None:
     seller = world.transactor()
-    await seller.end(await seller.prepare(b"half"), Outcome.COMMIT)
+    await seller.end(await seller.prepare(b"half"), TransactionOutcome.COMMIT)
     await asyncio.sleep(4)
     world.kill()
     await world.start()

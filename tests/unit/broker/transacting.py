@@ -20,8 +20,8 @@ from turbopump.protocol.command import Command
 from turbopump.protocol.requests.send import (
     CheckTransactionState,
     EndTransaction,
-    Outcome,
     SendMessageReply,
+    TransactionOutcome,
 )
 from turbopump.remoting.router import RequestContext
 from turbopump.testing.simulation import Simulation, simulate
@@ -57,7 +57,7 @@ class Transactor:
         self._now_ms = now_ms
         self.group = group
         self.asked: list[Asked] = []
-        self.answer: Callable[[ReceivedMessage], Outcome | None] = lambda _message: None
+        self.answer: Callable[[ReceivedMessage], TransactionOutcome | None] = lambda _message: None
         client.remoting._router.add(CheckTransactionState, self._take)
 
     async def announce(self, client_id: str = "seller-1") -> None:

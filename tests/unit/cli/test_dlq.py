@@ -14,7 +14,7 @@ import pytest
 from turbopump.blocking import Message, Producer, PullConsumer
 from turbopump.cli import main
 from turbopump.client.dead_letters import DeadLetter, DeadLetters, InDoubt, ResendReport, resending
-from turbopump.client.dead_letters.resending import Outcome as SendOutcome
+from turbopump.client.dead_letters.resending import ResendOutcome as SendOutcome
 from turbopump.client.dead_letters.resending import send_once
 from turbopump.testing import BrokerThread
 

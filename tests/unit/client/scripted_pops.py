@@ -20,10 +20,10 @@ from turbopump.message.handles import (
     PopHandle,
     encode_numbers,
     encode_offsets,
-    kind_of,
     message_key,
     pop_retry_topic,
     queue_key,
+    queue_kind_of,
     real_topic,
 )
 from turbopump.message.java import tags_code
@@ -214,7 +214,7 @@ class ScriptedPops:
                     pop_time_ms=now,
                     invisible_ms=request.invisible_time,
                     revive_queue_id=3,
-                    kind=kind_of(topic),
+                    kind=queue_kind_of(topic),
                     broker_name=self.broker.name,
                     queue_id=0,
                     queue_offset=message.queue_offset,
@@ -233,7 +233,10 @@ class ScriptedPops:
                     list(list_),
                 )
         counts = [
-            (message_key(kind_of(t), q, offset), self._came[request.consumer_group, (t, q, offset)])
+            (
+                message_key(queue_kind_of(t), q, offset),
+                self._came[request.consumer_group, (t, q, offset)],
+            )
             for (t, q), list_ in offsets.items()
             for offset in list_
         ]
@@ -244,10 +247,10 @@ class ScriptedPops:
             order_count_info=encode_numbers(counts) if request.order else None,
             rest_num=0,
             start_offset_info=encode_numbers(
-                (queue_key(kind_of(t), q), start) for (t, q), start in starts.items()
+                (queue_key(queue_kind_of(t), q), start) for (t, q), start in starts.items()
             ),
             msg_offset_info=encode_offsets(
-                (queue_key(kind_of(t), q), list_) for (t, q), list_ in offsets.items()
+                (queue_key(queue_kind_of(t), q), list_) for (t, q), list_ in offsets.items()
             ),
         )
         return Response(reply, body=body)
@@ -323,7 +326,7 @@ class ScriptedPops:
         for ack in body.acks or ():
             group = ack.consumer_group or ""
             topic = real_topic(
-                kind_of(RETRY_PREFIX if ack.retry == "1" else ""), ack.topic or "", group
+                queue_kind_of(RETRY_PREFIX if ack.retry == "1" else ""), ack.topic or "", group
             )
             for bit in unpack_bits(ack.bits or b""):
                 place = topic, ack.queue_id, ack.start_offset + bit

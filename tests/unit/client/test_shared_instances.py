@@ -16,7 +16,7 @@ from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
 
 from turbopump import blocking
 from turbopump.client.environment import environment_of
-from turbopump.client.heartbeat import Member
+from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.identity import Credentials, InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.producer import Producer
@@ -308,7 +308,7 @@ def test_a_name_is_free_again_when_the_loop_of_who_had_it_is_dropped() -> None:
         return instance.client_id
 
     async def joins(settings: InstanceSettings) -> tuple[InstanceSettings, ClientInstance]:
-        member = Member("readers", consumer=lambda: ConsumerData("readers"))
+        member = InstanceMember("readers", consumer=lambda: ConsumerData("readers"))
         return join_broadcasting(settings, environment_of(None, None, None), member)
 
     with warnings.catch_warnings():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.fuzzing import examples
 
 from turbopump.message.codec import encode_entry, encode_host
-from turbopump.message.pulled import DamagedEntry, good_entries
+from turbopump.message.pulled import DamagedEntry, pulled_entries
 
 HOST = encode_host("127.0.0.1", 10911)
 
@@ -23,7 +23,7 @@ ANSWER = b"".join(ENTRIES)
 
 def read(data: bytes) -> tuple[list[bytes], list[DamagedEntry]]:
     damaged: list[DamagedEntry] = []
-    return list(good_entries(data, damaged.append)), damaged
+    return list(pulled_entries(data, damaged.append)), damaged
 
 
 def test_a_whole_answer_is_its_messages() -> None:

@@ -10,11 +10,11 @@ from turbopump.message.handles import (
     decode_offsets,
     encode_numbers,
     encode_offsets,
-    kind_of,
     message_key,
     original_topic,
     pop_retry_topic,
     queue_key,
+    queue_kind_of,
 )
 
 
@@ -78,7 +78,8 @@ def test_retry_topics_of_both_versions_lead_back_to_their_topic() -> None:
     assert pop_retry_topic("orders", "billing") == "%RETRY%billing_orders"
     assert pop_retry_topic("orders", "billing", v2=True) == "%RETRY%billing+orders"
     assert [
-        kind_of(topic) for topic in ("orders", "%RETRY%billing_orders", "%RETRY%billing+orders")
+        queue_kind_of(topic)
+        for topic in ("orders", "%RETRY%billing_orders", "%RETRY%billing+orders")
     ] == list(QueueKind)
     assert (
         original_topic("%RETRY%billing_orders", "billing")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from turbopump.testing.ledger import Delivery, Ledger, Queue, Rule, Send
+from turbopump.testing.ledger import Ledger, LedgerDelivery, Queue, Rule, Send
 
 QUEUES = [Queue("orders", "broker-a", number) for number in range(2)]
 GROUPS = ("accounting", "shipping")
@@ -125,11 +125,11 @@ def test_a_broker_that_does_nothing_wrong_is_never_accused(seed: int) -> None:
     assert len(ledger.acknowledged) > 5
 
 
-def deliveries(ledger: Ledger) -> list[tuple[int, Delivery]]:
+def deliveries(ledger: Ledger) -> list[tuple[int, LedgerDelivery]]:
     return [
         (number, event)
         for number, event in enumerate(ledger._consumed)
-        if isinstance(event, Delivery)
+        if isinstance(event, LedgerDelivery)
     ]
 
 

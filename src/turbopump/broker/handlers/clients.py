@@ -82,7 +82,7 @@ class ClientsHandler:
         router.add(requests.CheckClientConfig, self.check)
 
     def heartbeat(self, _request: requests.Heartbeat, context: RequestContext) -> Response:
-        """RocketMQ tells of no conflicts. The remark beside code 0 is read by our clients and by no
+        """RocketMQ reports no conflicts. The remark beside code 0 is read by our clients and by no
         other."""
         try:
             data = fastjson.decode(context.body, requests.HeartbeatData)
@@ -243,7 +243,7 @@ class ClientsHandler:
 
 # --- Answers to 223, 307 and 309: what the broker has to ask a consumer (221, 307, 309).
 #
-# One rule: a consumer that does not answer holds up nobody but whoever asked, and him for a bounded
+# One rule: a consumer that does not answer holds up only the caller, and that for a bounded
 # time. Source: apache/rocketmq ``Broker2Client.getConsumeStatus``,
 # ``AdminBrokerProcessor.callConsumer``.
 
@@ -297,7 +297,7 @@ class ClientQuestionsHandler:
                     body.consumer_table[client_id] = offsets
             except (RemotingError, BodyError, ProtocolError) as error:
                 log.warning(
-                    "consumer does not tell its offsets group=%s client=%s cause=%s",
+                    "consumer does not give its offsets group=%s client=%s cause=%s",
                     request.group,
                     client_id,
                     error,
@@ -312,7 +312,7 @@ class ClientQuestionsHandler:
     async def consume_directly(
         self, request: ConsumeMessageDirectly, _context: RequestContext
     ) -> Response:
-        """Have one consumer handle a message now, and tell what came of it."""
+        """Have one consumer handle a message now, and return what came of it."""
         try:
             _, _, offset = decode_offset_msg_id(request.msg_id or "")
         except ProtocolError as error:

@@ -59,7 +59,7 @@ from turbopump.store.message_store import MessageStore
 
 @dataclass(eq=False)
 class ConsumersHandler:
-    """Tells of consumers and producers."""
+    """Answers questions about consumers and producers."""
 
     broker_name: str
     address: str

@@ -36,11 +36,11 @@ from turbopump.protocol.requests.pop import (
     PopMessageReply,
 )
 from turbopump.protocol.requests.topics import PERM_READ
-from turbopump.remoting.router import RequestContext, Response, Router, failure
+from turbopump.remoting.router import RequestContext, Response, Router, failure_response
 from turbopump.store.message_store import MessageStore
 
 LATE_MS: Final = 500
-"""A pop whose time was up so long ago is not looked at: whoever sent it does not wait any more."""
+"""A pop whose time was up so long ago is not looked at: its client does not wait any more."""
 EARLY_S: Final = 0.05
 """So long before its time is up a waiting pop is answered."""
 HOLD_MAX_S: Final = 120.0
@@ -48,7 +48,7 @@ HOLD_MAX_S: Final = 120.0
 
 
 class PopHandler:
-    """Gives messages to whoever pops."""
+    """Gives messages to clients that pop."""
 
     def __init__(
         self,
@@ -360,7 +360,7 @@ async def _answer(taking: Awaitable[Response | None], context: RequestContext) -
     try:
         response = await taking
     except Exception as error:  # as the connection does for an answer at once
-        response = failure(error, context)
+        response = failure_response(error, context)
     if response is not None and not context.peer.closed:
         context.answer(response)
 

@@ -48,7 +48,7 @@ from turbopump.remoting.router import (
     Response,
     Router,
     encode_response,
-    failure,
+    failure_response,
 )
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
@@ -206,6 +206,16 @@ class PullHandler:
         )
 
     def _answer_or_hold(self, pull: _Pull, result: GetResult) -> Outcome:
+        # Called after each read of this pull: the first one, and each one after it was woken.
+        #
+        # Held is only who can gain by it. An offset outside of the queue is answered at once, for
+        # the client must correct it. A pull that was woken and found nothing that it wants goes on
+        # behind what it has looked at (``next_offset``): to answer would cost a round trip and
+        # bring nothing. A gap is answered, so that the client's offset passes it.
+        #
+        # The read may have taken a while (from the disk), and the queue may have grown meanwhile.
+        # To hold would then wait for a message that is there: read again. That ends, because each
+        # such read begins behind the last one, or is the second one of a pull.
         request, offset, deadline = pull.request, pull.offset, pull.deadline
         if pull.is_cold:
             pull.is_cold = False
@@ -246,7 +256,7 @@ class PullHandler:
         try:
             outcome = self._read(pull)
         except Exception as error:
-            outcome = failure(error, pull.context)
+            outcome = failure_response(error, pull.context)
         pull.context.settle(outcome)
 
     def _answer(self, pull: _Pull, offset: int, result: GetResult) -> Outcome:

@@ -2,8 +2,8 @@
 its topic as a record.
 
 One rule: the answer says whether the reply reached the one who asked; that it is stored is no part
-of the promise. So nobody waits for the disk, and what the store refuses is counted, not told.
-Source: apache/rocketmq ``ReplyMessageProcessor``.
+of the promise. So nobody waits for the disk, and what the store refuses is counted, not reported to
+the sender. Source: apache/rocketmq ``ReplyMessageProcessor``.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class RepliesHandler:
     async def _store(
         self, request: SendMessage, queue_id: int, context: RequestContext, reply: SendMessageReply
     ) -> None:
-        """``reply`` is told where it is. RocketMQ: stores it without the sysFlag, so that nobody
+        """Fills the offsets of ``reply``. RocketMQ: stores it without the sysFlag, so that nobody
         can read a compressed one."""
         message = ReceivedMessage(
             topic=request.topic,

@@ -211,7 +211,7 @@ class SendHandler:
 
     def _to_new_topic(self, request: SendMessage, context: RequestContext) -> Outcome:
         """Store at once, answer when the new topic is on the disk, without which its messages are
-        lost, and when the name servers route it, so that whoever is told of it finds it there.
+        lost, and when the name servers route it, so that a client that learns of it finds it there.
 
         RocketMQ: ``TopicConfigManager.createTopicInSendMessageMethod`` registers before it returns.
         """
@@ -492,7 +492,8 @@ def _frame(
     return _frame_head(size + 4, size) + header
 
 
-# --- Answers to sends that wait for the disk: stored already, told when the flush has passed them.
+# --- Answers to sends that wait for the disk: stored already, answered when the flush has passed
+# them.
 #
 # Messages reach the disk in the order in which they were stored, so the answers stand in one line,
 # with one waiter at the flush and one timer for all of them. It must not know what is answered.

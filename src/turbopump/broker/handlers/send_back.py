@@ -42,8 +42,8 @@ from turbopump.store.queues.lookup import Lookup
 
 @dataclass(eq=False)
 class SendBackHandler:
-    """Takes messages back. Members of a group that tell different maxima: the one that was started
-    last is right for all of them."""
+    """Takes messages back. Where members of a group give different maxima, that of the one that was
+    started last is right for all of them."""
 
     config: BrokerConfig
     lookup: Lookup

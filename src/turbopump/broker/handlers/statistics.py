@@ -1,4 +1,4 @@
-"""Answers to 315 (one statistic) and 28 (what the broker tells of itself). Source: apache/rocketmq
+"""Answers to 315 (one statistic) and 28 (what the broker says of itself). Source: apache/rocketmq
 ``AdminBrokerProcessor``."""
 
 from __future__ import annotations

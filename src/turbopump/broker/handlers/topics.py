@@ -75,7 +75,7 @@ class TopicRecords:
 
 @dataclass(eq=False)
 class TopicsHandler:
-    """Creates, deletes and tells of topics. ``announce`` registers with the name servers and
+    """Creates, deletes and lists topics. ``announce`` registers with the name servers and
     returns when that is done."""
 
     config: BrokerConfig
@@ -149,7 +149,7 @@ class TopicsHandler:
             assert topic.topic_name is not None
             if topic != self._topics.find(topic.topic_name):
                 self._topics.put(topic)
-        with contextlib.suppress(TimeoutError):  # whoever asks waits 3 to 5 s
+        with contextlib.suppress(TimeoutError):  # a client waits 3 to 5 s for the answer
             await asyncio.wait_for(
                 asyncio.gather(self.announce(), self._topics.saved()), ANNOUNCE_WAIT_S
             )

@@ -17,7 +17,11 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, ProtocolError, StoreError
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.send import EndTransaction, Outcome, ResumeCheckHalfMessage
+from turbopump.protocol.requests.send import (
+    EndTransaction,
+    ResumeCheckHalfMessage,
+    TransactionOutcome,
+)
 from turbopump.remoting.router import Outcome as Answer
 from turbopump.remoting.router import RequestContext, Response, Router
 
@@ -43,13 +47,13 @@ class TransactionsHandler:
     def end(self, request: EndTransaction, context: RequestContext) -> Answer:
         """Commit or roll back; no answer to who does not know yet."""
         try:
-            outcome = Outcome(request.commit_or_rollback)
+            outcome = TransactionOutcome(request.commit_or_rollback)
         except ValueError:
             return _failed(
                 f"commitOrRollback field wrong: {request.commit_or_rollback}; 8 commits, 12 "
                 "rolls back, 0 is unknown"
             )
-        if outcome is Outcome.UNKNOWN:
+        if outcome is TransactionOutcome.UNKNOWN:
             return None
         if self._under_way >= UNDER_WAY_MAX:
             return Response(
@@ -58,7 +62,9 @@ class TransactionsHandler:
             )
         return self._end(request, outcome, lasting=not context.is_oneway)
 
-    async def _end(self, request: EndTransaction, outcome: Outcome, *, lasting: bool) -> Response:
+    async def _end(
+        self, request: EndTransaction, outcome: TransactionOutcome, *, lasting: bool
+    ) -> Response:
         self._under_way += 1
         try:
             half = await self._find(request)

@@ -17,7 +17,7 @@ import msgspec
 
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.saved_table import SavedTable
-from turbopump.message.handles import QueueKey, kind_of, message_key, queue_key
+from turbopump.message.handles import QueueKey, message_key, queue_key, queue_kind_of
 from turbopump.message.java import Int64
 from turbopump.store.json_table import JsonTable
 from turbopump.store.watermark import Watermark
@@ -242,7 +242,7 @@ class OrderInfo(SavedTable[OrderInfoTable]):
         taken.following = following if following > end else None
         self._table.setdefault(f"{queue.topic}@{queue.group}", {})[queue.queue_id] = taken
         self._dirty = True
-        kind = kind_of(queue.topic)
+        kind = queue_kind_of(queue.topic)
         entries = [
             (message_key(kind, queue.queue_id, offset), count) for offset, count in counts.items()
         ]

@@ -21,7 +21,13 @@ from turbopump.broker.reading import read_queue
 from turbopump.broker.statistics import Statistics
 from turbopump.errors import TurbopumpError
 from turbopump.message.codec import decode_entries, encode_entry, encode_host
-from turbopump.message.handles import ORDER_REVIVE_QUEUE, PopHandle, QueueKey, kind_of, queue_key
+from turbopump.message.handles import (
+    ORDER_REVIVE_QUEUE,
+    PopHandle,
+    QueueKey,
+    queue_key,
+    queue_kind_of,
+)
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import POP_CK, encode_properties
 from turbopump.store.log.commit_log import PutResult
@@ -138,7 +144,7 @@ class PopReader:
         self, wish: PopWish, queue: GroupQueue, start: int, result: GetResult, taken: Taken
     ) -> None:
         offsets = queue_offsets(result.data)
-        key = queue_key(kind_of(queue.topic), queue.queue_id)
+        key = queue_key(queue_kind_of(queue.topic), queue.queue_id)
         if wish.ordered:
             taken.order_counts += self.view.order.took(
                 queue,

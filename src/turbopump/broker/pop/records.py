@@ -126,9 +126,9 @@ class Acknowledgement(Record, kw_only=True):
 
 
 class ReviveLog:
-    """Writes records into the revive topic of a broker, as timer messages. Whoever has a record's
-    ``PutResult`` may rely on it as soon as the log is on the disk so far. Source: apache/rocketmq
-    ``PopMessageProcessor.buildCkMsg``, ``AckMessageProcessor.appendAck``."""
+    """Writes records into the revive topic of a broker, as timer messages. A caller that has a
+    record's ``PutResult`` may rely on it as soon as the log is on the disk so far. Source:
+    apache/rocketmq ``PopMessageProcessor.buildCkMsg``, ``AckMessageProcessor.appendAck``."""
 
     def __init__(self, config: BrokerConfig, forwarding: Forwarding, clock: Clock) -> None:
         self._config = config

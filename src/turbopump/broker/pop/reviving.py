@@ -148,6 +148,18 @@ class Reviving:
 
     async def _settle(self) -> float:
         """Settle what is ripe; after how many seconds to look again."""
+        # The order of these steps is what makes a kill at any point repeat messages and not lose
+        # any:
+        #
+        # 1. The copies of what is left of a checkpoint are appended to the log.
+        # 2. The checkpoint is closed, in memory only.
+        # 3. The revive offset is saved with the end of the log at this moment: a flush of offsets
+        #    writes it only when the log is durable up to there, that is, with the copies.
+        # 4. ``write_down`` appends the acknowledgement of the copies when they are durable.
+        #
+        # A kill before 3 has taken effect reads the checkpoint again and puts back what 4 has not
+        # acknowledged. A checkpoint that is not complete (``_is_complete``) keeps its record
+        # needed, and with it every later one: ``position`` is the lowest that is still open.
         now = self._clock.now_ms()
         settling = False
         for entry in self._open.ripe(now):
@@ -177,6 +189,11 @@ class Reviving:
     def _is_complete(self, entry: OpenCheckpoint) -> bool:
         """Whether all that was acknowledged in time is taken in. Nobody can acknowledge in time any
         more."""
+        # An acknowledgement is a timer message: it reaches this queue only when its time comes, at
+        # most one slot after that of the checkpoint. To look at the queue at the checkpoint's time
+        # would therefore miss some of those that came in time. Two marks tell when none is missing:
+        # the end of the timers' own queue now (everything that was sent in time is before it), and,
+        # once the timers have delivered all that is due of it, the end of this queue.
         if entry.timers_mark is None:
             entry.timers_mark = self._timers.queue_end
         if entry.queue_mark is None:
@@ -186,8 +203,8 @@ class Reviving:
         return self._open.read >= entry.queue_mark
 
     async def write_down(self) -> None:
-        """Write down what is back and on the disk: whoever reads its checkpoint again after a kill
-        knows that it is there. Raises StoreError, OSError."""
+        """Write down what is back and on the disk: a start that reads its checkpoint again after a
+        kill does not put it back once more. Raises StoreError, OSError."""
         while self._back and self._back[0].log_end <= self._store.durable.value:
             _, key, offsets, visible_at_ms = self._back[0]
             await self._revive_log.acknowledge(
@@ -211,8 +228,8 @@ _ATTEMPTS_AT_ONCE = 32
 
 @dataclass(slots=True, eq=False)
 class Redelivery:
-    """Stores popped messages once more. ``look`` is told where there is something for pops that
-    wait."""
+    """Stores popped messages once more. ``look`` is called with the group and topic for which there
+    is something now, for pops that wait."""
 
     view: PopView
     groups: GroupTable
@@ -306,8 +323,8 @@ class Redelivery:
 # A checkpoint opens an entry, acknowledgements take messages out of it. When its time has come, and
 # nothing that was acknowledged before can be missing any more, what is left in it goes back to
 # consumers and it is closed. An acknowledgement that comes before its checkpoint waits for it.
-# ``position`` never passes a record that is still needed, so that whoever starts there again knows
-# the same. RocketMQ: ``PopReviveService.consumeReviveMessage``, ``mergeAndRevive``.
+# ``position`` never passes a record that is still needed, so that a start from there comes to the
+# same state. RocketMQ: ``PopReviveService.consumeReviveMessage``, ``mergeAndRevive``.
 
 
 @dataclass(slots=True, eq=False)

@@ -95,7 +95,7 @@ class Delays(SavedTable[DelayOffsetTable]):
         there = sum(level.queue.max_index - level.queue.min_index for level in self.levels)
         if there and not self._saved:
             log.warning(
-                "config/delayOffset.json is missing or tells no positions: all delayed "
+                "config/delayOffset.json is missing or has no positions: all delayed "
                 "messages that are still in the log are delivered, those that were "
                 f"delivered before once more messages={there}"
             )
@@ -224,7 +224,8 @@ class DelayLevel:
             await asyncio.sleep(min(wait_ms / 1000, SLEEP_MAX_S))
 
     async def _deliver_due(self) -> int:
-        """Deliver a slice of what is due (0), or tell in how many ms the first message will be."""
+        """Deliver a slice of what is due (0), or return in how many ms the first message will
+        be."""
         queue = self.queue
         begin = self.position = max(self.position, queue.min_index)
         units = await read_units(

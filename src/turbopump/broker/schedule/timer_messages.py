@@ -30,7 +30,7 @@ NEVER_WAITED: Final = (1 << 63) - 1
 """TIMER_ENQUEUE_MS of a message that was due when it was first seen."""
 
 
-class Slot(NamedTuple):
+class DueSlot(NamedTuple):
     """Where a message belongs: the slot ``due`` (ms), or for a recall, which is in every slot in
     which its message may be, those up to ``until``; and what its unit says of it."""
 
@@ -66,8 +66,8 @@ class TimerMessage:
         return self.recalled is not None
 
     @property
-    def slot(self) -> Slot:
-        return Slot(self.due, self.until, _topic_hash(self.topic), self.recalls)
+    def slot(self) -> DueSlot:
+        return DueSlot(self.due, self.until, _topic_hash(self.topic), self.recalls)
 
 
 _topic_hash = lru_cache(maxsize=1024)(java_hash)

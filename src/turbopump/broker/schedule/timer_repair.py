@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from turbopump.broker.reading import read_pieces
-from turbopump.broker.schedule.timer_messages import Slot, TimerMessage, timer_message
+from turbopump.broker.schedule.timer_messages import DueSlot, TimerMessage, timer_message
 from turbopump.errors import StoreDamagedError, StoredMessageError
 from turbopump.message.codec import decode_entry, entry_fault
 from turbopump.store.disk import Piece
@@ -67,7 +67,7 @@ class TimerRepair:
     pass_over: Callable[[int, int, str], None]
     _unread: dict[int, int] = field(default_factory=dict)
     _doubted: set[int] = field(default_factory=set)
-    _held: dict[tuple[str, bool], tuple[int, int, Slot]] = field(default_factory=dict)
+    _held: dict[tuple[str, bool], tuple[int, int, DueSlot]] = field(default_factory=dict)
     _position: int = 0
     _left: int = 0
     _last_offset: int = -1
@@ -110,7 +110,7 @@ class TimerRepair:
         except StoredMessageError as error:
             return str(error)
 
-    def put(self, offset: int, size: int, slot: Slot, now: int) -> int:
+    def put(self, offset: int, size: int, slot: DueSlot, now: int) -> int:
         """Put a message into its slot, or if that is delivered, into the next one; which it is.
         Raises OSError, StoreError."""
         pending = self.pending

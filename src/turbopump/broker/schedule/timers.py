@@ -265,7 +265,7 @@ class Timers:
     # --- out
 
     async def _deliver_due(self) -> float:
-        """Deliver the first slot if it is due (0), or tell in how many seconds the next one will
+        """Deliver the first slot if it is due (0), or return in how many seconds the next one will
         be."""
         pending, now = self.pending, self._clock.now_ms()
         time, precision = pending.next_time(), pending.config.precision_ms

@@ -92,6 +92,15 @@ class TransactionChecks:
         look = max(interval, 1.0)
         earliest = due = loop.time() + interval
         known = self._end
+        # A round goes through all that is pending, so it must be worth it. ``due`` is when the
+        # first half message may be asked about, as the last round found it; ``earliest`` is one
+        # interval after that round. New half messages can only bring ``due`` forward to one timeout
+        # from now, and only the first of them does: ``known`` is the end of the queue up to which
+        # that has been taken into account (``_NEVER``: it has, until the next round). Copies that a
+        # round itself puts at the end of the queue are no news, so they are added to ``known``.
+        #
+        # The wait is cut into pieces of ``look`` seconds only because of retention: on a cramped
+        # disk, the half message that keeps the oldest segment is moved ahead of its time.
         while True:
             if pending.offset >= self._end:
                 await self._arrival(self._end)
@@ -132,6 +141,12 @@ class TransactionChecks:
     async def _round(self) -> tuple[int, int]:
         """Go through what was pending when it began. In how many ms the next is due, and how many
         were put behind the others."""
+        # The queue of half messages is read from the first pending one on, and its offset only
+        # moves forward. Most half messages become due in the order in which they stand, so the
+        # first one that is too young ends the round. One that was asked about, or that has a time
+        # of its own (``CHECK_IMMUNITY_TIME_IN_SECONDS``), would hold up those behind it: it is
+        # stored again at the end of the queue, with its number of checks, and the old entry counts
+        # as ended. ``end`` is fixed first, so that a round does not meet its own copies.
         begun, end = self.clock.now_ms(), self._end
         before = (self.asked, self.unheard, self.given_up)
         pending, soonest, copies, looked = self.endings.pending, begun + _LONG_MS, 0, 0
@@ -155,7 +170,7 @@ class TransactionChecks:
                 step = _Step(due=begun, stop=True)
             except MessageError as error:
                 step = self._not_treated(offset, str(error))
-            except Exception:  # whatever it is, those behind it are not to wait for ever
+            except Exception:  # of any kind: those behind it must not wait for ever
                 log.exception("half message cannot be treated offset=%d", offset)
                 step = self._not_treated(offset, "it cannot be treated")
             copies += step.copied

@@ -28,7 +28,7 @@ from turbopump.broker.transactions.half_messages import (
     Half,
 )
 from turbopump.errors import MessageError, StoreError
-from turbopump.protocol.requests.send import Outcome
+from turbopump.protocol.requests.send import TransactionOutcome
 from turbopump.store.log.commit_log import PutResult
 from turbopump.store.message_store import MessageStore
 
@@ -46,7 +46,7 @@ class Endings:
     rolled_back: int = 0
     _under_way: dict[int, asyncio.Future[None]] = field(default_factory=dict)
 
-    async def end(self, half: Half, outcome: Outcome, *, lasting: bool) -> bool:
+    async def end(self, half: Half, outcome: TransactionOutcome, *, lasting: bool) -> bool:
         """Commit or roll back; False if the transaction had ended before. ``lasting``: return only
         when a roll-back is on the disk, too, if this broker promises so. Raises what
         ``MessageStore.put`` does: it has not ended then."""
@@ -55,7 +55,7 @@ class Endings:
             return False
         done = self._under_way[half.origin] = asyncio.get_running_loop().create_future()
         try:
-            if outcome is Outcome.COMMIT:
+            if outcome is TransactionOutcome.COMMIT:
                 stored = await self.forwarding.forward(
                     half.message,
                     half.topic,
@@ -68,7 +68,7 @@ class Endings:
         finally:
             del self._under_way[half.origin]
             done.set_result(None)
-        if outcome is Outcome.COMMIT:
+        if outcome is TransactionOutcome.COMMIT:
             self.committed += 1
         else:
             self.rolled_back += 1

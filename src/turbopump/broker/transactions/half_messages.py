@@ -13,7 +13,7 @@ Values in, values out.
 
 Source: apache/rocketmq ``TransactionalMessageBridge``, ``TransactionalMessageServiceImpl``.
 RocketMQ writes TRAN_PREPARED_QUEUE_OFFSET only where CHECK_IMMUNITY_TIME_IN_SECONDS makes it wait,
-and reads it only there; we write it each time, so that whoever ends a transaction by an older copy
+and reads it only there; we write it each time, so that an end that names an older copy
 ends the newest one too.
 """
 

@@ -38,7 +38,7 @@ from turbopump.message.properties import (
     SysFlag,
     whole_number,
 )
-from turbopump.protocol.requests.send import Outcome
+from turbopump.protocol.requests.send import TransactionOutcome
 from turbopump.remoting.connection import Connection
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.message_store import MessageStore
@@ -237,7 +237,7 @@ class Transactions:
         entry = await ask(self._store.cold_reads, self._store.lookup.entry_at(offset))
         return entry.message if entry is not None and entry.fault is None else None
 
-    async def end(self, half: Half, outcome: Outcome, *, lasting: bool) -> bool:
+    async def end(self, half: Half, outcome: TransactionOutcome, *, lasting: bool) -> bool:
         """See ``Endings.end``."""
         await self._ended_known.wait()
         if half.offset < self._pending.offset:

@@ -13,7 +13,7 @@ from threading import get_ident
 from typing import Final
 
 from turbopump.client.consumer.delivery import Delivery
-from turbopump.client.consumer.ordered import HeldLock, InOrder, OrderedLine
+from turbopump.client.consumer.ordered import GrantedLock, InOrder, OrderedLine
 from turbopump.client.consumer.process_queue import ProcessQueue, PullLimits
 from turbopump.client.consumer.pull import PullAnswer, PullStatus
 from turbopump.client.consumer.queue_loop import Membership, PullLoop
@@ -47,7 +47,7 @@ class AssignedQueue(PullLoop[Delivery]):
         offset: int,
         *,
         on_moved: Callable[[AssignedQueue, int], None],
-        lock: HeldLock | None,
+        lock: GrantedLock | None,
         limits: PullLimits,
         batch: int,
     ) -> None:

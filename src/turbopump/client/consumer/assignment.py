@@ -17,7 +17,7 @@ from datetime import datetime
 
 from turbopump.client.consumer.assigned_queue import AssignedQueue
 from turbopump.client.consumer.offsets import ConsumeFrom, LocalOffsets, OffsetStore
-from turbopump.client.consumer.ordered import HeldLock, QueueLocks
+from turbopump.client.consumer.ordered import GrantedLock, MemberLocks
 from turbopump.client.consumer.ordered_popped_queue import OrderedPopQueue
 from turbopump.client.consumer.pop import init_mode_of
 from turbopump.client.consumer.pop_requests import PopRequests
@@ -58,9 +58,9 @@ class Assignment(CommittedTable[AssignedQueue]):
         self._consume_from = consume_from
         self._ordered = shared.order is not None
         self._handing_over: dict[MessageQueue, asyncio.Task[None]] = {}
-        self.locks: QueueLocks | None = None
+        self.locks: MemberLocks | None = None
         if self._ordered and shared.backs is not None:
-            self.locks = QueueLocks(shared.instance, shared.group, self._lock_lost)
+            self.locks = MemberLocks(shared.instance, shared.group, self._lock_lost)
 
     async def apply(self, change: Change) -> bool:
         """Make a rebalance real; False if a gained queue could not be begun yet."""
@@ -100,7 +100,7 @@ class Assignment(CommittedTable[AssignedQueue]):
 
     # --- getting and losing
 
-    async def _gain(self, queue: MessageQueue, lock: HeldLock | None) -> bool:
+    async def _gain(self, queue: MessageQueue, lock: GrantedLock | None) -> bool:
         try:
             start = await self._offsets.starting_offset(queue, self._consume_from)
         except RemotingError as error:
@@ -119,7 +119,7 @@ class Assignment(CommittedTable[AssignedQueue]):
         return True
 
     def _begin(
-        self, queue: MessageQueue, offset: int, known_offset: int | None, lock: HeldLock | None
+        self, queue: MessageQueue, offset: int, known_offset: int | None, lock: GrantedLock | None
     ) -> None:
         assigned = self._queues[queue] = AssignedQueue(
             self._shared,
@@ -153,6 +153,11 @@ class Assignment(CommittedTable[AssignedQueue]):
         assigned = self._queues.pop(queue, None)
         if assigned is None:
             return
+        # In order, the next owner may not begin while a handler here still has a message: both
+        # would handle the same one, or the next one too early. The lock at the broker is what it
+        # waits for, so the lock is released last, after the handler has ended and its offset is
+        # committed. Nobody waits for that here: other queues are gained and lost meanwhile. A lock
+        # that the broker has given to another already (``revoked``) is not ours to release.
         assigned.drop()
         if self.locks is not None:
             self.locks.forget(queue)

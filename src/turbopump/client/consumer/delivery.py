@@ -11,21 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final, Protocol
 
-from turbopump.client.setting_rules import Rule, check, is_number, is_whole
+from turbopump.client.setting_rules import SettingRule, check, is_number, is_whole
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import failure_text
 
-RETRY_RULES: Final[Mapping[str, Rule]] = {
-    "delay": Rule(
+RETRY_RULES: Final[Mapping[str, SettingRule]] = {
+    "delay": SettingRule(
         lambda value: is_number(value) and -(2**31) < value < 2**31,
         "must be a number of seconds, or a timedelta",
     ).or_none(),
-    "level": Rule(
+    "level": SettingRule(
         lambda value: is_whole(value) and -(2**31) <= value < 2**31,
         "must be a whole number: a delay level, 0 for one that grows with each attempt, -1 for a "
         "dead letter at once",
     ),
-    "reason": Rule(
+    "reason": SettingRule(
         lambda value: isinstance(value, BaseException | str), "must be text or an exception"
     ).or_none(),
 }
@@ -36,7 +36,7 @@ class LateHandlerError(TimeoutError):
 
 
 class Owner(Protocol):
-    """Whoever delivered the message: the queue it came from."""
+    """The owner of a delivered message: the queue it came from."""
 
     @property
     def dropped(self) -> bool: ...
@@ -97,7 +97,7 @@ class Delivery(ReceivedMessage):
         self.deliver(self._owner, self.attempt + 1)
 
     def left(self) -> None:
-        """For whoever took it: it is put down and not settled, and goes back to nobody, since it is
+        """It was taken and is put down, not settled, and goes back to nobody, since it is
         not wanted."""
         self.taken = False
         self._owner.delivery_left(self)

@@ -19,7 +19,7 @@ from turbopump.client.consumer.queue_table import CommittedTable
 from turbopump.client.consumer.rebalance import Balancer
 from turbopump.client.consumer.subscription import Sql, Subscription, topic_subscription
 from turbopump.client.environment import Environment
-from turbopump.client.heartbeat import Member, Operated
+from turbopump.client.heartbeat import InstanceMember, Operated
 from turbopump.client.identity import InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.lifecycle import InContext, Lifecycle, Running
@@ -62,7 +62,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
     async def _run(
         self,
         instance: ClientInstance,
-        member: Member,
+        member: InstanceMember,
         make: Callable[[], RunningT],
         end: Callable[[RunningT], Coroutine[Any, Any, None]],
     ) -> None:
@@ -129,7 +129,7 @@ class RunningConsumer:
     def __init__(
         self,
         instance: ClientInstance,
-        member: Member,
+        member: InstanceMember,
         tracing: Tracing | None,
         table: CommittedTable[Any],
         balancer: Balancer,

@@ -76,7 +76,7 @@ class OrderedLine:
             self._go_on()
 
     def left(self) -> None:
-        """Whoever had a message has put it down."""
+        """The handler that had a message has ended."""
         if self._idle and not self._in_hand:
             waiters, self._idle = self._idle, []
             for waiter in waiters:
@@ -147,7 +147,7 @@ LOOK_INTERVAL_S: Final = 1.0
 """How often is looked for locks that are to be renewed, again if it failed, or are lost."""
 
 
-class HeldLock:
+class GrantedLock:
     """A lock that was granted to us. ``since``: loop time at which the request was sent that was
     granted last."""
 
@@ -169,7 +169,7 @@ class HeldLock:
         return not self.revoked and self._loop.time() < self.since + KEPT_S
 
 
-class QueueLocks:
+class MemberLocks:
     """The locks of one member. ``on_lost`` is called with a queue whose lock is no longer valid; it
     is forgotten here then."""
 
@@ -180,19 +180,19 @@ class QueueLocks:
         self._group = group
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
-        self._held: dict[MessageQueue, HeldLock] = {}
+        self._held: dict[MessageQueue, GrantedLock] = {}
         self._renewing: set[str] = set()
         self._complaints: dict[str, str] = {}
 
-    async def acquire(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, HeldLock]:
+    async def acquire(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, GrantedLock]:
         """Lock queues; which could be. Brokers that do not answer grant nothing."""
-        granted: dict[MessageQueue, HeldLock] = {}
+        granted: dict[MessageQueue, GrantedLock] = {}
         for answer in await asyncio.gather(
             *(self._ask(broker, ours) for broker, ours in _by_broker(queues).items())
         ):
             if answer is not None:
                 since, locked = answer
-                granted |= {queue: HeldLock(self._loop, since) for queue in locked}
+                granted |= {queue: GrantedLock(self._loop, since) for queue in locked}
         self._held |= granted
         return granted
 

@@ -5,9 +5,9 @@ One rule: what failed is handled again in place, and what comes after it waits. 
 nobody more of a queue while something that was taken of it is neither acknowledged nor visible
 again. So a line is kept invisible while it moves: whenever a message is handed out, at least half
 of the invisible time is left, or more is asked for first. A line whose handler does not come back
-comes again, from that message on, to whoever pops next. It must not know who handles messages.
-RocketMQ: Java's push consumer only plans this (its ``ConsumeMessagePopOrderlyService`` handles
-nothing); its brokers do their part.
+comes again, from that message on, to the next consumer that pops. It must not know who handles
+messages. RocketMQ: Java's push consumer only plans this (its ``ConsumeMessagePopOrderlyService``
+handles nothing); its brokers do their part.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.pull import DamagedMessage
 from turbopump.errors import MessageError, StoredMessageError
 from turbopump.message import handles
-from turbopump.message.batch import is_wrapped, unwrapped
+from turbopump.message.batch import inner_entries, is_wrapped
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import POP_CK, property_value
-from turbopump.message.pulled import DamagedEntry, good_entries
+from turbopump.message.pulled import DamagedEntry, pulled_entries
 from turbopump.protocol.requests.pop import InitMode, PopMessageReply
 
 BATCH_MAX: Final = 32
@@ -191,7 +191,7 @@ def _decoded(
         if check_crc and property_value(message.properties_text, POP_CK) is None:
             return False
         if is_wrapped(message.sys_flag):
-            batches[len(messages)] = unwrapped(entry)
+            batches[len(messages)] = inner_entries(entry)
         message.batch = None
         messages.append(message)
         return True
@@ -206,7 +206,7 @@ def _decoded(
             pass
         damaged.append(DamagedMessage(queue, entry.queue_offset, entry.fault))
 
-    for entry in good_entries(body, on_damage):
+    for entry in pulled_entries(body, on_damage):
         try:
             add(entry, check_crc=False)
         except StoredMessageError as error:
@@ -243,7 +243,7 @@ def _give_handles(messages: Sequence[MessageT], reply: PopMessageReply, broker_n
         if said is not None:  # it comes again: the broker has put its handle in
             message.handle = said
             continue
-        kind = handles.kind_of(message.topic)
+        kind = handles.queue_kind_of(message.topic)
         key = handles.queue_key(kind, message.queue_id)
         if counts:  # in order it comes again out of its own queue, where nothing is written on it
             came_before = counts.get(

@@ -82,7 +82,7 @@ class Prefetching(CommittedTable["PrefetchedQueue"]):
         return True
 
     def close(self) -> None:
-        """Pull no more; whoever waits for messages gets none."""
+        """Pull no more; pollers that wait get no messages."""
         self.stop()
         self._arrived.set()
 

@@ -19,11 +19,11 @@ from turbopump import errors
 from turbopump.client.consumer.subscription import ALL, Subscription, tag_subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap
-from turbopump.message.batch import unwrapped as messages_of
+from turbopump.message.batch import inner_entries as messages_of
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
-from turbopump.message.pulled import good_entries, unread_messages
+from turbopump.message.pulled import pulled_entries, unread_messages
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import MASTER_ID
 from turbopump.protocol.requests.pull import (
@@ -178,7 +178,7 @@ def pulled_messages(
         at = said if expected <= said < next_offset else expected
         damaged.append(DamagedMessage(queue, at, fault))
 
-    for entry in good_entries(body[at:], lambda entry: note(entry.queue_offset, entry.fault)):
+    for entry in pulled_entries(body[at:], lambda entry: note(entry.queue_offset, entry.fault)):
         try:
             for one in messages_of(entry):
                 message = decode_entry(one, check_crc=False, message_type=message_type)
@@ -270,7 +270,7 @@ def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedM
             fault,
         )
 
-    for entry in good_entries(body, lambda damaged: report(damaged.fault)):
+    for entry in pulled_entries(body, lambda damaged: report(damaged.fault)):
         try:
             message = decode_entry(entry, check_crc=False)
         except errors.StoredMessageError as error:

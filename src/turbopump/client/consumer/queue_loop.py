@@ -92,6 +92,16 @@ class QueueLoop(ABC):
             self._room.set_result(None)
 
     async def _read_for_ever(self) -> None:
+        # One request of a queue is under way at a time: a pull begins where the answer before it
+        # said, so two at once would fetch the same messages. The broker holds a request that finds
+        # nothing, which makes this loop quick without polling: it waits in ``_read``.
+        #
+        # Room is looked at before each request and not after: what a request brings is taken in
+        # whole, so a queue may exceed its limits by one answer, never by more. ``look`` wakes the
+        # loop when messages are done with, also when a limit that queues share has room again.
+        #
+        # Nothing that a broker or the network does ends the loop. It pauses and goes on, for the
+        # queue is ours until ``stop``; only the first failure of a row and its end are logged.
         while not self._ended:
             if not self._has_room():
                 await self._wait_for_room()
@@ -200,6 +210,8 @@ class PullLoop(QueueLoop, Generic[MessageT]):
                 self._instance, address, request, self.queue, self._message_type, PULL_TIMEOUT_S
             )
         except errors.CallTimeoutError:
+            # The broker answers a held pull long before this timeout. A connection on which nothing
+            # came since is most likely dead, and every queue of that broker waits on it.
             await self._instance.abandon_if_silent(address, asked)
             raise
         offset, reply = request.queue_offset, answer.reply

@@ -30,7 +30,7 @@ class ReadyMessages:
 
     Each taker gets a message; with ``batch``, what is next and of one queue, up to so many messages
     together: what is there now, nobody waits for a batch to fill. ``ordered``: as ``DeliveryBatch``
-    has it. ``on_take`` is told what is handed out, also by threads that take it.
+    has it. ``on_take`` is called with what is handed out, also from threads that take it.
     """
 
     def __init__(

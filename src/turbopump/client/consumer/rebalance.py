@@ -147,6 +147,13 @@ class Balancer:
     async def divide(self, topic: str) -> bool:
         """Divide the queues of ``topic`` as they and the members are now; False if not all of it
         could be done. Raises RemotingError, RouteNotFoundError, BodyError."""
+        # No member is told which queues it has. Each asks one broker for the list of members, sorts
+        # queues and members the same way, and works out the same division as all the others. While
+        # their lists differ, because a member has just come or gone, two members may take a queue,
+        # or none may. That mends itself: the brokers tell everyone of a change, and each looks
+        # again after 20 s in any case. Meanwhile a message can come twice but is not lost, since
+        # the group's offset in a queue is at the brokers, and it is what the next owner begins at.
+        # Order needs more than this division: the lock of each queue (``consumer/ordered.py``).
         route = await self.instance.routes.get(topic)
         strategy = self.strategy
         clients = [self.instance.client_id] if strategy is None else await self._clients(route)
@@ -167,6 +174,8 @@ class Balancer:
                 log.info("rebalanced group=%s topic=%s %s", self.group, topic, text)
             return await self.apply(change)
         self._changes.pop(topic, None)
+        # A broker that does not list us has missed our heartbeat or was restarted. Nothing can be
+        # ours until it knows us, so the look counts as incomplete and is repeated soon.
         return self.instance.client_id in clients
 
     async def _clients(self, route: TopicRoute) -> list[str]:

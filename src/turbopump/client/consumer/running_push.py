@@ -42,7 +42,7 @@ from turbopump.client.consumer.send_back import SendBack
 from turbopump.client.consumer.settings import PopSettings
 from turbopump.client.consumer.statistics import Consumption
 from turbopump.client.consumer.subscription import Subscription
-from turbopump.client.heartbeat import Member
+from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap
 from turbopump.client.tracing import Tracing
@@ -86,7 +86,7 @@ class RunningPush(RunningConsumer):
     def __init__(
         self,
         instance: ClientInstance,
-        member: Member,
+        member: InstanceMember,
         settings: PushSettings,
         subscriptions: MutableMapping[str, Subscription],
         tracing: Tracing | None,

@@ -22,32 +22,32 @@ def _is_disk(value: object) -> bool:
     )
 
 
-_CONSUME_FROM: Final = rules.Rule(
+_CONSUME_FROM: Final = rules.SettingRule(
     lambda value: isinstance(value, ConsumeFrom | datetime),
     "must be ConsumeFrom.LAST, ConsumeFrom.FIRST or a datetime",
 )
-_ALLOCATION: Final = rules.Rule(
+_ALLOCATION: Final = rules.SettingRule(
     lambda value: isinstance(value, str) or callable(value),
     "must be the name of a strategy, as in 'AVG', or a function as turbopump.client.allocation "
     "makes them",
 )
-_BYTES: Final = rules.Rule(
+_BYTES: Final = rules.SettingRule(
     lambda value: rules.is_whole(value) and value > 0, "must be a number of bytes above 0"
 )
 
 ONE_BY_ONE: Final = "handles_one_by_one"
 """An attribute of handlers that can do nothing with a list of messages."""
 
-CONCURRENCY_RULES: Final[Mapping[str, rules.Rule]] = {
+CONCURRENCY_RULES: Final[Mapping[str, rules.SettingRule]] = {
     "concurrency": rules.whole_from(1, " of calls at once")
 }
 _RETRIES: Final = rules.whole_from(0, " of retries").or_none()
 
-PUSH_RULES: Final[Mapping[str, rules.Rule]] = {
+PUSH_RULES: Final[Mapping[str, rules.SettingRule]] = {
     **CONCURRENCY_RULES,
     "max_reconsume_times": _RETRIES,
     "handler": rules.FUNCTION.or_none(),
-    "handler_batch": rules.Rule(
+    "handler_batch": rules.SettingRule(
         lambda value: rules.is_whole(value) and 1 <= value <= 1024,
         "must be a whole number of messages from 1 to 1024",
     ).or_none(),
@@ -56,14 +56,14 @@ PUSH_RULES: Final[Mapping[str, rules.Rule]] = {
     "suspend_time": rules.SECONDS,
     "consume_timeout": rules.SECONDS,
     "broadcast": rules.SWITCH,
-    "offsets_directory": rules.Rule(
+    "offsets_directory": rules.SettingRule(
         lambda value: isinstance(value, str | os.PathLike) and bool(str(value)),
         "must be the path of a directory",
     ).or_none(),
     "allocation": _ALLOCATION,
     "close_timeout": rules.SECONDS_OR_0,
     "client_rebalance": rules.SWITCH,
-    "pull_batch": rules.Rule(
+    "pull_batch": rules.SettingRule(
         lambda value: rules.is_whole(value) and 1 <= value <= 1024,
         "must be a whole number of messages from 1 to 1024",
     ),
@@ -72,49 +72,49 @@ PUSH_RULES: Final[Mapping[str, rules.Rule]] = {
     "queue_span_max": rules.whole_from(1, " of offsets"),
     "topic_messages_max": rules.whole_from(1, " of messages").or_none(),
     "topic_bytes_max": _BYTES.or_none(),
-    "disk": rules.Rule(_is_disk, "is no turbopump.store.disk.Disk").or_none(),
+    "disk": rules.SettingRule(_is_disk, "is no turbopump.store.disk.Disk").or_none(),
 }
-POLL_RULES: Final[Mapping[str, rules.Rule]] = {
-    "timeout": rules.Rule(
+POLL_RULES: Final[Mapping[str, rules.SettingRule]] = {
+    "timeout": rules.SettingRule(
         lambda value: rules.is_number(value) and value <= float("inf"),
         "must be a number of seconds (inf: without end)",
     ),
     "max_messages": rules.whole_from(1),
 }
-RECEIVE_RULES: Final[Mapping[str, rules.Rule]] = {
+RECEIVE_RULES: Final[Mapping[str, rules.SettingRule]] = {
     "max_messages": rules.whole_from(1),
     "invisible_seconds": rules.SECONDS,
     "timeout": rules.TIMEOUT,
 }
-INVISIBLE_RULES: Final[Mapping[str, rules.Rule]] = {"seconds": rules.SECONDS}
-COMMIT_RULES: Final[Mapping[str, rules.Rule]] = {
-    "offset": rules.Rule(
+INVISIBLE_RULES: Final[Mapping[str, rules.SettingRule]] = {"seconds": rules.SECONDS}
+COMMIT_RULES: Final[Mapping[str, rules.SettingRule]] = {
+    "offset": rules.SettingRule(
         lambda value: rules.is_whole(value) and 0 <= value < 2**63,
         "must be a whole number, an offset in the queue",
     )
 }
-TAKE_RULES: Final[Mapping[str, rules.Rule]] = {"count": rules.whole_from(1, " of messages")}
-QUEUE_RULES: Final[Mapping[str, rules.Rule]] = {
-    "queue": rules.Rule(
+TAKE_RULES: Final[Mapping[str, rules.SettingRule]] = {"count": rules.whole_from(1, " of messages")}
+QUEUE_RULES: Final[Mapping[str, rules.SettingRule]] = {
+    "queue": rules.SettingRule(
         lambda value: isinstance(value, MessageQueue),
         "is no MessageQueue: take one of `await consumer.queues(topic)`",
     )
 }
-PULL_RULES: Final[Mapping[str, rules.Rule]] = {
-    "offset": rules.Rule(rules.is_whole, "must be a whole number, an offset in the queue"),
+PULL_RULES: Final[Mapping[str, rules.SettingRule]] = {
+    "offset": rules.SettingRule(rules.is_whole, "must be a whole number, an offset in the queue"),
     "max_messages": rules.whole_from(1),
     "wait": rules.TIMEOUT,
     "timeout": rules.TIMEOUT,
 }
-SIMPLE_RULES: Final[Mapping[str, rules.Rule]] = {
-    "consume_from": rules.Rule(
+SIMPLE_RULES: Final[Mapping[str, rules.SettingRule]] = {
+    "consume_from": rules.SettingRule(
         lambda value: isinstance(value, ConsumeFrom),
         "must be ConsumeFrom.LAST or ConsumeFrom.FIRST: brokers know no time here",
     ),
     "ordered": rules.SWITCH,
     "max_reconsume_times": _RETRIES,
 }
-LITE_PULL_RULES: Final[Mapping[str, rules.Rule]] = {
+LITE_PULL_RULES: Final[Mapping[str, rules.SettingRule]] = {
     "consume_from": _CONSUME_FROM,
     "auto_commit": rules.SWITCH,
     "pull_batch": rules.whole_from(1, " of messages"),
@@ -151,14 +151,14 @@ INVISIBLE_S: Final = 60.0
 INVISIBLE_RANGE_S: Final = (5, 300)
 """What Java's client allows."""
 THRESHOLD: Final = 96
-_RULES: Final[Mapping[str, rules.Rule]] = {
-    "pop_invisible_time": rules.Rule(
+_RULES: Final[Mapping[str, rules.SettingRule]] = {
+    "pop_invisible_time": rules.SettingRule(
         lambda value: (
             rules.is_number(value) and INVISIBLE_RANGE_S[0] <= value <= INVISIBLE_RANGE_S[1]
         ),
         "must be from {} to {} seconds".format(*INVISIBLE_RANGE_S),
     ),
-    "pop_batch": rules.Rule(
+    "pop_batch": rules.SettingRule(
         lambda value: rules.is_whole(value) and 1 <= value <= BATCH_MAX,
         f"must be a whole number from 1 to {BATCH_MAX}",
     ),

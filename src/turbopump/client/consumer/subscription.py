@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from turbopump.client.namespace import wrap
-from turbopump.client.setting_rules import TOPIC, Rule, check, is_name
+from turbopump.client.setting_rules import TOPIC, SettingRule, check, is_name
 from turbopump.errors import ConfigError
 from turbopump.filtering.sql92 import SqlError, compile_sql
 from turbopump.message.java import tags_code
@@ -24,8 +24,8 @@ from turbopump.protocol.requests.clients import SubscriptionData
 ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
-_TAGS_RULES: Final[Mapping[str, Rule]] = {
-    "tags": Rule(
+_TAGS_RULES: Final[Mapping[str, SettingRule]] = {
+    "tags": SettingRule(
         lambda value: isinstance(value, str) and is_unicode(value),
         "are no tags: * for all, 'A || B', or Sql(…) is expected",
     )

@@ -141,7 +141,7 @@ class DeadLetter:
     @property
     def failure(self) -> str | None:
         """Why its last attempt failed, if a client of ours had it and could say so."""
-        return names.failure_of(self.message.properties, self.attempts)
+        return names.consume_failure(self.message.properties, self.attempts)
 
     @property
     def resend_id(self) -> str:

@@ -203,7 +203,7 @@ def _name_of(group: str) -> str:
 
 
 def read_unlocked(directory: Path, group: str) -> bytes:
-    """What a journal says now, whoever writes it; empty if there is none."""
+    """What a journal says now, also while another process writes it; empty if there is none."""
     try:
         return journal_path(directory, group).read_bytes()
     except FileNotFoundError:

@@ -35,7 +35,14 @@ from turbopump.client.dead_letters.journal import (
     read_unlocked,
 )
 from turbopump.client.instance import ClientInstance
-from turbopump.client.setting_rules import FUNCTION, SECONDS_OR_0, Rule, check, is_name, is_seconds
+from turbopump.client.setting_rules import (
+    FUNCTION,
+    SECONDS_OR_0,
+    SettingRule,
+    check,
+    is_name,
+    is_seconds,
+)
 from turbopump.client.user_function import is_coroutine_function
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
@@ -51,24 +58,24 @@ ROUNDS: Final = 4
 SETTLE_S: Final = 3.0
 """So long after it was sent, a letter that is not in its queue will not come any more."""
 
-_RULES: Final[Mapping[str, Rule]] = {
-    "group": Rule(is_name, "is no group: its name is expected, as in 'billing'"),
-    "journal": Rule(
+_RULES: Final[Mapping[str, SettingRule]] = {
+    "group": SettingRule(is_name, "is no group: its name is expected, as in 'billing'"),
+    "journal": SettingRule(
         lambda value: isinstance(value, Path),
         "must be the path of a directory, as in Path('journals')",
     ),
-    "to": Rule(
+    "to": SettingRule(
         lambda value: isinstance(value, ResendTo), "must be ResendTo.ORIGIN or another ResendTo"
     ),
-    "wanted": Rule(
+    "wanted": SettingRule(
         lambda value: callable(value) and not is_coroutine_function(value),
         "must be a plain function of a DeadLetter",
     ).or_none(),
-    "in_doubt": Rule(
+    "in_doubt": SettingRule(
         lambda value: isinstance(value, InDoubt),
         "must be InDoubt.LEAVE, InDoubt.SEND or InDoubt.SENT",
     ),
-    "rate": Rule(is_seconds, "must be a number of letters a second above 0").or_none(),
+    "rate": SettingRule(is_seconds, "must be a number of letters a second above 0").or_none(),
     "settle": SECONDS_OR_0,
     "on_progress": FUNCTION,
 }
@@ -187,7 +194,7 @@ class _Run:
             try:
                 arrivals = await target.arrivals_since(self._instance, self._group, {queue: start})
             except (errors.RemotingError, errors.RouteNotFoundError) as error:
-                text = "nobody can tell what was resent to a queue queue=%s cause=%s"
+                text = "cannot find out what was resent to a queue queue=%s cause=%s"
                 log.warning(text, queue, error)
                 self._stuck |= dict.fromkeys(aimed, target.OutOfSight(queue, str(error)))
                 continue
@@ -257,7 +264,7 @@ class _Run:
             await self._look_for_others()
             letters = await self._not_elsewhere(letters)
             waiting = {letter.resend_id: (letter, self._choose(letter)) for letter in letters}
-            outcomes: dict[str, Outcome] = {}
+            outcomes: dict[str, ResendOutcome] = {}
             for attempt in range(ROUNDS):
                 if not waiting:
                     break
@@ -274,7 +281,7 @@ class _Run:
         self._report_progress(self.report)
         return True
 
-    async def _round(self, waiting: Waiting, *, last: bool) -> dict[str, Outcome]:
+    async def _round(self, waiting: Waiting, *, last: bool) -> dict[str, ResendOutcome]:
         """Send what waits, and take out what has arrived or never will; the outcomes."""
         aims = {id_: queue for id_, (_, queue) in waiting.items()}
         self._aimed.update(aims)
@@ -296,7 +303,7 @@ class _Run:
                 waiting[id_] = letter, self._choose(letter)
         return outcomes
 
-    async def _send(self, letter: DeadLetter, queue: MessageQueue) -> Outcome:
+    async def _send(self, letter: DeadLetter, queue: MessageQueue) -> ResendOutcome:
         await self._pace.turn()
         return await send_once(self._instance, letter, queue)
 
@@ -495,7 +502,7 @@ _REFUSED: Final = frozenset(
 """Not stored, nor would it be later."""
 
 
-class Outcome(NamedTuple):
+class ResendOutcome(NamedTuple):
     """What became of one attempt. ``final``: trying again is of no use. Neither stored nor in
     doubt: not stored."""
 
@@ -505,20 +512,22 @@ class Outcome(NamedTuple):
     why: str = ""
 
 
-async def send_once(instance: ClientInstance, letter: DeadLetter, queue: MessageQueue) -> Outcome:
+async def send_once(
+    instance: ClientInstance, letter: DeadLetter, queue: MessageQueue
+) -> ResendOutcome:
     address = instance.routes.known[queue.topic].master(queue.broker_name)
     if address is None:
-        return Outcome(why=f"broker {queue.broker_name} has no master now")
+        return ResendOutcome(why=f"broker {queue.broker_name} has no master now")
     try:
         request, body = letter.request(queue), letter.message.stored_body
         await instance.remoting.call(address, request, body, timeout=TIMEOUT_S)
     except (errors.ConnectError, errors.MessageError) as error:
-        return Outcome(final=isinstance(error, errors.MessageError), why=str(error))
+        return ResendOutcome(final=isinstance(error, errors.MessageError), why=str(error))
     except errors.ResponseError as error:
         if error.code in _STORED:
-            return Outcome(stored=True)
+            return ResendOutcome(stored=True)
         refused, busy = error.code in _REFUSED, error.code in _BUSY
-        return Outcome(in_doubt=not (busy or refused), final=refused, why=str(error))
+        return ResendOutcome(in_doubt=not (busy or refused), final=refused, why=str(error))
     except errors.RemotingError as error:
-        return Outcome(in_doubt=True, why=str(error))
-    return Outcome(stored=True)
+        return ResendOutcome(in_doubt=True, why=str(error))
+    return ResendOutcome(stored=True)

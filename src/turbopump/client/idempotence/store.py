@@ -41,23 +41,23 @@ def _is_store(value: object) -> bool:
     )
 
 
-_SECONDS: Final = rules.Rule(
+_SECONDS: Final = rules.SettingRule(
     lambda value: rules.is_number(value) and LEAST_S <= value <= MOST_S,
     f"must be a number of seconds from {LEAST_S} to {MOST_S:.0f}",
 )
 
-IDEMPOTENCE_RULES: Final[Mapping[str, rules.Rule]] = {
-    "key": rules.Rule(
+IDEMPOTENCE_RULES: Final[Mapping[str, rules.SettingRule]] = {
+    "key": rules.SettingRule(
         lambda value: rules.is_name(value) or callable(value),
         "must be the name of a property, as in 'order_id', or a function of a message that "
         "returns its key",
     ),
-    "store": rules.Rule(
+    "store": rules.SettingRule(
         _is_store,
         "is no store: SqliteStore('done.db'), RedisStore(url), MemoryStore() or one "
         "of your own is expected",
     ),
-    "name": rules.Rule(
+    "name": rules.SettingRule(
         lambda value: isinstance(value, str) and is_unicode(value), "must be text, in valid Unicode"
     ),
     "keep": _SECONDS,
@@ -66,22 +66,22 @@ IDEMPOTENCE_RULES: Final[Mapping[str, rules.Rule]] = {
     "threads": rules.whole_from(1, " of handlers at once"),
     "random": rules.ENVIRONMENT_RULES["random"],
 }
-HANDLER_RULES: Final[Mapping[str, rules.Rule]] = {"handler": rules.FUNCTION}
-MEMORY_RULES: Final[Mapping[str, rules.Rule]] = {
+HANDLER_RULES: Final[Mapping[str, rules.SettingRule]] = {"handler": rules.FUNCTION}
+MEMORY_RULES: Final[Mapping[str, rules.SettingRule]] = {
     "max_keys": rules.whole_from(1, " of keys"),
     "clock": rules.ENVIRONMENT_RULES["clock"],
 }
-SQLITE_RULES: Final[Mapping[str, rules.Rule]] = {
+SQLITE_RULES: Final[Mapping[str, rules.SettingRule]] = {
     **MEMORY_RULES,
-    "path": rules.Rule(
+    "path": rules.SettingRule(
         lambda value: isinstance(value, str | os.PathLike) and bool(str(value)),
         "must be the path of a file",
     ),
     "durable": rules.SWITCH,
 }
-REDIS_RULES: Final[Mapping[str, rules.Rule]] = {
-    "url": rules.Rule(rules.is_name, "must be text, as in 'redis://host:6379/0'"),
-    "prefix": rules.Rule(rules.is_name, "must be text that is not empty, as in 'turbopump'"),
+REDIS_RULES: Final[Mapping[str, rules.SettingRule]] = {
+    "url": rules.SettingRule(rules.is_name, "must be text, as in 'redis://host:6379/0'"),
+    "prefix": rules.SettingRule(rules.is_name, "must be text that is not empty, as in 'turbopump'"),
     "max_keys": rules.whole_from(1, " of keys"),
     "timeout": rules.SECONDS,
 }

@@ -18,9 +18,9 @@ from typing import Final
 
 import msgspec
 
-from turbopump.client.sending.outgoing import DELAYING, NotedFrames, Piece
+from turbopump.client.sending.outgoing import DELAYING, BatchPart, NotedFrames
 from turbopump.client.sending.send_result import SendResult, SendStatistics, no_queue, no_time
-from turbopump.client.setting_rules import Rule, check_fields, is_seconds, is_whole
+from turbopump.client.setting_rules import SettingRule, check_fields, is_seconds, is_whole
 from turbopump.errors import SendError
 from turbopump.message.message import Message, MessageQueue
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
@@ -34,16 +34,16 @@ ALIKE: Final = 0.02
 """Deadlines within this share of the time left count as one, the earliest."""
 LOOK_EVERY_S: Final = 0.005
 """A batch of many deadlines is not looked through more often than this."""
-_RULES: Final[Mapping[str, Rule]] = {
-    "hold": Rule(
+_RULES: Final[Mapping[str, SettingRule]] = {
+    "hold": SettingRule(
         lambda hold: is_seconds(hold) and hold <= HOLD_S_MAX,
         f"must be a number of seconds above 0 and at most {HOLD_S_MAX:g}",
     ),
-    "size": Rule(
+    "size": SettingRule(
         lambda size: is_whole(size) and 0 < size <= SIZE_MAX,
         f"must be a number of bytes above 0 and at most {SIZE_MAX}",
     ),
-    "total_size": Rule(
+    "total_size": SettingRule(
         lambda size: is_whole(size) and size > 0, "must be a number of bytes above 0"
     ),
 }
@@ -63,14 +63,14 @@ class AutoBatch:
         check_fields(_RULES, self)
 
 
-SendBatch = Callable[[Sequence[Piece], MessageQueue | None, bool, float], Awaitable[SendResult]]
+SendBatch = Callable[[Sequence[BatchPart], MessageQueue | None, bool, float], Awaitable[SendResult]]
 BatchKey = tuple[str, MessageQueue | None, str | None, object]
 
 
 class _Waiting(msgspec.Struct, frozen=True):
     """One message of a batch, packed: its user may change the ``Message`` and send it again."""
 
-    piece: Piece
+    piece: BatchPart
     future: asyncio.Future[SendResult]
     deadline: float
     timeout: float
@@ -118,15 +118,15 @@ class Accumulator:
                 "TRAN_MSG" not in properties and not any(name in properties for name in DELAYING)
             )
         except (AttributeError, TypeError):
-            return False  # whoever packs it says what is wrong with it
+            return False  # the packer says what is wrong with it
 
     def add(
-        self, message: Message, piece: Piece, queue: MessageQueue | None, timeout: float
+        self, message: Message, piece: BatchPart, queue: MessageQueue | None, timeout: float
     ) -> asyncio.Future[SendResult]:
         """``put`` of a message that has just been packed."""
         return self.put(batch_key(message, piece, queue), piece, timeout)
 
-    def put(self, key: BatchKey, piece: Piece, timeout: float) -> asyncio.Future[SendResult]:
+    def put(self, key: BatchKey, piece: BatchPart, timeout: float) -> asyncio.Future[SendResult]:
         """The future gets the message's own result, or the error of the whole batch, after
         ``timeout`` seconds at most. Raises SendError if that leaves no time, TypeError if what was
         given as a queue is none."""
@@ -261,7 +261,7 @@ class Accumulator:
                 following.timer = asyncio.get_running_loop().call_soon(self._send, key)
 
 
-def batch_key(message: Message, piece: Piece, queue: MessageQueue | None) -> BatchKey:
+def batch_key(message: Message, piece: BatchPart, queue: MessageQueue | None) -> BatchKey:
     """What messages of a batch have in common: topic, queue, waiting for the store, tags."""
     properties = message.properties
     if not properties:

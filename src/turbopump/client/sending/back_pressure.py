@@ -16,18 +16,18 @@ from typing import Final
 
 from turbopump.client.namespace import unwrap, unwrapped, wrapped
 from turbopump.client.sending.accumulator import Accumulator, batch_key
-from turbopump.client.sending.outgoing import Outgoing, Piece
+from turbopump.client.sending.outgoing import BatchPart, Outgoing
 from turbopump.client.sending.send_attempts import Target
 from turbopump.client.sending.send_result import SendResult, no_room, no_time
 from turbopump.client.sending.sender import Sender
-from turbopump.client.setting_rules import Rule, check_fields, is_whole
+from turbopump.client.setting_rules import SettingRule, check_fields, is_whole
 from turbopump.message.message import Message, MessageQueue
 
-_BOUND: Final = Rule(
+_BOUND: Final = SettingRule(
     lambda value: is_whole(value) and value > 0,
     "lets nothing through: a whole number above 0 is expected",
 )
-_RULES: Final[Mapping[str, Rule]] = {"messages": _BOUND, "size": _BOUND}
+_RULES: Final[Mapping[str, SettingRule]] = {"messages": _BOUND, "size": _BOUND}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class BackPressure:
 
 
 class NoRoomError(Exception):
-    """Why there was no room; whoever knows the message makes a SendError of it."""
+    """Why there was no room; the caller, which knows the message, makes a SendError of it."""
 
 
 class InFlightBound:
@@ -100,7 +100,7 @@ class InFlightBound:
             await self._idle.wait()
 
     def close(self) -> None:
-        """Whoever waits, or finds no room from now on, gets a NoRoomError."""
+        """Waiting senders, and those that find no room from now on, get a NoRoomError."""
         self._closed = True
         for _, turn in self._line:
             if not turn.done():
@@ -164,7 +164,7 @@ class InFlightLimiter:
     async def deliver_entered(
         self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
     ) -> SendResult:
-        """Send what has entered; its room is free then, whatever became of it."""
+        """Send what has entered; its room is free then, also if it failed."""
         try:
             return await self.deliver_unbound(sender, outgoing, target, timeout)
         finally:
@@ -187,7 +187,7 @@ class InFlightLimiter:
         self,
         accumulator: Accumulator,
         message: Message,
-        piece: Piece,
+        piece: BatchPart,
         queue: MessageQueue | None,
         timeout: float | None,
     ) -> asyncio.Future[SendResult]:
@@ -212,12 +212,12 @@ class InFlightLimiter:
             await self._bound.wait_idle()
 
     def close(self) -> None:
-        """Whoever waits for room, or finds none from now on, gets a SendError."""
+        """Senders that wait for room, or find none from now on, get a SendError."""
         if self._bound is not None:
             self._bound.close()
 
     async def _enter(
-        self, bound: InFlightBound, of: Outgoing | Piece, size: int, timeout: float | None
+        self, bound: InFlightBound, of: Outgoing | BatchPart, size: int, timeout: float | None
     ) -> float:
         timeout = self._timeout if timeout is None else timeout
         topic = unwrap(self._namespace, of.topic)

@@ -18,7 +18,7 @@ import msgspec
 from turbopump.client.identity import RequestSigner
 from turbopump.client.namespace import INSTANCE_ID, wrap
 from turbopump.client.routes import DEFAULT_TOPIC_QUEUES
-from turbopump.client.setting_rules import Rule, check, is_collection, is_whole
+from turbopump.client.setting_rules import SettingRule, check, is_collection, is_whole
 from turbopump.errors import ConfigError, MessageError
 from turbopump.message.batch import decode_batch, encode_item, identified_item
 from turbopump.message.compression import compress
@@ -64,12 +64,12 @@ DELAYING: Final = (
 
 _KINDS: Final = {"zlib": (ZLIB, 0, 9, 5), "lz4": (LZ4, 0, 16, 0), "zstd": (ZSTD, 1, 22, 5)}
 """Name -> type in ``sysFlag``, lowest, highest and usual level."""
-_RULES: Final[Mapping[str, Rule]] = {
-    "compress_from": Rule(
+_RULES: Final[Mapping[str, SettingRule]] = {
+    "compress_from": SettingRule(
         lambda size: size is None or (is_whole(size) and size >= 0),
         "must be a number of bytes, 0 or more, or None to compress nothing",
     ),
-    "compression": Rule(
+    "compression": SettingRule(
         lambda kind: isinstance(kind, str) and kind in _KINDS,
         f"is unknown; there are {', '.join(_KINDS)}",
     ),
@@ -111,7 +111,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """The ids of a batch's messages, which ``msg_id`` has in one text; else empty."""
 
 
-class Piece(msgspec.Struct, frozen=True, gc=False):
+class BatchPart(msgspec.Struct, frozen=True, gc=False):
     """A message as part of a batch."""
 
     topic: str
@@ -167,7 +167,7 @@ class Packer:
             body, sys_flag = self._compressed(body)
         return Outgoing(topic, body, text, sys_flag, flag, msg_id)
 
-    def piece(self, message: Message) -> Piece:
+    def piece(self, message: Message) -> BatchPart:
         """The message as part of a batch. Raises as ``pack``."""
         try:
             topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
@@ -186,9 +186,9 @@ class Packer:
         except (AttributeError, TypeError):
             refuse_odd(message)
             raise
-        return Piece(topic, entry, msg_id)
+        return BatchPart(topic, entry, msg_id)
 
-    def pack_single(self, piece: Piece) -> Outgoing:
+    def pack_single(self, piece: BatchPart) -> Outgoing:
         """What was packed for a batch, and goes alone."""
         item = decode_batch(piece.entry)[0]
         body, sys_flag = item.body, 0
@@ -231,7 +231,7 @@ class Packer:
             _check_fits(message, first)
         return self.pack_pieces(pieces, wait_store_ok=first.wait_store_ok)
 
-    def pack_pieces(self, pieces: Sequence[Piece], *, wait_store_ok: bool) -> Outgoing:
+    def pack_pieces(self, pieces: Sequence[BatchPart], *, wait_store_ok: bool) -> Outgoing:
         """One send of them all, of one topic. Raises MessageError if they are too large
         together."""
         body = b"".join([piece.entry for piece in pieces])

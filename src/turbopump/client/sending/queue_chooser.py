@@ -17,7 +17,7 @@ from turbopump.client.routes import TopicRoute
 from turbopump.client.selectors import Selector, by_hash
 from turbopump.client.sending.outgoing import refuse_odd
 from turbopump.client.sending.send_attempts import Target
-from turbopump.client.setting_rules import SECONDS, SWITCH, Rule, check_fields, is_whole
+from turbopump.client.setting_rules import SECONDS, SWITCH, SettingRule, check_fields, is_whole
 from turbopump.errors import ConfigError, RemotingError
 from turbopump.message.message import Message, MessageQueue
 from turbopump.message.properties import SHARDING_KEY
@@ -87,7 +87,7 @@ class QueueChooser:
 # first, then the one whose failure is longest ago.
 
 
-class Selection(Protocol):
+class QueueSelection(Protocol):
     """A way to choose."""
 
     def choose(
@@ -149,7 +149,7 @@ class NearFirst:
     ``others`` choose."""
 
     broker_name: str
-    others: Selection
+    others: QueueSelection
 
     def choose(
         self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0
@@ -173,13 +173,13 @@ ISOLATION_MS: Final = 10_000
 """A failed attempt counts as one that took this long."""
 
 
-_DURATIONS: Final = Rule(
+_DURATIONS: Final = SettingRule(
     lambda values: (
         isinstance(values, list | tuple) and all(is_whole(value) and value >= 0 for value in values)
     ),
     "must be whole numbers of ms, 0 or more, as in (50, 100, 550)",
 )
-_RULES: Final[Mapping[str, Rule]] = {
+_RULES: Final[Mapping[str, SettingRule]] = {
     "latency_max_ms": _DURATIONS,
     "not_available_ms": _DURATIONS,
     "detector": SWITCH,

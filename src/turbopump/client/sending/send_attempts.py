@@ -29,10 +29,10 @@ from turbopump.client.sending.send_result import (
     ProducerClosedError,
     SendResult,
     SendStatus,
-    failure,
     is_queue_gone,
     no_queue,
     result_of,
+    send_failure,
 )
 from turbopump.message import properties as names
 from turbopump.message.message import MessageQueue
@@ -227,7 +227,7 @@ class Attempts:
             queue,
             address,
             outgoing.msg_id,
-            kind_of(properties),
+            message_kind_of(properties),
             sender.now_ms(),
             oneway,
             outgoing.body if outgoing.batch_ids else None,
@@ -287,7 +287,7 @@ class Attempts:
         if route is not None:
             last = tried[-1].broker_name
             queues = sum(queue.broker_name == last for queue in route.publish_queues)
-        return failure(outgoing.msg_id, topic, tried, spent_ms, closed=closed, queues=queues)
+        return send_failure(outgoing.msg_id, topic, tried, spent_ms, closed=closed, queues=queues)
 
     async def _pause(self, route: TopicRoute, attempt: Attempt) -> bool:
         """Wait if it would be the same broker again; False if there is no time for another
@@ -387,7 +387,7 @@ def only_broker(route: TopicRoute, broker_name: str) -> bool:
     return all(other.broker_name == broker_name for other in route.publish_queues)
 
 
-def kind_of(properties: dict[str, str]) -> MessageKind:
+def message_kind_of(properties: dict[str, str]) -> MessageKind:
     """What kind of message it is, by its properties (apache/rocketmq ``sendKernelImpl``)."""
     if any(name in properties for name in DELAYING):
         return MessageKind.DELAY

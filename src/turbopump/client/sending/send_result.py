@@ -104,7 +104,7 @@ def result_of(
     address: str,
 ) -> SendResult:
     """What an answer says. Raises ResponseError if the message is not stored, AnswerUnreadError if
-    nobody can tell where it is."""
+    its offset is unknown."""
     status = STATUS_BY_CODE.get(answer.code)
     if status is None:
         raise errors.ResponseError(
@@ -191,7 +191,7 @@ def is_queue_gone(error: errors.RemotingError | None) -> bool:
     return re.match(r"request queueId\[\d+\] is illegal", error.remark) is not None
 
 
-def failure(
+def send_failure(
     msg_id: str,
     topic: str,
     tried: list[Attempt],

@@ -25,9 +25,9 @@ from turbopump.client.routes import (
 )
 from turbopump.client.sending import send_result
 from turbopump.client.sending.outgoing import Outgoing, SendFrames
-from turbopump.client.sending.queue_chooser import FaultStrategy, Selection
+from turbopump.client.sending.queue_chooser import FaultStrategy, QueueSelection
 from turbopump.client.sending.send_attempts import Attempts, Target
-from turbopump.client.setting_rules import SECONDS, Rule, check, whole_from
+from turbopump.client.setting_rules import SECONDS, SettingRule, check, whole_from
 from turbopump.errors import RemotingError, RouteNotFoundError, SendError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import DEFAULT_TOPIC
@@ -38,11 +38,12 @@ from turbopump.remoting.connection import Connection
 log = logging.getLogger(__name__)
 
 LITTLE_S: Final = 0.1
-"""Whoever gives a name server less than this has himself to blame, most likely."""
+"""With a shorter timeout than this, the timeout is the likely cause of a failure, not the name
+server."""
 SILENCE_PAUSE_S: Final = 0.1
 """Wait before name servers that kept silent are asked again."""
 
-_RULES: Final[Mapping[str, Rule]] = {
+_RULES: Final[Mapping[str, SettingRule]] = {
     "send_timeout": SECONDS,
     "attempt_timeout": SECONDS.or_none(),
     "retries": whole_from(0),
@@ -74,7 +75,7 @@ class Sender:
     instance: ClientInstance
     rules: SendRules
     frames: SendFrames
-    selection: Selection
+    selection: QueueSelection
     faults: FaultStrategy
     hooks: SendHooks
     group: str

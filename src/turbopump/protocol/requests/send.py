@@ -141,7 +141,7 @@ class PushReplyMessageToClient(Request[None], kw_only=True):
 # producer), 323 RESUME_CHECK_HALF_MESSAGE. Source: apache/rocketmq
 # ``EndTransactionRequestHeader``, ``CheckTransactionStateRequestHeader``,
 # ``ResumeCheckHalfMessageRequestHeader``.
-class Outcome(IntEnum):
+class TransactionOutcome(IntEnum):
     """Values of ``commitOrRollback``: the transaction bits of a ``sysFlag``."""
 
     UNKNOWN = 0

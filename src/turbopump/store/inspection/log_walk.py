@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from turbopump.errors import StoredMessageError
-from turbopump.message.batch import is_wrapped, unwrapped
+from turbopump.message.batch import inner_entries, is_wrapped
 from turbopump.message.codec import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, decode_entry, entry_fault
 from turbopump.message.java import tags_code
 from turbopump.message.message import ReceivedMessage
@@ -238,7 +238,7 @@ def select_messages(
         if needles and not any(key in entry for key in needles):
             continue
         try:
-            messages = [decode_entry(one) for one in unwrapped(entry)]
+            messages = [decode_entry(one) for one in inner_entries(entry)]
         except StoredMessageError as error:
             # texts that are not UTF-8, in an entry without a whole-entry CRC
             on_bad(BadRange(offset, offset + len(entry), str(error), store.segments[0]))

@@ -19,7 +19,7 @@ from tests.unit.broker.talking import (
 from tests.unit.store.looked_up import message_in_queue, offset_at_time
 
 from turbopump.client.consumer.pull import pulled_messages
-from turbopump.message.batch import decode_batch, encode_batch, unwrapped
+from turbopump.message.batch import decode_batch, encode_batch, inner_entries
 from turbopump.message.message import Message, MessageQueue, ReceivedMessage
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import PullMessageReply
@@ -226,7 +226,7 @@ async def test_what_is_taken_apart_can_be_put_together(talk: Talk, /) -> None:
     await make_topic(talk)
     await send_inner(talk, b"a", b"b")
     answer, _ = await talk.client.pull(topic="B")
-    parts = unwrapped(answer.body)
+    parts = inner_entries(answer.body)
     assert len(parts) == 2
     (entry,) = await talk.client.messages(topic="B")
     assert [item.body for item in decode_batch(entry.body)] == [b"a", b"b"]

@@ -18,7 +18,11 @@ from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import ZLIB, SysFlag
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.send import Outcome, ResumeCheckHalfMessage, SendMessageV2
+from turbopump.protocol.requests.send import (
+    ResumeCheckHalfMessage,
+    SendMessageV2,
+    TransactionOutcome,
+)
 from turbopump.store.disk_space import SpaceWatch
 
 QUICK = {
@@ -59,7 +63,7 @@ async def test_a_half_message_is_seen_by_nobody_until_it_is_committed(world: Wor
     assert (half.queue_id, half.queue_offset, half.transaction_id) == (0, 0, "U" + b"order 1".hex())
     await asyncio.sleep(1)
     assert await committed(one) == []
-    assert (await one.end(half, Outcome.COMMIT)).code == ResponseCode.SUCCESS
+    assert (await one.end(half, TransactionOutcome.COMMIT)).code == ResponseCode.SUCCESS
     assert await committed(one) == [b"order 1"]
 
 
@@ -78,7 +82,7 @@ async def test_a_committed_message_is_stored_as_apache_stores_it(world: World, /
     assert stored.properties["REAL_TOPIC"] == "T"
     assert stored.properties["REAL_QID"] == "0"
     assert stored.properties["__transactionId__"] == stored.msg_id
-    await one.end(half, Outcome.COMMIT)
+    await one.end(half, TransactionOutcome.COMMIT)
     message = await only_message(world, "T")
     assert message.sys_flag == flag | SysFlag.TRANSACTION_COMMIT
     assert message.prepared_transaction_offset == at
@@ -94,7 +98,7 @@ async def test_what_is_rolled_back_never_comes_and_is_not_asked_about(world: Wor
     one = await transactor(world)
     await one.client.create("T")
     half = await one.prepare()
-    assert (await one.end(half, Outcome.ROLLBACK)).code == ResponseCode.SUCCESS
+    assert (await one.end(half, TransactionOutcome.ROLLBACK)).code == ResponseCode.SUCCESS
     await asyncio.sleep(600)
     assert await committed(one) == []
     assert one.asked == []
@@ -106,7 +110,9 @@ async def test_ended_transactions_go_to_the_op_queue_in_apaches_format(world: Wo
     await one.client.create("T")
     halves = [await one.prepare(b"%d" % number) for number in range(4)]
     for number in (2, 0, 1):
-        await one.end(halves[number], Outcome.COMMIT if number else Outcome.ROLLBACK)
+        await one.end(
+            halves[number], TransactionOutcome.COMMIT if number else TransactionOutcome.ROLLBACK
+        )
     await asyncio.sleep(2)
     assert world.broker.store.max_offset(OP, 0) == 0, "some together, three seconds after the first"
     await asyncio.sleep(2)
@@ -121,7 +127,7 @@ async def test_many_ends_do_not_wait_to_be_written_down(world: World, /) -> None
     one = await transactor(world)
     await one.client.create("T")
     for number in range(40):
-        await one.end(await one.prepare(b"%d" % number), Outcome.ROLLBACK)
+        await one.end(await one.prepare(b"%d" % number), TransactionOutcome.ROLLBACK)
     await asyncio.sleep(0.1)
     assert world.broker.store.max_offset(OP, 0) == 2
 
@@ -131,10 +137,10 @@ async def test_an_end_that_comes_twice_delivers_once_and_is_answered_well(world:
     one = await transactor(world)
     await one.client.create("T")
     half = await one.prepare()
-    answers = await asyncio.gather(*(one.end(half, Outcome.COMMIT) for _ in range(5)))
-    answers.append(await one.end(half, Outcome.ROLLBACK))
+    answers = await asyncio.gather(*(one.end(half, TransactionOutcome.COMMIT) for _ in range(5)))
+    answers.append(await one.end(half, TransactionOutcome.ROLLBACK))
     await asyncio.sleep(60)
-    answers.append(await one.end(half, Outcome.COMMIT))
+    answers.append(await one.end(half, TransactionOutcome.COMMIT))
     assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
     assert await committed(one) == [b"x"]
 
@@ -149,19 +155,23 @@ async def test_ends_that_cannot_be_are_answered_with_apaches_codes_and_the_cause
     plain = await one.client.send(b"plain")
     wrong = [
         (
-            await one.client.code(one.ending(half, Outcome.COMMIT, producer_group="buyers")),
+            await one.client.code(
+                one.ending(half, TransactionOutcome.COMMIT, producer_group="buyers")
+            ),
             "The producer group wrong",
         ),
         (
-            await one.client.code(one.ending(half, Outcome.COMMIT, tran_state_table_offset=9)),
+            await one.client.code(
+                one.ending(half, TransactionOutcome.COMMIT, tran_state_table_offset=9)
+            ),
             "The transaction state table offset wrong",
         ),
         (
-            await one.client.code(one.ending(half, Outcome.COMMIT, commit_log_offset=3)),
+            await one.client.code(one.ending(half, TransactionOutcome.COMMIT, commit_log_offset=3)),
             "Find prepared transaction message failed",
         ),
         (
-            await one.client.code(one.ending(plain, Outcome.COMMIT)),
+            await one.client.code(one.ending(plain, TransactionOutcome.COMMIT)),
             "Find prepared transaction message failed",
         ),
         (await one.client.code(one.ending(half, 5)), "commitOrRollback field wrong"),
@@ -176,9 +186,11 @@ async def test_ends_that_cannot_be_are_answered_with_apaches_codes_and_the_cause
 async def test_an_unknown_state_is_not_answered_and_changes_nothing(world: World, /) -> None:
     one = await transactor(world)
     half = await one.prepare()
-    await one.client.remoting.send_oneway(one.client.address, one.ending(half, Outcome.UNKNOWN))
+    await one.client.remoting.send_oneway(
+        one.client.address, one.ending(half, TransactionOutcome.UNKNOWN)
+    )
     await asyncio.sleep(1)
-    assert (await one.end(half, Outcome.ROLLBACK)).code == ResponseCode.SUCCESS
+    assert (await one.end(half, TransactionOutcome.ROLLBACK)).code == ResponseCode.SUCCESS
 
 
 @in_loop(in_a_world)
@@ -244,7 +256,9 @@ async def test_an_unended_transaction_is_checked_after_the_time_out_then_once_an
 async def test_the_answer_to_a_question_ends_the_transaction(world: World, /) -> None:
     one = await transactor(world)
     await one.client.create("T")
-    one.answer = lambda message: Outcome.COMMIT if message.body == b"good" else Outcome.ROLLBACK
+    one.answer = lambda message: (
+        TransactionOutcome.COMMIT if message.body == b"good" else TransactionOutcome.ROLLBACK
+    )
     for body in (b"good", b"bad"):
         await one.prepare(body)
     await asyncio.sleep(600)
@@ -263,8 +277,8 @@ async def test_a_late_end_by_the_first_offsets_ends_the_copy_that_was_asked_abou
     await asyncio.sleep(70)
     asked = len(one.asked)
     assert asked == 2
-    assert (await one.end(half, Outcome.COMMIT)).code == ResponseCode.SUCCESS
-    one.answer = lambda _message: Outcome.COMMIT
+    assert (await one.end(half, TransactionOutcome.COMMIT)).code == ResponseCode.SUCCESS
+    one.answer = lambda _message: TransactionOutcome.COMMIT
     await asyncio.sleep(600)
     assert await committed(one) == [b"x"]
     assert len(one.asked) == asked
@@ -282,7 +296,7 @@ async def test_after_the_last_check_a_transaction_is_given_up_and_can_be_resumed
     given_up = await only_message(world, GIVEN_UP)
     assert (given_up.body, given_up.properties["TRANSACTION_CHECK_TIMES"]) == (b"lost?", "3")
     assert world.offset(HALF) == world.broker.store.max_offset(HALF, 0)
-    one.answer = lambda _message: Outcome.COMMIT
+    one.answer = lambda _message: TransactionOutcome.COMMIT
     request = ResumeCheckHalfMessage(topic=GIVEN_UP, msg_id=given_up.offset_msg_id)
     assert (await one.client.ask(request)).code == ResponseCode.SUCCESS
     await asyncio.sleep(100)
@@ -301,7 +315,7 @@ async def test_another_producer_of_the_group_is_asked_when_the_first_has_gone(
     await second.client.create("T")
     await first.prepare()
     await first.client.close()
-    second.answer = lambda _message: Outcome.COMMIT
+    second.answer = lambda _message: TransactionOutcome.COMMIT
     await asyncio.sleep(60)
     assert len(second.asked) == 1
     assert stranger.asked == []
@@ -330,10 +344,10 @@ async def test_a_message_may_delay_its_checks_and_does_not_hold_up_others(world:
     await asyncio.sleep(140)
     first = next(asked for asked in one.asked if asked.message.body == b"patient")
     assert 300 <= first.at - began <= 331
-    code, remark = await one.client.code(one.ending(patient, Outcome.COMMIT))
+    code, remark = await one.client.code(one.ending(patient, TransactionOutcome.COMMIT))
     assert code == ResponseCode.ILLEGAL_OPERATION
     assert "wait until the broker asks" in remark
-    one.answer = lambda _message: Outcome.COMMIT
+    one.answer = lambda _message: TransactionOutcome.COMMIT
     await asyncio.sleep(40)
     assert await committed(one) == [b"patient"]
 
@@ -346,10 +360,10 @@ async def test_a_patient_message_put_behind_the_others_is_ended_by_its_first_off
     await one.client.create("T")
     half = await one.prepare(b"patient", CHECK_IMMUNITY_TIME_IN_SECONDS="300")
     for _ in range(4):
-        await one.end(await one.prepare(b"other"), Outcome.ROLLBACK)
+        await one.end(await one.prepare(b"other"), TransactionOutcome.ROLLBACK)
         await asyncio.sleep(40)
     assert world.broker.store.max_offset(HALF, 0) > 5
-    await one.end(half, Outcome.COMMIT)
+    await one.end(half, TransactionOutcome.COMMIT)
     await asyncio.sleep(600)
     assert await committed(one) == [b"patient"]
     assert one.asked == []
@@ -379,13 +393,13 @@ async def test_after_a_clean_restart_pending_transactions_are_checked_and_ended_
     one = await transactor(world)
     await one.client.create("T")
     halves = [await one.prepare(b"%d" % number) for number in range(5)]
-    await one.end(halves[1], Outcome.COMMIT)
-    await one.end(halves[4], Outcome.ROLLBACK)
+    await one.end(halves[1], TransactionOutcome.COMMIT)
+    await one.end(halves[4], TransactionOutcome.ROLLBACK)
     await world.stop()
     await world.start()
     again = await transactor(world, client_id="seller-2")
-    again.answer = lambda _message: Outcome.COMMIT
-    await again.end(halves[1], Outcome.COMMIT)
+    again.answer = lambda _message: TransactionOutcome.COMMIT
+    await again.end(halves[1], TransactionOutcome.COMMIT)
     await asyncio.sleep(100)
     assert sorted(asked.message.body for asked in again.asked) == [b"0", b"2", b"3"]
     assert sorted(await committed(again)) == [b"0", b"1", b"2", b"3"]
@@ -399,15 +413,15 @@ async def test_after_a_kill_the_offset_is_found_and_copies_known_by_their_first_
     await one.client.create("T")
     half = await one.prepare(b"late")
     ended = await one.prepare(b"early")
-    await one.end(ended, Outcome.COMMIT)
+    await one.end(ended, TransactionOutcome.COMMIT)
     await asyncio.sleep(80)
     assert len(one.asked) == 2
     world.kill()
     await world.start()
     again = await transactor(world, client_id="seller-2")
-    again.answer = lambda _message: Outcome.COMMIT
-    assert (await again.end(half, Outcome.COMMIT)).code == ResponseCode.SUCCESS
-    assert (await again.end(ended, Outcome.COMMIT)).code == ResponseCode.SUCCESS
+    again.answer = lambda _message: TransactionOutcome.COMMIT
+    assert (await again.end(half, TransactionOutcome.COMMIT)).code == ResponseCode.SUCCESS
+    assert (await again.end(ended, TransactionOutcome.COMMIT)).code == ResponseCode.SUCCESS
     await asyncio.sleep(200)
     assert sorted(await committed(again)) == [b"early", b"late"]
     assert again.asked == []
@@ -424,13 +438,13 @@ async def test_a_kill_before_a_commit_is_written_down_does_not_deliver_the_messa
     await one.prepare(b"pending")
     if asked_before:
         await asyncio.sleep(80)
-    await one.end(half, Outcome.COMMIT)
+    await one.end(half, TransactionOutcome.COMMIT)
     await asyncio.sleep(0.2)
     assert world.broker.store.max_offset(OP, 0) == 0
     world.kill()
     await world.start()
     again = await transactor(world, client_id="seller-2")
-    again.answer = lambda _message: Outcome.COMMIT
+    again.answer = lambda _message: TransactionOutcome.COMMIT
     await asyncio.sleep(100)
     assert sorted(await committed(again)) == [b"once", b"pending"]
     assert {asked.message.body for asked in again.asked} == {b"pending"}
@@ -443,12 +457,12 @@ async def test_with_sync_flush_an_answered_commit_or_roll_back_survives_a_power_
     one = await transactor(world)
     await one.client.create("T")
     good, bad = await one.prepare(b"good"), await one.prepare(b"bad")
-    await one.end(good, Outcome.COMMIT)
-    await one.end(bad, Outcome.ROLLBACK)
+    await one.end(good, TransactionOutcome.COMMIT)
+    await one.end(bad, TransactionOutcome.ROLLBACK)
     world.kill(power_cut=True)
     await world.start()
     again = await transactor(world, client_id="seller-2")
-    again.answer = lambda _message: Outcome.COMMIT
+    again.answer = lambda _message: TransactionOutcome.COMMIT
     await asyncio.sleep(100)
     assert await committed(again) == [b"good"]
     assert again.asked == []
@@ -473,7 +487,7 @@ async def test_a_half_message_without_details_or_beyond_treatment_does_not_hold_
 
     one = await transactor(world)
     await one.client.create("T")
-    one.answer = lambda _message: Outcome.COMMIT
+    one.answer = lambda _message: TransactionOutcome.COMMIT
     await world.broker._forwarding.append(HALF, 0, b"whose?", "")
     await one.prepare(b"poison")
     await one.prepare(b"good")
@@ -488,7 +502,7 @@ async def test_a_half_message_without_room_for_a_copys_properties_does_not_hold_
 ) -> None:
     one = await transactor(world)
     await one.client.create("T")
-    one.answer = lambda _message: Outcome.COMMIT
+    one.answer = lambda _message: TransactionOutcome.COMMIT
     full = (
         "REAL_TOPIC\x01T\x02REAL_QID\x010\x02PGROUP\x01sellers\x02a\x01".ljust(32740, "i") + "\x02"
     )
@@ -524,10 +538,10 @@ async def test_while_the_store_takes_nothing_an_end_is_refused_and_checks_come_l
     one = await transactor(world)
     await one.client.create("T")
     half = await one.prepare()
-    one.answer = lambda _message: Outcome.COMMIT
+    one.answer = lambda _message: TransactionOutcome.COMMIT
     world.broker.store.space.refusal = "the disk is full"
     monkeypatch.setattr(SpaceWatch, "has_room_beside_reserve", lambda *_sizes: False)
-    code, remark = await one.client.code(one.ending(half, Outcome.COMMIT))
+    code, remark = await one.client.code(one.ending(half, TransactionOutcome.COMMIT))
     assert code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "the disk is full" in remark
     await asyncio.sleep(4)

@@ -16,7 +16,7 @@ from turbopump.broker.transactions.endings import GIVEN_UP_KEPT, PendingHalves
 from turbopump.broker.transactions.half_messages import read_half
 from turbopump.message.message import ReceivedMessage
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.send import Outcome, ResumeCheckHalfMessage
+from turbopump.protocol.requests.send import ResumeCheckHalfMessage, TransactionOutcome
 
 PATIENT = {
     "transaction_time_out": 6000,
@@ -88,7 +88,7 @@ async def test_kills_after_each_round_do_not_multiply_the_questions(
             "7",
             "8",
         }
-    one.answer = lambda _message: Outcome.COMMIT
+    one.answer = lambda _message: TransactionOutcome.COMMIT
     await asyncio.sleep(100)
     assert sorted(await one.client.all_bodies("T")) == ORDERS
     assert world.offset(HALF) == world.broker.store.max_offset(HALF, 0)
@@ -138,7 +138,7 @@ async def test_kills_do_not_multiply_the_letters_about_what_is_given_up(world: W
     assert letters(world) == ORDERS
     assert one.asked == []
     assert world.offset(HALF) == world.broker.store.max_offset(HALF, 0)
-    assert (await one.end(halves[3], Outcome.COMMIT)).code == ResponseCode.SUCCESS
+    assert (await one.end(halves[3], TransactionOutcome.COMMIT)).code == ResponseCode.SUCCESS
     assert await one.client.all_bodies("T") == [ORDERS[3]], (
         "what was given up can still be committed"
     )
@@ -182,7 +182,7 @@ async def test_copies_that_an_older_broker_has_doubled_come_down_to_one(world: W
     for checks in (4, 5):
         assert await a_round(one) == Counter(ORDERS[:3])
         assert one.asked[-1].message.properties["TRANSACTION_CHECK_TIMES"] == str(checks)
-    one.answer = lambda _message: Outcome.COMMIT
+    one.answer = lambda _message: TransactionOutcome.COMMIT
     await asyncio.sleep(100)
     assert sorted(await one.client.all_bodies("T")) == ORDERS[:3]
 
@@ -198,7 +198,7 @@ async def test_transactions_that_share_their_uniq_key_stay_several_through_kills
     for kill in range(2, 5):
         assert await a_round(one) == {b"same": 3}
         one = await killed(world, kill)
-    one.answer = lambda _message: Outcome.COMMIT
+    one.answer = lambda _message: TransactionOutcome.COMMIT
     await asyncio.sleep(100)
     assert await one.client.all_bodies("T") == [b"same"] * 3
 

@@ -32,7 +32,7 @@ from turbopump.client.dead_letters import (
 )
 from turbopump.client.dead_letters.dead_letter import latest_reason
 from turbopump.client.dead_letters.journal import Journal, JournalFile, read_journal
-from turbopump.client.dead_letters.resending import Outcome, send_once
+from turbopump.client.dead_letters.resending import ResendOutcome, send_once
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.errors import CallTimeoutError, MessageNotFoundError, ResendError, ResponseError
@@ -145,13 +145,15 @@ async def test_a_letter_whose_answer_is_lost_is_looked_for_before_it_is_sent_aga
 ) -> None:
     attempts: Counter[str] = Counter()
 
-    async def losing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
+    async def losing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> ResendOutcome:
         attempts[letter.position] += 1
         if letter.message.queue_offset % 3 == 0 and attempts[letter.position] == 1:
-            return Outcome(in_doubt=True, why="it never left")
+            return ResendOutcome(in_doubt=True, why="it never left")
         outcome = await send_once(instance, letter, queue)
         return (
-            Outcome(in_doubt=True, why="lost") if letter.message.queue_offset % 3 == 1 else outcome
+            ResendOutcome(in_doubt=True, why="lost")
+            if letter.message.queue_offset % 3 == 1
+            else outcome
         )
 
     monkeypatch.setattr(resending, "send_once", losing)
@@ -205,7 +207,7 @@ async def test_a_run_that_was_killed_leaves_doubts_that_the_next_one_settles(
     class KilledError(BaseException):
         pass
 
-    async def killing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
+    async def killing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> ResendOutcome:
         if letter.message.queue_offset == 20:
             raise KilledError
         return await send_once(instance, letter, queue)
@@ -244,7 +246,7 @@ async def test_what_a_killed_run_sent_and_what_comes_very_late_is_not_sent_again
     class KilledError(BaseException):
         pass
 
-    async def killed(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
+    async def killed(instance: Any, letter: DeadLetter, queue: MessageQueue) -> ResendOutcome:
         late.append((letter, queue))
         raise KilledError
 
@@ -333,9 +335,9 @@ async def test_a_broker_that_stops_answering_ends_the_run_and_leaves_doubts_in_t
     async def silent(self: Any) -> Any:
         raise CallTimeoutError("no answer in 10 s")
 
-    async def lost(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
+    async def lost(instance: Any, letter: DeadLetter, queue: MessageQueue) -> ResendOutcome:
         monkeypatch.setattr(resending.target.TargetWatch, "arrivals", silent)
-        return Outcome(in_doubt=True, why="no answer")
+        return ResendOutcome(in_doubt=True, why="no answer")
 
     with monkeypatch.context() as patch:
         patch.setattr(resending, "send_once", lost)

@@ -27,7 +27,7 @@ from turbopump.client.dead_letters import (
     resending,
     would_resend,
 )
-from turbopump.client.dead_letters.resending import Outcome, send_once
+from turbopump.client.dead_letters.resending import ResendOutcome, send_once
 from turbopump.client.simple_consumer import SimpleConsumer
 from turbopump.message.message import MessageQueue
 from turbopump.testing import RunningBroker, running_broker
@@ -43,7 +43,9 @@ async def test_resent_letters_that_fail_once_more_are_nobody_else_s_resends(
 ) -> None:
     retry_topic = f"%RETRY%{GROUP}"
 
-    async def failing_once_more(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
+    async def failing_once_more(
+        instance: Any, letter: DeadLetter, queue: MessageQueue
+    ) -> ResendOutcome:
         """What a broker does when a consumer fails: it stores a copy with all properties, as the
         next attempt."""
         outcome = await send_once(instance, letter, queue)
@@ -70,7 +72,7 @@ async def test_a_run_on_another_cluster_of_the_same_names_leaves_the_doubts_of_a
     class KilledError(BaseException):
         pass
 
-    async def killing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
+    async def killing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> ResendOutcome:
         if letter.message.queue_offset == 20:
             raise KilledError
         return await send_once(instance, letter, queue)

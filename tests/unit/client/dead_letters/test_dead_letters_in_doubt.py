@@ -27,7 +27,7 @@ from turbopump.client.dead_letters import (
     resend,
     resending,
 )
-from turbopump.client.dead_letters.resending import Outcome, send_once
+from turbopump.client.dead_letters.resending import ResendOutcome, send_once
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.requests.namesrv import DeleteTopicInNamesrv
 from turbopump.protocol.requests.topics import DeleteTopic
@@ -44,7 +44,7 @@ class KilledError(BaseException):
 async def killed(dead_letters: DeadLetters, journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run over 40 letters that ends in the middle of its third step."""
 
-    async def killing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> Outcome:
+    async def killing(instance: Any, letter: DeadLetter, queue: MessageQueue) -> ResendOutcome:
         if letter.message.queue_offset == 30:
             raise KilledError
         return await send_once(instance, letter, queue)
