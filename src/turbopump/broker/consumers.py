@@ -22,7 +22,7 @@ from turbopump.protocol.requests.clients import (
     MessageModel,
     SubscriptionData,
 )
-from turbopump.remoting.router import Response
+from turbopump.remoting.router import Response, refusal
 from turbopump.store.queues.queue_reader import PropertyFilter
 
 TAG: Final = "TAG"
@@ -349,9 +349,9 @@ def read_subscription(data: SubscriptionData) -> Subscription:
 
 def no_property_filter(kind: str | None) -> Response:
     """The answer to a consumer that filters by properties, where the broker is told not to."""
-    return Response(
-        code=ResponseCode.SYSTEM_ERROR,
-        remark=f"The broker does not support consumer to filter message by {kind} "
+    return refusal(
+        ResponseCode.SYSTEM_ERROR,
+        f"The broker does not support consumer to filter message by {kind} "
         "(enablePropertyFilter=false)",
     )
 

@@ -28,7 +28,7 @@ from turbopump.message.properties import (
 )
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
-from turbopump.remoting.router import Response
+from turbopump.remoting.router import Response, refusal
 from turbopump.store.log.commit_log import NewMessage
 
 
@@ -93,9 +93,9 @@ def refuse_unknown_kinds(request: SendMessage, destination: Destination) -> Dest
     kind = _kind(destination.properties, _TAKEN) if destination.topic == request.topic else None
     if kind is None:
         return destination
-    return Response(
-        code=ResponseCode.MESSAGE_ILLEGAL,
-        remark=f"{kind} are not supported by this broker yet; send a plain message",
+    return refusal(
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"{kind} are not supported by this broker yet; send a plain message",
     )
 
 
@@ -104,9 +104,8 @@ def kind_in_batch(properties: str) -> Response | None:
     kind = _kind(properties)
     if kind is None:
         return None
-    return Response(
-        code=ResponseCode.MESSAGE_ILLEGAL,
-        remark=f"{kind} cannot be part of a batch; send each by itself",
+    return refusal(
+        ResponseCode.MESSAGE_ILLEGAL, f"{kind} cannot be part of a batch; send each by itself"
     )
 
 
@@ -202,4 +201,4 @@ def _count(body: bytes) -> int:
 
 def _illegal(cause: str) -> Response:
     said = "the message is illegal, maybe msg body or properties length not matched"
-    return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=f"{said}: {cause}")
+    return refusal(ResponseCode.MESSAGE_ILLEGAL, f"{said}: {cause}")

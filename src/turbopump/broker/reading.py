@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 from turbopump.errors import StoreError
 from turbopump.filtering.tag import code_filter
 from turbopump.protocol.codes import ResponseCode
-from turbopump.remoting.router import Outcome, RequestContext, Response, failure_response
+from turbopump.remoting.router import Outcome, RequestContext, Response, failure_response, refusal
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, ReadState, Steps
 from turbopump.store.message_store import MessageStore
@@ -35,9 +35,8 @@ class ReadsRefusedError(StoreError):
         super().__init__("too many reads wait for the broker's disk; ask again in a moment")
 
 
-BUSY = Response(
-    code=ResponseCode.SYSTEM_BUSY,
-    remark="broker busy: too many reads wait for the disk; try again later",
+BUSY = refusal(
+    ResponseCode.SYSTEM_BUSY, "broker busy: too many reads wait for the disk; try again later"
 )
 
 

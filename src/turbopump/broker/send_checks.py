@@ -40,7 +40,7 @@ from turbopump.message.rules import (
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
 from turbopump.protocol.requests.topics import PERM_WRITE, TopicConfig
-from turbopump.remoting.router import Response
+from turbopump.remoting.router import Response, refusal
 from turbopump.store.disk_space import NO_ROOM
 from turbopump.store.message_store import MessageStore
 
@@ -77,11 +77,10 @@ class SendChecks:
         if topic is None:
             topic = self._create(request)
             if topic is None:
-                return Response(
-                    code=ResponseCode.TOPIC_NOT_EXIST,
-                    remark=f"topic[{request.topic}] not exist, apply first please! Create it "
-                    "(turbopump topic create), "
-                    "or set autoCreateTopicEnable=true on the broker",
+                return refusal(
+                    ResponseCode.TOPIC_NOT_EXIST,
+                    f"topic[{request.topic}] not exist, apply first please! Create it (turbopump "
+                    "topic create), or set autoCreateTopicEnable=true on the broker",
                 )
         refused = _unfit_queue(request, topic)
         if refused is not None:
@@ -103,28 +102,28 @@ class SendChecks:
         if self._clock.now_ms() >= opens:
             return None
         when = datetime.fromtimestamp(opens / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return Response(
-            code=ResponseCode.SYSTEM_ERROR,
-            remark=f"broker unable to service, until {when} "
+        return refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"broker unable to service, until {when} "
             f"(startAcceptSendRequestTimeStamp={opens}); send to another broker meanwhile",
         )
 
     def _forbidden(self, request: SendMessage, topic: TopicConfig | None) -> Response | None:
         config = self._config
         if not config.broker_permission & PERM_WRITE and topic is not None and topic.order:
-            return Response(
-                code=ResponseCode.NO_PERMISSION,
-                remark=f"the broker[{config.advertised_host}] sending message is forbidden: its "
+            return refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{config.advertised_host}] sending message is forbidden: its "
                 "brokerPermission is "
                 f"{config.broker_permission}; send to another broker, or add 2 (write) to it",
             )
         fault = topic_name_fault(request.topic)
         if fault is not None:
-            return Response(code=ResponseCode.INVALID_PARAMETER, remark=fault)
+            return refusal(ResponseCode.INVALID_PARAMETER, fault)
         if request.topic in NOT_SENDABLE_TOPICS:
-            return Response(
-                code=ResponseCode.NO_PERMISSION,
-                remark=f"Sending message to topic[{request.topic}] is forbidden. The broker "
+            return refusal(
+                ResponseCode.NO_PERMISSION,
+                f"Sending message to topic[{request.topic}] is forbidden. The broker "
                 "keeps it for itself; choose another one",
             )
         return None
@@ -150,7 +149,7 @@ class SendChecks:
             )
         else:
             return None
-        return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
+        return refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
 
     def _without_group(self, request: SendMessage) -> Response | None:
         if not request.topic.startswith(RETRY_PREFIX):
@@ -160,9 +159,9 @@ class SendChecks:
         # (`%RETRY%group_topic`); if new, it is made
         if self._groups.find(group) is not None:
             return None
-        return Response(
-            code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            remark=f"subscription group not exist, {group}; start a consumer of it, or set "
+        return refusal(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"subscription group not exist, {group}; start a consumer of it, or set "
             "autoCreateSubscriptionGroup=true on the broker",
         )
 
@@ -188,9 +187,7 @@ class SendChecks:
                 or "the message is an inner batch (sysFlag 128) but its topic has no "
                 "queue.type=BatchCQ; send a batch"
             )
-        return (
-            None if remark is None else Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
-        )
+        return None if remark is None else refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
 
 
 def _unfit_queue(request: SendMessage, topic: TopicConfig) -> Response | None:
@@ -207,7 +204,7 @@ def _unfit_queue(request: SendMessage, topic: TopicConfig) -> Response | None:
             f"no queue to write to here (writeQueueNums={topic.write_queue_nums}): give it "
             "some, or send to another broker"
         )
-    return Response(code=ResponseCode.INVALID_PARAMETER, remark=said)
+    return refusal(ResponseCode.INVALID_PARAMETER, said)
 
 
 def _wrong_type(topic: str, expected: str, actual: str) -> str | None:
@@ -215,9 +212,8 @@ def _wrong_type(topic: str, expected: str, actual: str) -> str | None:
         return None
     return (
         f"TopicMessageType validate failed, the expected type is {expected}, but actual type is "
-        f"{actual}: topic {topic} has "
-        f"message.type={expected}, and this broker enableTopicMessageTypeCheck=true; send "
-        "another kind of message or change the topic"
+        f"{actual}: topic {topic} has message.type={expected}, and this broker "
+        "enableTopicMessageTypeCheck=true; send another kind of message or change the topic"
     )
 
 
@@ -227,9 +223,8 @@ def body_refusal(size: int, size_max: int, store: MessageStore) -> Response:
     if store.refusal is not None:
         return store_refusal(StoreClosedError(store.refusal))
     if not size:  # RocketMQ: a NullPointerException, before every check
-        return Response(
-            code=ResponseCode.SYSTEM_ERROR,
-            remark="the message body is empty; send at least one byte",
+        return refusal(
+            ResponseCode.SYSTEM_ERROR, "the message body is empty; send at least one byte"
         )
     return _illegal(
         f"the message body has {size} bytes; {size_max} are allowed (maxMessageSize of the broker)"
@@ -265,14 +260,12 @@ def store_refusal(error: Exception) -> Response:
             f"the store cannot make a new file: {error.strerror or error} "
             f"({error.filename or 'no path'}){advice}"
         )
-    return Response(
-        code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {cause}"
-    )
+    return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {cause}")
 
 
 def _illegal(cause: str) -> Response:
     said = "the message is illegal, maybe msg body or properties length not matched"
-    return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=f"{said}: {cause}")
+    return refusal(ResponseCode.MESSAGE_ILLEGAL, f"{said}: {cause}")
 
 
 def topic_name_fault(topic: str) -> str | None:

@@ -17,7 +17,7 @@ from typing import Final
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.codes import ResponseCode
 from turbopump.remoting.backlog import Backlog, Limits, Refused
-from turbopump.remoting.router import Response
+from turbopump.remoting.router import Response, refusal
 
 log = logging.getLogger(__name__)
 
@@ -65,11 +65,9 @@ class SendQueue:
             if why is Refused.ENDING
             else ResponseCode.SYSTEM_BUSY
         )
-        response = Response(
-            code=code,
-            remark=self._remark(
-                why, f"period in queue: {waited_s * 1000:.0f}ms, size of queue: {left}"
-            ),
+        response = refusal(
+            code,
+            self._remark(why, f"period in queue: {waited_s * 1000:.0f}ms, size of queue: {left}"),
         )
         self._log(response)
         return response

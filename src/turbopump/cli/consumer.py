@@ -193,9 +193,8 @@ def status_lines(status: dict[str, Any]) -> Iterator[str]:
         for topic in row["topics"]:
             yield (
                 f"  {topic['topic']}  {topic['expression']}  queues {topic['queues']}  ok "
-                f"{topic['ok_tps']:.2f}/s  "
-                f"failed {topic['failed_tps']:.2f}/s  {topic['consume_ms']:.1f} ms  pulled "
-                f"{topic['pull_tps']:.2f}/s"
+                f"{topic['ok_tps']:.2f}/s  failed {topic['failed_tps']:.2f}/s  "
+                f"{topic['consume_ms']:.1f} ms  pulled {topic['pull_tps']:.2f}/s"
             )
     for sentence in status["conflicts"]:
         yield f"conflict: {sentence}"

@@ -66,8 +66,7 @@ def command(
     if namesrv_port and namesrv_port in (broker_port, broker_port - VIP_OFFSET):
         raise click.UsageError(
             f"--namesrv-port {namesrv_port} is one of the broker's ports: it listens on "
-            f"{broker_port} and, for clients' VIP channel, "
-            f"on {broker_port - VIP_OFFSET}",
+            f"{broker_port} and, for clients' VIP channel, on {broker_port - VIP_OFFSET}",
             click.get_current_context(),
         )
     namesrv = load_namesrv_config(None, {"bind_address": host, "listen_port": namesrv_port})

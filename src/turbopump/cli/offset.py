@@ -90,9 +90,8 @@ async def reset_offsets(
     answers = await ask_each(servers, addresses, wanted, ResetOffsetBody, *absent)
     if not answers:
         raise RemotingError(
-            f"no broker has both the group {group} and the topic {topic}; "
-            "see turbopump consumer list and turbopump topic list, and start a consumer of a "
-            "new group once"
+            f"no broker has both the group {group} and the topic {topic}; see turbopump consumer "
+            "list and turbopump topic list, and start a consumer of a new group once"
         )
     rows = [
         {"topic": topic, "broker": at.broker_name, "queue": at.queue_id, "offset": offset}

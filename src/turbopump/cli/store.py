@@ -262,9 +262,8 @@ def _summary_lines(summary: inspection.StoreSummary) -> Iterator[str]:
         room = f" of {index.entries - 1}" if index.slots else ""
         yield (
             f"  {index.path.name}  entries {index.count - 1}{room}  slots {index.slots_used} of "
-            f"{index.slots or 'unknown'}  "
-            f"offset {index.begin_offset}–{index.end_offset}  {_time(index.begin_ms)} – "
-            f"{_time(index.end_ms)}"
+            f"{index.slots or 'unknown'}  offset {index.begin_offset}–{index.end_offset}  "
+            f"{_time(index.begin_ms)} – {_time(index.end_ms)}"
         )
     if summary.checkpoint is None:
         yield "checkpoint none"
@@ -287,11 +286,9 @@ def _summary_lines(summary: inspection.StoreSummary) -> Iterator[str]:
 def _verification_lines(result: inspection.Verification) -> Iterator[str]:
     yield from _finding_lines(result.findings)
     yield (
-        f"log {result.log_start}–{result.log_end}: {result.messages} messages in "
-        f"{result.segments} segments; "
-        f"{result.units} units in {result.queues} queues; {result.index_entries} entries in "
-        f"{result.index_files} indexes; "
-        f"{result.tables} tables"
+        f"log {result.log_start}–{result.log_end}: {result.messages} messages in {result.segments} "
+        f"segments; {result.units} units in {result.queues} queues; {result.index_entries} entries "
+        f"in {result.index_files} indexes; {result.tables} tables"
     )
     damage = sum(
         count for kind, count in result.findings.counts.items() if inspection.KINDS[kind].damage
@@ -309,8 +306,7 @@ def _set_apart_lines(found: SettingApart, *, dry_run: bool) -> Iterator[str]:
     if found.ranges and found.at_the_end:
         yield (
             f"notice no message can be read behind offset {found.readable_end}: the next start "
-            "ends the log there, and gives the offsets "
-            "of messages that lay behind it again"
+            "ends the log there, and gives the offsets of messages that lay behind it again"
         )
     for path, original in found.kept.items():
         yield f"kept {original}: {path} is a copy now, with zeros where it cannot be read"

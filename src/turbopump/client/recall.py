@@ -49,8 +49,7 @@ async def recall_message(
     if handle is None:  # of a SendResult, whose type says that it may be
         raise errors.MessageError(
             "there is no recall handle: only a message with a time that is still ahead has one "
-            "(delay= or deliver_at=, not delay_level=), from a broker with "
-            "recallMessageEnable=true"
+            "(delay= or deliver_at=, not delay_level=), from a broker with recallMessageEnable=true"
         )
     if not isinstance(handle, str):
         raise errors.MessageError(

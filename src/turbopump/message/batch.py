@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from turbopump.compiled import has_twin
 from turbopump.errors import MessageError, ProtocolError, StoredMessageError
 from turbopump.message import properties as names
-from turbopump.message.codec import decode_entry, encode_entry, encode_host
+from turbopump.message.codec import decode_entry, encode_copy
 from turbopump.message.message import Message, ReceivedMessage
 
 _HEAD: Final = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
@@ -143,21 +143,14 @@ def _entries_in(whole: ReceivedMessage) -> list[bytes]:
     try:
         items = decode_batch(whole.body)
         return [
-            encode_entry(
-                whole.queue_id,
-                item.flag,
-                whole.queue_offset + number,
-                whole.commit_log_offset,
-                whole.sys_flag & ~_COMPRESSION,
-                whole.born_timestamp,
-                encode_host(*whole.born_host),
-                whole.store_timestamp,
-                encode_host(*whole.store_host),
-                whole.reconsume_times,
-                whole.prepared_transaction_offset,
-                item.body,
-                whole.topic.encode(),
+            encode_copy(
+                whole,
+                whole.topic,
                 item.properties,
+                body=item.body,
+                flag=item.flag,
+                sys_flag=whole.sys_flag & ~_COMPRESSION,
+                queue_offset=whole.queue_offset + number,
             )
             for number, item in enumerate(items)
         ]

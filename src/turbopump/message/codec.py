@@ -134,6 +134,38 @@ def encode_entry(
     return b"".join((entry, CRC_NAME, (b"%010d" % (crc32(entry) & 0x7FFFFFFF))[::-1], b"\x02"))
 
 
+def encode_copy(
+    message: ReceivedMessage,
+    topic: str,
+    properties: bytes,
+    *,
+    body: bytes | None = None,
+    flag: int | None = None,
+    sys_flag: int | None = None,
+    queue_id: int | None = None,
+    queue_offset: int | None = None,
+    commit_log_offset: int | None = None,
+) -> bytes:
+    """The entry of a stored message as one of ``topic`` with these ``properties``, for a client: it
+    has no CRC over the whole. What is not given is as it was. Raises as ``encode_entry``."""
+    return encode_entry(
+        message.queue_id if queue_id is None else queue_id,
+        message.flag if flag is None else flag,
+        message.queue_offset if queue_offset is None else queue_offset,
+        message.commit_log_offset if commit_log_offset is None else commit_log_offset,
+        message.sys_flag if sys_flag is None else sys_flag,
+        message.born_timestamp,
+        encode_host(*message.born_host),
+        message.store_timestamp,
+        encode_host(*message.store_host),
+        message.reconsume_times,
+        message.prepared_transaction_offset,
+        message.stored_body if body is None else body,
+        topic.encode(),
+        properties,
+    )
+
+
 @has_twin
 def write_entry(
     buffer: Any,

@@ -47,7 +47,7 @@ from turbopump.protocol.requests.topics import (
     TopicConfigAndMappingSerializeWrapper,
     TopicList,
 )
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.router import RequestContext, Response, Router, refusal
 
 log = logging.getLogger(__name__)
 
@@ -156,9 +156,7 @@ class NamesrvHandlers:
                 )
         route = self._table.route(request.topic)
         if route is None:
-            return Response(
-                code=ResponseCode.TOPIC_NOT_EXIST, remark=self._why_no_route(request.topic)
-            )
+            return refusal(ResponseCode.TOPIC_NOT_EXIST, self._why_no_route(request.topic))
         # RocketMQ: older clients cannot read quoted number keys.
         standard = context.version >= V4_9_4 or bool(request.accept_standard_json_only)
         return Response(
@@ -213,9 +211,8 @@ class NamesrvHandlers:
                 "No broker is registered here: start one with this name server in its namesrvAddr."
             )
         return start + (
-            "No registered broker has it: create it, or send to it with "
-            "autoCreateTopicEnable=true on the broker; "
-            "if it exists, its broker registers with another name server."
+            "No registered broker has it: create it, or send to it with autoCreateTopicEnable=true "
+            "on the broker; if it exists, its broker registers with another name server."
         )
 
 
@@ -238,4 +235,4 @@ def _is_address(text: str) -> bool:
 
 
 def _refused(remark: str) -> Response:
-    return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+    return refusal(ResponseCode.SYSTEM_ERROR, remark)

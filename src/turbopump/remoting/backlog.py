@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import Frame
-from turbopump.remoting.router import Response
+from turbopump.remoting.router import Response, refusal
 
 if TYPE_CHECKING:
     from turbopump.remoting.connection import Connection
@@ -88,8 +88,7 @@ class Backlog:
     def never_busy(cls) -> Backlog:
         """For a connection whose requests never wait."""
         backlog = cls(
-            Limits(),
-            lambda why, _waited, _left: Response(code=ResponseCode.SYSTEM_BUSY, remark=why.value),
+            Limits(), lambda why, _waited, _left: refusal(ResponseCode.SYSTEM_BUSY, why.value)
         )
         backlog.credit = float("inf")
         return backlog

@@ -57,6 +57,11 @@ class Response:
         self.ext = ext
 
 
+def refusal(code: int, remark: str) -> Response:
+    """The answer to a request that is not fulfilled: why, by number and in words."""
+    return Response(code=code, remark=remark)
+
+
 class Later(Enum):
     """The type of ``LATER``."""
 
@@ -173,18 +178,17 @@ class Router:
         """The same of a command in any form, or the answer that says why it has no handler."""
         route = self._routes.get(command.code)
         if route is None:
-            return Response(
-                code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                remark=f" request type {command.code} not supported",
+            return refusal(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {command.code} not supported",
             )
         request_type, handler = route
         try:
             request = header_from_ext(request_type, command.ext or {})
         except HeaderError as error:
             name = request_type.__name__
-            return Response(
-                code=ResponseCode.SYSTEM_ERROR,
-                remark=f"{name} ({command.code}) cannot be read: {error}",
+            return refusal(
+                ResponseCode.SYSTEM_ERROR, f"{name} ({command.code}) cannot be read: {error}"
             )
         return TypedJsonHeader(
             command.code, command.opaque, request, command.flag, command.version
@@ -220,10 +224,10 @@ def failure_response(error: Exception, context: RequestContext) -> Response:
         log.warning(
             "request failed code=%s peer=%s cause=%s", context.code, context.peer.peer, error
         )
-        return Response(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
+        return refusal(ResponseCode.SYSTEM_ERROR, str(error))
     log.exception("request failed code=%s peer=%s", context.code, context.peer.peer)
-    return Response(
-        code=ResponseCode.SYSTEM_ERROR,
-        remark=f"internal error {type(error).__name__} while handling request {context.code}; "
+    return refusal(
+        ResponseCode.SYSTEM_ERROR,
+        f"internal error {type(error).__name__} while handling request {context.code}; "
         "the server's log has the details",
     )

@@ -32,7 +32,7 @@ from turbopump.protocol.requests.assignment import (
 )
 from turbopump.protocol.requests.clients import MessageModel
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.router import RequestContext, Response, Router, refusal
 
 BodyT = TypeVar("BodyT")
 
@@ -95,15 +95,12 @@ class AssignmentHandler:
         body = _body(context, SetMessageRequestModeRequestBody)
         topic, group = body.topic or "", body.consumer_group or ""
         if topic.startswith(RETRY_PREFIX):
-            return Response(
-                code=ResponseCode.NO_PERMISSION, remark="retry topic is not allowed to set mode"
-            )
+            return refusal(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         if self.topics.find(topic) is None:
-            return Response(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist")
+            return refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         if self.groups.find(group) is None:
-            return Response(
-                code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                remark="subscription group does not exist",
+            return refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
             )
         self.modes.put(topic, group, body)
         return Response()

@@ -46,7 +46,7 @@ from turbopump.protocol.requests.offsets import (
     GetConsumerStatusFromClient,
 )
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.router import RequestContext, Response, Router, refusal
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
 
@@ -89,7 +89,7 @@ class ClientsHandler:
         except ProtocolError as error:
             raise BodyError(f"the heartbeat body cannot be read: {error}") from None
         if not data.client_id:
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark="the heartbeat has no clientID")
+            return refusal(ResponseCode.SYSTEM_ERROR, "the heartbeat has no clientID")
         peer, now, language = context.peer, context.peer.now(), int(context.command.language)
         changed: list[str] = []
         resend = False
@@ -112,7 +112,7 @@ class ClientsHandler:
                 if self.clients.add_consumer(*who, consumer, now, language, fingerprint):
                     changed.append(consumer.group_name)
             except ValueError as error:
-                return Response(code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
+                return refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
         for producer in data.producer_data_set:
             if producer.group_name:
                 self.clients.add_producer(
@@ -179,9 +179,8 @@ class ClientsHandler:
     ) -> Response:
         ids = self.clients.client_ids(request.consumer_group)
         if not ids:
-            return Response(
-                code=ResponseCode.SYSTEM_ERROR,
-                remark=f"no consumer for this group, {request.consumer_group}",
+            return refusal(
+                ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {request.consumer_group}"
             )
         return Response(body=fastjson.encode(requests.ConsumerIdList(consumer_id_list=ids)))
 
@@ -197,9 +196,7 @@ class ClientsHandler:
             return no_property_filter(data.expression_type)
         fault = read_subscription(data).fault
         return (
-            Response()
-            if fault is None
-            else Response(code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=fault)
+            Response() if fault is None else refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, fault)
         )
 
     def connection_lost(self, peer: Connection) -> None:
@@ -219,7 +216,7 @@ class ClientsHandler:
         first heard of."""
         fault = group_fault(consumer.group_name or "")
         if fault is not None:
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=fault)
+            return refusal(ResponseCode.SYSTEM_ERROR, fault)
         assert consumer.group_name is not None
         settings = self.groups.find(consumer.group_name)
         if settings is not None and settings.retry_queue_nums > 0:
@@ -274,7 +271,7 @@ class ClientQuestionsHandler:
         group = self.clients.groups.get(request.group)
         if group is None:
             remark = f"No Any Consumer online in the consumer group: [{request.group}]"
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+            return refusal(ResponseCode.SYSTEM_ERROR, remark)
         asked = GetConsumerStatusFromClient(topic=request.topic, group=request.group)
         wanted = [
             (member.client_id, peer)
@@ -320,13 +317,12 @@ class ClientQuestionsHandler:
                 f"msgId={request.msg_id!r} is no offset message id ({error}); a query by "
                 "key or unique id finds it"
             )
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+            return refusal(ResponseCode.SYSTEM_ERROR, remark)
         entry = await read(self.reads, self.store.lookup.entry_at(offset))
         if entry is None or entry.fault is not None:
             why = "it is not there (any more)" if entry is None else entry.fault
-            return Response(
-                code=ResponseCode.SYSTEM_ERROR,
-                remark=f"the message {request.msg_id} cannot be read: {why}",
+            return refusal(
+                ResponseCode.SYSTEM_ERROR, f"the message {request.msg_id} cannot be read: {why}"
             )
         topic = self.topics.find(request.topic) if request.topic else None
         group = (
@@ -349,19 +345,17 @@ class ClientQuestionsHandler:
     ) -> Response:
         peer = self.clients.find_consumer(group, client_id)
         if peer is None:
-            return Response(
-                code=ResponseCode.SYSTEM_ERROR,
-                remark=f"The Consumer <{group}> <{client_id}> not online",
+            return refusal(
+                ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
             )
         try:
             answer = await _call(peer, request, body, CALL_TIMEOUT_S)
         except CallTimeoutError as error:
             remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
-            return Response(code=ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark)
+            return refusal(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
         except RemotingError as error:
-            return Response(
-                code=ResponseCode.SYSTEM_ERROR,
-                remark=f"invoke consumer <{group}> <{client_id}>: {error}",
+            return refusal(
+                ResponseCode.SYSTEM_ERROR, f"invoke consumer <{group}> <{client_id}>: {error}"
             )
         return Response(code=answer.code, remark=answer.remark, body=answer.body)
 

@@ -52,7 +52,7 @@ from turbopump.protocol.requests.statistics import (
 )
 from turbopump.protocol.requests.topics import TopicConfig, TopicList
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.router import RequestContext, Response, Router, refusal
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
 
@@ -92,7 +92,7 @@ class ConsumersHandler:
         group = self.clients.groups.get(request.consumer_group)
         if group is None:
             remark = f"the consumer group[{request.consumer_group}] not online"
-            return Response(code=ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
+            return refusal(ResponseCode.CONSUMER_NOT_ONLINE, remark)
         body = ConsumerConnection(
             connection_set=tuple(
                 _connection(peer, member) for peer, member in group.members.items()
@@ -109,7 +109,7 @@ class ConsumersHandler:
         members = self.clients.producers.get(request.producer_group)
         if members is None:
             remark = f"the producer group[{request.producer_group}] not exist"
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+            return refusal(ResponseCode.SYSTEM_ERROR, remark)
         found = tuple(_connection(peer, member) for peer, member in members.items())
         return Response(body=fastjson.encode(ProducerConnection(connection_set=found)))
 
@@ -217,9 +217,7 @@ class ConsumersHandler:
         late the next one is."""
         topic = self.topics.find(request.topic)
         if topic is None:
-            return Response(
-                code=ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{request.topic}] not exist"
-            )
+            return refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist")
         body = QueryConsumeTimeSpanBody()
         for queue_id in range(topic.write_queue_nums):
             body.consume_time_span_set.append(await self._span(request, queue_id))
@@ -317,16 +315,14 @@ class GroupsHandler:
 
     def one(self, request: group_requests.GetGroup, _context: RequestContext) -> Response:
         if not self.groups.knows(request.group):
-            return Response(
-                code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="No group in this broker"
-            )
+            return refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return Response(body=fastjson.encode(self.groups.find(request.group)))
 
     def _put(self, configs: list[group_requests.SubscriptionGroupConfig]) -> Response:
         for config in configs:
             fault = group_fault(config.group_name or "")
             if fault is not None:
-                return Response(code=ResponseCode.INVALID_PARAMETER, remark=fault)
+                return refusal(ResponseCode.INVALID_PARAMETER, fault)
         for config in configs:
             self.groups.put(config)
         return Response()

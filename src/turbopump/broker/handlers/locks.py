@@ -26,7 +26,7 @@ from turbopump.protocol.requests.assignment import (
     UnlockBatchMq,
 )
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.router import RequestContext, Response, Router, refusal
 
 SAVE_PATIENCE_S: Final = 0.7
 """Longest wait for the disk: Java's clients wait a second for the answer."""
@@ -54,15 +54,14 @@ class LocksHandler:
     ) -> Response | Awaitable[Response]:
         body = _body(context)
         if not body.consumer_group or not body.client_id:
-            return Response(
-                code=ResponseCode.SYSTEM_ERROR,
-                remark="a lock needs consumerGroup and clientId in its body",
+            return refusal(
+                ResponseCode.SYSTEM_ERROR, "a lock needs consumerGroup and clientId in its body"
             )
         fault = group_fault(body.consumer_group)
         if fault is not None or len(body.client_id) > CLIENT_ID_MAX:
-            return Response(
-                code=ResponseCode.SYSTEM_ERROR,
-                remark=fault or f"a clientId is at most {CLIENT_ID_MAX} characters long",
+            return refusal(
+                ResponseCode.SYSTEM_ERROR,
+                fault or f"a clientId is at most {CLIENT_ID_MAX} characters long",
             )
         self.clients.note_lock(
             context.peer, body.client_id, body.consumer_group, context.peer.now()

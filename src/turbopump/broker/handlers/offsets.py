@@ -38,7 +38,7 @@ from turbopump.protocol.requests.offsets import (
 )
 from turbopump.protocol.requests.statistics import QueryCorrectionOffsetBody
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
 
@@ -71,9 +71,9 @@ class OffsetsHandler:
         offset = self.offsets.find(request.consumer_group, request.topic, request.queue_id)
         if offset is not None:
             return Response(OffsetReply(offset=offset))
-        not_found = Response(
-            code=ResponseCode.QUERY_NOT_FOUND,
-            remark="Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+        not_found = refusal(
+            ResponseCode.QUERY_NOT_FOUND,
+            "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
         )
         if request.set_zero_if_not_found is False:
             return not_found
@@ -85,23 +85,19 @@ class OffsetsHandler:
 
     def update(self, request: UpdateConsumerOffset, _context: RequestContext) -> Response:
         if not self.groups.knows(request.consumer_group):
-            return Response(
-                code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                remark=f"Group {request.consumer_group} not exist!",
+            return refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"Group {request.consumer_group} not exist!",
             )
         if self.topics.find(request.topic) is None:
-            return Response(
-                code=ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {request.topic} not exist!"
-            )
+            return refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic} not exist!")
         if request.queue_id is None:
-            return Response(
-                code=ResponseCode.INVALID_PARAMETER,
-                remark="QueueId is null, topic is " + request.topic,
+            return refusal(
+                ResponseCode.INVALID_PARAMETER, "QueueId is null, topic is " + request.topic
             )
         if request.commit_offset is None:
-            return Response(
-                code=ResponseCode.INVALID_PARAMETER,
-                remark="Offset is null, topic is " + request.topic,
+            return refusal(
+                ResponseCode.INVALID_PARAMETER, "Offset is null, topic is " + request.topic
             )
         if not self.offsets.commit(
             request.consumer_group, request.topic, request.queue_id, request.commit_offset
@@ -158,20 +154,17 @@ class OffsetControlHandler:
         """Set a group's offsets. The answer names every queue and its offset now."""
         topic = self.topics.find(request.topic)
         if topic is None:
-            return Response(
-                code=ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {request.topic} does not exist"
-            )
+            return refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic} does not exist")
         if not self.groups.knows(request.group):
-            return Response(
-                code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                remark=f"Group {request.group} does not exist",
+            return refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {request.group} does not exist"
             )
         if request.queue_id >= topic.read_queue_nums:
             remark = (
                 f"{request.topic} has {topic.read_queue_nums} readable queues here, none "
                 f"with the id {request.queue_id}"
             )
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+            return refusal(ResponseCode.SYSTEM_ERROR, remark)
         if request.queue_id >= 0 and request.offset is not None and request.offset != -1:
             first = self.store.min_offset(request.topic, request.queue_id)
             end = self.store.max_offset(request.topic, request.queue_id)
@@ -179,7 +172,7 @@ class OffsetControlHandler:
                 remark = (
                     f"Target offset {request.offset} not in consume queue range [{first}-{end}]"
                 )
-                return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+                return refusal(ResponseCode.SYSTEM_ERROR, remark)
             return self._apply(request, {request.queue_id: request.offset}, context.peer.peer)
         queue_ids = [request.queue_id] if request.queue_id >= 0 else range(topic.read_queue_nums)
         if request.timestamp < 0:
@@ -261,7 +254,7 @@ class OffsetControlHandler:
                 f"Group {request.dest_group} does not exist; create it, or start a consumer "
                 "of it once"
             )
-            return Response(code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
+            return refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         running = self.clients.groups.get(request.src_group)
         for topic in (
             [request.topic] if request.topic else self.offsets.topics_of(request.src_group)

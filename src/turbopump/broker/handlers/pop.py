@@ -316,8 +316,7 @@ class PopHandler:
             return refuse(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{group_name[:128]}] does not exist; create it, use a legal "
-                "name, "
-                "or set autoCreateSubscriptionGroup=true on the broker",
+                "name, or set autoCreateSubscriptionGroup=true on the broker",
             )
         if not group.consume_enable:
             return refuse(

@@ -39,7 +39,7 @@ from turbopump.protocol.requests.pop import (
     ChangeInvisibleTimeReply,
     unpack_bits,
 )
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.router import RequestContext, Response, Router, refusal
 from turbopump.store.message_store import MessageStore
 
 
@@ -69,7 +69,7 @@ class PopAcksHandler:
         try:
             handle = PopHandle.decode(request.extra_info)
         except MessageError as error:
-            return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
+            return refusal(ResponseCode.MESSAGE_ILLEGAL, str(error))
         group_queue = GroupQueue(request.consumer_group, request.topic, request.queue_id)
         if handle.ordered:
             return self._acknowledge_in_order(group_queue, request.offset, handle.pop_time_ms)
@@ -82,9 +82,8 @@ class PopAcksHandler:
         try:
             body = fastjson.decode(context.body, BatchAckBody) if context.body else BatchAckBody()
         except ProtocolError as error:
-            return Response(
-                code=ResponseCode.MESSAGE_ILLEGAL,
-                remark=f"the acknowledgements cannot be read: {error}",
+            return refusal(
+                ResponseCode.MESSAGE_ILLEGAL, f"the acknowledgements cannot be read: {error}"
             )
         if not body.acks:
             return Response(code=ResponseCode.NO_MESSAGE)
@@ -172,9 +171,8 @@ class PopAcksHandler:
         self, group_queue: GroupQueue, handle: PopHandle, offsets: list[int]
     ) -> Response:
         if not self._is_queue(handle.revive_queue_id):
-            return Response(
-                code=ResponseCode.MESSAGE_ILLEGAL,
-                remark=f"no revive queue {handle.revive_queue_id}",
+            return refusal(
+                ResponseCode.MESSAGE_ILLEGAL, f"no revive queue {handle.revive_queue_id}"
             )
         key = PopKey(
             group_queue.topic,
@@ -190,12 +188,11 @@ class PopAcksHandler:
             )
             await self.forwarding.confirmed(stored)
         except (StoreError, OSError) as error:
-            return Response(
-                code=ResponseCode.SYSTEM_ERROR,
-                remark=f"the acknowledgement was not written down: {error}",
+            return refusal(
+                ResponseCode.SYSTEM_ERROR, f"the acknowledgement was not written down: {error}"
             )
         except MessageError as error:
-            return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
+            return refusal(ResponseCode.MESSAGE_ILLEGAL, str(error))
         return Response()
 
     async def _acknowledge_some(self, ack: BatchAck, broker_name: str) -> Response:
@@ -240,7 +237,7 @@ class PopAcksHandler:
         except LookupError as error:
             group, topic, queue_id = group_queue
             remark = f"offset is illegal, key:{topic}@{group}@{queue_id}, commit:{offset}: {error}"
-            return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
+            return refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
         if following is not None:
             self.offsets.commit(*group_queue, following)
             self.pop.held.look(
@@ -275,9 +272,9 @@ class PopAcksHandler:
     ) -> Response | None:
         topic = self.topics.find(request.topic)
         if topic is None:
-            return Response(
-                code=ResponseCode.TOPIC_NOT_EXIST,
-                remark=f"topic[{request.topic[:128]}] not exist, apply first please!",
+            return refusal(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{request.topic[:128]}] not exist, apply first please!",
             )
         if not 0 <= request.queue_id < topic.read_queue_nums:
             remark = (
@@ -285,7 +282,7 @@ class PopAcksHandler:
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
                 f"consumer:[{request.consumer_group}]"
             )
-            return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
+            return refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
         low = self.store.min_offset(request.topic, request.queue_id)
         high = self.store.max_offset(request.topic, request.queue_id)
         if not low <= request.offset < high + past_end:
@@ -293,7 +290,7 @@ class PopAcksHandler:
                 f"offset is illegal, key:{request.topic}@{request.queue_id}, "
                 f"commit:{request.offset}, store:{low}~{high}"
             )
-            return Response(code=ResponseCode.NO_MESSAGE, remark=remark)
+            return refusal(ResponseCode.NO_MESSAGE, remark)
         return None
 
     def _is_queue(self, revive_queue_id: int) -> bool:

@@ -49,6 +49,7 @@ from turbopump.remoting.router import (
     Router,
     encode_response,
     failure_response,
+    refusal,
 )
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
@@ -79,9 +80,8 @@ _NOTHING: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIAT
 _DECODED: Final = Frame(JSON, b"", b"")
 """Stands for the frame of a pull that is held: half a KiB that nobody asks for again."""
 
-_BUSY: Final = Response(
-    code=ResponseCode.FLOW_CONTROL,
-    remark="too many reads wait for the broker's disk; ask again in a moment",
+_BUSY: Final = refusal(
+    ResponseCode.FLOW_CONTROL, "too many reads wait for the broker's disk; ask again in a moment"
 )
 
 
@@ -164,7 +164,7 @@ class PullHandler:
         group = self.clients.groups.get(pull.request.consumer_group)
         if group is not None and group.consume_type is ConsumeType.CONSUME_PASSIVELY:
             remark = "This consumer group is reading cold data. It has been flow control"
-            return Response(code=ResponseCode.SYSTEM_BUSY, remark=remark)
+            return refusal(ResponseCode.SYSTEM_BUSY, remark)
         pull.request.max_msg_nums = 1
         if self._cold_held >= COLD_HELD_MAX:
             return self._read(pull)
@@ -271,7 +271,7 @@ class PullHandler:
                 offset,
                 result.unreadable,
             )
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=result.unreadable)
+            return refusal(ResponseCode.SYSTEM_ERROR, result.unreadable)
         if result.count:
             self.statistics.got(
                 request.consumer_group, request.topic, result.count, len(result.data)
@@ -406,11 +406,10 @@ class PullChecks:
             )
         group = self.groups.find(request.consumer_group)
         if group is None:
-            return Response(
-                code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                remark=f"subscription group [{request.consumer_group[:128]}] does not exist; "
-                "create it, use a legal name, "
-                "or set autoCreateSubscriptionGroup=true on the broker",
+            return refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{request.consumer_group[:128]}] does not exist; create it, "
+                "use a legal name, or set autoCreateSubscriptionGroup=true on the broker",
             )
         if not group.consume_enable:
             return forbidden(
@@ -418,9 +417,9 @@ class PullChecks:
             )
         topic = self.topics.find(request.topic)
         if topic is None:
-            return Response(
-                code=ResponseCode.TOPIC_NOT_EXIST,
-                remark=f"topic[{request.topic[:128]}] not exist, apply first please! Create it "
+            return refusal(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{request.topic[:128]}] not exist, apply first please! Create it "
                 "(turbopump topic create)",
             )
         if not topic.readable:
@@ -428,9 +427,9 @@ class PullChecks:
                 FORBIDDEN_TOPIC, f"the topic[{request.topic}] pulling message is forbidden"
             )
         if not 0 <= request.queue_id < topic.read_queue_nums:
-            return Response(
-                code=ResponseCode.INVALID_PARAMETER,
-                remark=f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
+            return refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
                 f"consumer:[{request.consumer_group}]",
             )
@@ -449,16 +448,16 @@ class PullChecks:
             try:
                 subscription = read_subscription(data)
             except ValueError as error:
-                return Response(
-                    code=ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                    remark=f"parse the consumer's subscription failed: {error}",
+                return refusal(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                    f"parse the consumer's subscription failed: {error}",
                 )
             return self._judges(subscription, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
         group = self.clients.groups.get(request.consumer_group)
         if group is None:
-            return Response(
-                code=ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                remark=f"the consumer's group info not exist: {request.consumer_group}; send a "
+            return refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's group info not exist: {request.consumer_group}; send a "
                 "heartbeat first",
             )
         config = self.groups.find(request.consumer_group)
@@ -473,15 +472,14 @@ class PullChecks:
             )
         known = group.subscriptions.get(request.topic)
         if known is None:
-            return Response(
-                code=ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                remark=f"the consumer's subscription not exist: group {request.consumer_group}, "
+            return refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: group {request.consumer_group}, "
                 f"topic {request.topic}",
             )
         if known.data.sub_version < request.sub_version:
-            return Response(
-                code=ResponseCode.SUBSCRIPTION_NOT_LATEST,
-                remark="the consumer's subscription not latest",
+            return refusal(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
         return self._judges(known, ResponseCode.FILTER_DATA_NOT_EXIST)
 
@@ -490,9 +488,9 @@ class PullChecks:
         if kind not in (None, "", TAG) and not self.config.enable_property_filter:
             return no_property_filter(kind)
         if subscription.fault is not None:
-            return Response(
-                code=fault_code,
-                remark="parse the consumer's subscription failed, your expression may be wrong: "
+            return refusal(
+                fault_code,
+                "parse the consumer's subscription failed, your expression may be wrong: "
                 f"{subscription.fault}",
             )
         accept, matches = code_filter(subscription.codes), subscription.matches

@@ -21,7 +21,7 @@ from turbopump.protocol.requests.pull import (
     QueryMessageReply,
     ViewMessageById,
 )
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.queues.lookup import ByKey, Lookup, StoredEntry
 
@@ -74,9 +74,9 @@ class QueriesHandler:
                 )
             if answer.errors:
                 why = answer.errors[0].strerror or answer.errors[0]
-                return Response(
-                    code=ResponseCode.SYSTEM_ERROR,
-                    remark=f"the index cannot be read now ({why}); check the broker's disk",
+                return refusal(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the index cannot be read now ({why}); check the broker's disk",
                 )
             remark = "can not find message, maybe time range not correct"
             if answer.damaged:
@@ -102,7 +102,7 @@ class QueriesHandler:
                     "damaged message not given offset=%d cause=%s", request.offset, entry.fault
                 )
                 remark += f": it is damaged ({entry.fault})"
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+            return refusal(ResponseCode.SYSTEM_ERROR, remark)
 
         return answer(self.reads, self.lookup.entry_at(request.offset), respond, context)
 

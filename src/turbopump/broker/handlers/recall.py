@@ -26,7 +26,7 @@ from turbopump.message.handles import RecallHandle, delete_key
 from turbopump.message.java import tags_code
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import RecallMessage, RecallMessageReply
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
 from turbopump.store.message_store import MessageStore, NewMessage, PutResult
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
@@ -86,8 +86,7 @@ class RecallHandler:
             return self._refuse(
                 ResponseCode.ILLEGAL_OPERATION,
                 "broker service not available: the message waits on broker "
-                f"{handle.broker_name[:100]}, "
-                f"and this is {self._config.broker_name}",
+                f"{handle.broker_name[:100]}, and this is {self._config.broker_name}",
             )
         return self._recall(request, handle, context.peer.host_pair)
 
@@ -143,8 +142,7 @@ class RecallHandler:
         return self._refuse(
             ResponseCode.ILLEGAL_OPERATION,
             f"no message {handle.unique_id[:100]} of topic {handle.topic[:130]} waits here for "
-            f"{handle.time_text}: "
-            "is the handle that of the send, unchanged?",
+            f"{handle.time_text}: is the handle that of the send, unchanged?",
         )
 
     async def _store_recall(
@@ -204,13 +202,12 @@ class RecallHandler:
         at = due + self._config.timer_precision_ms
         return self._refuse(
             ResponseCode.ILLEGAL_OPERATION,
-            f"timestamp invalid: it is too late, the message was to be delivered at {at} ms "
-            "since 1970, "
-            f"and the broker's clock says {self._clock.now_ms()}",
+            f"timestamp invalid: it is too late, the message was to be delivered at {at} ms since "
+            f"1970, and the broker's clock says {self._clock.now_ms()}",
         )
 
     def _refuse(self, code: ResponseCode, why: str) -> Response:
-        return self._answer(Response(code=code, remark=f"recall failed, {why}"))
+        return self._answer(refusal(code, f"recall failed, {why}"))
 
     def _answer(self, response: Response) -> Response:
         return Response(

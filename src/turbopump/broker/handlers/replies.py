@@ -31,7 +31,7 @@ from turbopump.protocol.requests.send import (
 )
 from turbopump.protocol.requests.topics import TopicConfig
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
 
 PUSH_TIMEOUT_S: Final = 10.0
 """Longest wait for the producer to take a reply. RocketMQ: ``Broker2Client.callClient``."""
@@ -82,13 +82,13 @@ class RepliesHandler:
                 f"the body of the reply has {size} bytes; {size_max} are allowed "
                 "(maxMessageSize of the broker)"
             )
-            return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
+            return refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
         if self._pushes >= PUSHES_MAX or self._pushed_bytes + size > PUSHED_BYTES_MAX:
             remark = (
                 f"[REJECTREQUEST]system busy, {self._pushes} replies of "
                 f"{self._pushed_bytes} bytes wait for slow producers"
             )
-            return Response(code=ResponseCode.SYSTEM_BUSY, remark=remark)
+            return refusal(ResponseCode.SYSTEM_BUSY, remark)
         return self._pass_on(request, checked, context)
 
     async def _pass_on(
@@ -129,8 +129,7 @@ class RepliesHandler:
         if peer is None:
             return (
                 f"push reply message fail, channel of <{client_id}> not found: that producer has "
-                "ended, "
-                "or has no connection to this broker now"
+                "ended, or has no connection to this broker now"
             )
         opaque = peer.next_opaque
         command = request_command(self._push_of(request, context), context.body, opaque=opaque)

@@ -63,6 +63,7 @@ from turbopump.remoting.router import (
     Response,
     Router,
     encode_response,
+    refusal,
 )
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.log.packed_batch import pack_batch
@@ -245,7 +246,7 @@ class SendHandler:
         try:
             batch = pack_batch(context.body, request.topic, self._added)
         except ProtocolError as error:
-            return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
+            return refusal(ResponseCode.MESSAGE_ILLEGAL, str(error))
         for text in batch.special:
             refused = kind_in_batch(text)
             if refused is not None:
@@ -552,7 +553,7 @@ class HeldAnswers:
         finally:
             waiter.cancel()
         if confirmed.error is not None:
-            return Response(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(confirmed.error))
+            return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(confirmed.error))
         return frame if there else late()
 
     def _watch(self) -> None:
@@ -567,7 +568,7 @@ class HeldAnswers:
             if error is None:
                 context.peer.send_frame(frame)
             else:
-                context.answer(Response(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error)))
+                context.answer(refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)))
         if line:
             self._watch()
         elif self._timer is not None:

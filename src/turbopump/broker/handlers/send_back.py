@@ -35,7 +35,7 @@ from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 from turbopump.protocol.requests.send import ConsumerSendMsgBack
 from turbopump.protocol.requests.topics import PERM_WRITE
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.queues.lookup import Lookup
 
@@ -66,15 +66,14 @@ class SendBackHandler:
         """Store a copy where it is to come from."""
         group = self.groups.find(request.group)
         if group is None:
-            return Response(
-                code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                remark=f"subscription group not exist, {request.group}; create it, or set "
+            return refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {request.group}; create it, or set "
                 "autoCreateSubscriptionGroup=true on the broker",
             )
         if not self.config.broker_permission & PERM_WRITE:
-            return Response(
-                code=ResponseCode.NO_PERMISSION,
-                remark="the broker's brokerPermission forbids writing",
+            return refusal(
+                ResponseCode.NO_PERMISSION, "the broker's brokerPermission forbids writing"
             )
         if group.retry_queue_nums <= 0:
             return Response()  # RocketMQ: such a group's messages are not tried again
@@ -82,9 +81,9 @@ class SendBackHandler:
             self.topics, request.group, group.retry_queue_nums, unit_mode=request.unit_mode
         )
         if not topic.perm & PERM_WRITE:
-            return Response(
-                code=ResponseCode.NO_PERMISSION,
-                remark=f"the topic[{topic.topic_name}] sending message is forbidden",
+            return refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{topic.topic_name}] sending message is forbidden",
             )
         return self._return(request, group)
 
@@ -97,7 +96,7 @@ class SendBackHandler:
                 remark = f"look message by offset failed, {request.offset}"
                 if entry is not None:
                     remark += f": it is damaged ({entry.fault})"
-                return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+                return refusal(ResponseCode.SYSTEM_ERROR, remark)
             message = entry.message
             if message.sys_flag & SysFlag.INNER_BATCH:
                 # RocketMQ: the retry topic does not take it, the client sends the message itself.
@@ -105,7 +104,7 @@ class SendBackHandler:
                     f"what is at {request.offset} is an inner batch; send the one message "
                     "to the retry topic"
                 )
-                return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+                return refusal(ResponseCode.SYSTEM_ERROR, remark)
             destination = self._destination(request, group, message)
             stored = await self.forwarding.forward(
                 message,
@@ -121,15 +120,13 @@ class SendBackHandler:
                 await self.topics.saved()
                 await self.forwarding.confirmed(stored)
         except TimeoutError:  # an OSError too
-            return Response(
-                code=ResponseCode.SYSTEM_ERROR,
-                remark=f"the disk has not answered within {self.config.sync_flush_timeout} ms; "
+            return refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"the disk has not answered within {self.config.sync_flush_timeout} ms; "
                 "the message may come again, or not",
             )
         except (OSError, StoreError, MessageError) as error:
-            return Response(
-                code=ResponseCode.SYSTEM_ERROR, remark=f"the message was not taken back: {error}"
-            )
+            return refusal(ResponseCode.SYSTEM_ERROR, f"the message was not taken back: {error}")
         return Response()
 
     def _destination(

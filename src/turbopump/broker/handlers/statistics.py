@@ -25,7 +25,7 @@ from turbopump.protocol.requests.statistics import (
     UpdateColdFlow,
     ViewBrokerStatsData,
 )
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.message_store import MessageStore
@@ -57,7 +57,7 @@ class StatisticsHandler:
                 f"The stats <{name}> <{key}> not exist: nothing was counted since the "
                 "start, or it is sampled within 10 s"
             )
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+            return refusal(ResponseCode.SYSTEM_ERROR, remark)
         minute, hour, day = found
         return Response(
             body=fastjson.encode(
@@ -117,15 +117,13 @@ class ColdFlowHandler:
             if group_fault(group) or not 0 <= size <= LONG_MAX
         ]
         if faults:
-            return Response(
-                code=ResponseCode.SYSTEM_ERROR,
-                remark=f"no threshold of a group: {', '.join(faults[:10])}",
+            return refusal(
+                ResponseCode.SYSTEM_ERROR, f"no threshold of a group: {', '.join(faults[:10])}"
             )
         for group, size in wanted.items():
             if not self.cold.set_threshold(group, size):
-                return Response(
-                    code=ResponseCode.SYSTEM_ERROR,
-                    remark=f"too many groups have thresholds; {group} has none",
+                return refusal(
+                    ResponseCode.SYSTEM_ERROR, f"too many groups have thresholds; {group} has none"
                 )
         log.info(
             "cold read thresholds set by=%s groups=%s",
@@ -150,13 +148,13 @@ class ColdFlowHandler:
                 "set commitlog readahead mode failed: READ_AHEAD_MODE is "
                 f"{(request.mode or '')[:64]!r}, not 0 or 1"
             )
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+            return refusal(ResponseCode.SYSTEM_ERROR, remark)
         if mode not in (READ_AHEAD, AT_RANDOM):
             remark = (
                 "set commitlog readahead mode param value error: READ_AHEAD_MODE is 0 (read "
                 "ahead) or 1 (do not)"
             )
-            return Response(code=ResponseCode.INVALID_PARAMETER, remark=remark)
+            return refusal(ResponseCode.INVALID_PARAMETER, remark)
         self.commit_log.files.read_ahead(enabled=mode == READ_AHEAD)
         log.info("reading ahead set by=%s enabled=%s", context.peer.peer, mode == READ_AHEAD)
         return Response(remark=f"set commitlog readahead mode success, mode: {mode}")

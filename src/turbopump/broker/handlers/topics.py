@@ -47,7 +47,7 @@ from turbopump.protocol.requests.topics import (
     TopicConfigAndQueueMapping,
     TopicFilterType,
 )
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
 from turbopump.store.log.cold_reads import ColdReads, Steps
 from turbopump.store.message_store import MessageStore
 
@@ -100,14 +100,14 @@ class TopicsHandler:
         missing = [name for name in _NEEDED if name not in (context.command.ext or {})]
         if missing:
             remark = f"CreateTopic (17) cannot be read: field {missing[0]} is missing"
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+            return refusal(ResponseCode.SYSTEM_ERROR, remark)
         changes = parse_changes(request.attributes)
         if request.topic_filter_type not in (kind.value for kind in TopicFilterType):
             remark = (
                 f"topicFilterType is {request.topic_filter_type[:32]!r}; give SINGLE_TAG or "
                 "MULTI_TAG"
             )
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+            return refusal(ResponseCode.SYSTEM_ERROR, remark)
         wanted = TopicConfig(
             topic_name=request.topic,
             read_queue_nums=request.read_queue_nums,
@@ -125,16 +125,15 @@ class TopicsHandler:
         try:
             wanted = fastjson.decode(context.body, CreateTopicListRequestBody).topic_config_list
         except fastjson.FastjsonError as error:
-            return Response(
-                code=ResponseCode.INVALID_PARAMETER,
-                remark=f"the list of topics cannot be read: {error}",
+            return refusal(
+                ResponseCode.INVALID_PARAMETER, f"the list of topics cannot be read: {error}"
             )
         if len(wanted) > LIST_MAX:
             remark = (
                 f"{len(wanted)} topics are too many for one request; send at most "
                 f"{LIST_MAX} at once"
             )
-            return Response(code=ResponseCode.INVALID_PARAMETER, remark=remark)
+            return refusal(ResponseCode.INVALID_PARAMETER, remark)
         return await self._put([(topic, topic.attributes or {}) for topic in wanted])
 
     async def _put(self, wanted: list[tuple[TopicConfig, Mapping[str, str] | str]]) -> Response:
@@ -163,19 +162,19 @@ class TopicsHandler:
         name = topic.topic_name or ""
         fault = topic_name_fault(name) or self._system_fault(name) or _number_fault(topic)
         if fault is not None:
-            return Response(code=ResponseCode.INVALID_PARAMETER, remark=fault)
+            return refusal(ResponseCode.INVALID_PARAMETER, fault)
         if isinstance(changes, str):
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=changes)
+            return refusal(ResponseCode.SYSTEM_ERROR, changes)
         if changes.get(f"+{MESSAGE_TYPE}") == MIXED and not self.config.enable_mixed_message_type:
             remark = (
                 "MIXED message type is not supported. Set enableMixedMessageType=true on the "
                 "broker, or choose another type"
             )
-            return Response(code=ResponseCode.INVALID_PARAMETER, remark=remark)
+            return refusal(ResponseCode.INVALID_PARAMETER, remark)
         old = self._topics.find(name)
         attributes = change_attributes(old.attributes if old is not None else None, changes)
         if isinstance(attributes, str):
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=attributes)
+            return refusal(ResponseCode.SYSTEM_ERROR, attributes)
         return msgspec.structs.replace(topic, attributes=attributes)
 
     async def delete(self, request: DeleteTopic, _context: RequestContext) -> Response:
@@ -184,7 +183,7 @@ class TopicsHandler:
         topic = request.topic
         fault = topic_name_fault(topic) or self._system_fault(topic)
         if fault is not None:
-            return Response(code=ResponseCode.INVALID_PARAMETER, remark=fault)
+            return refusal(ResponseCode.INVALID_PARAMETER, fault)
         names = [topic]
         if self.config.clear_retry_topic_when_delete_topic:
             for group in self.records.offsets.groups_of(topic):
@@ -197,7 +196,7 @@ class TopicsHandler:
                     f"the queues of topic {name} cannot be deleted: {error}; repair that, "
                     "and delete it again"
                 )
-                return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+                return refusal(ResponseCode.SYSTEM_ERROR, remark)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.announce(), ANNOUNCE_WAIT_S)
         return Response()
@@ -224,9 +223,9 @@ class TopicsHandler:
         """The settings of one topic."""
         topic = self._topics.find(request.topic)
         if topic is None:
-            return Response(
-                code=ResponseCode.TOPIC_NOT_EXIST,
-                remark=f"No topic in this broker. topic: {request.topic}; create it (turbopump "
+            return refusal(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"No topic in this broker. topic: {request.topic}; create it (turbopump "
                 "topic create)",
             )
         return Response(
@@ -246,9 +245,9 @@ class TopicsHandler:
         second over the last minute."""
         topic = self._topics.find(request.topic)
         if topic is None:
-            return Response(
-                code=ResponseCode.TOPIC_NOT_EXIST,
-                remark=f"topic[{request.topic}] not exist; create it (turbopump topic create)",
+            return refusal(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{request.topic}] not exist; create it (turbopump topic create)",
             )
         tps = self.records.statistics.tps(TOPIC_PUT_NUMS, request.topic)
         count = max(topic.write_queue_nums, topic.read_queue_nums)

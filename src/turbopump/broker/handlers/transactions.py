@@ -23,7 +23,7 @@ from turbopump.protocol.requests.send import (
     TransactionOutcome,
 )
 from turbopump.remoting.router import Outcome as Answer
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.router import RequestContext, Response, Router, refusal
 
 UNDER_WAY_MAX: Final = 100_000
 """Ends that wait for the disk; more are refused (as many as RocketMQ's
@@ -56,9 +56,9 @@ class TransactionsHandler:
         if outcome is TransactionOutcome.UNKNOWN:
             return None
         if self._under_way >= UNDER_WAY_MAX:
-            return Response(
-                code=ResponseCode.SYSTEM_BUSY,
-                remark=f"[OVERLOAD]system busy, {self._under_way} ends of transactions wait",
+            return refusal(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]system busy, {self._under_way} ends of transactions wait",
             )
         return self._end(request, outcome, lasting=not context.is_oneway)
 
@@ -73,13 +73,10 @@ class TransactionsHandler:
             await self._transactions.end(half, outcome, lasting=lasting)
             return Response()
         except MessageError as error:
-            return Response(
-                code=ResponseCode.MESSAGE_ILLEGAL, remark=f"The message is illegal: {error}"
-            )
+            return refusal(ResponseCode.MESSAGE_ILLEGAL, f"The message is illegal: {error}")
         except StoreError as error:
-            return Response(
-                code=ResponseCode.SERVICE_NOT_AVAILABLE,
-                remark=f"Service not available now: {error}",
+            return refusal(
+                ResponseCode.SERVICE_NOT_AVAILABLE, f"Service not available now: {error}"
             )
         except OSError as error:
             return _failed(
@@ -102,11 +99,10 @@ class TransactionsHandler:
             immunity = max(half.immunity_ms, self._timeout_ms)
             age = self._clock.now_ms() - half.message.born_timestamp
             if age > immunity:
-                return Response(
-                    code=ResponseCode.ILLEGAL_OPERATION,
-                    remark=f"the message is {age} ms old, its CHECK_IMMUNITY_TIME_IN_SECONDS "
-                    f"ended after {immunity} ms: "
-                    "wait until the broker asks",
+                return refusal(
+                    ResponseCode.ILLEGAL_OPERATION,
+                    f"the message is {age} ms old, its CHECK_IMMUNITY_TIME_IN_SECONDS ended after "
+                    f"{immunity} ms: wait until the broker asks",
                 )
         if half.group != request.producer_group:
             return _failed(
@@ -148,4 +144,4 @@ class TransactionsHandler:
 
 
 def _failed(remark: str) -> Response:
-    return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+    return refusal(ResponseCode.SYSTEM_ERROR, remark)

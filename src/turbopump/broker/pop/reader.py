@@ -20,7 +20,7 @@ from turbopump.broker.pop.records import Checkpoint, ReviveLog
 from turbopump.broker.reading import read_queue
 from turbopump.broker.statistics import Statistics
 from turbopump.errors import TurbopumpError
-from turbopump.message.codec import decode_entries, encode_entry, encode_host
+from turbopump.message.codec import decode_entries, encode_copy
 from turbopump.message.handles import (
     ORDER_REVIVE_QUEUE,
     PopHandle,
@@ -130,8 +130,7 @@ class PopReader:
         for damage in result.damages:
             log.error(
                 f"damaged message topic={queue.topic} queue={queue.queue_id} "
-                f"offset={damage.queue_offset} log_offset={damage.offset} "
-                f"cause={damage.fault}"
+                f"offset={damage.queue_offset} log_offset={damage.offset} cause={damage.fault}"
             )
         if result.count:
             self.statistics.got(wish.group, queue.topic, result.count, len(result.data))
@@ -223,22 +222,7 @@ def as_of_topic(message: ReceivedMessage, topic: str, handle: PopHandle) -> byte
     """The entry of a retried message as one of the topic to which it was sent, with its receipt.
     The CRC over the whole goes: it was made for other bytes."""
     properties = {**message.properties, POP_CK: f"{handle.encode()} {message.queue_offset}"}
-    return encode_entry(
-        message.queue_id,
-        message.flag,
-        message.queue_offset,
-        message.commit_log_offset,
-        message.sys_flag,
-        message.born_timestamp,
-        encode_host(*message.born_host),
-        message.store_timestamp,
-        encode_host(*message.store_host),
-        message.reconsume_times,
-        message.prepared_transaction_offset,
-        message.stored_body,
-        topic.encode(),
-        encode_properties(properties).encode(),
-    )
+    return encode_copy(message, topic, encode_properties(properties).encode())
 
 
 async def peek(

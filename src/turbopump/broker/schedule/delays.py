@@ -39,7 +39,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import DelayOffsetTable
 from turbopump.protocol.requests.send import SendMessage
 from turbopump.protocol.requests.topics import DataVersion
-from turbopump.remoting.router import Response
+from turbopump.remoting.router import Response, refusal
 from turbopump.store.json_table import JsonTable
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
@@ -355,9 +355,9 @@ def by_level(levels: DelayLevels) -> Interceptor:
         try:
             level = delay_level(destination.properties)
         except ValueError as error:
-            return Response(
-                code=ResponseCode.MESSAGE_ILLEGAL,
-                remark=f"{error}: send a number from 1 to {levels.highest} (messageDelayLevel of "
+            return refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"{error}: send a number from 1 to {levels.highest} (messageDelayLevel of "
                 "the broker), or 0 for no delay",
             )
         return scheduled(destination, level, levels) if level > 0 else destination

@@ -23,7 +23,7 @@ from turbopump.message.message import ReceivedMessage
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
-from turbopump.remoting.router import Response
+from turbopump.remoting.router import Response, refusal
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 NEVER_WAITED: Final = (1 << 63) - 1
@@ -176,9 +176,9 @@ def timed(destination: Destination, config: BrokerConfig, now: int) -> Destinati
         return destination
     if not config.timer_wheel_enable:
         remark = "accurate timer message is not enabled, timerWheelEnable is false"
-        return Response(
-            code=ResponseCode.SYSTEM_ERROR,
-            remark=f"{remark}: use a delay level, or set it to true on the broker",
+        return refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"{remark}: use a delay level, or set it to true on the broker",
         )
     deliver = deliver_ms(properties, now)
     if deliver is None:
@@ -240,9 +240,8 @@ def asked_long(text: str) -> int | None:
 
 def _illegal(config: BrokerConfig, why: str) -> Response:
     most = config.timer_max_delay_sec
-    return Response(
-        code=ResponseCode.MESSAGE_ILLEGAL,
-        remark=f"timer message illegal, {why}; the delay time should not be bigger than the max "
-        f"delay {most * 1000}ms "
-        f"(timerMaxDelaySec={most} of the broker), times are ms since 1970",
+    return refusal(
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"timer message illegal, {why}; the delay time should not be bigger than the max delay "
+        f"{most * 1000}ms (timerMaxDelaySec={most} of the broker), times are ms since 1970",
     )

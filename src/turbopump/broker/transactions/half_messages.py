@@ -26,7 +26,7 @@ import msgspec
 
 from turbopump.broker.interceptors import Destination, added_properties
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.message.codec import encode_entry, encode_host
+from turbopump.message.codec import encode_copy
 from turbopump.message.ids import offset_msg_id
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import (
@@ -52,7 +52,7 @@ from turbopump.message.properties import (
 )
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import CheckTransactionState, SendMessage
-from turbopump.remoting.router import Response
+from turbopump.remoting.router import Response, refusal
 from turbopump.store.log.commit_log import PutResult
 from turbopump.store.queues.lookup import StoredEntry
 
@@ -96,23 +96,23 @@ class HalfMessageInterceptor:
             # RocketMQ: sent back by a consumer before 4.6.1, which keeps the property
             return destination
         if self._refusing:
-            return Response(
-                code=ResponseCode.NO_PERMISSION,
-                remark=f"the broker[{self._name}] sending transaction message is forbidden "
+            return refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._name}] sending transaction message is forbidden "
                 "(rejectTransactionMessage=true)",
             )
         timer = _TIMERS.search(text)
         if timer is not None:
-            return Response(
-                code=ResponseCode.MESSAGE_ILLEGAL,
-                remark="the message of a transaction cannot be a timer message (property "
+            return refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message of a transaction cannot be a timer message (property "
                 f"{timer[1]}); send it without",
             )
         group = property_value(text, PRODUCER_GROUP) or request.producer_group
         if not group:
-            return Response(
-                code=ResponseCode.MESSAGE_ILLEGAL,
-                remark="the message of a transaction names no producer group (property PGROUP), "
+            return refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message of a transaction names no producer group (property PGROUP), "
                 "so nobody could be asked about it",
             )
         added = {
@@ -126,12 +126,11 @@ class HalfMessageInterceptor:
         properties = _without(text, *_OURS, PRODUCER_GROUP) + encode_properties(added)
         size = len(properties.encode())
         if size > self._size_max:
-            return Response(
-                code=ResponseCode.MESSAGE_ILLEGAL,
-                remark=f"the properties of this message take {size} bytes with those that its "
-                f"transaction adds; {self._size_max} are "
-                "allowed, for it is stored again, with more, whenever its producer is asked "
-                "about it",
+            return refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the properties of this message take {size} bytes with those that its transaction "
+                f"adds; {self._size_max} are allowed, for it is stored again, with more, whenever "
+                "its producer is asked about it",
             )
         sys_flag = destination.sys_flag & ~TRANSACTION_MASK
         return msgspec.structs.replace(
@@ -209,21 +208,13 @@ class Half(msgspec.Struct, frozen=True):
             offset_msg_id=offset_msg_id(*message.store_host, stored.offset),
             bname=broker_name,
         )
-        body = encode_entry(
-            self.queue_id,
-            message.flag,
-            stored.queue_offset,
-            stored.offset,
-            message.sys_flag,
-            message.born_timestamp,
-            encode_host(*message.born_host),
-            message.store_timestamp,
-            encode_host(*message.store_host),
-            message.reconsume_times,
-            message.prepared_transaction_offset,
-            message.stored_body,
-            self.topic.encode(),
+        body = encode_copy(
+            message,
+            self.topic,
             properties.encode(),
+            queue_id=self.queue_id,
+            queue_offset=stored.queue_offset,
+            commit_log_offset=stored.offset,
         )
         return header, body
 

@@ -138,10 +138,9 @@ def check_batches(handler: object, handler_batch: int | None) -> None:
         )
     if getattr(handler, ONE_BY_ONE, False):
         raise ConfigError(
-            f"handler_batch={handler_batch} gives lists, and an IdempotentConsumer wraps "
-            "handlers of single messages: leave "
-            "handler_batch out, or go through the list in a handler of your own, each with "
-            "idempotent.handling(message)"
+            f"handler_batch={handler_batch} gives lists, and an IdempotentConsumer wraps handlers "
+            "of single messages: leave handler_batch out, or go through the list in a handler of "
+            "your own, each with idempotent.handling(message)"
         )
 
 
