@@ -30,7 +30,7 @@ from turbopump import (
 )
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.trace import TRACE_TOPIC
-from turbopump.errors import SendError
+from turbopump.errors import ResponseError, SendError
 
 AUTH = "org.apache.rocketmq.auth"
 USER = Credentials("rocketmq", "12345678")
@@ -184,3 +184,43 @@ async def test_who_is_not_let_in_learns_what_to_check(
         with pytest.raises(SendError, match="credentials") as caught:
             await producer.send("guarded-too", b"x")
         assert "12345678" not in str(caught.value)
+
+
+def test_the_spark_source_reads_with_credentials_and_is_refused_without(
+    cluster: ApacheCluster,
+) -> None:
+    pytest.importorskip("pyspark")
+    from turbopump.spark.options import read_options
+    from turbopump.spark.reader import BatchReader
+    from turbopump.spark.stream import StreamReader
+
+    async def produce() -> None:
+        async with Producer(
+            cluster.namesrv, credentials=USER, send_timeout=CALL_SECONDS
+        ) as producer:
+            for number in range(10):
+                await producer.send("sparked", str(number), tags="odd" if number % 2 else "even")
+
+    asyncio.run(produce())
+    given = {"nameServer": cluster.namesrv, "topic": "sparked", "columns": "body,tags"}
+    with pytest.raises(ResponseError) as refused:
+        BatchReader(read_options(given, {})).partitions()
+    assert USER.secret_key not in str(refused.value)
+
+    keys = {"accessKey": USER.access_key, "secretKey": USER.secret_key}
+    for more in ({"tags": "odd"}, {"subscribePattern": "spark.*", "tags": "odd"}):
+        chosen = {name: text for name, text in given.items() if name != "topic" or len(more) == 1}
+        reader = BatchReader(read_options({**chosen, **keys, **more}))
+        found = [
+            row["body"]
+            for task in reader.partitions()
+            for batch in reader.read(task)
+            for row in batch.to_pylist()
+        ]
+        assert sorted(found) == [b"1", b"3", b"5", b"7", b"9"]
+    stream = StreamReader(read_options({**given, **keys, "commitGroup": "spark-guarded"}))
+    begin = stream.initialOffset()
+    stream.commit(begin)
+    stream.stop()
+    resumed = StreamReader(read_options({**given, **keys, "startingGroup": "spark-guarded"}))
+    assert resumed.initialOffset() == begin
