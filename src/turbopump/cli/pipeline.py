@@ -1,0 +1,239 @@
+"""`turbopump pipeline archive|compact`: topics into a lake and what it needs, on Spark.
+
+Its one rule: each command is one function of `turbopump.spark.pipelines`, with progress, a clean
+stop and a report. Spark is imported when a command runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from turbopump.cli.cluster import checked_topic, name_server_option
+from turbopump.cli.entry import command_group
+from turbopump.cli.message import TimeOption
+from turbopump.cli.serving import log_options
+
+if TYPE_CHECKING:
+    from turbopump.spark.pipelines import ArchiveReport
+
+STOPPED: Final = 130
+DISAGREES: Final = 1
+
+command = command_group("pipeline", "Keep topics in a lake, on Spark: archive, compact.")
+
+
+def master_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The option ``--master``, and those of the log."""
+    option = click.option(
+        "--master",
+        metavar="URL",
+        help="Spark's master.  [default: the variable MASTER, else local[*]]",
+    )
+    return option(log_options("warning")(function))
+
+
+output_option = click.option(
+    "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the report."
+)
+source_option = click.option(
+    "--option",
+    "options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A further option of format rocketmq, such as credentialsFile=FILE; more than once.",
+)
+
+
+@command.command(name="archive", short_help="Append topics to a lake, exactly once.")
+@click.argument("topics", metavar="TOPIC…", nargs=-1, required=True)
+@click.argument("lake", metavar="LAKE", type=click.Path(path_type=Path, file_okay=False))
+@name_server_option
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(["parquet", "delta"]),
+    help="Format of a new lake.  [default: parquet]",
+)
+@click.option("--columns", metavar="A,B,…", help="Columns of a new lake.  [default: all]")
+@click.option(
+    "--json-schema",
+    metavar="DDL",
+    help='Bodies of a new lake are JSON and become columns: "carrier string, delay int".',
+)
+@click.option(
+    "--avro-schema",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Bodies of a new lake are Avro records of this schema and become columns.",
+)
+@click.option("--drop-body", is_flag=True, help="Without the bodies themselves beside the columns.")
+@click.option(
+    "--from",
+    "starting",
+    metavar="WHERE",
+    default="earliest",
+    help="Where a queue that the lake does not know begins: earliest, latest, or a time.",
+)
+@click.option("--follow", is_flag=True, help="Go on until Ctrl-C.")
+@click.option(
+    "--interval",
+    metavar="SECONDS",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    help="With --follow: how long to wait when there is nothing more.",
+)
+@click.option(
+    "--rows-per-batch", type=click.IntRange(1), default=500_000, help="Messages of one commit."
+)
+@click.option("--no-compact", is_flag=True, help="Leave small files as they are.")
+@click.option(
+    "--skip-lost", is_flag=True, help="Go on where messages were deleted, and count them."
+)
+@source_option
+@output_option
+@master_option
+def archive_command(
+    topics: tuple[str, ...],
+    lake: Path,
+    namesrv: list[str],
+    format_name: str | None,
+    columns: str | None,
+    json_schema: str | None,
+    avro_schema: Path | None,
+    drop_body: bool,
+    starting: str,
+    follow: bool,
+    interval: float,
+    rows_per_batch: int,
+    no_compact: bool,
+    skip_lost: bool,
+    options: tuple[str, ...],
+    output: str,
+    master: str | None,
+) -> None:
+    """Append to the directory LAKE what the topics have and it has not.
+
+    The lake knows how far it has got: start the command again, also after a kill. Exit code 1 if
+    the counts do not agree at the end.
+    """
+    context = click.get_current_context()
+    for topic in topics:
+        checked_topic(context, context.command.params[0], topic)
+    if json_schema is not None and avro_schema is not None:
+        raise click.UsageError("bodies are JSON or Avro: give one of --json-schema, --avro-schema")
+    if drop_body and json_schema is None and avro_schema is None:
+        raise click.UsageError("--drop-body needs --json-schema or --avro-schema")
+    where: str | int = starting
+    if starting not in ("earliest", "latest"):
+        where = TimeOption().convert(starting, None, context)
+    further = given_options(options)
+
+    from turbopump.spark.pipelines import archive, avro_bodies, json_bodies
+    from turbopump.spark.pipelines.running import (
+        Progress,
+        ProgressLine,
+        command_session,
+        stopped_by_signals,
+    )
+
+    line = ProgressLine("archive")
+    with command_session("turbopump archive", master) as spark, stopped_by_signals() as stop:
+        bodies = None
+        if json_schema is not None:
+            bodies = json_bodies(json_schema, kept=not drop_body)
+        elif avro_schema is not None:
+            bodies = avro_bodies(avro_schema.read_text("utf-8"), kept=not drop_body)
+        try:
+            report = archive(
+                lake,
+                topics,
+                name_server=";".join(namesrv),
+                spark=spark,
+                format=format_name,
+                columns=None if columns is None else columns.split(","),
+                bodies=bodies,
+                starting=where,
+                rows_per_batch=rows_per_batch,
+                follow=follow,
+                interval=interval,
+                compact=not no_compact,
+                fail_on_data_loss=not skip_lost,
+                options=further,
+                stop=stop,
+                progress=Progress(shown=line),
+            )
+        finally:
+            line.close()
+    _show(report, output, _archived)
+    context.exit(STOPPED if report.stopped else 0 if report.agrees else DISAGREES)
+
+
+@command.command(name="compact", short_help="Put small files of a lake together.")
+@click.argument("lake", metavar="LAKE", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--files",
+    metavar="N",
+    type=click.IntRange(2),
+    default=2,
+    help="Where a topic has so many small files in an hour.",
+)
+@click.option(
+    "--size", metavar="MIB", type=click.IntRange(1), default=128, help="Size that files may reach."
+)
+@log_options("warning")
+def compact_command(lake: Path, files: int, size: int) -> None:
+    """Put small files of the directory LAKE together. Rows and offsets stay as they are.
+
+    `archive` does this at its end, where there are sixteen or more.
+    """
+    from turbopump.spark.pipelines import compact
+
+    gone = compact(lake, files_min=files, size_target=size << 20)
+    click.echo(f"{gone:,} files less")
+
+
+def given_options(texts: tuple[str, ...]) -> dict[str, str]:
+    """``NAME=VALUE`` as options. Raises UsageError."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise click.UsageError(f"--option {text}: NAME=VALUE is expected")
+        found[name] = value
+    return found
+
+
+def _show(report: ArchiveReport, output: str, lines: Callable[[Any], list[str]]) -> None:
+    if output == "json":
+        value = {**dataclasses.asdict(report), "agrees": report.agrees}
+        click.echo(json.dumps(value))
+        return
+    for line in lines(report):
+        click.echo(line)
+
+
+def _archived(report: ArchiveReport) -> list[str]:
+    there = f"{report.rows:,} rows"
+    if report.rejected:
+        there += f", {report.rejected:,} rejected (their bodies do not fit: table _rejected)"
+    if report.lost:
+        there += f", {report.lost:,} lost (deleted before they were read)"
+    lines = [
+        f"archived   {report.messages:,} messages in {report.batches} batches, "
+        f"{report.seconds:.1f} s",
+        f"in files   {there}",
+        f"the lake   {report.lake_rows:,} rows of {report.lake_messages:,} messages, "
+        f"version {report.version}",
+    ]
+    if report.files_compacted:
+        lines.append(f"compacted  {report.files_compacted:,} files less")
+    if report.stopped:
+        lines.append("stopped    before the end; start it again to go on")
+    lines.append(f"agree      {'yes' if report.agrees else 'NO'}")
+    return lines

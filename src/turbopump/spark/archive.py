@@ -1,0 +1,105 @@
+"""Reading what `turbopump pipeline archive` has written, with and without Spark.
+
+The one rule: the list of files comes from the table, never from a look into its folder. It must not
+know formats: ``turbopump.spark.pipelines.lake`` opens them.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow.fs import LocalFileSystem
+
+from turbopump.errors import ConfigError
+from turbopump.spark.offsets import Offsets
+from turbopump.spark.pipelines.lake import DATA, REJECTED, TABLES, DataFile, Lake, open_lake
+from turbopump.spark.pipelines.writing import PARTITIONS, data_schema, rejected_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["dataset", "files", "offsets", "rows", "table_schema"]
+
+
+def files(lake: str | Path, table: str = DATA) -> list[str]:
+    """The Parquet files that make up a table now; ``table``: ``data`` or ``_rejected``.
+
+    The list is of one version: it holds until files are compacted, so take it anew for each read.
+    Raises LakeError if there is no lake.
+    """
+    return [str(path) for path in open_lake(Path(lake)).paths(_checked(table))]
+
+
+def offsets(lake: str | Path) -> Offsets:
+    """Up to which offset the lake has each queue, exclusive. Raises LakeError."""
+    stretches = open_lake(Path(lake)).snapshot().stretches
+    return {queue: stretch.end for queue, stretch in stretches.items()}
+
+
+def dataset(lake: str | Path, table: str = DATA) -> ds.Dataset:
+    """A table for pyarrow, pandas, Polars and, by ``duckdb.from_arrow``, DuckDB: the columns of its
+    files, and ``topic``, ``date`` and ``hour``. Raises LakeError."""
+    opened = open_lake(Path(lake))
+    found = [each for each in opened.snapshot().files if each.table == _checked(table)]
+    return ds.FileSystemDataset.from_paths(
+        [_place(opened, each) for each in found],
+        schema=table_schema(opened, table),
+        format=ds.ParquetFileFormat(),
+        filesystem=LocalFileSystem(),
+        partitions=[
+            (ds.field("topic") == each.topic)
+            & (ds.field("date") == pa.scalar(date.fromisoformat(each.date)))
+            & (ds.field("hour") == pa.scalar(each.hour, pa.int32()))
+            for each in found
+        ],
+    )
+
+
+def rows(spark: SparkSession, lake: str | Path, table: str = DATA) -> DataFrame:
+    """A table as a Spark DataFrame. Raises LakeError."""
+    from pyspark.sql.functions import lit
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    opened = open_lake(Path(lake))
+    found = [each for each in opened.snapshot().files if each.table == _checked(table)]
+    schema = from_arrow_schema(table_schema(opened, table))
+    inside = {each: _place(opened, each) for each in found}
+    placed = [path for each, path in inside.items() if path == str(opened.root / each.path)]
+    frame = spark.createDataFrame([], schema)
+    if placed:
+        reader = spark.read.schema(schema).option("basePath", str(opened.root / table))
+        frame = reader.parquet(*placed)
+    # What a writer has committed a moment ago, or was killed over, lies in the staging folder.
+    staged = [
+        spark.read.parquet(path)
+        .withColumn("topic", lit(each.topic))
+        .withColumn("date", lit(each.date).cast("date"))
+        .withColumn("hour", lit(each.hour))
+        .select(*schema.names)
+        for each, path in inside.items()
+        if path not in placed
+    ]
+    return reduce(lambda one, other: one.union(other), [frame.select(*schema.names), *staged])
+
+
+def table_schema(lake: Lake, table: str = DATA) -> pa.Schema:
+    """The columns of a table, with those of its partitions at the end."""
+    schema = (data_schema if table == DATA else rejected_schema)(lake.definition)
+    return pa.schema([*schema, *PARTITIONS])
+
+
+def _place(lake: Lake, file: DataFile) -> str:
+    """Where it can be opened."""
+    placed, staged = lake.root / file.path, lake.staging / file.name
+    return str(staged if staged.exists() and not placed.exists() else placed)
+
+
+def _checked(table: str) -> str:
+    if table not in TABLES:
+        raise ConfigError(f"there is no table {table!r} in a lake: {DATA} or {REJECTED}")
+    return table

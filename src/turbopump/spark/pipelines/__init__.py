@@ -1,0 +1,27 @@
+"""Pipelines: what `turbopump pipeline NAME` does, as functions for notebooks and schedulers. The
+public names are imported on first use: they bring pyspark."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from turbopump.spark.pipelines.archiving import ArchiveReport, archive, compact
+    from turbopump.spark.pipelines.bodies import avro_bodies, json_bodies
+
+__all__ = ["ArchiveReport", "archive", "avro_bodies", "compact", "json_bodies"]
+
+_HOMES: Final = {
+    "ArchiveReport": "archiving",
+    "archive": "archiving",
+    "compact": "archiving",
+    "avro_bodies": "bodies",
+    "json_bodies": "bodies",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

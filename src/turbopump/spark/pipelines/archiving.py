@@ -1,0 +1,428 @@
+"""Topics into a lake, exactly once.
+
+The one rule: the table is the checkpoint. Each batch begins at the offsets that the table has,
+reads up to offsets chosen beforehand, and is committed together with them; so a batch that was
+killed at any point is done again, or was done. There is no state beside the table.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
+
+from turbopump.errors import ConfigError
+from turbopump.message.message import MessageQueue
+from turbopump.spark.offsets import Offsets, admit, encode_offsets
+from turbopump.spark.options import COLUMN_NAMES, read_options
+from turbopump.spark.pipelines.bodies import with_parsed
+from turbopump.spark.pipelines.lake import (
+    DATA,
+    FORMATS,
+    REJECTED,
+    Batch,
+    Bodies,
+    DataFile,
+    Definition,
+    Lake,
+    LakeError,
+    OffsetGapError,
+    Snapshot,
+    create_or_open,
+    definition_at,
+    no_step,
+    open_lake,
+)
+from turbopump.spark.pipelines.running import Progress
+from turbopump.spark.pipelines.writing import (
+    REPORT_COLUMN,
+    FileWriting,
+    TaskReport,
+    checked_columns,
+    data_schema,
+)
+from turbopump.spark.reading import DataLossError, connected
+from turbopump.spark.session import rocketmq_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS_PER_BATCH: Final = 500_000
+"""About ten seconds of work, and what is done again after a kill."""
+COMPACT_FROM: Final = 16
+COMPACT_TARGET: Final = 128 << 20
+"""A partition with so many files smaller than half of this is compacted."""
+ATTEMPTS: Final = 4
+"""A batch is tried so often while brokers cannot be reached; each attempt waits for them as the
+source does."""
+
+_CHOOSING: Final = (
+    "assigned",
+    "topic_pattern",
+    "starting",
+    "ending",
+    "starting_timestamp_ms",
+    "ending_timestamp_ms",
+    "starting_timestamps",
+    "ending_timestamps",
+    "starting_group",
+    "tags",
+    "sql_filter",
+    "columns",
+    "broker_offline",
+)
+"""Options of the source, by their field, that would leave messages out."""
+_AWAY: Final = ("ConnectError", "ConnectionLostError", "CallTimeoutError", "RouteNotFoundError")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveReport:
+    """What a run has done. ``messages`` counts offsets, ``rows`` and ``rejected`` what is in the
+    files of this run (counted there), ``lost`` what the broker did not have any more;
+    ``lake_messages`` and ``lake_rows`` are the same of the whole lake."""
+
+    messages: int
+    rows: int
+    rejected: int
+    lost: int
+    batches: int
+    files_compacted: int
+    lake_messages: int
+    lake_rows: int
+    version: int
+    seconds: float
+    stopped: bool
+
+    @property
+    def agrees(self) -> bool:
+        """Whether what is there is what was to be read."""
+        return (
+            self.rows + self.rejected + self.lost == self.messages
+            and self.lake_rows == self.lake_messages
+        )
+
+
+def archive(
+    lake: str | Path,
+    topics: Sequence[str],
+    *,
+    name_server: str,
+    spark: SparkSession | None = None,
+    format: str | None = None,  # noqa: A002
+    columns: Sequence[str] | None = None,
+    bodies: Bodies | None = None,
+    starting: str | int = "earliest",
+    rows_per_batch: int = ROWS_PER_BATCH,
+    follow: bool = False,
+    interval: float = 10.0,
+    compact: bool = True,
+    fail_on_data_loss: bool = True,
+    options: Mapping[str, str] | None = None,
+    stop: threading.Event | None = None,
+    progress: Progress | None = None,
+    at_step: Callable[[str], None] = no_step,
+) -> ArchiveReport:
+    """Append what ``topics`` have and ``lake`` has not, up to where they end now; with ``follow``
+    go on until ``stop`` is set.
+
+    A new lake takes ``format`` (``parquet`` or ``delta``), ``columns`` and ``bodies``
+    (``json_bodies``, ``avro_bodies``); an old one has its own. A queue that the lake does not know
+    begins at ``starting``: ``earliest``, ``latest`` or a time in ms. ``interval``: seconds between
+    two batches when there is nothing more. ``options``: further ones of the source, such as
+    credentials. The directory must be the same for driver and executors.
+
+    Raises LakeInUseError, OffsetGapError and LakeError; ConfigError for a wrong argument;
+    DataLossError if messages are gone and ``fail_on_data_loss``; RemotingError without a broker.
+    """
+    run = _Run(
+        lake=_opened(Path(lake), format, columns, bodies),
+        topics=sorted(set(topics)),
+        options={**(options or {}), "nameServer": name_server},
+        starting=starting,
+        fail_on_data_loss=fail_on_data_loss,
+        at_step=at_step,
+    )
+    stop = stop or threading.Event()
+    progress = progress or Progress()
+    began = time.monotonic()
+    run.check()
+    run.spark = spark or rocketmq_session()
+    files_compacted = 0
+    with run.lake.writing(), run.cluster:
+        snapshot = run.lake.snapshot()
+        first_version = snapshot
+        target = run.ends(snapshot) if not follow else None
+        while not stop.is_set():
+            begins, ends = run.plan(snapshot, target, rows_per_batch, progress)
+            if begins:
+                at_step("planned")
+                snapshot = run.archive_batch(snapshot, begins, ends, progress)
+            elif target is not None:
+                break
+            else:
+                stop.wait(interval)
+        stopped = stop.is_set() and not follow
+        rows, rejected = _rows_in_files(run.lake, first_version, snapshot)
+        if compact:
+            files_compacted = run.lake.compact(files_min=COMPACT_FROM, size_target=COMPACT_TARGET)
+            snapshot = run.lake.snapshot()
+    return ArchiveReport(
+        messages=run.messages,
+        rows=rows,
+        rejected=rejected,
+        lost=run.lost,
+        batches=run.batches,
+        files_compacted=files_compacted,
+        lake_messages=snapshot.messages,
+        lake_rows=snapshot.rows(),
+        version=snapshot.version,
+        seconds=time.monotonic() - began,
+        stopped=stopped,
+    )
+
+
+def compact(lake: str | Path, *, files_min: int = 2, size_target: int = COMPACT_TARGET) -> int:
+    """Put small files together, in each partition that has ``files_min`` of them; how many files
+    have gone. Raises LakeError and LakeInUseError."""
+    opened = open_lake(Path(lake))
+    with opened.writing():
+        return opened.compact(files_min=files_min, size_target=size_target)
+
+
+def _opened(
+    root: Path,
+    format: str | None,  # noqa: A002
+    columns: Sequence[str] | None,
+    bodies: Bodies | None,
+) -> Lake:
+    """The lake; what is not given is as it is there, or as usual."""
+    there = definition_at(root) or Definition(format="parquet", columns=COLUMN_NAMES)
+    wanted = Definition(
+        format=format or there.format,
+        columns=checked_columns(tuple(columns)) if columns is not None else there.columns,
+        bodies=bodies or there.bodies,
+    )
+    if wanted.format not in FORMATS:
+        raise ConfigError(f"there is no format {format!r}: {' or '.join(FORMATS)}")
+    if wanted.bodies is not None and "body" not in wanted.columns:
+        raise ConfigError("bodies become columns only where the column body is read")
+    data_schema(wanted)
+    return create_or_open(root, wanted)
+
+
+class _Run:
+    """One run of ``archive``: what it reads, and what it has done."""
+
+    spark: SparkSession
+
+    def __init__(
+        self,
+        *,
+        lake: Lake,
+        topics: list[str],
+        options: dict[str, str],
+        starting: str | int,
+        fail_on_data_loss: bool,
+        at_step: Callable[[str], None],
+    ) -> None:
+        self.lake = lake
+        self.topics = topics
+        self.options = {**options, "failOnDataLoss": str(fail_on_data_loss).lower()}
+        self.starting = starting
+        self.fail_on_data_loss = fail_on_data_loss
+        self.at_step = at_step
+        self.messages = self.lost = self.batches = 0
+        self.known = read_options({**self.options, "topic": ",".join(topics) or "-"})
+        self.cluster = connected(self.known)
+
+    def check(self) -> None:
+        """Raise ConfigError for what cannot be."""
+        if not self.topics:
+            raise ConfigError("an archive needs a topic at least")
+        plain = read_options({"nameServer": self.options["nameServer"], "topic": "-"})
+        chosen = [name for name in _CHOOSING if getattr(self.known, name) != getattr(plain, name)]
+        if chosen:
+            raise ConfigError(
+                "an archive has every message of its topics: the options may say how brokers are "
+                f"reached and read, not what is read ({', '.join(chosen)})"
+            )
+        if isinstance(self.starting, str) and self.starting not in ("earliest", "latest"):
+            raise ConfigError(
+                f"starting is {self.starting!r}: earliest, latest or a time in ms is expected"
+            )
+
+    def ends(self, snapshot: Snapshot) -> Offsets:
+        """Where the queues end now; what the table has must be within them.
+
+        Raises DataLossError for a queue that ends before what the table has.
+        """
+        found: Offsets = {}
+        queues = [queue for topic in self.topics for queue in self.cluster.queues(topic)]
+        for queue, end in self.cluster.offsets_max(queues).items():
+            there = snapshot.stretches.get(queue)
+            if there is not None and there.end > end:
+                raise DataLossError(
+                    f"{queue} ends at {end}, but the lake has it up to {there.end} already: the "
+                    "topic or broker was made anew, or lost its end. Archive it into another lake"
+                )
+            found[queue] = end
+        self._look_for_absent(snapshot, found)
+        return found
+
+    def plan(
+        self, snapshot: Snapshot, target: Offsets | None, rows_max: int, progress: Progress
+    ) -> tuple[Offsets, Offsets]:
+        """The offsets between which the next batch lies, of the queues that it reads; none if there
+        is nothing to read."""
+        ends = target if target is not None else self.ends(snapshot)
+        begins = {queue: self._begin(snapshot, queue, end) for queue, end in ends.items()}
+        progress.expect(sum(max(0, end - begins[queue]) for queue, end in ends.items()))
+        unfinished = {
+            queue: end
+            for queue, end in (snapshot.unfinished or {}).items()
+            if queue.topic in self.topics
+        }
+        if unfinished:
+            known = {queue: stretch.end for queue, stretch in snapshot.stretches.items()}
+            return {queue: known.get(queue, begins[queue]) for queue in unfinished}, unfinished
+        ends = admit(begins, ends, rows_max)
+        read = [queue for queue, end in ends.items() if begins[queue] < end]
+        return {queue: begins[queue] for queue in read}, {queue: ends[queue] for queue in read}
+
+    def archive_batch(
+        self, before: Snapshot, begins: Offsets, ends: Offsets, progress: Progress
+    ) -> Snapshot:
+        """Read, write and commit one batch."""
+        rows = self._rows(begins, ends)
+        definition = self.lake.definition
+        if definition.bodies is not None:
+            rows = with_parsed(rows, definition.bodies)
+        writing = FileWriting(str(self.lake.staging.absolute()), before.version + 1, definition)
+        reports = self._patiently(
+            lambda: rows.mapInArrow(writing, f"{REPORT_COLUMN} string").collect()
+        )
+        tasks = [msgspec.json.decode(row[REPORT_COLUMN], type=TaskReport) for row in reports]
+        lost = self._missing(tasks, begins, ends)
+        files = tuple(file for task in tasks for file in task.files)
+        self._check_files(files)
+        self.at_step("written")
+        batch = Batch(begins=begins, ends=ends, lost=lost, files=files)
+        after = self.lake.append(before, batch, self.at_step)
+        count = sum(ends[queue] - begins[queue] for queue in ends)
+        self.messages += count
+        self.lost += sum(lost.values())
+        self.batches += 1
+        progress.add(count)
+        return after
+
+    def _rows(self, begins: Offsets, ends: Offsets) -> DataFrame:
+        """The messages between two sets of offsets."""
+        return (
+            self.spark.read.format("rocketmq")
+            .options(**self.options)
+            .option("topic", ",".join(sorted({queue.topic for queue in ends})))
+            .option("columns", ",".join(self.lake.definition.columns))
+            .option("startingOffsets", json.dumps(encode_offsets(begins)))
+            .option("endingOffsets", json.dumps(encode_offsets(ends)))
+            .load()
+        )
+
+    def _begin(self, snapshot: Snapshot, queue: MessageQueue, end: int) -> int:
+        there = snapshot.stretches.get(queue)
+        if there is not None:
+            return there.end
+        if isinstance(self.starting, int):
+            return min(end, self.cluster.offset_at(queue, self.starting))
+        return end if self.starting == "latest" else self.cluster.offset_min(queue)
+
+    def _look_for_absent(self, snapshot: Snapshot, found: Offsets) -> None:
+        """Say which queues of the table have no broker now, or are gone."""
+        present = {(queue.topic, queue.broker_name) for queue in found}
+        for queue in sorted(snapshot.stretches.keys() - found.keys()):
+            if queue.topic not in self.topics:
+                continue
+            if (queue.topic, queue.broker_name) not in present:
+                _log.warning("%s is not in the route at the moment; the others go on", queue)
+            elif self.fail_on_data_loss:
+                raise DataLossError(
+                    f"{queue} is no longer a queue of its topic, which has fewer now: set "
+                    "fail_on_data_loss to false to go on with the others"
+                )
+
+    def _missing(
+        self, tasks: list[TaskReport], begins: Offsets, ends: Offsets
+    ) -> dict[MessageQueue, int]:
+        """How many messages of each queue were not there. Raises OffsetGapError for a queue whose
+        rows are not those between its offsets."""
+        rows: dict[MessageQueue, int] = defaultdict(int)
+        for task in tasks:
+            for each in task.queues:
+                queue = MessageQueue(each.topic, each.broker_name, each.queue_id)
+                within = begins.get(queue, 0) <= each.offset_min <= each.offset_max
+                if not within or each.offset_max >= ends.get(queue, 0):
+                    raise OffsetGapError(
+                        f"{queue}: rows of the offsets {each.offset_min} to {each.offset_max} were "
+                        f"written, which were not asked for; nothing was committed"
+                    )
+                rows[queue] += each.rows
+        missing = {queue: ends[queue] - begins[queue] - rows[queue] for queue in ends}
+        wrong = [
+            queue
+            for queue, count in missing.items()
+            if count < 0 or (count > 0 and self.fail_on_data_loss)
+        ]
+        if wrong:
+            queue = wrong[0]
+            raise OffsetGapError(
+                f"{queue}: {rows[queue]} rows were written for the offsets {begins[queue]} to "
+                f"{ends[queue] - 1}; nothing was committed"
+            )
+        return {queue: count for queue, count in missing.items() if count}
+
+    def _check_files(self, files: tuple[DataFile, ...]) -> None:
+        """Raise LakeError unless the driver sees what executors have written."""
+        for file in files:
+            path = self.lake.staging / file.name
+            try:
+                rows = pq.read_metadata(path).num_rows
+            except FileNotFoundError:
+                raise LakeError(
+                    f"an executor has written {path}, but the driver does not see it: the lake "
+                    "must be in a directory that all share"
+                ) from None
+            if rows != file.rows:
+                raise LakeError(f"{path} has {rows} rows, not {file.rows}: is the disk sound?")
+
+    def _patiently(self, job: Callable[[], list[Any]]) -> list[Any]:
+        """The result of a Spark job, which is tried again if a broker was away."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return job()
+            except PySparkException as error:
+                if attempt == ATTEMPTS or not any(name in str(error) for name in _AWAY):
+                    raise
+                _log.warning("a batch has failed as a broker was away; attempt %d", attempt + 1)
+                for topic in self.topics:  # which waits for them
+                    self.cluster.offsets_max(self.cluster.queues(topic))
+        raise AssertionError("unreachable")
+
+
+def _rows_in_files(lake: Lake, before: Snapshot, after: Snapshot) -> tuple[int, int]:
+    """How many rows the new files really have, in the table and in ``_rejected``."""
+    old = {file.path for file in before.files}
+    counted = {DATA: 0, REJECTED: 0}
+    for file in after.files:
+        if file.path not in old:
+            counted[file.table] += pq.read_metadata(lake.root / file.path).num_rows
+    return counted[DATA], counted[REJECTED]

@@ -1,0 +1,246 @@
+"""A lake whose tables are Delta tables, written by ``deltalake`` without a JVM.
+
+The one rule: offsets are transactions of the table's own log, three for each queue, in the commit
+that adds the files::
+
+    {"txn":{"appId":"turbopump/[\\"end\\",\\"T\\",\\"broker-a\\",0]","version":123}}
+
+Delta keeps the newest of each through checkpoints, log clean-up, compaction and vacuum. The tables
+``data`` and ``_rejected`` are two, with a log each: ``_rejected`` is committed first, and a batch
+of which only that half is there is done again with the same end. It must not know what is in the
+files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction
+
+from turbopump.message.message import MessageQueue
+from turbopump.spark.offsets import Offsets
+from turbopump.spark.pipelines.lake import (
+    DATA,
+    REJECTED,
+    Batch,
+    DataFile,
+    Lake,
+    LakeError,
+    LakeInUseError,
+    Snapshot,
+    Stretch,
+    Stretches,
+    no_step,
+)
+from turbopump.spark.pipelines.writing import PARTITIONS, data_schema, rejected_schema
+
+APP: Final = "turbopump/"
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
+
+
+class DeltaLake(Lake):
+    """See the module; methods as in ``Lake``."""
+
+    def snapshot(self) -> Snapshot:
+        if not self._exists(DATA):
+            return Snapshot(version=0, stretches={}, files=())
+        data = self._table(DATA)
+        stretches = stretches_of(data, self.root / DATA)
+        files = _files(data, DATA)
+        unfinished: Offsets = {}
+        if self._exists(REJECTED):
+            rejected = self._table(REJECTED)
+            files += _files(rejected, REJECTED)
+            for queue, stretch in stretches_of(rejected, self.root / REJECTED).items():
+                if queue not in stretches or stretches[queue].end != stretch.end:
+                    unfinished[queue] = stretch.end
+        return Snapshot(
+            version=data.version(),
+            stretches=stretches,
+            files=tuple(files),
+            unfinished=unfinished or None,
+        )
+
+    def append(
+        self, before: Snapshot, batch: Batch, at_step: Callable[[str], None] = no_step
+    ) -> Snapshot:
+        self.check_follows(before, batch)
+        unfinished = before.unfinished or {}
+        half = any(queue in unfinished for queue in batch.ends)
+        files = [file for file in batch.files if not half or file.table == DATA]
+        table = self._table(DATA)
+        if table.version() != before.version:
+            raise self._other_writer()
+        self.place(files)
+        at_step("placed")
+        if self.definition.bodies is not None and not half:
+            self._commit(REJECTED, batch, self._table(REJECTED))
+            at_step("rejected committed")
+        self._commit(DATA, batch, table)
+        at_step("committed")
+        return self.snapshot()
+
+    def recover(self) -> None:
+        """Make the tables, if they are not there, and forget what was staged."""
+        schemas = {DATA: data_schema(self.definition)}
+        if self.definition.bodies is not None:
+            schemas[REJECTED] = rejected_schema(self.definition)
+        for name, schema in schemas.items():
+            DeltaTable.create(
+                self.root / name,
+                schema=pa.schema([*schema, *PARTITIONS]),
+                mode="ignore",
+                partition_by=PARTITIONS.names,
+            )
+        shutil.rmtree(self.staging, ignore_errors=True)
+        self.staging.mkdir(exist_ok=True)
+
+    def compact(self, *, files_min: int, size_target: int) -> int:
+        gone = 0
+        for name in (DATA, REJECTED):
+            if not self._exists(name):
+                continue
+            table = self._table(name)
+            before = _files(table, name)
+            small: dict[tuple[str, str, int], int] = defaultdict(int)
+            for file in before:
+                small[file.topic, file.date, file.hour] += file.size < size_target // 2
+            for (topic, date, hour), count in small.items():
+                if count >= files_min:
+                    table.optimize.compact(
+                        partition_filters=[
+                            ("topic", "=", topic),
+                            ("date", "=", date),
+                            ("hour", "=", str(hour)),
+                        ],
+                        target_size=size_target,
+                    )
+            after = _files(self._table(name), name)
+            if sum(file.rows for file in after) != sum(file.rows for file in before):
+                raise LakeError(
+                    f"{self.root / name}: a compaction has changed the number of rows; go back to "
+                    f"version {table.version()} with DeltaTable.restore"
+                )
+            gone += len(before) - len(after)
+            table.vacuum(dry_run=False)
+        return gone
+
+    def paths(self, table: str = DATA) -> list[Path]:
+        if not self._exists(table):
+            return []
+        return sorted(Path(each) for each in self._table(table).file_uris())
+
+    def _commit(self, name: str, batch: Batch, table: DeltaTable) -> None:
+        there = stretches_of(table, self.root / name)
+        transactions = []
+        for queue, end in batch.ends.items():
+            begin = batch.begins[queue]
+            before = there.get(queue, Stretch(begin, begin))
+            if before.end != begin:
+                raise self._other_writer()
+            lost = before.lost + batch.lost.get(queue, 0)
+            for what, number in (("begin", before.begin), ("end", end), ("lost", lost)):
+                transactions.append(Transaction(_app_id(what, queue), number))
+        try:
+            table.create_write_transaction(
+                [_add(file) for file in batch.files if file.table == name],
+                "append",
+                table.schema(),
+                PARTITIONS.names,
+                commit_properties=CommitProperties(
+                    app_transactions=transactions, max_commit_retries=0
+                ),
+            )
+        except CommitFailedError:
+            raise self._other_writer() from None
+
+    def _other_writer(self) -> LakeInUseError:
+        return LakeInUseError(
+            f"{self.root}: another writer has committed meanwhile; this batch was not. Run one "
+            "archive for a lake, and start it again"
+        )
+
+    def _exists(self, name: str) -> bool:
+        return DeltaTable.is_deltatable(str(self.root / name))
+
+    def _table(self, name: str) -> DeltaTable:
+        try:
+            return DeltaTable(self.root / name)
+        except DeltaError as error:
+            raise LakeError(
+                f"{self.root / name} cannot be read as a Delta table: {error}"
+            ) from None
+
+
+def stretches_of(table: DeltaTable, path: Path) -> Stretches:
+    """The offsets in a table's log at its version: of the newest checkpoint, and what came
+    after."""
+    found: dict[str, int] = {}
+    log = path / "_delta_log"
+    checkpoints = sorted(
+        (int(name[1]), file)
+        for file in log.iterdir()
+        if (name := _CHECKPOINT.fullmatch(file.name)) and int(name[1]) <= table.version()
+    )
+    first = 0
+    if checkpoints:
+        newest = checkpoints[-1][0]
+        first = newest + 1
+        for version, file in checkpoints:
+            if version == newest and "txn" in pq.read_schema(file).names:
+                for each in pq.read_table(file, columns=["txn"])["txn"].to_pylist():
+                    if each is not None:
+                        found[each["appId"]] = each["version"]
+    for version in range(first, table.version() + 1):
+        for line in (log / f"{version:020d}.json").read_bytes().splitlines():
+            action = json.loads(line).get("txn")
+            if action is not None:
+                found[action["appId"]] = action["version"]
+    parts: dict[MessageQueue, dict[str, int]] = defaultdict(dict)
+    for app_id, number in found.items():
+        if app_id.startswith(APP):
+            what, topic, broker, queue_id = json.loads(app_id.removeprefix(APP))
+            parts[MessageQueue(topic, broker, queue_id)][what] = number
+    return {queue: Stretch(**each) for queue, each in sorted(parts.items())}
+
+
+def _app_id(what: str, queue: MessageQueue) -> str:
+    name = [what, queue.topic, queue.broker_name, queue.queue_id]
+    return APP + json.dumps(name, separators=(",", ":"))
+
+
+def _add(file: DataFile) -> AddAction:
+    return AddAction(
+        path=file.path.removeprefix(f"{file.table}/"),
+        size=file.size,
+        partition_values={"topic": file.topic, "date": file.date, "hour": str(file.hour)},
+        modification_time=0,
+        data_change=True,
+        stats=file.stats,
+    )
+
+
+def _files(table: DeltaTable, name: str) -> list[DataFile]:
+    actions: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    return [
+        DataFile(
+            name=each["path"].rpartition("/")[2],
+            table=name,
+            topic=each["partition.topic"],
+            date=each["partition.date"].isoformat(),
+            hour=each["partition.hour"],
+            rows=each["num_records"],
+            size=each["size_bytes"],
+        )
+        for each in actions
+    ]

@@ -1,0 +1,322 @@
+"""A lake: a directory with one table of messages and the offsets up to which it has them.
+
+::
+
+    LAKE/_lake.json       what the table is: its format, columns and bodies; written once
+    LAKE/_lock            locked by the one process that writes
+    LAKE/_staging/        files of a batch that is not committed
+    LAKE/data/topic=T/date=2013-01-01/hour=5/part-00000012-….parquet       the table
+    LAKE/_rejected/topic=T/date=2013-01-01/hour=5/part-….parquet           what did not fit
+
+The one rule: the table itself says where it stands. Offsets and files are committed in one atomic
+step, and a batch begins where the last one ended, so there is no checkpoint beside the table that
+could be lost or be of another age. A format (``FORMATS``) knows how that step is made; everything
+else is the same for all. It must not know Spark.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import os
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from turbopump.errors import ConfigError, TurbopumpError
+from turbopump.message.message import MessageQueue
+from turbopump.spark.offsets import Offsets
+
+FORMATS: Final = {
+    "parquet": "turbopump.spark.pipelines.parquet_lake:ParquetLake",
+    "delta": "turbopump.spark.pipelines.delta_lake:DeltaLake",
+}
+"""Formats by name, and the class that commits in each. Another (Iceberg) is another line here and a
+class with the five methods of ``Lake``."""
+
+DATA: Final = "data"
+REJECTED: Final = "_rejected"
+TABLES: Final = (DATA, REJECTED)
+"""The folders of a lake that hold rows."""
+
+STAGING: Final = "_staging"
+_DEFINITION: Final = "_lake.json"
+_LOCK: Final = "_lock"
+_VERSION: Final = 1
+
+
+class LakeError(TurbopumpError):
+    """A lake that cannot be read or written as asked; the text says what to do."""
+
+
+class LakeInUseError(LakeError):
+    """Another process writes to the lake."""
+
+
+class OffsetGapError(LakeError):
+    """A batch does not begin where the table ends: rows would be missing or there twice."""
+
+
+class Bodies(msgspec.Struct, frozen=True, kw_only=True):
+    """Bodies as columns: ``kind`` is ``json`` or ``avro``, ``schema`` a Spark DDL or an Avro schema
+    in JSON. ``kept``: whether the column ``body`` stays beside them."""
+
+    kind: str
+    schema: str
+    kept: bool = True
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True):
+    """What a lake's table is. It never changes: a table has one shape."""
+
+    v: int = _VERSION
+    format: str
+    columns: tuple[str, ...]
+    """Those of the source, without what bodies add."""
+    bodies: Bodies | None = None
+
+
+class DataFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One file of rows. ``stats``: its rows' bounds as Delta writes them, JSON."""
+
+    name: str
+    table: str = DATA
+    topic: str
+    date: str
+    """``2013-01-01``, of the store time in UTC."""
+    hour: int
+    rows: int
+    size: int
+    stats: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where it lies in the lake once it is committed, with ``/``."""
+        topic = quote(self.topic, safe="")
+        return f"{self.table}/topic={topic}/date={self.date}/hour={self.hour}/{self.name}"
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """What the table has of one queue: offsets from ``begin`` up to, not including, ``end``, all
+    but ``lost`` of them, which the broker did not have any more."""
+
+    begin: int
+    end: int
+    lost: int = 0
+
+
+Stretches = dict[MessageQueue, Stretch]
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A lake at one version."""
+
+    version: int
+    stretches: Stretches
+    files: tuple[DataFile, ...]
+    unfinished: Offsets | None = None
+    """Where the next batch must end, if a killed writer has committed half of it."""
+
+    def rows(self, table: str | None = None) -> int:
+        """In one table, or in all."""
+        return sum(file.rows for file in self.files if table in (None, file.table))
+
+    @property
+    def messages(self) -> int:
+        """How many rows there must be, by the offsets."""
+        return sum(each.end - each.begin - each.lost for each in self.stretches.values())
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """What one commit adds: the messages between two sets of offsets, in staged files."""
+
+    begins: Offsets
+    ends: Offsets
+    lost: Mapping[MessageQueue, int]
+    files: tuple[DataFile, ...]
+
+
+def no_step(_name: str) -> None:
+    """Nothing happens at a step of a commit; tests kill the process there."""
+
+
+class Lake(ABC):
+    """An open lake. ``writing()`` is entered before anything is changed."""
+
+    def __init__(self, root: Path, definition: Definition) -> None:
+        self.root = root
+        self.definition = definition
+
+    @abstractmethod
+    def snapshot(self) -> Snapshot:
+        """The newest version. Raises LakeError if it cannot be read."""
+
+    @abstractmethod
+    def append(
+        self, before: Snapshot, batch: Batch, at_step: Callable[[str], None] = no_step
+    ) -> Snapshot:
+        """Commit a batch; what the lake is then. ``at_step`` hears ``committed``, ``placed``, in
+        the order of the format. Raises LakeError if another writer was faster."""
+
+    @abstractmethod
+    def recover(self) -> None:
+        """Finish or throw away what a killed writer has left. Only while ``writing()``."""
+
+    @abstractmethod
+    def compact(self, *, files_min: int, size_target: int) -> int:
+        """Put small files of a partition together, where it has ``files_min`` or more; how many
+        files have gone. Offsets and rows stay."""
+
+    @abstractmethod
+    def paths(self, table: str = DATA) -> list[Path]:
+        """The files that make up a table now, each where it can be opened."""
+
+    @property
+    def staging(self) -> Path:
+        return self.root / STAGING
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lake's lock, with everything a killed writer left put right. Raises
+        LakeInUseError if another process has it."""
+        with (self.root / _LOCK).open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                lock.seek(0)
+                raise LakeInUseError(
+                    f"{self.root}: {lock.read().strip() or 'another process'} writes to this lake, "
+                    "which takes one writer at a time: wait until it ends, or use another directory"
+                ) from None
+            lock.truncate(0)
+            lock.write(f"process {os.getpid()} on {socket.gethostname()}, since {_now()}")
+            lock.flush()
+            self.recover()
+            yield
+            lock.truncate(0)
+
+    def place(self, files: Iterable[DataFile]) -> None:
+        """Move staged files to where the table has them, durably. What is there already stays.
+        Raises LakeError for one that is in neither place."""
+        folders = set()
+        for file in files:
+            target = self.root / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.replace(self.staging / file.name, target)
+            except FileNotFoundError:
+                if not target.exists():
+                    raise LakeError(
+                        f"{target} is gone, though it is committed: put it back from a backup"
+                    ) from None
+            folders.add(target.parent)
+        for folder in sorted(folders):
+            sync_directory(folder)
+
+    def check_follows(self, before: Snapshot, batch: Batch) -> None:
+        """Raises OffsetGapError unless the batch begins where the table ends, queue by queue."""
+        for queue, begin in batch.begins.items():
+            there = before.stretches.get(queue)
+            if there is not None and there.end != begin:
+                raise OffsetGapError(
+                    f"{self.root}: the table has {queue} up to offset {there.end}, but the batch "
+                    f"begins at {begin}; nothing was committed"
+                )
+
+
+def create_or_open(root: Path, wanted: Definition) -> Lake:
+    """The lake at ``root``, made if there is none.
+
+    Raises ConfigError if there is one of another shape, and LakeError as ``open_lake``.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    (root / STAGING).mkdir(exist_ok=True)
+    with suppress(FileExistsError):
+        create_exclusively(root / _DEFINITION, msgspec.json.format(msgspec.json.encode(wanted)))
+    lake = open_lake(root)
+    there = lake.definition
+    for what in ("format", "columns", "bodies"):
+        if getattr(there, what) != getattr(wanted, what):
+            raise ConfigError(
+                f"{root} is a lake with other {what} ({_said(getattr(there, what))}): a table "
+                "keeps its shape. Leave the option out, or use another directory"
+            )
+    return lake
+
+
+def definition_at(root: Path) -> Definition | None:
+    """What the lake at ``root`` is; None if there is none. Raises LakeError."""
+    try:
+        data = (root / _DEFINITION).read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        found = msgspec.json.decode(data, type=Definition)
+    except msgspec.DecodeError as error:
+        raise LakeError(f"{root / _DEFINITION} cannot be read: {error}") from None
+    if found.v != _VERSION or found.format not in FORMATS:
+        raise LakeError(
+            f"{root} is a lake of version {found.v} and format {found.format!r}; this release "
+            f"reads version {_VERSION} and {', '.join(FORMATS)}: use the one that wrote it"
+        )
+    return found
+
+
+def open_lake(root: Path) -> Lake:
+    """The lake at ``root``. Raises LakeError if there is none, or none that can be read."""
+    definition = definition_at(root)
+    if definition is None:
+        raise LakeError(f"{root} is no lake: `turbopump pipeline archive` makes one")
+    module, _, name = FORMATS[definition.format].partition(":")
+    try:
+        kind: type[Lake] = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise LakeError(
+            f"lakes of format {definition.format} need {error.name}, which is not installed: "
+            "pip install '.[lake]' in a checkout of Turbopump"
+        ) from None
+    return kind(root, definition)
+
+
+# Small steps on a disk, each durable when it returns.
+
+
+def create_exclusively(path: Path, data: bytes) -> None:
+    """Make a file with this content, all of it or nothing, durably. Raises FileExistsError if
+    there is one, which is left alone."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        with draft.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, path)  # unlike a rename it never replaces
+    finally:
+        draft.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

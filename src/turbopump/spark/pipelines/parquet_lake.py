@@ -1,0 +1,271 @@
+"""A lake of Parquet files and a manifest of our own.
+
+::
+
+    LAKE/_manifest/00000000000000000012.json   one file a version, made exclusively
+    LAKE/_removed/00000012/…                   files that a compaction has replaced, for an hour
+
+    {"v":1, "version":12, "time_ms":…, "stretches":[["T","broker-a",0,{"begin":0,"end":123}],…],
+     "add":[{"name":…},…], "remove":["data/…"], "files":null}
+
+The one rule: the manifest comes first. A version is there or not; only then are its files moved
+from the staging folder into the table's, so a bare glob of that never sees rows that are not
+committed. Each version has all offsets; each tenth also the whole list of files, and is where a
+reader begins. Older ones may go. It must not know what is in the files, but to put them together.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from turbopump.message.message import MessageQueue
+from turbopump.spark.pipelines.lake import (
+    DATA,
+    Batch,
+    DataFile,
+    Lake,
+    LakeError,
+    LakeInUseError,
+    Snapshot,
+    Stretch,
+    Stretches,
+    create_exclusively,
+    no_step,
+)
+
+MANIFEST: Final = "_manifest"
+REMOVED: Final = "_removed"
+FULL_EVERY: Final = 10
+"""Each version whose number divides by this has the whole list of files."""
+VERSIONS_KEPT: Final = 100
+REMOVED_KEPT_S: Final = 3600
+"""A reader that took its list before a compaction may find what it names for so long."""
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of the manifest."""
+
+    v: int = 1
+    version: int
+    time_ms: int
+    stretches: list[tuple[str, str, int, Stretch]]
+    add: list[DataFile] = []
+    remove: list[str] = []
+    files: list[DataFile] | None = None
+
+
+class ParquetLake(Lake):
+    """See the module; methods as in ``Lake``."""
+
+    @property
+    def manifest(self) -> Path:
+        return self.root / MANIFEST
+
+    def snapshot(self) -> Snapshot:
+        numbers = self._numbers()
+        if not numbers:
+            return Snapshot(version=0, stretches={}, files=())
+        versions = []
+        for number in reversed(numbers):
+            versions.append(self._read(number))
+            if versions[-1].files is not None or number == 1:
+                break
+            if number - 1 not in numbers:
+                raise LakeError(
+                    f"{self.manifest}: version {number - 1} is missing: the list of files cannot "
+                    "be told. Put it back from a backup"
+                )
+        oldest = versions.pop()
+        files = {file.path: file for file in oldest.files or oldest.add}
+        for each in reversed(versions):
+            files |= {file.path: file for file in each.add}
+            for path in each.remove:
+                del files[path]
+        newest = versions[0] if versions else oldest
+        return Snapshot(
+            version=newest.version,
+            stretches={
+                MessageQueue(topic, broker, queue_id): stretch
+                for topic, broker, queue_id, stretch in newest.stretches
+            },
+            files=tuple(files.values()),
+        )
+
+    def append(
+        self, before: Snapshot, batch: Batch, at_step: Callable[[str], None] = no_step
+    ) -> Snapshot:
+        self.check_follows(before, batch)
+        stretches = dict(before.stretches)
+        for queue, end in batch.ends.items():
+            there = stretches.get(queue, Stretch(batch.begins[queue], end))
+            lost = there.lost + batch.lost.get(queue, 0)
+            stretches[queue] = Stretch(there.begin, end, lost)
+        after = Snapshot(
+            version=before.version + 1, stretches=stretches, files=(*before.files, *batch.files)
+        )
+        self._commit(after, add=list(batch.files), remove=[])
+        at_step("committed")
+        self.place(batch.files)
+        at_step("placed")
+        return after
+
+    def recover(self) -> None:
+        """Make the folders what the newest version says: its files in place, others not."""
+        self.manifest.mkdir(exist_ok=True)
+        for draft in self.manifest.glob(".*"):
+            draft.unlink()
+        numbers = self._numbers()
+        newest = self._read(numbers[-1]) if numbers else None
+        if newest is not None:
+            self._set_apart(newest)
+            self.place(newest.add)
+        shutil.rmtree(self.staging, ignore_errors=True)
+        self.staging.mkdir(exist_ok=True)
+
+    def compact(self, *, files_min: int, size_target: int) -> int:
+        before = self.snapshot()
+        small: dict[tuple[str, str, str, int], list[DataFile]] = defaultdict(list)
+        for file in before.files:
+            if file.size < size_target // 2:
+                small[file.table, file.topic, file.date, file.hour].append(file)
+        gone: list[DataFile] = []
+        made: list[DataFile] = []
+        for files in small.values():
+            if len(files) >= files_min:
+                gone += files
+                made += [self._together(group) for group in _groups(files, size_target)]
+        if not gone:
+            return 0
+        gone_paths = {file.path for file in gone}
+        kept = [file for file in before.files if file.path not in gone_paths]
+        after = Snapshot(
+            version=before.version + 1, stretches=before.stretches, files=(*kept, *made)
+        )
+        assert after.rows() == before.rows(), (after.rows(), before.rows())
+        version = self._commit(after, add=made, remove=sorted(gone_paths))
+        self._set_apart(version)
+        self.place(made)
+        return len(gone) - len(made)
+
+    def paths(self, table: str = DATA) -> list[Path]:
+        found = []
+        for file in self.snapshot().files:
+            if file.table == table:
+                placed = self.root / file.path
+                staged = self.staging / file.name
+                found.append(staged if staged.exists() and not placed.exists() else placed)
+        return sorted(found)
+
+    def _commit(self, after: Snapshot, *, add: list[DataFile], remove: list[str]) -> Version:
+        version = Version(
+            version=after.version,
+            time_ms=time.time_ns() // 1_000_000,
+            stretches=_listed(after.stretches),
+            add=add,
+            remove=remove,
+            files=None if after.version % FULL_EVERY else list(after.files),
+        )
+        try:
+            create_exclusively(self._path(after.version), msgspec.json.encode(version))
+        except FileExistsError:
+            raise LakeInUseError(
+                f"{self.root}: another writer has committed version {after.version} meanwhile; "
+                "nothing of this batch was. Run one archive for a lake, and start it again"
+            ) from None
+        self._drop_old(after.version)
+        return version
+
+    def _drop_old(self, newest: int) -> None:
+        """Versions that no reader needs: all before the last whole list but ``VERSIONS_KEPT``."""
+        if newest % FULL_EVERY == 0:
+            for number in self._numbers():
+                if number <= newest - VERSIONS_KEPT:
+                    self._path(number).unlink(missing_ok=True)
+
+    def _set_apart(self, version: Version) -> None:
+        """Move what a version removes out of the table's folder; forget what lies there long."""
+        apart = self.root / REMOVED
+        for folder in apart.glob("*"):
+            if folder.stat().st_mtime < time.time() - REMOVED_KEPT_S:
+                shutil.rmtree(folder)
+        for path in version.remove:
+            target = apart / f"{version.version:08d}" / path
+            if (self.root / path).exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(self.root / path, target)
+
+    def _together(self, files: list[DataFile]) -> DataFile:
+        """One staged file with the rows of these, which are of one partition."""
+        first = files[0]
+        name = f"part-compacted-{uuid.uuid4().hex}.parquet"
+        target = self.staging / name
+        schema = pq.read_schema(self.root / first.path)
+        with target.open("xb") as out:
+            with pq.ParquetWriter(out, schema, compression="zstd") as writer:
+                for file in files:
+                    for batch in _row_groups(self.root / file.path):
+                        writer.write_table(batch)
+            out.flush()
+            os.fsync(out.fileno())
+        found = pq.read_metadata(target).num_rows
+        rows = sum(file.rows for file in files)
+        if found != rows:
+            raise LakeError(
+                f"{self.root}: {len(files)} files of {first.path.rpartition('/')[0]} have {found} "
+                f"rows, but the manifest says {rows}: nothing was changed. Was a file replaced?"
+            )
+        size = target.stat().st_size
+        return msgspec.structs.replace(first, name=name, rows=rows, size=size, stats="")
+
+    def _numbers(self) -> list[int]:
+        return sorted(int(path.stem) for path in self.manifest.glob("[0-9]*.json"))
+
+    def _path(self, number: int) -> Path:
+        return self.manifest / f"{number:020d}.json"
+
+    def _read(self, number: int) -> Version:
+        try:
+            found = msgspec.json.decode(self._path(number).read_bytes(), type=Version)
+        except msgspec.DecodeError as error:
+            raise LakeError(
+                f"{self._path(number)} cannot be read: {error}. Put it back from a backup"
+            ) from None
+        if found.v != 1 or found.version != number:
+            raise LakeError(f"{self._path(number)} is not version {number} of a manifest of ours")
+        return found
+
+
+def _listed(stretches: Stretches) -> list[tuple[str, str, int, Stretch]]:
+    return [
+        (queue.topic, queue.broker_name, queue.queue_id, stretches[queue])
+        for queue in sorted(stretches)
+    ]
+
+
+def _groups(files: list[DataFile], size_target: int) -> Iterator[list[DataFile]]:
+    """The files in order, as many together as reach the target."""
+    group: list[DataFile] = []
+    for file in sorted(files, key=lambda each: each.name):
+        if group and sum(each.size for each in group) + file.size > size_target:
+            yield group
+            group = []
+        group.append(file)
+    yield group
+
+
+def _row_groups(path: Path) -> Iterator[Any]:
+    """Its rows as tables of about a row group's size."""
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=131_072):
+            yield pa.Table.from_batches([batch])

@@ -1,0 +1,185 @@
+"""What every pipeline of the command line has: its session, a line of progress, a wish to stop, and
+the sentence of an error.
+
+The one rule: a pipeline looks at ``stop`` between two pieces of work, each of which is whole, so a
+stop leaves nothing to put right. It must not know what is being done.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Final, TextIO
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from turbopump.errors import TurbopumpError
+from turbopump.spark.session import end_session, rocketmq_session
+
+TERMINAL_EVERY_S: Final = 0.2
+FILE_EVERY_S: Final = 5.0
+IMPATIENCE_S: Final = 1.0
+"""A second signal within this time is the same one: a terminal and what runs us both pass it on."""
+
+
+@dataclass
+class Progress:
+    """Rows done, of those that are there. ``shown`` is called on each change; ``say`` writes
+    lines."""
+
+    total: int = 0
+    done: int = 0
+    began: float = field(default_factory=time.monotonic)
+    shown: Callable[[Progress], None] = lambda _progress: None
+
+    def add(self, rows: int) -> None:
+        self.done += rows
+        self.shown(self)
+
+    def expect(self, rows: int) -> None:
+        """So many are still to be done."""
+        self.total = self.done + rows
+        self.shown(self)
+
+    @property
+    def lag(self) -> int:
+        """Rows that are there and not done."""
+        return max(0, self.total - self.done)
+
+    @property
+    def rate(self) -> float:
+        """Rows a second since the beginning."""
+        return self.done / max(time.monotonic() - self.began, 1e-9)
+
+    def line(self) -> str:
+        """``120,000 rows  40,000/s  lag 80,000  2 s left``"""
+        text = f"{self.done:,} rows  {self.rate:,.0f}/s  lag {self.lag:,}"
+        return f"{text}  {_span(self.lag / self.rate)} left" if self.done and self.lag else text
+
+
+class ProgressLine:
+    """Shows a ``Progress`` on one line of a terminal, or as a line every five seconds."""
+
+    def __init__(self, label: str, out: TextIO = sys.stderr) -> None:
+        self._label = label
+        self._out = out
+        self._terminal = out.isatty()
+        self._last = time.monotonic() if not self._terminal else 0.0
+        self._open = False
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self._last < (TERMINAL_EVERY_S if self._terminal else FILE_EVERY_S):
+            return
+        self._last = now
+        self._open = self._terminal
+        begin, end = ("\r\033[K", "") if self._terminal else ("", "\n")
+        print(f"{begin}{self._label}: {progress.line()}", end=end, file=self._out, flush=True)
+
+    def close(self) -> None:
+        """End the line, so that others may write."""
+        if self._open:
+            print("\r\033[K", end="", file=self._out, flush=True)
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set. A second signal, later, ends the work at once
+    (KeyboardInterrupt): nothing is lost by that either."""
+    stop = threading.Event()
+    asked_at = 0.0
+
+    def asked(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked_at
+        if stop.is_set() and time.monotonic() - asked_at > IMPATIENCE_S:
+            raise KeyboardInterrupt
+        if not stop.is_set():
+            asked_at = time.monotonic()
+            stop.set()
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class PipelineError(TurbopumpError):
+    """What Spark could not do, in one sentence."""
+
+
+@contextmanager
+def command_session(name: str, master: str | None) -> Iterator[SparkSession]:
+    """A quiet session for a command, ended at the end; or the one that runs, which goes on. Raises
+    PipelineError for an error of Spark inside the block."""
+    running = SparkSession.getActiveSession() is not None
+    # Short work: the second compiler and the parallel collector cost more than they save.
+    java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j.configurationFile=" + _quiet_log()
+    spark = rocketmq_session(
+        name,
+        master=master or os.environ.get("MASTER") or "local[*]",
+        conf={
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "ERROR",
+            "spark.sql.shuffle.partitions": "8",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.driver.extraJavaOptions": java,
+        },
+    )
+    try:
+        yield spark
+    except PySparkException as error:
+        raise PipelineError(spark_sentence(error)) from None
+    finally:
+        if not running:
+            end_session(spark)
+
+
+def spark_sentence(error: PySparkException) -> str:
+    """The sentence that helps, out of what Spark wraps around it."""
+    text = str(error)
+    ours = re.findall(r"turbopump\.[\w.]+(?:Error|Exception): (.+)", text)
+    if ours:
+        return str(ours[-1])
+    lines = [line for line in text.splitlines() if line.strip()]
+    return re.sub(r"^\[[A-Z_.]+\] ", "", lines[0] if lines else type(error).__name__)
+
+
+def _quiet_log() -> str:
+    """A log4j configuration that shows errors alone, from the first line on."""
+    descriptor, path = tempfile.mkstemp(prefix="turbopump-log4j2-", suffix=".properties")
+    with os.fdopen(descriptor, "w") as file:
+        file.write(_LOG4J)
+    atexit.register(Path(path).unlink, missing_ok=True)
+    return path
+
+
+_LOG4J: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{short.message}%n
+"""
+
+
+def _span(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

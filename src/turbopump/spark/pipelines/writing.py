@@ -1,0 +1,257 @@
+"""What an executor does: rows into staged Parquet files, one for each topic and hour.
+
+The one rule: what it writes is nothing until the driver commits it, so a task may run twice or be
+killed. Each file has a name of its own, and is durable before it is reported. It must not know the
+lake's state, nor Spark beyond the batches that ``mapInArrow`` brings.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from turbopump.errors import ConfigError
+from turbopump.spark.options import arrow_schema, column_names
+from turbopump.spark.pipelines.bodies import body_columns, split_bodies
+from turbopump.spark.pipelines.lake import DATA, REJECTED, Bodies, DataFile, Definition
+from turbopump.spark.plain_errors import hidden_traceback
+
+NEEDED_COLUMNS: Final = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
+"""What a table cannot be without: its partitions, and what tells a row from every other."""
+
+PARTITIONS: Final = pa.schema([("topic", pa.string()), ("date", pa.date32()), ("hour", pa.int32())])
+"""The columns that are in a file's folder, not in the file."""
+
+REPORT_COLUMN: Final = "file"
+GROUP_ROWS: Final = 131_072
+GROUP_SIZE: Final = 64 << 20
+"""A row group is written once it has so many rows or bytes."""
+OPEN_FILES_MAX: Final = 32
+
+_HOUR_US: Final = 3_600_000_000
+
+
+class QueueRows(msgspec.Struct, frozen=True):
+    """How many rows of a queue a task has written, and between which offsets."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    rows: int
+    offset_min: int
+    offset_max: int
+
+
+class TaskReport(msgspec.Struct, frozen=True):
+    """What a task has written."""
+
+    files: list[DataFile]
+    queues: list[QueueRows]
+
+
+def checked_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns of a table, in the source's spelling. Raises ConfigError if one is missing
+    without which it cannot be."""
+    named = column_names(",".join(columns))
+    absent = [name for name in NEEDED_COLUMNS if name not in named]
+    if absent:
+        raise ConfigError(f"the columns of an archive must have {', '.join(absent)} as well")
+    return named
+
+
+def data_schema(definition: Definition) -> pa.Schema:
+    """The columns of the table's files: without ``topic``, ``date`` and ``hour``, by which they are
+    partitioned."""
+    fields = [field for field in arrow_schema(definition.columns) if field.name != "topic"]
+    bodies = definition.bodies
+    if bodies is None:
+        return pa.schema(fields)
+    added = body_columns(bodies)
+    clash = sorted({field.name for field in added} & {*PARTITIONS.names, *definition.columns})
+    if clash:
+        raise ConfigError(
+            f"the bodies' schema has the columns {', '.join(clash)}, which messages have as well: "
+            "rename them there"
+        )
+    kept = [field for field in fields if bodies.kept or field.name != "body"]
+    return pa.schema([*kept, *added])
+
+
+def rejected_schema(definition: Definition) -> pa.Schema:
+    """The columns of the table ``_rejected``."""
+    fields = [field for field in arrow_schema(definition.columns) if field.name != "topic"]
+    return pa.schema([*fields, ("reason", pa.string())])
+
+
+@dataclass(frozen=True)
+class FileWriting:
+    """How a task writes. ``staging`` is seen by executors and driver under the same path."""
+
+    staging: str
+    version: int
+    definition: Definition
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """For ``mapInArrow``: one row with the ``TaskReport`` as JSON."""
+        with hidden_traceback():
+            report = self.write(batches)
+            text = msgspec.json.encode(report).decode()
+            yield pa.RecordBatch.from_pylist([{REPORT_COLUMN: text}])
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+        """Write all rows. Raises OSError."""
+        schemas = {DATA: data_schema(self.definition)}
+        if self.definition.bodies is not None:
+            schemas[REJECTED] = rejected_schema(self.definition)
+        done: list[DataFile] = []
+        opened: dict[tuple[str, str, int], OpenFile] = {}
+        counted: dict[tuple[str, str, int], QueueRows] = {}
+        try:
+            for batch in batches:
+                for topic, hour, rows in _partitions(pa.Table.from_batches([batch])):
+                    _count(counted, topic, rows)
+                    for table, fitting in self._tables(rows, schemas):
+                        key = table, topic, hour
+                        if key not in opened:
+                            if len(opened) >= OPEN_FILES_MAX:
+                                oldest = next(iter(opened))
+                                done.append(opened[oldest].close())
+                                del opened[oldest]
+                            opened[key] = self._open(*key, schemas[table])
+                        opened[key].write(fitting)
+            done += [file.close() for file in opened.values()]
+            opened.clear()
+        finally:
+            for file in opened.values():
+                file.drop()
+        return TaskReport(done, list(counted.values()))
+
+    def _tables(self, rows: pa.Table, schemas: dict[str, Any]) -> Iterator[tuple[str, pa.Table]]:
+        """The rows that fit the bodies' schema, and those that do not."""
+        bodies: Bodies | None = self.definition.bodies
+        tables = {DATA: rows} if bodies is None else split_bodies(rows, bodies)
+        for table, found in tables.items():
+            if found.num_rows:
+                yield table, found.select(schemas[table].names).cast(schemas[table])
+
+    def _open(self, table: str, topic: str, hour: int, schema: pa.Schema) -> OpenFile:
+        name = f"part-{self.version:08d}-{uuid.uuid4().hex}.parquet"
+        return OpenFile(Path(self.staging) / name, table, topic, hour, schema)
+
+
+@dataclass
+class OpenFile:
+    """A file that is being written; ``hour`` counts from 1970."""
+
+    path: Path
+    table: str
+    topic: str
+    hour: int
+    schema: pa.Schema
+    _waiting: list[pa.Table] = field(default_factory=list)
+    _rows: int = 0
+    _bounds: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._file = self.path.open("xb")
+        self._writer = pq.ParquetWriter(self._file, self.schema, compression="zstd")
+
+    def write(self, rows: pa.Table) -> None:
+        self._waiting.append(rows)
+        self._rows += rows.num_rows
+        for name in ("queueOffset", "storeTimestamp"):
+            low, high = pc.min_max(rows[name]).as_py().values()
+            before = self._bounds.get(name, (low, high))
+            self._bounds[name] = (min(low, before[0]), max(high, before[1]))
+        if (
+            sum(each.num_rows for each in self._waiting) >= GROUP_ROWS
+            or sum(each.nbytes for each in self._waiting) >= GROUP_SIZE
+        ):
+            self._flush()
+
+    def close(self) -> DataFile:
+        """End the file, durably."""
+        self._flush()
+        self._writer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        begin = datetime.fromtimestamp(self.hour * 3600, UTC)
+        return DataFile(
+            name=self.path.name,
+            table=self.table,
+            topic=self.topic,
+            date=begin.date().isoformat(),
+            hour=begin.hour,
+            rows=self._rows,
+            size=self.path.stat().st_size,
+            stats=self._stats(),
+        )
+
+    def drop(self) -> None:
+        """Close and forget it, after an error."""
+        with suppress(Exception):  # what is in it does not matter any more
+            self._writer.close()
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.concat_tables(self._waiting), GROUP_ROWS)
+            self._waiting.clear()
+
+    def _stats(self) -> str:
+        """In Delta's form; it knows times to the millisecond, so the upper one is the next."""
+        low, high = self._bounds["storeTimestamp"]
+        (first, last) = self._bounds["queueOffset"]
+        stats = {
+            "numRecords": self._rows,
+            "minValues": {"queueOffset": first, "storeTimestamp": _delta_time(low, 0)},
+            "maxValues": {"queueOffset": last, "storeTimestamp": _delta_time(high, 999)},
+            "nullCount": {"queueOffset": 0, "storeTimestamp": 0},
+        }
+        return json.dumps(stats, separators=(",", ":"))
+
+
+def _delta_time(time: datetime, round_up_us: int) -> str:
+    micros = int(time.timestamp()) * 1_000_000 + time.microsecond + round_up_us
+    at = datetime.fromtimestamp(micros // 1_000_000, UTC)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{micros % 1_000_000 // 1000:03d}Z"
+
+
+def _partitions(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
+    """The rows by topic and hour since 1970: nearly always all of a batch are of one."""
+    hours = pc.divide(rows["storeTimestamp"].cast(pa.int64()), _HOUR_US)
+    keys = pa.table({"topic": rows["topic"], "hour": hours})
+    for key in keys.group_by(["topic", "hour"]).aggregate([]).to_pylist():
+        wanted = pc.and_(
+            pc.equal(keys["topic"], pa.scalar(key["topic"])), pc.equal(keys["hour"], key["hour"])
+        )
+        found = rows.filter(wanted)
+        yield key["topic"], key["hour"], rows if found.num_rows == rows.num_rows else found
+
+
+def _count(counted: dict[tuple[str, str, int], QueueRows], topic: str, rows: pa.Table) -> None:
+    groups = rows.group_by(["brokerName", "queueId"]).aggregate(
+        [("queueOffset", "count"), ("queueOffset", "min"), ("queueOffset", "max")]
+    )
+    for group in groups.to_pylist():
+        broker, queue_id = group["brokerName"], group["queueId"]
+        count, low, high = (group[f"queueOffset_{what}"] for what in ("count", "min", "max"))
+        before = counted.get((topic, broker, queue_id))
+        if before is not None:
+            count += before.rows
+            low, high = min(low, before.offset_min), max(high, before.offset_max)
+        counted[topic, broker, queue_id] = QueueRows(topic, broker, queue_id, count, low, high)

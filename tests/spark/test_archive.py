@@ -1,0 +1,271 @@
+"""Topics into a lake: with Spark, against a broker of lists."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.fake_cluster import FakeCluster
+
+from turbopump.cli import main
+from turbopump.errors import ConfigError
+from turbopump.message.message import MessageQueue
+from turbopump.spark import archive as lakes
+from turbopump.spark.pipelines import ArchiveReport, archive, json_bodies
+from turbopump.spark.pipelines.lake import OffsetGapError
+from turbopump.spark.pipelines.running import Progress, ProgressLine, spark_sentence
+from turbopump.spark.reading import DataLossError
+
+Archive = Callable[..., ArchiveReport]
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster({"T": 2, "U": 1}, pull_max=256) as fake:
+        yield fake
+
+
+@pytest.fixture
+def run(spark: SparkSession, cluster: FakeCluster, tmp_path: Path) -> Archive:
+    """Archive into ``tmp_path``."""
+
+    def archived(*topics: str, **given: Any) -> ArchiveReport:
+        return archive(tmp_path, topics, name_server=cluster.address, spark=spark, **given)
+
+    return archived
+
+
+def offsets_in(lake: Path, table: str = "data") -> list[tuple[str, int, int]]:
+    rows = lakes.dataset(lake, table).to_table(columns=["topic", "queueId", "queueOffset"])
+    return sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in rows.to_pylist())
+
+
+@pytest.mark.parametrize("format_name", ["parquet", "delta"])
+def test_a_run_appends_what_came_since_the_last_one(
+    spark: SparkSession, cluster: FakeCluster, run: Archive, tmp_path: Path, format_name: str
+) -> None:
+    cluster.fill("T", 0, 30)
+    cluster.fill("T", 1, 20)
+    first = run("T", format=format_name, rows_per_batch=25)
+    assert (first.messages, first.rows, first.batches, first.agrees) == (50, 50, 2, True)
+    nothing = run("T")
+    assert (nothing.messages, nothing.batches, nothing.agrees) == (0, 0, True)
+    cluster.fill("T", 1, 5)
+    cluster.fill("U", 0, 3)
+    second = run("T", "U")
+    assert (second.messages, second.rows, second.lake_rows) == (8, 8, 58)
+    expected = [("T", 0, at) for at in range(30)] + [("T", 1, at) for at in range(25)]
+    expected += [("U", 0, at) for at in range(3)]
+    assert offsets_in(tmp_path) == expected
+    relation = duckdb.from_arrow(lakes.dataset(tmp_path))
+    assert relation.aggregate("count(*), count(distinct body)").fetchall() == [(58, 58)]
+    rows = lakes.rows(spark, tmp_path)
+    assert sorted((r.topic, r.queueId, r.queueOffset) for r in rows.collect()) == expected
+    assert lakes.offsets(tmp_path)[MessageQueue("T", "broker-a", 1)] == 25
+
+
+@pytest.mark.parametrize("format_name", ["parquet", "delta"])
+def test_a_run_that_died_at_a_step_is_gone_on_with(
+    cluster: FakeCluster, run: Archive, tmp_path: Path, format_name: str
+) -> None:
+    class DiesError(BaseException):
+        pass
+
+    for number, step in enumerate(("planned", "written", "committed", "placed")):
+        cluster.fill("T", 0, 10)
+
+        def die(name: str, step: str = step) -> None:
+            if name == step:
+                raise DiesError
+
+        with pytest.raises(DiesError):
+            run("T", format=format_name, at_step=die)
+        report = run("T")
+        assert report.agrees
+        assert report.lake_rows == 10 * (number + 1)
+    assert offsets_in(tmp_path) == [("T", 0, at) for at in range(40)]
+
+
+def test_bodies_become_columns_and_what_does_not_fit_is_kept_with_the_reason(
+    spark: SparkSession, cluster: FakeCluster, run: Archive, tmp_path: Path
+) -> None:
+    bodies = {
+        b'{"n": 1, "at": "2026-01-02T03:04:05Z", "who": {"name": "x"}}': None,
+        b' {"n": 2, "more": [1]} ': None,
+        b'{"n": "one"}': "n is one, not int",
+        b"{}": "n is missing, or null",
+        b'{"n": 1, "who": 7}': "who is 7, not struct<name:string>",
+        b"[{}]": "JSON, but no object: [{}]",
+        b'{"n": 1': "not JSON: Expecting ',' delimiter: line 1 column 8 (char 7)",
+        b"\xff": "not UTF-8: invalid start byte at byte 0",
+        b"": "not JSON: Expecting value: line 1 column 1 (char 0)",
+    }
+    for body in bodies:
+        cluster.queues["T", 0].put(body, topic="T", queue_id=0)
+    schema = json_bodies("n int not null, at timestamp, who struct<name: string>", kept=False)
+    report = run("T", bodies=schema)
+    assert (report.rows, report.rejected, report.agrees) == (2, 7, True)
+    rows = lakes.dataset(tmp_path).to_table(columns=["n", "at", "who"]).to_pylist()
+    assert [(row["n"], row["who"]) for row in rows] == [(1, {"name": "x"}), (2, None)]
+    assert rows[0]["at"].isoformat() == "2026-01-02T03:04:05+00:00"
+    assert "body" not in lakes.dataset(tmp_path).schema.names
+    rejected = lakes.dataset(tmp_path, "_rejected").to_table().to_pylist()
+    assert {row["body"]: row["reason"] for row in rejected} == {
+        body: reason for body, reason in bodies.items() if reason
+    }
+    cluster.queues["T", 0].put(b'{"n": 3}', topic="T", queue_id=0)
+    assert run("T").rows == 1  # the lake knows its schema
+
+
+def test_columns_of_bodies_may_not_have_the_names_of_a_messages(run: Archive) -> None:
+    with pytest.raises(ConfigError, match=r"columns keys, topic, which messages have as well"):
+        run("T", bodies=json_bodies("topic string, keys int, n int"))
+
+
+def test_a_topic_that_was_made_again_is_refused(
+    cluster: FakeCluster, run: Archive, tmp_path: Path
+) -> None:
+    cluster.fill("T", 0, 10)
+    run("T")
+    cluster.queues["T", 0].entries.clear()
+    cluster.queues["T", 0].times_ms.clear()
+    cluster.fill("T", 0, 4)
+    with pytest.raises(DataLossError, match=r"ends at 4, but the lake has it up to 10 already"):
+        run("T")
+    assert len(offsets_in(tmp_path)) == 10
+
+
+def test_messages_that_were_deleted_fail_the_run_or_are_counted(
+    cluster: FakeCluster, run: Archive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.fill("T", 0, 10)
+    run("T")
+    cluster.fill("T", 0, 10)
+    cluster.queues["T", 0].remove_oldest(15)
+    arguments = ["pipeline", "archive", "T", str(tmp_path), "-n", cluster.address]
+    assert main(arguments) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("turbopump: broker-a:0 of T") or "messages 10 to 14" in said
+    assert len(offsets_in(tmp_path)) == 10
+    assert main([*arguments, "--skip-lost", "--output", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["messages"], report["rows"], report["lost"]) == (10, 5, 5)
+    assert (report["lake_rows"], report["lake_messages"], report["agrees"]) == (15, 15, True)
+    assert offsets_in(tmp_path) == [("T", 0, at) for at in (*range(10), *range(15, 20))]
+
+
+def test_a_queue_that_the_lake_does_not_know_begins_where_it_is_told(
+    cluster: FakeCluster, run: Archive, tmp_path: Path
+) -> None:
+    for at in range(10):
+        cluster.fill("T", 0, 1, stored_ms=1_700_000_000_000 + at)
+    assert run("T", starting="latest").messages == 0
+    assert run("T", starting=1_700_000_000_007).messages == 3
+    cluster.fill("T", 0, 1)
+    assert run("T", starting="latest").messages == 1
+    assert offsets_in(tmp_path) == [("T", 0, at) for at in range(7, 11)]
+    with pytest.raises(ConfigError, match="earliest, latest or a time in ms"):
+        run("T", starting="begin")
+
+
+def test_rows_that_are_not_those_of_the_offsets_are_not_committed(
+    cluster: FakeCluster, run: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.fill("T", 0, 10)
+    from turbopump.spark.pipelines import archiving
+
+    real = archiving._Run._rows
+    for condition, said in (("queueOffset < 9", "9 rows .* for the offsets 0 to 9"),):
+        monkeypatch.setattr(
+            archiving._Run, "_rows", lambda *given, c=condition: real(*given).where(c)
+        )
+        with pytest.raises(OffsetGapError, match=said):
+            run("T")
+    monkeypatch.setattr(archiving._Run, "_rows", lambda *given: real(*given).union(real(*given)))
+    with pytest.raises(OffsetGapError, match="20 rows were written for the offsets 0 to 9"):
+        run("T")
+    assert lakes.offsets(tmp_path) == {}
+
+
+def test_following_takes_what_comes_until_it_is_stopped(
+    cluster: FakeCluster, run: Archive, tmp_path: Path
+) -> None:
+    cluster.fill("T", 0, 10)
+    stop = threading.Event()
+    committed = []
+
+    def more(step: str) -> None:
+        if step == "placed":
+            committed.append(step)
+            if len(committed) < 3:
+                cluster.fill("T", 1, 5)
+            else:
+                stop.set()
+
+    report = run("T", follow=True, interval=0.01, stop=stop, at_step=more)
+    assert (report.messages, report.batches, report.stopped) == (20, 3, False)
+    assert len(offsets_in(tmp_path)) == 20
+
+
+def test_a_stop_ends_a_run_after_its_batch(
+    cluster: FakeCluster, run: Archive, tmp_path: Path
+) -> None:
+    cluster.fill("T", 0, 30)
+    stop = threading.Event()
+    progress = Progress()
+    report = run("T", rows_per_batch=10, stop=stop, progress=progress, at_step=lambda _: stop.set())
+    assert (report.rows, report.stopped, report.agrees) == (10, True, True)
+    assert (progress.done, progress.lag) == (10, 20)
+    assert run("T").rows == 20
+    assert len(offsets_in(tmp_path)) == 30
+
+
+@pytest.mark.parametrize(
+    "option", [{"tags": "A"}, {"subscribePattern": "T.*"}, {"columns": "body"}]
+)
+def test_options_that_leave_messages_out_are_refused(run: Archive, option: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        run("T", options=option)
+
+
+def test_progress_says_rows_rate_lag_and_the_time_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([10.0, 20.0, 21.0, 21.0, 21.0, 21.0]).__next__
+    monkeypatch.setattr("turbopump.spark.pipelines.running.time.monotonic", clock)
+    import sys
+
+    line = ProgressLine("archive", sys.stderr)  # begins at 10
+    progress = Progress(total=1000, done=100, began=1.0, shown=line)
+    progress.add(300)
+    assert capsys.readouterr().err == "archive: 400 rows  20/s  lag 600  30 s left\n"
+
+
+def test_wrong_arguments_are_refused_before_spark_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    lake = str(tmp_path / "lake")
+    for arguments, said in (
+        (["T", lake, "--drop-body"], "--drop-body needs --json-schema"),
+        (["T", lake, "--option", "x"], "--option x: NAME=VALUE is expected"),
+        (["a b", lake], "a b"),
+        ([lake], "Missing argument"),
+        (["T", lake, "--from", "then"], "'then' is no time"),
+    ):
+        assert main(["pipeline", "archive", *arguments]) == 2
+        assert said in capsys.readouterr().err
+    assert not Path(lake).exists()
+
+
+def test_the_sentence_of_an_error_is_found_in_what_spark_wraps_around_it() -> None:
+    from pyspark.errors import PySparkException
+
+    wrapped = "[X] An exception\nturbopump.errors.ConfigError: say so. SQLSTATE\nJVM stacktrace"
+    assert spark_sentence(PySparkException(wrapped)) == "say so. SQLSTATE"
+    assert spark_sentence(PySparkException("[PARSE] no such thing\nmore")) == "no such thing"

@@ -1,0 +1,347 @@
+"""Lakes without Spark: what is committed is there once, whatever dies when, for every reader."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import duckdb
+import msgspec
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from tests.spark.lake_batches import (
+    BATCH_ROWS,
+    BATCHES,
+    COLUMNS,
+    QUEUES,
+    append_next,
+    archive_all,
+    definition,
+)
+
+from turbopump.errors import ConfigError
+from turbopump.message.message import MessageQueue
+from turbopump.spark import archive
+from turbopump.spark.pipelines.lake import (
+    DATA,
+    REJECTED,
+    Batch,
+    LakeError,
+    LakeInUseError,
+    OffsetGapError,
+    Stretch,
+    create_or_open,
+    no_step,
+    open_lake,
+)
+
+ROOT = Path(__file__).parents[2]
+FORMATS = ["parquet", "delta"]
+STEPS_APART = 9
+"""Of the steps at which a process dies, in its own process here; `make spark` kills at each."""
+Place = tuple[str, int, int]
+
+
+def places(table: pa.Table) -> list[Place]:
+    return sorted(
+        zip(
+            table["topic"].to_pylist(),
+            table["queueId"].to_pylist(),
+            table["queueOffset"].to_pylist(),
+            strict=True,
+        )
+    )
+
+
+def expected(ends: dict[MessageQueue, int], table: str) -> list[Place]:
+    return sorted(
+        (queue.topic, queue.queue_id, offset)
+        for queue, end in ends.items()
+        for offset in range(end)
+        if (offset % 7 == 0) == (table == REJECTED)
+    )
+
+
+def check(root: Path, *, settled: bool = True) -> None:
+    """Every reader finds each message of the lake's offsets once. ``settled``: no writer was
+    killed; then the two tables of a Delta lake end alike."""
+    lake = open_lake(root)
+    snapshot = lake.snapshot()
+    ends = archive.offsets(root)
+    for table in (DATA, REJECTED):
+        if table == REJECTED and not settled and snapshot.unfinished:
+            continue
+        wanted = expected(ends, table)
+        rows = archive.dataset(root, table)
+        assert places(rows.to_table()) == wanted
+        relation = duckdb.from_arrow(rows)
+        found = relation.aggregate("count(*), count(distinct (topic, queueId, queueOffset))")
+        assert found.fetchall() == [(len(wanted), len(wanted))]
+        if lake.definition.format == "delta" and DeltaTable.is_deltatable(str(root / table)):
+            assert places(DeltaTable(root / table).to_pyarrow_table()) == wanted
+    if settled:
+        assert snapshot.rows() == snapshot.messages == sum(ends.values())
+
+
+def globbed(root: Path) -> list[Place]:
+    """What a reader finds that looks into the table's folder."""
+    found = [pq.ParquetFile(path).read() for path in root.glob("data/**/*.parquet")]
+    paths = list(root.glob("data/**/*.parquet"))
+    topics = [unquote(path.parts[-4].removeprefix("topic=")) for path in paths]
+    return [
+        (topic, row["queueId"], row["queueOffset"])
+        for topic, table in zip(topics, found, strict=True)
+        for row in table.select(["queueId", "queueOffset"]).to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_every_reader_finds_every_message_once(tmp_path: Path, format_name: str) -> None:
+    archive_all(tmp_path / "lake", definition(format_name))
+    assert archive.offsets(tmp_path / "lake") == dict.fromkeys(QUEUES, BATCHES * BATCH_ROWS)
+    check(tmp_path / "lake")
+    numbers = archive.dataset(tmp_path / "lake").to_table(columns=["queueOffset", "n"])
+    assert numbers["n"].to_pylist() == numbers["queueOffset"].to_pylist()
+    reasons = archive.dataset(tmp_path / "lake", REJECTED).to_table()["reason"].to_pylist()
+    assert {reason.split(":")[0] for reason in reasons} == {"not Avro of the schema"}
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_partitions_are_topic_date_and_hour(tmp_path: Path, format_name: str) -> None:
+    archive_all(tmp_path / "lake", definition(format_name, bodies=False))
+    rows = archive.dataset(tmp_path / "lake").to_table()
+    for row in rows.to_pylist():
+        at = row["storeTimestamp"]
+        assert (row["date"], row["hour"]) == (at.date(), at.hour)
+    wanted = ds.field("topic") == "%RETRY%g"
+    assert archive.dataset(tmp_path / "lake").count_rows(filter=wanted) == BATCHES * BATCH_ROWS
+
+
+class DiesError(BaseException):
+    """The process is gone."""
+
+
+def dying_at(number: int) -> Callable[..., None]:
+    """Called for the ``number``-th time, it dies."""
+    left = [number]
+
+    def step(*_: object, **__: object) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise DiesError
+
+    return step
+
+
+@pytest.fixture
+def dying_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., None]], None]]:
+    """Let a function be called before each call that changes a disk."""
+
+    def arm(step: Callable[..., None]) -> None:
+        for name in ("replace", "link", "fsync"):
+            real = getattr(os, name)
+
+            def call(*args: Any, real: Callable[..., Any] = real) -> Any:
+                step()
+                return real(*args)
+
+            monkeypatch.setattr(os, name, call)
+
+    yield arm
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_death_at_any_step_loses_and_doubles_nothing(
+    tmp_path: Path,
+    format_name: str,
+    dying_calls: Callable[[Callable[..., None]], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = FORMATS.index(format_name)
+    while True:
+        root = tmp_path / str(steps)
+        step = dying_at(steps)
+        dying_calls(step)
+        try:
+            archive_all(root, definition(format_name), step)
+            break
+        except DiesError:
+            pass
+        finally:
+            monkeypatch.undo()
+        if (root / "_lake.json").exists():
+            check(root, settled=False)
+            if format_name == "parquet":
+                seen = globbed(root)
+                assert len(seen) == len(set(seen))
+                assert set(seen) <= set(expected(archive.offsets(root), DATA))
+        archive_all(root, definition(format_name))
+        check(root)
+        steps += STEPS_APART
+    assert steps > (60 if format_name == "parquet" else 30)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_killed_process_goes_on_where_the_table_says(tmp_path: Path, format_name: str) -> None:
+    def run(step: int) -> int:
+        command = [sys.executable, "-m", "tests.spark.lake_batches", str(tmp_path / "lake")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
+        return subprocess.run(
+            [*command, format_name, str(step)], cwd=ROOT, env=environment, check=False
+        ).returncode
+
+    assert run(5) == -signal.SIGKILL
+    check(tmp_path / "lake", settled=False)
+    assert run(1000) == 0
+    check(tmp_path / "lake")
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_lake_has_one_writer(tmp_path: Path, format_name: str) -> None:
+    first = create_or_open(tmp_path, definition(format_name))
+    second = create_or_open(tmp_path, definition(format_name))
+    with first.writing():
+        with (
+            pytest.raises(
+                LakeInUseError, match=f"process {os.getpid()} on .* one writer at a time"
+            ),
+            second.writing(),
+        ):
+            pass
+        # Where locks do not hold, such as on some network disks, the commit itself refuses.
+        before = second.snapshot()
+        append_next(first, before, no_step)
+        with pytest.raises(LakeInUseError, match="another writer has committed"):
+            append_next(second, before, no_step)
+        check(tmp_path)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("begin", [BATCH_ROWS - 1, BATCH_ROWS + 1])
+def test_an_overlap_and_a_gap_are_refused(tmp_path: Path, format_name: str, begin: int) -> None:
+    lake = create_or_open(tmp_path, definition(format_name, bodies=False))
+    with lake.writing():
+        snapshot = append_next(lake, lake.snapshot(), no_step)
+        batch = Batch(begins={QUEUES[0]: begin}, ends={QUEUES[0]: 60}, lost={}, files=())
+        with pytest.raises(OffsetGapError, match=f"up to offset {BATCH_ROWS}, but .* at {begin}"):
+            lake.append(snapshot, batch)
+        assert lake.snapshot() == snapshot
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_what_is_lost_is_counted_and_kept(tmp_path: Path, format_name: str) -> None:
+    lake = create_or_open(tmp_path, definition(format_name))
+    with lake.writing():
+        queue = QUEUES[0]
+        first = Batch(begins={queue: 10}, ends={queue: 20}, lost={queue: 10}, files=())
+        second = Batch(begins={queue: 20}, ends={queue: 21}, lost={queue: 1}, files=())
+        snapshot = lake.append(lake.append(lake.snapshot(), first), second)
+    assert snapshot.stretches == {queue: Stretch(10, 21, 11)}
+    assert open_lake(tmp_path).snapshot().messages == 0
+
+
+def test_old_versions_of_the_manifest_go_and_nothing_is_forgotten(tmp_path: Path) -> None:
+    lake = create_or_open(tmp_path, definition("parquet"))
+    with lake.writing():
+        snapshot = append_next(lake, lake.snapshot(), no_step)
+        for _ in range(125):
+            ends = {queue: stretch.end for queue, stretch in snapshot.stretches.items()}
+            batch = Batch(begins=ends, ends=ends, lost={}, files=())
+            snapshot = lake.append(snapshot, batch)
+    versions = sorted((tmp_path / "_manifest").glob("*.json"))
+    assert len(versions) < 126
+    assert open_lake(tmp_path).snapshot() == snapshot
+    check(tmp_path)
+    versions[-3].unlink()
+    with pytest.raises(LakeError, match="version 124 is missing"):
+        open_lake(tmp_path).snapshot()
+
+
+def test_delta_keeps_the_offsets_through_checkpoints_clean_up_and_vacuum(tmp_path: Path) -> None:
+    archive_all(tmp_path, definition("delta"))
+    stands = archive.offsets(tmp_path)
+    for name in (DATA, REJECTED):
+        table = DeltaTable(tmp_path / name)
+        table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
+        table.create_checkpoint()
+        table.cleanup_metadata()
+        table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    logs = list((tmp_path / DATA / "_delta_log").glob("*.json"))
+    assert 0 < len(logs) <= 3  # the first of them has gone
+    assert archive.offsets(tmp_path) == stands
+    check(tmp_path)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_compaction_leaves_rows_and_offsets(tmp_path: Path, format_name: str) -> None:
+    lake = create_or_open(tmp_path, definition(format_name))
+    with lake.writing():
+        snapshot = lake.snapshot()
+        for _ in range(BATCHES):
+            snapshot = append_next(lake, snapshot, no_step)
+        many = len(archive.files(tmp_path))
+        assert lake.compact(files_min=50, size_target=1 << 20) == 0
+        assert lake.compact(files_min=2, size_target=1 << 20) > 0
+        after = lake.snapshot()
+        assert after.stretches == snapshot.stretches
+        assert after.rows() == snapshot.rows()
+        assert len(archive.files(tmp_path)) < many
+        check(tmp_path)
+        assert append_next(lake, after, no_step).rows() > after.rows()
+    check(tmp_path)
+
+
+def test_compacted_files_lie_outside_the_tables_folder(tmp_path: Path) -> None:
+    archive_all(tmp_path, definition("parquet"))
+    seen = {str(path) for path in tmp_path.glob("data/**/*.parquet")}
+    assert seen == set(archive.files(tmp_path))
+    assert list(tmp_path.glob("_removed/**/*.parquet"))
+
+
+def test_a_file_that_was_changed_is_noticed_before_it_is_compacted(tmp_path: Path) -> None:
+    lake = create_or_open(tmp_path, definition("parquet", bodies=False))
+    with lake.writing():
+        snapshot = append_next(lake, lake.snapshot(), no_step)
+        append_next(lake, snapshot, no_step)
+        file = Path(archive.files(tmp_path)[0])
+        pq.write_table(pq.read_table(file, partitioning=None).slice(1), file)
+        with pytest.raises(LakeError, match="nothing was changed"):
+            lake.compact(files_min=2, size_target=1 << 20)
+
+
+def test_a_lake_keeps_its_shape(tmp_path: Path) -> None:
+    create_or_open(tmp_path, definition("parquet"))
+    for wanted, what in (
+        (definition("delta"), "format"),
+        (msgspec.structs.replace(definition("parquet"), columns=COLUMNS[:4]), "columns"),
+        (definition("parquet", bodies=False), "bodies"),
+    ):
+        with pytest.raises(ConfigError, match=f"is a lake with other {what} "):
+            create_or_open(tmp_path, wanted)
+
+
+def test_what_is_no_lake_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match=r"is no lake: `turbopump pipeline archive` makes one"):
+        archive.files(tmp_path)
+    (tmp_path / "_lake.json").write_text('{"v":2,"format":"parquet","columns":[]}')
+    with pytest.raises(LakeError, match="use the one that wrote it"):
+        archive.files(tmp_path)
+    (tmp_path / "_lake.json").write_text("{")
+    with pytest.raises(LakeError, match="cannot be read"):
+        archive.files(tmp_path)
+
+
+def test_only_tables_of_a_lake_can_be_asked_for(tmp_path: Path) -> None:
+    create_or_open(tmp_path, definition("parquet"))
+    with pytest.raises(ConfigError, match="no table 'rejected' in a lake: data or _rejected"):
+        archive.files(tmp_path, "rejected")
