@@ -21,7 +21,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import RecallMessage
 from turbopump.store.retention import NextStep
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
-from turbopump.store.timers.timer_wheel import SLOT_SIZE
+from turbopump.store.timers.timer_wheel import WHEEL_SLOT_SIZE
 from turbopump.testing.simulated_mount import SimulatedMount
 from turbopump.testing.simulation import Simulation
 
@@ -57,7 +57,7 @@ def zeros_in_wheel(mount: SimulatedMount) -> None:
 
 def _used_slot(wheel: memoryview) -> int:
     """Where in the file the last slot is that something was put into."""
-    return len(bytes(wheel).rstrip(b"\0")) // SLOT_SIZE * SLOT_SIZE
+    return len(bytes(wheel).rstrip(b"\0")) // WHEEL_SLOT_SIZE * WHEEL_SLOT_SIZE
 
 
 def remove_checkpoints(mount: SimulatedMount) -> None:

@@ -1,4 +1,4 @@
-"""How far the log is confirmed: the one place that says what readers may see.
+"""How far the log is confirmed: the one module that says what readers may see.
 
 ::
 
@@ -6,9 +6,9 @@
     confirmed   readers see it, and its senders have their answer:
                 under SYNC_FLUSH what is durable, else all that is written
 
-``durable`` moves with every sync; a sync that fails ends it, and with it all writing. What must not
-be forgotten before its copy is safe (a delivered delay, an acknowledged message) waits for
-``durable`` whatever the flush; what a client may learn waits for ``confirmed``. Replication will
+``durable`` moves with every sync; a sync that fails ends it, and with it all writing. A message may
+be forgotten (a delay that was delivered, a message that was acknowledged) only when its copy is
+``durable``, whatever the flush. What a client may learn waits for ``confirmed``. Replication will
 move both.
 """
 

@@ -51,10 +51,10 @@ class MappedFile:
         except OSError as error:
             text = (
                 f"{error.strerror or error} between bytes {at} and {at + size}; stop here: "
-                "turbopump store set-apart says which messages "
-                "that costs, and puts a copy in its place, or copy it to a good disk, with zeros "
-                "where it cannot be read (ddrescue, or dd "
-                "bs=4096 conv=noerror,sync); a start then sets those messages apart as damaged"
+                "turbopump store set-apart says which messages that costs, and replaces the file "
+                "by a copy; or copy it to a good disk, with zeros where it cannot be read "
+                "(ddrescue, or dd bs=4096 conv=noerror,sync); a start then sets those messages "
+                "apart as damaged"
             )
             raise OSError(error.errno, text, str(self.segment.path)) from None
 
@@ -308,7 +308,7 @@ class MappedFiles:
         raise failure
 
     def _beside(self, root: Path) -> Path | None:
-        """The place beside a root for files that are not yet, or not yet whole, part of it; None if
+        """The path beside a root for files that are not yet, or not yet whole, part of it; None if
         that is another disk."""
         return (
             root.with_name(root.name + ".spare")

@@ -314,7 +314,7 @@ class MessageStore:
         first step of closing."""
         self.cold_reads.close()
         if self.index is not None:
-            self.index.settle()  # may need a new file, and have it noted
+            self.index.write_waiting()  # may need a new file, and have it noted
         self._disk.close()
 
     def close(self) -> None:

@@ -3,8 +3,8 @@ only.
 
 The rule: no call here can create, change, lock or remove anything, in the file system or in another
 process. Files are read with ``pread``, not mapped: a bad sector is then an OSError that names the
-place, where a map would end the process by SIGBUS, and a store of any size needs no more memory
-than the pieces asked for. It must not know what the files mean.
+byte, where a map would end the process by SIGBUS, and a store of any size needs no more memory than
+the pieces asked for. It must not know what the files mean.
 """
 
 from __future__ import annotations

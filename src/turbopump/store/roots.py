@@ -97,8 +97,8 @@ def _make(disk: Disk, directory: Path, key: str) -> None:
 
 
 def _refuse_left_behind(disk: Disk, paths: StorePaths) -> None:
-    """Files at Apache's usual place are not passed over because the configuration now names
-    another: what they say still counts."""
+    """Refuse files in Apache's usual directory where the configuration now names another: what they
+    say still counts."""
     usual = StorePaths(paths.root)
     for key, given, before in (
         ("storePathConsumeQueue", paths.consume_queues, usual.consume_queues),

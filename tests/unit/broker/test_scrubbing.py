@@ -84,7 +84,7 @@ async def test_a_damaged_index_file_and_a_damaged_unit_are_repaired_while_the_br
         assert queue is not None
         assert store.index is not None
         queue.rewrite(7, 5, 5, 5)
-        store.index.settle()
+        store.index.write_waiting()
         file = store.index.files[0]
         at = file.entries_piece(3, 1).at
         file.segment.buffer[at : at + 4] = bytes(4)

@@ -195,7 +195,7 @@ class TimerRepair:
                 f"the timer log is damaged at position {pending.log.scanned_to}"
             )
         await self._put_again(old, waiting, now)
-        pending.old_slots_are_over()
+        pending.finish_old_slots()
         return True
 
     async def _put_again(self, old: OldSlots, units: list[TimerUnit], now: int) -> None:

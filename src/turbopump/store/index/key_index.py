@@ -106,7 +106,7 @@ class KeyIndex:
                 self.set_apart(file, fault)
 
     def set_apart(self, file: IndexFile, fault: str) -> None:
-        """Ask a file no more; it keeps its place until another takes it (``replace``)."""
+        """Ask a file no more; it stays in the row until another replaces it (``replace``)."""
         file.set_apart()
         self._log_error(
             f"index file {file.segment.path} is damaged ({fault}): its messages are not found by "
@@ -121,7 +121,7 @@ class KeyIndex:
 
     def begin_file(self) -> None:
         """Let what is added from now on go into a new file. Raises OSError."""
-        self.settle()
+        self.write_waiting()
         self._new_file()
 
     def make_spare(self) -> Segment:
@@ -135,13 +135,14 @@ class KeyIndex:
         return IndexFile(segment, self._slots, self._entries)
 
     def replace(self, damaged: IndexFile, fresh: IndexFile) -> None:
-        """Ask ``fresh``, which has taken the name of ``damaged``, in its place."""
+        """Ask ``fresh``, which has taken the name of ``damaged``, instead of it."""
         self.files[self.files.index(damaged)] = fresh
         damaged.segment.close()
 
     @property
     def lacking(self) -> bool:
-        """Whether entries wait for a file that has found no room; each ``settle`` tries again."""
+        """Whether entries wait for a file that has found no room; each ``write_waiting`` tries
+        again."""
         return bool(self._unwritten)
 
     def give_up(self) -> bool:
@@ -152,7 +153,7 @@ class KeyIndex:
     @property
     def end_offset(self) -> int:
         """The commit-log offset of the newest message that is indexed; −1 if there is none."""
-        self.settle()
+        self.write_waiting()
         return self._there
 
     @property
@@ -181,7 +182,7 @@ class KeyIndex:
                 [(key_hash(topic, key), offset, stored_ms) for key in keys.split(" ") if key]
             )
         if len(waiting) >= WAITING_MAX:
-            self.settle()
+            self.write_waiting()
 
     def add_many(self, entries: list[tuple[int, int, int]], sys_flag: int) -> None:
         """Index messages of one kind by (``key_hash``, offset, store time) of each of their keys,
@@ -190,9 +191,9 @@ class KeyIndex:
             return
         self._waiting.extend(entries)
         if len(self._waiting) >= WAITING_MAX:
-            self.settle()
+            self.write_waiting()
 
-    def settle(self) -> None:
+    def write_waiting(self) -> None:
         """Write to the files what was added and waits: together it costs half. Whoever reads or
         syncs the files settles first."""
         waiting, self._waiting = self._waiting, []
@@ -236,7 +237,7 @@ class KeyIndex:
 
     def walk(self, topic: str, key: str, begin_ms: int, end_ms: int) -> KeyWalk:
         """The way through every entry of this key or unique id."""
-        self.settle()
+        self.write_waiting()
         return KeyWalk(self.files, index_hash(f"{topic}#{key}"), begin_ms, end_ms)
 
     def rewind(self, before: int) -> int:
@@ -246,7 +247,7 @@ class KeyIndex:
         That is ``before``, or less if the newest file is not as it was written: then that part is
         indexed again.
         """
-        self.settle()
+        self.write_waiting()
         while self.files:
             last = self.files[-1]
             if last.count > 1 and last.begin_offset < before:
@@ -282,7 +283,7 @@ class KeyIndex:
         return taken
 
     def dirty_segments(self) -> list[Segment]:
-        self.settle()
+        self.write_waiting()
         segments = []
         for file in self.files:
             if file.dirty:
@@ -291,7 +292,7 @@ class KeyIndex:
         return segments
 
     def close(self) -> None:
-        self.settle()
+        self.write_waiting()
         for file in self.files:
             file.segment.close()
         self.files.clear()
@@ -408,8 +409,8 @@ _LOOKED_AT: Final = 16
 def begin_for_index(
     log: CommitLog, queues: Iterable[ConsumeQueue], index: KeyIndex, begin: int
 ) -> int:
-    """``begin``, or, if the index lacks keys of messages before it, the place from which on it must
-    be filled again; it is cut there. Cost: a few entries are read."""
+    """``begin``, or, if the index lacks keys of messages before it, the offset from which on it
+    must be filled again; it is cut there. Cost: a few entries are read."""
     ends = (
         unit[0]
         for queue in queues

@@ -182,7 +182,7 @@ class IndexCheck:
 
 
 class _Cursor:
-    """A place in the entries of a row of index files, which are read piece by piece.
+    """A position in the entries of a row of index files, which are read piece by piece.
 
     ``data`` is the piece, ``at`` the byte of the next entry in it. Entries before ``plain_end`` are
     neither a file's first nor its last: those two are held against the file's head as well.

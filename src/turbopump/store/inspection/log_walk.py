@@ -218,8 +218,8 @@ class Selection:
 def select_messages(
     disk: ReadOnlyDisk, store: StoreFiles, wanted: Selection, on_bad: Callable[[BadRange], None]
 ) -> Iterator[ReceivedMessage]:
-    """The messages wanted, oldest first. ``on_bad`` hears of every place on the way that holds no
-    good message."""
+    """The messages wanted, oldest first. ``on_bad`` is called with every range on the way that
+    holds no good message."""
     topic = wanted.topic.encode() if wanted.topic is not None else None
     needles = [key.encode() for key in wanted.keys]
     wanted_keys = set(wanted.keys)

@@ -164,7 +164,7 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """The place, in words."""
+        """Topic and queue, file, index and offset, as far as they are known, in words."""
         parts = []
         if self.topic is not None:
             parts.append(

@@ -228,8 +228,13 @@ class ColdReads:
         return bool(self._ready or self._waiting) or self._closed
 
     def _ahead(self, steps: Steps[Any], pieces: list[Piece], pace: ReadPace) -> list[Piece]:
-        """Where nobody stands in line and reads are due: the steps whose pieces are in memory, for
-        at most a turn; the pieces that are wanted next. Raises StopIteration, with the outcome."""
+        """Where nobody stands in line and reads are due: do the steps whose pieces are in memory,
+        for at most a turn; the pieces that are wanted next. Raises StopIteration, with the
+        outcome."""
+        # Most cold reads find their bytes in the system's cache (a backlog after a restart). A turn
+        # of the loop for each of their two or three steps would cost more than the reads: they are
+        # done here, inside the request that asks. What this takes is charged to the pace like any
+        # other turn, so that a reader that comes again and again cannot pass those in the line.
         begun = now = self._now()
         if pace.pause(begun):
             return pieces
@@ -249,9 +254,9 @@ class ColdReads:
         return finish_now(steps, lambda pieces: self._count(pieces, _read_all(pieces)))
 
     def is_lost(self, directory: Path, offset: int) -> bool:
-        """Whether to give up a place in the files of a directory that the system cannot read: not
-        at its first error, nor while every read there fails (the device is gone, and may come
-        back), but once it fails although others worked since."""
+        """Whether to give up an offset that the system cannot read, in the files of a directory.
+        Not at its first error, nor while every read there fails (the device is gone, and may come
+        back), but once it fails although other reads worked since."""
         if len(self._failed) >= _FAILURES_KEPT:
             self._failed.clear()
         worked = self._worked[directory]
@@ -304,6 +309,11 @@ class ColdReads:
 
     def _next_turn(self) -> None:
         """One step, and more for as long as ``SHARE`` of what the others took since the last."""
+        # Steps are work of the one thread that also answers sends. A fixed number of steps a turn
+        # would either starve readers on an idle broker or hold up sends on a busy one. So the time
+        # that the loop spent on everything else since the last turn sets the time for reads: under
+        # load a reader gets a fifth of the thread, and alone it runs one step a turn, back to back.
+        # ``TURN_S`` bounds it: a turn that took long was preempted, and must not be repaid.
         begun = self._now()
         until = begun + min(SHARE * (begun - self._turn_ended), TURN_S)
         try:

@@ -154,10 +154,6 @@ class CommitLog:
             return None
         return file.segment.read(offset - file.start, size)
 
-    def segment_at(self, offset: int) -> MappedFile | None:
-        """The segment that holds the byte at ``offset``, if it is there."""
-        return self.files.at(offset)
-
     def segment_end(self, offset: int) -> int:
         """Where the segment ends that ``offset`` lies in: what is before that can be read in one
         piece."""

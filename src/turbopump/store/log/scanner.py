@@ -85,7 +85,7 @@ class LogScanner:
         """Look at these bytes from now on, which begin at this offset."""
         self.start, self.data = start, data
 
-    def look(self, offset: int, end: int, room: int = BLANK_SIZE_MIN) -> ScanResult | int:
+    def judge(self, offset: int, end: int, room: int = BLANK_SIZE_MIN) -> ScanResult | int:
         """What lies at an offset of a segment that ends at ``end``; or how many bytes from there on
         it takes to say, to be held. ``room`` is left behind each entry of the segment."""
         left, begin = end - offset, offset - self.start
@@ -123,7 +123,7 @@ class LogScanner:
 
     def entries(self, offset: int, end: int) -> list[tuple[int, bytes]]:
         """(offset, entry) of good entries of the usual kind, from an offset on, as far as they are
-        held and end by ``end``: what ``look`` says of each, in less than half its time."""
+        held and end by ``end``: what ``judge`` says of each, in less than half its time."""
         data, at, found = self.data, offset - self.start, list[tuple[int, bytes]]()
         requires_crc, unpack = self._requires_crc, _LOOK.unpack_from
         stop = min(len(data), end - self.start) if at >= 0 else 0
@@ -254,7 +254,7 @@ class SegmentWalk(Generic[T]):
                 offset = self.end
                 yield from items
                 continue
-            found = scanner.look(offset, limit, room)
+            found = scanner.judge(offset, limit, room)
             if isinstance(found, int):
                 at = offset - segment.start
                 size = min(max(self._piece_size, found), file.size - at)
@@ -279,7 +279,7 @@ class SegmentWalk(Generic[T]):
         return None
 
     def _go_on(self, number: int, bad: int, fault: str) -> int | None:
-        """Report the bad place and find the next good entry."""
+        """Report the bad range that begins at ``bad``; the offset of the next good entry."""
         segment = self._segments[number]
         good, last = self._next_good(number, bad)
         if good is not None:
@@ -293,6 +293,12 @@ class SegmentWalk(Generic[T]):
     def _next_good(self, number: int, bad: int) -> tuple[int | None, int | None]:
         """(The first good entry behind ``bad``, the last byte from there on that is not zero if
         there is none)."""
+        # Sizes before ``bad`` cannot be trusted, so entries are not followed from one to the next:
+        # every byte is a candidate. The magic, three bytes of it, is searched for; what begins four
+        # bytes before one counts only if it is a whole good entry that says it lies at this very
+        # offset. A message whose body holds a copy of another entry is therefore no candidate. All
+        # the rest of the log is searched, holes left out: only where nothing good follows anywhere
+        # may the log end here, for what recovery cuts off is gone.
         last = None
         for segment in self._segments[number:]:
             with closing(self._open(segment)) as file:
@@ -313,7 +319,7 @@ class SegmentWalk(Generic[T]):
     def _is_good(self, file: OpenSegment, segment: StoreFile, offset: int) -> bool:
         """Whether a good entry begins there, which is read by itself."""
         scanner, start = self._candidates, segment.start
-        while isinstance(found := scanner.look(offset, segment.end, self._room(segment)), int):
+        while isinstance(found := scanner.judge(offset, segment.end, self._room(segment)), int):
             data = self._read(file, segment, offset - start, found, ahead=True)
             scanner.hold(offset, data.ljust(found, b"\0"))
         entry = found.entry
@@ -408,7 +414,7 @@ def entry_at(log: CommitLog, offset: int) -> ParsedEntry | None:
     file, scanner = log.files.at(offset), LogScanner(log.requires_crc)
     if file is None:
         return None
-    while isinstance(found := scanner.look(offset, file.end), int):
+    while isinstance(found := scanner.judge(offset, file.end), int):
         scanner.hold(offset, file.read_at_start(offset - file.start, found))
     return parse_entry(found.entry, offset) if found.entry is not None else None
 

@@ -16,8 +16,8 @@ and says where in the files one lies. Units follow each other without holes: the
 where it is written anew. Source: apache/rocketmq ``BatchConsumeQueue``. Derived data, as all queues
 are.
 
-One or a few damaged units never decide anything: where the units at the place in question do not
-agree, all are asked.
+One or a few damaged units never decide anything: where the units at the number in question do not
+agree, all units are counted.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class BatchConsumeQueue(ConsumeQueue):
         self.first_number, self.min_index = number, index
 
     def rewrite_at(self, number: int, unit: BatchUnit) -> None:
-        """Put another unit in the place of one that is there."""
+        """Overwrite a unit that is there."""
         file = self._files.at(number * BATCH_UNIT_SIZE)
         assert file is not None
         pack_batch_unit_into(file.buffer, number * BATCH_UNIT_SIZE - file.start, unit)
@@ -401,6 +401,10 @@ class BatchConsumeQueue(ConsumeQueue):
         number = first_unit_at(physical_offset, low, self.next_number, self._offset_of)
         if self._agree(physical_offset, number):
             return number, True
+        # The binary search was led astray by damaged units, or ended next to some. A majority
+        # decides instead: for each number, count the units before it that point at or behind the
+        # offset and those from it on that point before it. ``against`` is that count, less a
+        # constant; the number with the least contradicts the fewest units.
         best, against, least = low, 0, 0
         for at, unit in enumerate(self._all_units(), low + 1):
             if possible_offset(unit.offset, unit.size) is not None:

@@ -1,5 +1,5 @@
-"""Reading a queue whose units stand for several messages: entries are given whole, also the one in
-whose middle the reader stands.
+"""Reading a queue whose units stand for several messages. Entries are given whole, also if the
+offset asked for is in the middle of one.
 
 What this process wrote, and not long ago, is copied out of the map; everything else is read and
 checked as in any queue. A filter of tags lets through what has none: a batch has none of its own,
@@ -46,7 +46,7 @@ _UNITS_HOT: Final = 2_000_000
 
 
 @dataclass(slots=True)
-class _Choice:
+class _Selected:
     """What one read is to give, and where it goes on."""
 
     next_index: int
@@ -119,27 +119,27 @@ class BatchRead:
         in_memory = sound[0].offset >= log.end - limits.hot_size
         count_max = min(self.count_max, limits.count_hot if in_memory else limits.count_cold)
         bytes_max = limits.bytes_hot if in_memory else limits.bytes_cold
-        choice = _choose(sound, result.max_offset, log.end, count_max, bytes_max, self.accept)
-        result.next_offset, result.gaps = choice.next_index, choice.gaps
-        if not choice.units:
-            if choice.gaps:
+        selected = _select(sound, result.max_offset, log.end, count_max, bytes_max, self.accept)
+        result.next_offset, result.gaps = selected.next_index, selected.gaps
+        if not selected.units:
+            if selected.gaps:
                 result.status = GetStatus.MESSAGE_WAS_REMOVING
             return result, None
-        if hot and choice.units[0].offset >= self.hot_from:
-            data = _hot_entries(queue, log, choice.units)
+        if hot and selected.units[0].offset >= self.hot_from:
+            data = _hot_entries(queue, log, selected.units)
             if data is not None:
-                result.status, result.count, result.data = GetStatus.FOUND, choice.messages, data
+                result.status, result.count, result.data = GetStatus.FOUND, selected.messages, data
                 return result, None
-        wanted = [Unit(unit.base, unit.offset, unit.size) for unit in choice.units]
+        wanted = [Unit(unit.base, unit.offset, unit.size) for unit in selected.units]
         checked = yield from checked_entries(wanted, queue, self.context)
         damaged = {damage.queue_offset for damage in checked.damages}
-        result.gaps += sum(unit.messages for unit in choice.units if unit.base in damaged)
+        result.gaps += sum(unit.messages for unit in selected.units if unit.base in damaged)
         checked.put_into(result)
         result.next_offset = max(result.next_offset, offset)
         if result.data:
             counts = messages_by_entry(result.data)
             result.count = sum(counts.values())
-            for unit in choice.units if strict else ():
+            for unit in selected.units if strict else ():
                 if counts.get(unit.base, unit.messages) != unit.messages:
                     return result, queue.number_of(unit.base)
         return result, None
@@ -150,8 +150,8 @@ def _hot_entries(queue: BatchConsumeQueue, log: CommitLog, units: list[BatchUnit
     parts = []
     for unit in units:
         entry = log.read(unit.offset, unit.size) or b""
-        place = unit.size, queue.queue_id, unit.base, unit.offset
-        if len(entry) < FIXED_SIZE or _HEAD.unpack_from(entry) != place:
+        head = unit.size, queue.queue_id, unit.base, unit.offset
+        if len(entry) < FIXED_SIZE or _HEAD.unpack_from(entry) != head:
             return None
         parts.append(entry)
     return b"".join(parts)
@@ -230,40 +230,40 @@ def _base_behind(queue: BatchConsumeQueue, number: int) -> int:
     return behind.base if behind is not None else queue.max_index
 
 
-def _choose(
+def _select(
     units: list[BatchUnit],
     end: int,
     log_end: int,
     count_max: int,
     bytes_max: int,
     accept: Callable[[int], bool] | None,
-) -> _Choice:
+) -> _Selected:
     """Which of the units' entries one read gives. What a unit that cannot be says of tags does not
     count: it is repaired by being read."""
-    choice, taken = _Choice(units[0].base), 0
+    selected, taken = _Selected(units[0].base), 0
     for unit in units:
         if unit.base >= end:
             break
         if unit.size == NO_MESSAGE_SIZE:
-            choice.gaps += unit.messages
-            choice.next_index = unit.end
+            selected.gaps += unit.messages
+            selected.next_index = unit.end
             continue
         can_be = FIXED_SIZE <= unit.size <= ENTRY_SIZE_MAX and unit.offset < log_end
         if can_be and accept is not None and not accept(unit.tags_code) and unit.tags_code:
-            choice.next_index = unit.end
+            selected.next_index = unit.end
             continue
         size = unit.size if can_be else 0
-        if choice.units and (
-            choice.messages + unit.messages > count_max or taken + size > bytes_max
+        if selected.units and (
+            selected.messages + unit.messages > count_max or taken + size > bytes_max
         ):
             break
-        choice.units.append(unit)
-        choice.messages += unit.messages
-        choice.next_index = unit.end
+        selected.units.append(unit)
+        selected.messages += unit.messages
+        selected.next_index = unit.end
         taken += size
-        if choice.messages >= count_max:
+        if selected.messages >= count_max:
             break
-    return choice
+    return selected
 
 
 # A unit is believed if its neighbours follow one another, a store time only if the log has it. What

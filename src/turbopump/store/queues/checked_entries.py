@@ -1,9 +1,9 @@
 """Entries of a queue, read from the files and each checked before anyone gets it.
 
-Good is what ``codec.entry_fault`` calls good at its place in the log and what belongs to the unit
-that points to it. A unit may be wrong too: then it is repaired, and its message is given
-(``unit_repair.py``). A message that is not good is passed over and told of; one that the system
-cannot read is another thing: it may be there tomorrow.
+An entry is good if ``codec.entry_fault`` finds nothing at its offset of the log, and if it belongs
+to the unit that points to it. A unit may be wrong, too: then it is repaired, and its message is
+given (``unit_repair.py``). A message that is not good is passed over and reported. One that the
+system cannot read now ends the read before it: the same read may work later.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ PIECE_SIZE_MAX: Final = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class DamagedMessage:
-    """A message that is not given out: its place in the queue, where its unit says that it is in
-    the log, and what is wrong."""
+    """A message that is not given out: its queue offset, the offset of the log that its unit holds,
+    and what is wrong."""
 
     queue_offset: int
     offset: int
@@ -98,6 +98,16 @@ def checked_entries(
     units: list[Unit], queue: ConsumeQueue, context: ReadContext
 ) -> Steps[CheckedEntries]:
     """The entries to which units of ``queue`` point."""
+    # Nearly always all units and entries are good: they are read in few pieces and checked in one
+    # compiled loop, without a Python object for each. If one of them is not, each is judged by
+    # itself, and there are four cases:
+    # - The unit cannot be right (it points outside of the log), or leads to an entry of another
+    #   queue: the unit is damaged, and the message is looked for in the log (``message_of``).
+    # - The entry there begins as the unit's message does, but is not good: the message is damaged.
+    #   It is passed over, and the reader goes on behind it.
+    # - The system cannot read it. The read ends before it, since the disk may recover; only what
+    #   ``is_lost`` gives up is passed over.
+    # - The log has deleted it meanwhile: retention works between the steps of a read.
     checked, log, is_lost, repair = CheckedEntries(), context.log, context.is_lost, context.repair
     start, end, count = log.start, log.end, len(units)
     if any(unit.offset < start for unit in units) and not queue.is_trimmed(start):
@@ -112,7 +122,7 @@ def checked_entries(
     if not faults and (yield from _all_good(spans, queue_id, topic)):
         checked.count = len(units)
         for span in spans:
-            checked.good.extend(_stretches(span))
+            checked.good.extend(_contiguous_runs(span))
         return checked
     found = iter([entry for span in spans for entry in _entries(span)])
     for number, unit in enumerate(units):
@@ -123,7 +133,7 @@ def checked_entries(
             checked.removed += 1  # the repair of one before it has found where the queue begins
             continue
         there: bytes | None = b""
-        stranger = False
+        foreign = False
         if fault is None:
             entry = next(found)
             if isinstance(entry, bytes):
@@ -133,8 +143,8 @@ def checked_entries(
                         entry, unit.offset, crc_required=log.requires_crc(unit.offset)
                     )
                 if fault is None and not entry_belongs(entry, unit.queue_offset, queue_id, topic):
-                    fault = _stranger(entry, queue, unit)
-                    stranger = fault is not None
+                    fault = _foreign_fault(entry, queue, unit)
+                    foreign = fault is not None
                 if fault is None:
                     checked.add(entry)
                     continue
@@ -150,7 +160,7 @@ def checked_entries(
                     entry, f"the message at {unit.offset} of the commit log"
                 )
                 break
-        if there is not None and (stranger or not _head_is_of(there, queue, unit)):
+        if there is not None and (foreign or not _head_is_of(there, queue, unit)):
             repaired = yield from repair.message_of(queue, unit, is_lost)
             if repaired.entry is not None:
                 checked.add(repaired.entry)
@@ -251,20 +261,20 @@ def _entries(span: _Span) -> Iterator[Found]:
     return iter([data[offset - start : offset - start + size] for _, offset, size in span.units])
 
 
-def _stretches(span: _Span) -> list[bytes]:
+def _contiguous_runs(span: _Span) -> list[bytes]:
     """The entries of a span, those that lie side by side in one piece."""
     start, data = span.start, span.data
     assert isinstance(data, bytes)
-    stretches: list[bytes] = []
+    runs: list[bytes] = []
     begun = at = 0
     for _, offset, size in span.units:
         if offset - start != at:
             if at > begun:
-                stretches.append(data[begun:at])
+                runs.append(data[begun:at])
             begun = offset - start
         at = offset - start + size
-    stretches.append(data[begun:at])
-    return stretches
+    runs.append(data[begun:at])
+    return runs
 
 
 def _unit_faults(units: list[Unit], log: CommitLog, log_end: int) -> dict[Unit, str]:
@@ -310,12 +320,13 @@ def _head_is_of(entry: bytes, queue: ConsumeQueue, unit: Unit) -> bool:
     ) == (unit.size, queue.queue_id, unit.queue_offset)
 
 
-def _stranger(entry: bytes, queue: ConsumeQueue, unit: Unit) -> str | None:
-    """What is wrong with a good entry that belongs elsewhere, so that the unit is wrong."""
+def _foreign_fault(entry: bytes, queue: ConsumeQueue, unit: Unit) -> str | None:
+    """What is wrong with a unit that points to a good entry of another position; None if it is the
+    right one."""
     if queue.topic.startswith(LMQ_PREFIX):
         return None
-    topic, queue_id, queue_offset = place = queue_position(entry)
-    if place == (queue.topic, queue.queue_id, unit.queue_offset):
+    topic, queue_id, queue_offset = position = queue_position(entry)
+    if position == (queue.topic, queue.queue_id, unit.queue_offset):
         return None
     return (
         f"its unit in the consume queue points to the message of queue offset {queue_offset} "
@@ -423,8 +434,8 @@ def entries_fit(
             continue
         if not FIXED_SIZE <= unit_size <= size - at:
             return False
-        told, queue, there, place, sys_flag = _HEAD.unpack_from(data, at)
-        if (told, queue, there, place) != (unit_size, queue_id, index, offset):
+        head_size, *position, sys_flag = _HEAD.unpack_from(data, at)
+        if (head_size, *position) != (unit_size, queue_id, index, offset):
             return False
         body = (
             at
@@ -433,9 +444,9 @@ def entries_fit(
             + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
         )
         topic_at = body + 4 + int.from_bytes(data[body : body + 4])
-        if topic_at + len(topic) > at + told or not data.startswith(topic, topic_at):
+        if topic_at + len(topic) > at + head_size or not data.startswith(topic, topic_at):
             return False
-        at += told
+        at += head_size
     return at == size
 
 

@@ -136,7 +136,7 @@ class ConsumeQueue:
         return True
 
     def rewrite(self, index: int, physical_offset: int, size: int, tags_code: int) -> None:
-        """Put another unit in the place of one that is there."""
+        """Overwrite a unit that is there."""
         file = self._files.at(index * UNIT_SIZE)
         assert file is not None
         _pack_into(file.buffer, index * UNIT_SIZE - file.start, physical_offset, size, tags_code)

@@ -1,8 +1,8 @@
-"""Finding single messages: by place in the log or in a queue, by key or unique id, by time.
+"""Finding single messages: by offset in the log or in a queue, by key or unique id, by time.
 
-Each answer comes in ``Steps`` (``log/cold_reads.py``): who asks decides how bytes are read, on the
-spot or without holding up a loop. What is found has been checked: magic, place, CRC, and for a key
-that the message really has it, for the index knows hashes only.
+Each answer comes in ``Steps`` (``log/cold_reads.py``): the caller decides whether bytes are read at
+once or without holding up a loop. What is found has been checked: magic, offset, CRC, and for a key
+that the message really has it. The index knows hashes only.
 """
 
 from __future__ import annotations
@@ -331,8 +331,8 @@ def _is_of(entry: bytes, queue: ConsumeQueue, index: int) -> bool:
 
 def _may_be_of(head: bytes, queue: ConsumeQueue, index: int) -> bool:
     """The same by its head alone, which does not name the topic."""
-    place = (int.from_bytes(head[12:16]), int.from_bytes(head[20:28]))
-    return place == (queue.queue_id, index) or queue.topic.startswith(LMQ_PREFIX)
+    position = (int.from_bytes(head[12:16]), int.from_bytes(head[20:28]))
+    return position == (queue.queue_id, index) or queue.topic.startswith(LMQ_PREFIX)
 
 
 def _store_time(head: bytes) -> int:

@@ -176,11 +176,11 @@ def read_messages(
         return result
     high = queue.end.value
     if accept is None and IS_COMPILED:
-        at_sight = yield from _read_at_sight(queue, context, offset, units, count_max)
-        if at_sight is not None:
-            return at_sight
-    choice = _choose(units, offset, queue, context, hot_from, count_max, accept)
-    result = yield from _read_cold(choice, queue, context)
+        quick = yield from _read_if_all_good(queue, context, offset, units, count_max)
+        if quick is not None:
+            return quick
+    selected = _select(units, offset, queue, context, hot_from, count_max, accept)
+    result = yield from _read_cold(selected, queue, context)
     if result.gaps and not result.count and result.unreadable is None:
         behind = yield from _behind_gaps(queue, result.next_offset, high)
         result.status = GetStatus.MESSAGE_WAS_REMOVING
@@ -288,7 +288,7 @@ def _read_hot_at_once(
     count = min(max(count_max, 1), limits.count_hot)
     units = queue.units(index, min(count, high - index))
     offset = int.from_bytes(units[:8])
-    segment = log.segment_at(offset) if units and offset >= context.hot_from else None
+    segment = log.files.at(offset) if units and offset >= context.hot_from else None
     if segment is None:
         return None
     data, count = gather(
@@ -329,7 +329,7 @@ def _units(queue: ConsumeQueue, index: int, count: int) -> Steps[Found]:
 
 
 @dataclass(slots=True)
-class _Choice:
+class _Selected:
     """What one cold read is to give: ``units`` in order, and the ``next_index`` behind them."""
 
     units: list[Unit]
@@ -340,7 +340,7 @@ class _Choice:
 def _read_cold_at_once(
     queue: ConsumeQueue, context: ReadContext, index: int, count_max: int, look: Look
 ) -> GetResult | None:
-    """The same as ``_read_at_sight``, of units and messages that are seen in memory."""
+    """The same as ``_read_if_all_good``, of units and messages that are seen in memory."""
     limits, high = context.limits, queue.end.value
     count_max = min(max(count_max, 1), max(limits.count_hot, limits.count_cold))
     piece = queue.piece(index, min(count_max, high - index))
@@ -355,7 +355,7 @@ def _read_cold_at_once(
     return _gathered(queue, stretch, index, units, data)
 
 
-def _read_at_sight(
+def _read_if_all_good(
     queue: ConsumeQueue, context: ReadContext, index: int, units: bytes, count_max: int
 ) -> Steps[GetResult | None]:
     """Nearly every cold read: the messages lie close together in one segment, and are good. None if
@@ -383,7 +383,7 @@ def _stretch(
     """Where the messages of the units lie, if it is close together in one segment."""
     log, limits = context.log, context.limits
     first, _, _ = UNIT.unpack_from(units)
-    segment = log.segment_at(first) if first < log.end and log.requires_crc(first) else None
+    segment = log.files.at(first) if first < log.end and log.requires_crc(first) else None
     if segment is None:
         return None
     is_cold = first < log.end - limits.hot_size
@@ -430,7 +430,7 @@ def _within_a_piece(units: bytes, count: int, first: int) -> int:
     return bisect_right(range(count), first + PIECE_SIZE_MAX, lo=_NEIGHBOURS, key=end)
 
 
-def _choose(
+def _select(
     units: bytes,
     index: int,
     queue: ConsumeQueue,
@@ -438,17 +438,17 @@ def _choose(
     hot_from: int,
     count_max: int,
     accept: TagsFilter,
-) -> _Choice:
+) -> _Selected:
     """Which of the units' messages one read gives; it ends before the first that is hot. What a
     unit that cannot be says of tags does not count: it is repaired by being read."""
     chosen: list[Unit] = []
-    choice = _Choice(chosen, index)
+    selected = _Selected(chosen, index)
     limits, log_end = context.limits, context.log.end
     taken, opened_at, in_memory_from = 0, queue.opened_at, log_end - limits.hot_size
     for offset, size, tags in UNIT.iter_unpack(units):
         if size == NO_MESSAGE_SIZE:
             index += 1
-            choice.gaps += 1
+            selected.gaps += 1
             continue
         can_be = FIXED_SIZE <= size <= ENTRY_SIZE_MAX and 0 <= offset < log_end
         if can_be and accept is not None and not accept(tags):
@@ -466,16 +466,16 @@ def _choose(
         index += 1
         if len(chosen) >= count_max:
             break
-    choice.next_index = index
-    return choice
+    selected.next_index = index
+    return selected
 
 
-def _read_cold(choice: _Choice, queue: ConsumeQueue, context: ReadContext) -> Steps[GetResult]:
+def _read_cold(selected: _Selected, queue: ConsumeQueue, context: ReadContext) -> Steps[GetResult]:
     """From the files, every message checked."""
-    checked = yield from checked_entries(choice.units, queue, context)
+    checked = yield from checked_entries(selected.units, queue, context)
     low, high = queue.min_index, queue.end.value
-    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, choice.next_index, low, high)
-    result.gaps = choice.gaps + len(checked.damages)
+    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, selected.next_index, low, high)
+    result.gaps = selected.gaps + len(checked.damages)
     checked.put_into(result)
     return result
 

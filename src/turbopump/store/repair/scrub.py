@@ -177,7 +177,7 @@ class Scrub:
                 position = max(position + 1, log.start)  # retention has been here
                 continue
             numbers.position = position
-            following, entry, fault = yield from self._look(file, position, self._scanner)
+            following, entry, fault = yield from self._judge(file, position, self._scanner)
             if log.files.at(position) is not file:
                 continue
             if entry is not None:
@@ -196,11 +196,11 @@ class Scrub:
                 entries, slice_end = 0, position + SLICE
         return position
 
-    def _look(self, file: MappedFile, offset: int, scanner: LogScanner) -> Steps[ScanResult]:
+    def _judge(self, file: MappedFile, offset: int, scanner: LogScanner) -> Steps[ScanResult]:
         """What lies at an offset of a file. Where that cannot be read, it goes on behind the
         sector."""
-        while isinstance(found := scanner.look(offset, file.end), int):
-            data = yield from self._held(file, offset, found, scanner)
+        while isinstance(found := scanner.judge(offset, file.end), int):
+            data = yield from self._bytes_at(file, offset, found, scanner)
             if isinstance(data, OSError):
                 fault = f"it cannot be read ({data.strerror or data})"
                 return ScanResult(offset - offset % _SECTOR + _SECTOR, None, fault)
@@ -211,12 +211,12 @@ class Scrub:
         there is none."""
         while offset < file.end:
             size = min(SLICE, file.end - offset)
-            data = yield from self._held(file, offset, size, self._scanner)
+            data = yield from self._bytes_at(file, offset, size, self._scanner)
             if isinstance(data, OSError):
                 offset += _SECTOR - offset % _SECTOR
                 continue
             for start in entry_starts(data):
-                found = yield from self._look(file, offset + start, self._scanner)
+                found = yield from self._judge(file, offset + start, self._scanner)
                 if found.entry is not None:
                     return offset + start
             yield []
@@ -225,7 +225,9 @@ class Scrub:
             offset += size - 8  # a magic may lie across two pieces
         return file.end
 
-    def _held(self, file: MappedFile, offset: int, size: int, scanner: LogScanner) -> Steps[Found]:
+    def _bytes_at(
+        self, file: MappedFile, offset: int, size: int, scanner: LogScanner
+    ) -> Steps[Found]:
         """``size`` bytes of the log, which the scanner then holds, and more if it can."""
         begin = offset - scanner.start
         if not 0 <= begin <= len(scanner.data) - size:
@@ -285,7 +287,7 @@ class Scrub:
                 or topic == SCHEDULE_TOPIC
             ):
                 return
-        elif (yield from self._is_namesake(offset, (topic, queue_id, index))):
+        elif (yield from self._has_same_position(offset, (topic, queue_id, index))):
             return
         whole, queue = self._repair.unit_of(entry, position), self._queues.find(topic, queue_id)
         right = whole[:3] if whole is not None else None
@@ -315,14 +317,14 @@ class Scrub:
             return  # trimmed, or of a topic that was deleted
         if unit == right or right is None:
             return
-        place = (queue.topic, queue.queue_id, index)
+        wanted = (queue.topic, queue.queue_id, index)
         if (
             unit is not None
             and unit.offset != position
-            and (yield from self._is_namesake(unit.offset, place))
+            and (yield from self._has_same_position(unit.offset, wanted))
         ):
             return
-        repaired = yield from self._repair.mend(queue, number=max(number, queue.first_number))
+        repaired = yield from self._repair.repair_all(queue, number=max(number, queue.first_number))
         self.numbers.wrong_units += repaired
         if repaired and self._is_new(queue.topic, queue.queue_id, index):
             name = _unit_name(queue.topic, queue.queue_id, index)
@@ -331,14 +333,15 @@ class Scrub:
                 f"{position}: it is repaired"
             )
 
-    def _is_namesake(self, offset: int, place: tuple[str, int, int]) -> Steps[bool]:
-        """Whether the entry there has the same place: the topic was deleted and made again."""
+    def _has_same_position(self, offset: int, wanted: tuple[str, int, int]) -> Steps[bool]:
+        """Whether the entry there has the same position in its queue: the topic was
+        deleted and made again."""
         file = self._log.files.at(offset) if offset >= 0 else None
         if file is None:
             return False
         scanner = LogScanner(self._log.requires_crc)
-        _, entry, _ = yield from self._look(file, offset, scanner)
-        return entry is not None and queue_position(entry) == place
+        _, entry, _ = yield from self._judge(file, offset, scanner)
+        return entry is not None and queue_position(entry) == wanted
 
     def _report_range(self, start: int, end: int, fault: str) -> None:
         if self._is_new("", 0, start):
@@ -357,11 +360,11 @@ class Scrub:
                 "stop the broker and remove that queue's directory, the next start writes it again"
             )
 
-    def _is_new(self, topic: str, queue_id: int, place: int) -> bool:
+    def _is_new(self, topic: str, queue_id: int, at: int) -> bool:
         """Whether a finding was not told yet."""
-        if (topic, queue_id, place) in self._reported or len(self._reported) >= REPORTED_MAX:
+        if (topic, queue_id, at) in self._reported or len(self._reported) >= REPORTED_MAX:
             return False
-        self._reported.add((topic, queue_id, place))
+        self._reported.add((topic, queue_id, at))
         return True
 
 

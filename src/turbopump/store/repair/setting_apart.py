@@ -3,8 +3,8 @@ operator's step, never a start's.
 
 1. Every segment is read. A piece that cannot be read is read again sector by sector, each a few
    times: what answers in the end is no loss.
-2. Each segment with sectors that do not is copied, beside its directory, with zeros in their place,
-   and the copy is synced.
+2. Each segment with sectors that do not is copied, beside its directory, with zeros for these
+   sectors, and the copy is synced.
 3. Which messages lay there is found out (``lost_messages``).
 4. The original gets a second name beside the directory, and then its own name goes to the copy in
    one step: a kill leaves one or the other.
@@ -100,7 +100,7 @@ def set_apart(
             f"{paths.root} has no segments in {', '.join(map(str, directories))}: "
             "is it a store directory?"
         )
-    with _held(paths, disk):
+    with _locked(paths, disk):
         found = SettingApart()
         segments = list_row(disk, directories)
         bad = _scan(disk, segments, found, on_progress)
@@ -117,7 +117,7 @@ def set_apart(
 
 
 @contextmanager
-def _held(paths: StorePaths, disk: Disk) -> Iterator[None]:
+def _locked(paths: StorePaths, disk: Disk) -> Iterator[None]:
     lock = StoreLock(disk, paths)
     try:
         lock.lock_directories(paths)
@@ -252,7 +252,7 @@ def lost_messages(
     walk = _Walk(disk, segments, ranges)
     between = list(_between(walk, segments[0].start, ranges))
     unread: list[Path] = []
-    return _joined(chain(between, _by_units(disk, paths, ranges, unread))), walk.end, unread
+    return _merged(chain(between, _by_units(disk, paths, ranges, unread))), walk.end, unread
 
 
 def list_row(disk: Disk, directories: Iterable[Path]) -> list[StoreFile]:
@@ -338,7 +338,7 @@ def _whole(disk: Disk, path: Path, unread: list[Path]) -> bytes:
     return b"".join(parts)
 
 
-def _joined(lost: Iterable[LostMessages]) -> list[LostMessages]:
+def _merged(lost: Iterable[LostMessages]) -> list[LostMessages]:
     found: list[LostMessages] = []
     for one in sorted(lost):
         last = found[-1] if found else None

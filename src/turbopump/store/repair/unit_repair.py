@@ -21,7 +21,8 @@ A damaged unit of a batch queue does not even say which messages it stands for, 
 their numbers (in a plain queue, a number is a queue offset):
 
 - Between two good units, the entries that the log has of the queue are its units, in their order.
-- Where messages are missing between them, their entries are damaged too: gaps take the places left.
+- Where messages are missing between them, their entries are damaged too: the units left over become
+  gaps.
 - Before the first good unit the queue begins with the first entry that the log has; behind the last
   one it ends as it did.
 - A unit is good if the log has its entry where it says, and as many messages in it; a wrong store
@@ -130,7 +131,7 @@ class UnitRepair:
             self._remember(key)
         return Repaired(search.wanted, search.wanted_offset, search.error)
 
-    def mend(
+    def repair_all(
         self,
         queue: BatchConsumeQueue,
         is_lost: IsLost = lambda _directory, _offset: True,
@@ -141,10 +142,10 @@ class UnitRepair:
         if (queue.topic, queue.queue_id) in self._under_way:
             return 0
         search = self._search(queue, is_lost)
-        steps = search.mend() if number is None else search.repair_around(number)
+        steps = search.repair_all() if number is None else search.repair_around(number)
         yield from self._alone(search, steps)
         if number is None:
-            self._report_mended(search, queue)
+            self._log_repaired(search, queue)
         return search.repaired
 
     def repair_for_message(
@@ -163,10 +164,10 @@ class UnitRepair:
         def both() -> Steps[None]:
             if not queue.suspect:
                 yield from search.repair_around(number)
-            yield from search.mend()
+            yield from search.repair_all()
 
         yield from self._alone(search, both())
-        self._report_mended(search, queue)
+        self._log_repaired(search, queue)
         if not search.repaired and search.error is None:
             self._remember(key)
         return search.error
@@ -179,7 +180,7 @@ class UnitRepair:
         for queue in batches:
             search = self._search(queue, lambda _directory, _offset: True)
             finish_now(search.check_front(first.store_timestamp if first is not None else 1 << 62))
-            self._report_mended(search, queue)
+            self._log_repaired(search, queue)
 
     def good_unit(
         self, queue: BatchConsumeQueue, number: int, is_lost: IsLost
@@ -200,7 +201,7 @@ class UnitRepair:
         finally:
             self._under_way.discard(search.queue_key)
 
-    def _report_mended(self, search: BatchQueueSearch, queue: BatchConsumeQueue) -> None:
+    def _log_repaired(self, search: BatchQueueSearch, queue: BatchConsumeQueue) -> None:
         if search.repaired:
             name = f"the consume queue of {queue.topic} queue {queue.queue_id}"
             self.log_error(
@@ -458,14 +459,20 @@ def unit_of(entry: bytes, offset: int, tags_of: Callable[[ParsedEntry], int]) ->
 
 
 def units_between(
-    found: list[BatchUnit], end: int, begin: int | None, places: int | None, offset: int
+    found: list[BatchUnit], end: int, begin: int | None, count: int | None, offset: int
 ) -> list[BatchUnit] | None:
-    """The units for the messages from ``begin`` to ``end`` in so many ``places``, of entries
-    ``found`` in the log; None if that cannot be. ``begin`` None: from the first that was found on,
-    in as many places as it takes. Gaps before the first are said to be at ``offset``.
+    """The ``count`` units for the messages from ``begin`` to ``end``, of entries ``found`` in the
+    log; None if that cannot be. ``begin`` None: from the first that was found on, in as many units
+    as it takes. Gaps before the first are said to be at ``offset``.
 
     Of entries of the same messages the last counts: the topic was deleted and made again.
     """
+    # How many units lie between two good ones is known from the file, and how many messages from
+    # their bases; how the damaged entries divided the messages among them is not. Each run of
+    # missing messages gets as few gaps as hold them (a count is a signed short). The units that are
+    # then left over divide these gaps further, from the front on, so that the numbers of all units
+    # behind stay as they are. If that does not add up, the good units on the two sides do not
+    # belong together, and nothing is changed.
     kept: list[BatchUnit] = []
     limit = end
     for unit in reversed(found):
@@ -480,26 +487,26 @@ def units_between(
             holes.append((index, base - index))
         index = following
     least = [-(-count // COUNT_MAX) for _, count in holes]
-    spare = places - len(kept) - sum(least) if places is not None else 0
-    if spare < 0 or spare > sum(count for _, count in holes) - sum(least):
+    spare = count - len(kept) - sum(least) if count is not None else 0
+    if spare < 0 or spare > sum(missing for _, missing in holes) - sum(least):
         return None
     row: list[BatchUnit] = []
-    for (base, count), slots in zip(holes, least, strict=True):
+    for (base, missing), units in zip(holes, least, strict=True):
         while kept and kept[0].base < base:
             row.append(kept.pop(0))
-        more = min(spare, count - slots)
+        more = min(spare, missing - units)
         spare -= more
-        row.extend(_gaps(base, count, slots + more, row[-1].offset if row else offset))
+        row.extend(_gaps(base, missing, units + more, row[-1].offset if row else offset))
     return row + kept
 
 
-def _gaps(base: int, count: int, places: int, offset: int) -> list[BatchUnit]:
-    """So many units that stand for ``count`` damaged messages."""
+def _gaps(base: int, missing: int, units: int, offset: int) -> list[BatchUnit]:
+    """So many units that stand for ``missing`` damaged messages."""
     gaps = []
-    for left in range(places, 0, -1):
-        messages = min(count - left + 1, COUNT_MAX)
+    for left in range(units, 0, -1):
+        messages = min(missing - left + 1, COUNT_MAX)
         gaps.append(BatchUnit(offset, NO_MESSAGE_SIZE, 0, 0, base, messages))
-        base, count = base + messages, count - messages
+        base, missing = base + messages, missing - messages
     return gaps
 
 
@@ -513,7 +520,7 @@ class BatchQueueSearch(LogSearch[BatchConsumeQueue]):
     def run(self) -> Steps[None]:
         yield from self.repair_around(self.queue.number_of(self.index))
 
-    def mend(self) -> Steps[None]:
+    def repair_all(self) -> Steps[None]:
         """Repair every unit that cannot be, or does not follow the one before it, and find out
         where the queue begins."""
         queue = self.queue
@@ -573,7 +580,7 @@ class BatchQueueSearch(LogSearch[BatchConsumeQueue]):
         if gone is not None and gone.stored_ms >= first_time:
             queue.suspect = True  # its entry may be there, and the unit damaged
         if queue.suspect:
-            yield from self.mend()
+            yield from self.repair_all()
 
     def repair_around(self, number: int) -> Steps[int]:
         """Repair the unit of this number, and what else is wrong between the nearest good ones on

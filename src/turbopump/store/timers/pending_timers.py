@@ -169,7 +169,7 @@ class PendingTimers:
         time, rolls = self.slot_for(due, written)
         magic = MAGIC_DEFAULT | (MAGIC_ROLL if rolls else 0) | (MAGIC_DELETE if recalls else 0)
         wheel = self.wheel
-        written = min(written, time)  # what is overdue by weeks has no place for the difference
+        written = min(written, time)  # the field for the difference holds 24 days at most
         position = self.log.append(wheel.last(time), magic, written, time, offset, size, topic_hash)
         wheel.put(time, position, -1 if recalls else 1)
         return rolls
@@ -178,10 +178,14 @@ class PendingTimers:
         """The slot of a message that is due in the slot ``due`` and put there at ``written``; True
         if it must roll from there.
 
-        RocketMQ: ``TimerMessageStore.doEnqueue``; the second half of that rule leaves enough time
-        for the last roll. Ours: no slot takes the place of one that is not delivered yet, however
-        long the broker was down.
+        RocketMQ: ``TimerMessageStore.doEnqueue``. Ours: no slot overwrites one that is not
+        delivered yet, however long the broker was down.
         """
+        # The wheel holds two rounds of slots, and a message may be due later than that. It then
+        # goes into a slot on the way and is put again from there. The hop is a whole window, unless
+        # the rest behind it would be less than a third of a window: then it is half a window, so
+        # that two hops of similar length remain instead of a long one and one that is so short that
+        # the roll itself could be late.
         window = self.config.window_ms
         time = self.config.floor(due)
         if time - written >= window:
@@ -342,7 +346,7 @@ class PendingTimers:
         self.log_begin = self.log.go_on_behind(end)
         self.delivered = 0
 
-    def old_slots_are_over(self) -> None:
+    def finish_old_slots(self) -> None:
         """All that waits has another slot."""
         self.old_slots = None
         if self.log.end == self.log_begin:  # none waits

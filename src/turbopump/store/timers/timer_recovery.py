@@ -109,10 +109,10 @@ def _load(
             timers.saved = replace(checkpoint, precision_ms=0)
             timers.write_checkpoint(timers.saved)
     if precision != config.precision_ms:
-        return _take_out(timers, checkpoint, queue)
+        return _reslot(timers, checkpoint, queue)
     if not checkpoint.ours:
-        return _follow(timers, checkpoint, queue, whole=whole)
-    if not whole or not _lead_back(timers, checkpoint):
+        return _replay_apache(timers, checkpoint, queue, whole=whole)
+    if not whole or not _rewind_chains(timers, checkpoint):
         if not fill_wheel(timers, checkpoint.log_end):
             return f"the timer log is damaged at position {log.scanned_to}"
         if checkpoint.log_end > log.start:
@@ -129,14 +129,14 @@ def _precision(timers: PendingTimers, now: int, *, whole: bool) -> int:
     if precision < 1000:
         return 0
     if whole:
-        return 0 if timers.wheel.is_of_another_precision(now) else precision
+        return 0 if timers.wheel.has_other_precision(now) else precision
     strange = any(
         unit.time % precision and unit.time >= timers.read_time for unit in log.scan(log.start)
     )
     return 0 if strange else precision
 
 
-def _take_out(
+def _reslot(
     timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None
 ) -> str | None:
     """All slots are to be given anew: see 4."""
@@ -174,7 +174,7 @@ def fill_wheel(timers: PendingTimers, end: int) -> bool:
     return log.scanned_to >= end
 
 
-def _lead_back(timers: PendingTimers, checkpoint: TimerCheckpoint) -> bool:
+def _rewind_chains(timers: PendingTimers, checkpoint: TimerCheckpoint) -> bool:
     """Let every pending slot end where the log did at the checkpoint; False if a chain is torn, or
     the wheel is not what it was then."""
     wheel, end = timers.wheel, checkpoint.log_end
@@ -202,7 +202,7 @@ def _before(timers: PendingTimers, slot: Slot, end: int) -> tuple[int, int] | No
     return position, count
 
 
-def _follow(
+def _replay_apache(
     timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None, *, whole: bool
 ) -> str | None:
     """Apache's log and wheel: see 2."""

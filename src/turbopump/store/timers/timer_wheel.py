@@ -75,7 +75,7 @@ class TimerWheel:
 
     @property
     def span_ms(self) -> int:
-        """How far ahead of the oldest pending slot another may be, without taking its place."""
+        """How far ahead of the oldest pending slot another may be, without overwriting it."""
         return self.total * self.precision_ms
 
     def slot(self, time: int) -> Slot | None:
@@ -151,7 +151,7 @@ class TimerWheel:
                 pending.append(Slot(found * self.precision_ms, first, last, count))
         return pending
 
-    def is_of_another_precision(self, now: int) -> bool:
+    def has_other_precision(self, now: int) -> bool:
         """Whether there are slots that no time around ``now`` has: then they are counted in other
         units. Reads the whole file."""
         low, high = (int(now * share) // self.precision_ms for share in (0.7, 1.4))

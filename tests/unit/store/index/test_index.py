@@ -125,7 +125,7 @@ def test_a_full_file_is_followed_by_another_even_between_two_keys_of_a_message(
     store = directory.open()
     fill(directory, store, 40)  # three keys each: 31 entries a file
     assert store.index is not None
-    store.index.settle()
+    store.index.write_waiting()
     files = sorted(directory.paths.index.iterdir())
     assert len(files) == 4
     assert {path.stat().st_size for path in files} == {index_file_size(SLOTS, ENTRIES)}
@@ -341,11 +341,11 @@ def test_after_a_crash_no_file_reaches_across_the_time_apaches_broker_refills_fr
     store = directory.open()
     assert store.index is not None
     fill(directory, store)
-    store.index.settle()
+    store.index.write_waiting()
     newest = store.index.files[-1]
     newest.put([(1, newest.end_offset, newest.end_timestamp)])
     fill(directory, store, start=60)
-    store.index.settle()
+    store.index.write_waiting()
     full = [file.end_timestamp for file in store.index.files[:-1]]
     store.index.dirty_segments()
     twin = directory.copy(tmp_path.with_name(tmp_path.name + "-crashed"))
@@ -358,7 +358,7 @@ def test_after_a_crash_no_file_reaches_across_the_time_apaches_broker_refills_fr
     store = twin.open()
 
     assert store.index is not None
-    store.index.settle()
+    store.index.write_waiting()
     point = StoreCheckpoint(SystemDisk(), twin.paths.checkpoint)
     assert 0 <= point.index_timestamp < full[-1]
     for file in store.index.files:

@@ -78,7 +78,7 @@ def test_each_message_of_a_batch_is_found_by_its_keys(tmp_path: Path) -> None:
     store = opened(tmp_path)
     put_packed(store, ITEMS)
     assert store.index is not None
-    store.index.settle()
+    store.index.write_waiting()
     expected = {"U1": 1, "k1": 1, "k2": 2, "U3": 1, "kü": 1, "U5": 1, "k3": 0, "": 0}
     entries = store.index.files[-1].count - 1
     assert entries == sum(expected.values())

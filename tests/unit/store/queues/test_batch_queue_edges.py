@@ -161,8 +161,8 @@ class Reopened:
     def offsets(self) -> list[int]:
         return [index for index, _ in messages(self.store)]
 
-    def mend(self) -> int:
-        return self.store.cold_reads.finish(self.store.unit_repair.mend(self.queue))
+    def repair_all(self) -> int:
+        return self.store.cold_reads.finish(self.store.unit_repair.repair_all(self.queue))
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def test_a_damaged_unit_of_a_damaged_batch_hides_only_its_own_messages(reopened:
 def test_repairing_a_queue_whose_file_is_gone_changes_nothing(reopened: Reopened) -> None:
     files = list(reopened.queue._files.files)
     reopened.queue._files.files.clear()
-    assert reopened.mend() == 0
+    assert reopened.repair_all() == 0
     reopened.queue._files.files.extend(files)
     assert reopened.offsets() == list(range(8))
 
@@ -312,9 +312,9 @@ def test_a_queue_that_cannot_be_read_is_repaired_when_it_can(
     reopened.queue.rewrite_at(1, unit._replace(base=77))
     with monkeypatch.context() as patched:
         refuse_reads(patched, "batchconsumequeue")
-        assert reopened.mend() == 0
+        assert reopened.repair_all() == 0
     assert reopened.unit(1).base == 77
-    assert reopened.mend() == 1
+    assert reopened.repair_all() == 1
     assert reopened.unit(1) == unit
 
 
@@ -322,7 +322,7 @@ def test_a_unit_whose_entry_goes_while_it_is_repaired_is_left_as_it_is(reopened:
     damaged = reopened.unit(0)._replace(base=-1)
     reopened.queue.rewrite_at(0, damaged)
     start = reopened.unit(1).offset
-    steps = reopened.store.unit_repair.mend(reopened.queue)
+    steps = reopened.store.unit_repair.repair_all(reopened.queue)
     pieces = next(steps)
     while not any("commitlog" in piece.segment.path.parts and piece.at == 0 for piece in pieces):
         pieces = steps.send([piece.segment.read(piece.at, piece.size) for piece in pieces])

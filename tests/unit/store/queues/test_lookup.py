@@ -202,7 +202,7 @@ def test_the_first_entry_of_an_apache_file_has_seconds_of_the_file_before(tmp_pa
     begin = directory.clock.now
     put(store, b"it", "k")
     assert store.index is not None
-    store.index.settle()
+    store.index.write_waiting()
     (file,) = store.index.files
     struct.pack_into(">i", file.segment.buffer, 40 + 7 * 4 + 20 + 12, 86_400)
     assert found(store, "k", begin, begin) == [b"it"]
@@ -233,7 +233,7 @@ def test_what_an_index_points_to_in_vain_is_passed_over(tmp_path: Path) -> None:
     store = indexed(tmp_path).open()
     put(store, b"it", "k")
     assert store.index is not None
-    store.index.settle()
+    store.index.write_waiting()
     hashed = index_hash("T#k")
     now = 1_700_000_000_000
     store.index.files[-1].put(
