@@ -134,9 +134,9 @@ class MappedSegment:
 
 
 class SystemDisk(ReadOnlyDisk):
-    """The real file system. ``post`` brings results of ``start`` back into the owner's thread.
-    ``loop``: where somebody waits for every sync of a single file, the kernel makes it, if it can,
-    and the owner's loop is told."""
+    """The real file system. ``post`` brings results of ``start`` back into the owner's thread. With
+    ``loop``, a sync of a single file is done by the kernel if it can, without a thread, and the
+    loop gets the outcome (SYNC_FLUSH)."""
 
     def __init__(self, post: Post | None = None, loop: Loop | None = None) -> None:
         self._post = post

@@ -119,7 +119,7 @@ class JsonTable:
         self._disk.start(lambda: self._replace(data if isinstance(data, bytes) else data()), done)
 
     def repeat(self) -> None:
-        """Save again what could not be saved; for whoever owns the clock to call every second or
+        """Save again what could not be saved; for the owner of the clock to call every second or
         so."""
         if self._unsaved is not None:
             self.save(self._unsaved)

@@ -2,7 +2,7 @@
 
 ``open`` recovers, ``put`` and ``put_batch`` append and dispatch in the same breath, ``get`` reads a
 queue, ``close`` leaves a clean directory. Synchronous, one thread, no network; flushing is begun
-here by whoever owns the clock and finished in threads.
+here by the owner of the clock and finished in threads.
 """
 
 from __future__ import annotations
@@ -529,7 +529,7 @@ class MessageStore:
         return queue.min_index if queue is not None else 0
 
     def delete_queues(self, topic: str, then: DeletionDone) -> None:
-        """Delete a topic's queues with their files; ``then`` hears how many there were. Messages
+        """Delete a topic's queues with their files; ``then`` gets how many there were. Messages
         stay in the log until it is trimmed."""
         self._deletions.delete(topic, then)
 

@@ -4,11 +4,11 @@ files that only point into them.
 1. It is time if the hour is one of ``deleteWhen``, if space is short (``disk_space.py``), or if it
    was asked for. Then segments last written ``fileReservedTime`` ago go; where space is so short
    that it forces, the oldest go whatever their age.
-2. One segment at a time, in order, each removal made durable before the next begins, so that
-   whatever a crash leaves is a log without its front, never one with a hole. Never the last one,
-   and never one whose queue units are not known to be on the disk: a queue whose messages are all
-   gone still knows at which offset it goes on. Nor one that somebody still has to deliver from
-   (``needed_from``), however short space is.
+2. Segments go one at a time, in order. Each removal is made durable before the next begins: a crash
+   leaves a log without its front, never one with a hole. Some segments stay, however short space
+   is: the last one; those whose queue units are not known to be on the disk, since a queue without
+   messages must still know at which offset it goes on; and those with messages that the broker has
+   still to deliver (``needed_from``).
 3. Then queues begin at their first unit whose message the log still has. Queue files whose units
    all lie before it go, but never the last of a queue. Index files go likewise. Where queues begin,
    and which index files there are, is saved before any are removed: their absence is then no
@@ -16,7 +16,7 @@ files that only point into them.
 
 Whatever is being read in a thread stays open until that read ends (``Segment.hold``): its name
 goes, its bytes do not. Each step runs beside the owner's thread and then calls ``then``; pausing
-between them is for whoever owns the clock. Source: apache/rocketmq ``CleanCommitLogService``,
+between them is for the owner of the clock. Source: apache/rocketmq ``CleanCommitLogService``,
 ``CleanConsumeQueueService``.
 """
 
@@ -117,7 +117,12 @@ class Retention:
         return asked or hour in self.rules.hours or self.space.level >= SpaceLevel.CLEAN
 
     def delete_next(self, then: StepDone) -> None:
-        """Delete the first segment of the log if it is its turn."""
+        """Delete the first segment of the log if it may go."""
+        # The file's time of last write decides, not the times of its messages, as in Apache's
+        # broker. It comes from the file system, which may hang: a thread asks for it, and writes
+        # the note in ``turbopump.json``. Others may have changed the log meanwhile, so the first
+        # segment is compared again after each step. A segment is forgotten only when its removal
+        # has been reported: until then it can be read.
         files = self.log.files.files
         self._forced = self.rules.forcibly and self.space.level >= SpaceLevel.CLEAN_FORCIBLY
         if (
@@ -188,7 +193,7 @@ class Retention:
 
     def _noted_firsts(self, good: bool, then: StepDone) -> None:
         self._may_go = good
-        if not good:  # reported by whoever noted it
+        if not good:  # ``QueueEnds`` has reported it
             self._doomed.clear()
             self._trim_again = True
         then(NextStep.AT_ONCE)

@@ -1,9 +1,10 @@
 """The directories of a store: made, checked, and, as far as its log lies in them, remembered.
 
-The rule: a log of which a root is not there (a disk that is not mounted, a root that the
-configuration no longer names) is refused, not cut to what is left. A hole shows by itself. For the
-rest ``turbopump.json`` names a segment of each root, the newest when that was written down: it must
-be somewhere, or its root have others (another broker deletes old segments, too).
+The rule: a log of which a root is missing (a disk that is not mounted, a root that the
+configuration no longer names) is refused, not cut to what is left. A missing segment between others
+is found from their names. For the first and the last ones ``turbopump.json`` names a segment of
+each root, the newest when the file was written. That segment must exist in some root, or its root
+must have others (another broker deletes old segments, too).
 """
 
 from __future__ import annotations
@@ -166,12 +167,12 @@ class LogRoots:
         there = self._segments(without)
         if there != self._provenance.roots:
             for root in self._files.roots:
-                # what is vouched for must be there after a power cut, too
+                # a segment that the file names must be there after a power cut, too
                 self._disk.sync_directory(root)
             self._provenance.note_roots(there)
 
     def before_deleting(self, file: MappedFile) -> None:
-        """Do not vouch any longer for a segment that is to go. Blocks; raises OSError."""
+        """Name a segment no longer that is about to be deleted. Blocks; raises OSError."""
         if file.start in self._provenance.roots.values():
             self.note(without=file)
 

@@ -1,8 +1,8 @@
-"""An offset that only grows, and who waits for it.
+"""An offset that only grows, and the functions that wait for it.
 
-Flushed, dispatched, end of a queue: whoever waits, waits for "it reaches x". A plain value with
-registered wake-ups; no loop, no lock, no clock: deadlines and awaiting belong to the broker.
-Wake-ups run inside ``advance`` and must be short.
+Flushed, dispatched, end of a queue: every wait is for "it reaches x". A plain value with registered
+wake-ups; no loop, no lock, no clock: deadlines and awaiting belong to the broker. Wake-ups run
+inside ``advance`` and must be short.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Watermark:
         return waiter
 
     def advance(self, value: int) -> None:
-        """Move up to ``value`` (never down) and wake whom that concerns, lowest threshold first."""
+        """Move up to ``value`` (never down) and wake those that it reaches, lowest threshold
+        first."""
         if value > self.value:
             self.value = value
         waiters = self._waiters

@@ -44,7 +44,7 @@ _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 
 class LogWalk(SegmentWalk[tuple[int, bytes]]):
     """A walk over ``segments``: (offset, entry) of each good entry. What the system cannot read
-    counts as zero and is reported. ``on_progress`` hears the offset that is read.
+    counts as zero and is reported. ``on_progress`` gets the offset that is read.
 
     ``requires_crc``: whether the entry at an offset must have a whole-entry CRC; None: none must.
     """

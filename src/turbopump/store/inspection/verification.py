@@ -57,7 +57,7 @@ def verify_store(
     findings_max: int = FINDINGS_MAX,
     on_progress: Callable[[int, int], None] = lambda _done, _size: None,
 ) -> Verification:
-    """Check the store at ``paths``. ``on_progress`` hears bytes of the log done, of how many.
+    """Check the store at ``paths``. ``on_progress`` gets bytes of the log done, of how many.
 
     Raises StoreError for a directory that is no store, OSError for files that cannot be opened. 7
     to 9 µs a message; memory: some pieces of files, whatever the size of the store.

@@ -1,11 +1,11 @@
 """Reading what may not be in memory, without standing still for it.
 
-A page fault inside a map holds the GIL until the device has answered, and with it every send. So
-whoever reads what was written before this start, or long ago, writes the read as ``Steps``: a
-generator that yields the pieces of files it wants, is sent what was found there, and returns its
-outcome. ``ColdReads.run`` drives it: pieces that the system has in memory are copied at once
+A page fault inside a map holds the GIL until the device has answered, and with it every send. So a
+read of what was written before this start, or long ago, is written as ``Steps``: a generator that
+yields the pieces of files it wants, is sent what was found there, and returns its outcome.
+``ColdReads.run`` drives it: pieces that the system has in memory are copied at once
 (``preadv`` that does not wait); for others it goes on later, when threads have read them.
-``ColdReads.finish`` drives it on the spot.
+``ColdReads.finish`` reads everything at once, and blocks.
 
 Everything but the read itself happens in the owner's thread, a step at a time, in turn with what
 others want (``take_turns``): a reader of a backlog slows nobody down. A broker reads through
@@ -197,8 +197,8 @@ class ColdReads:
         return outcomes[0] if outcomes else ReadState.PENDING
 
     def at_once(self, read: Callable[[Look], T | None]) -> T | None:
-        """What ``read`` makes of what it sees, where nobody stands in line and reads are due. None:
-        it has seen too little, or may not look now: ``run`` reads it then."""
+        """What ``read`` makes of what it sees, where nobody is waiting in line and reads are due.
+        None: it has seen too little, or may not look now: ``run`` reads it then."""
         pace = self._pace
         if pace is None or self._is_line:
             return None
@@ -224,12 +224,13 @@ class ColdReads:
 
     @property
     def _is_line(self) -> bool:
-        """Whether somebody stands in line before who comes now; so it is when the store closes."""
+        """Whether somebody is waiting in line before who comes now; so it is when the store
+        closes."""
         return bool(self._ready or self._waiting) or self._closed
 
     def _ahead(self, steps: Steps[Any], pieces: list[Piece], pace: ReadPace) -> list[Piece]:
-        """Where nobody stands in line and reads are due: do the steps whose pieces are in memory,
-        for at most a turn; the pieces that are wanted next. Raises StopIteration, with the
+        """Where nobody is waiting in line and reads are due: do the steps whose pieces are in
+        memory, for at most a turn; the pieces that are wanted next. Raises StopIteration, with the
         outcome."""
         # Most cold reads find their bytes in the system's cache (a backlog after a restart). A turn
         # of the loop for each of their two or three steps would cost more than the reads: they are

@@ -23,7 +23,7 @@ from turbopump.store.recovery.checkpoint import StoreCheckpoint
 
 @dataclass(slots=True, eq=False)
 class Flusher:
-    """Flushes the log and the queues. Whoever owns the clock calls ``flush_log`` and
+    """Flushes the log and the queues. The owner of the clock calls ``flush_log`` and
     ``flush_queues`` from time to time."""
 
     disk: Disk

@@ -351,7 +351,7 @@ class _AtStart:
 
 
 class EntryWalk(SegmentWalk[ParsedEntry]):
-    """The entries of a ``log`` that is being opened. ``on_damage`` hears of a range before the
+    """The entries of a ``log`` that is being opened. ``on_damage`` gets a range before the
     entries behind it come. ``on_progress`` gets (offset reached, about where it ends) when reading
     begins, every few MiB, and when it has ended. Files are read, not their maps: a long walk would
     bring the whole log into this process's memory."""

@@ -69,7 +69,7 @@ class BatchUnit(NamedTuple):
 
     @property
     def can_be(self) -> bool:
-        """Whether it may be a unit, as far as it shows by itself."""
+        """Whether it may be a unit, as far as the unit alone shows."""
         return (
             possible_offset(self.offset, self.size) is not None
             and self.base >= 0

@@ -185,7 +185,7 @@ def _directory(log: CommitLog, offset: int) -> Path:
 
 
 def unreadable_text(error: OSError, what: str) -> str:
-    """What to answer to whoever asked for something that cannot be read."""
+    """The answer to a reader where something cannot be read."""
     return f"{what} cannot be read now ({error.strerror or error}): check the disk"
 
 
@@ -339,7 +339,7 @@ def _foreign_fault(entry: bytes, queue: ConsumeQueue, unit: Unit) -> str | None:
 #
 # The rule: ``good_entries`` never counts one that ``codec.entry_fault`` would not call good, or
 # that is not the unit's; what it does not know (no CRC over the whole entry, IPv6 hosts, anything
-# odd) it leaves to whoever looks closer. It must not know of files.
+# odd) it leaves to ``checked_entries``. It must not know of files.
 
 _UNIT: Final = struct.Struct(">qi8x")
 _HEAD: Final = struct.Struct(">i8x4s4xqqi")

@@ -231,7 +231,7 @@ class ConsumeQueue:
         return first_unit_at(physical_offset, self.min_index, self.max_index, self._offset_of)
 
     def _offset_of(self, index: int) -> int | None:
-        """Where in the log a unit points; None if it is damaged, as far as it shows by itself."""
+        """Where in the log a unit points; None if it is damaged, as far as the unit alone shows."""
         offset, size, _ = self.unit(index) or (0, 0, 0)
         return possible_offset(offset, size)
 
@@ -367,7 +367,7 @@ def _units_used(file: MappedFile) -> int:
 
 
 def possible_offset(offset: int, size: int) -> int | None:
-    """Where in the log a unit points; None if it is damaged, as far as it shows by itself."""
+    """Where in the log a unit points; None if it is damaged, as far as the unit alone shows."""
     return offset if 0 <= offset < _OFFSET_MAX and size > 0 else None
 
 

@@ -116,11 +116,11 @@ class ConsumeQueueTable:
         """Delete what a kill has left of queues whose topic was deleted when the log ended at the
         offset given. Raises OSError.
 
-        Only queues that lie before that offset as a whole. The topics returned have a queue that
-        goes on across it: the kill came before the deletion, which nobody was told of, and the
-        topic stays as it is (or its first unit is wrong: that is no reason to lose the others).
-        With them comes the offset of the first message that they still have: what may have been
-        deleted earlier lies before that.
+        Only queues whose messages all lie before that offset are deleted. The topics returned have
+        a queue that goes on behind it. The kill came before the deletion, nobody got an answer to
+        it, and the topic stays as it is. (Or the queue's first unit is wrong, which is no reason to
+        lose the others.) The value for each is the offset of the first message that it still has:
+        what may have been deleted earlier lies before that.
         """
         old, across = [], dict[str, int]()
         for queue in self:
@@ -179,7 +179,7 @@ class ConsumeQueueTable:
         return queue
 
 
-# What could not be noted is not done: a start after a kill would mix the messages that are deleted
+# A deletion that cannot be saved is not done: after a kill, a start would mix the deleted messages
 # with later ones.
 
 DeletionDone = Callable[[int | OSError], None]
@@ -188,8 +188,8 @@ DeletionDone = Callable[[int | OSError], None]
 
 @dataclass(slots=True, eq=False)
 class QueueDeletions:
-    """Deletions of ``queues``, noted in ``ends``. Whoever deletes a topic whose deletion is under
-    way hears of that one."""
+    """Deletions of ``queues``, saved in ``ends`` first. A second deletion of a topic that is being
+    deleted gets the outcome of the first."""
 
     log: CommitLog
     queues: ConsumeQueueTable

@@ -2,7 +2,7 @@
 
 What this process wrote, and not long ago, is copied out of the map. Everything else is cold: it is
 read in steps (``cold_reads.py``), and each of its messages is checked before it is given out
-(``checked_entries.py``): a damaged one is passed over and told of.
+(``checked_entries.py``): a damaged one is passed over and reported.
 
 Source of the rules and limits: apache/rocketmq ``DefaultMessageStore.getMessage``.
 """
@@ -90,7 +90,8 @@ class QueueReader:
         self, topic: str, queue_id: int, offset: int, count_max: int, size_max: int | None = None
     ) -> GetResult | None:
         """Nearly every read of a queue that wants all messages: they are hot, or the system has
-        them in memory and nobody stands in line. None: ``steps`` reads them, or says why not."""
+        them in memory and nobody is waiting in line. None: ``steps`` reads them, or says why
+        not."""
         queue = self._queues.find(topic, queue_id)
         if not IS_COMPILED or queue is None or queue.is_batch:
             return None
@@ -538,7 +539,7 @@ def read_matching(
     queue from an offset on.
 
     A read that finds none says NO_MATCHED_MESSAGE and where it stopped; damages and gaps on the way
-    are told of.
+    are reported.
     """
     whole: GetResult | None = None
     pieces: list[bytes] = []

@@ -202,11 +202,11 @@ class QueueEnds:
         self._save()
 
     def save_firsts(self, then: Callable[[bool], None]) -> None:
-        """Save at which index queues begin now; ``then`` hears whether that is on the disk."""
+        """Save at which index queues begin now; ``then`` gets whether that is on the disk."""
         self._save(then)
 
     def forget_topic(self, topic: str, at: int, then: Callable[[bool], None]) -> None:
-        """Save that a topic's queues are deleted, where the log ends at ``at``; ``then`` hears
+        """Save that a topic's queues are deleted, where the log ends at ``at``; ``then`` gets
         whether that is on the disk. If not, they must stay. It is saved twice, so that the backup
         has it too; where only the second save fails, it is on the disk, and that save is
         repeated."""

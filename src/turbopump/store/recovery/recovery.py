@@ -5,7 +5,7 @@ with it.
 2. Where to begin reading the log: after a clean stop behind the last entry a queue points to; after
    a crash at the newest segment whose first message is older than the checkpoint (it was on the
    disk, in the log, the queues and the indexes), and not behind the offset that our own part of the
-   checkpoint vouches for (store times go back when the wall clock does); at the start of the log if
+   checkpoint gives (store times go back when the wall clock does); at the start of the log if
    derived files are missing.
 3. Queues and indexes are cut there: what they say of messages behind it may never have reached the
    disk. Every entry from there on is checked and handed to the dispatcher, which writes it to them
@@ -262,8 +262,10 @@ class Recovery:
         again, whose deletion is not known either.
         """
         begin = replay.begin
-        told = self.clean and not (self.stopped_here and self.checkpoint.log_end != replay.end)
-        if told or begin <= self.log.start or self.known.newest(replay.end) is not None:
+        ends_known = self.clean and not (
+            self.stopped_here and self.checkpoint.log_end != replay.end
+        )
+        if ends_known or begin <= self.log.start or self.known.newest(replay.end) is not None:
             return
         self.compared = begin
         first, last, old = first_and_last_messages(

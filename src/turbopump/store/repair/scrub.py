@@ -37,8 +37,7 @@ READ_SIZE: Final = 1 << 20
 REST_S: Final = 24 * 3600.0
 """A pass begins no sooner than this after the one before."""
 REPORTED_MAX: Final = 1000
-"""Findings that are told and counted; what else there may be is found by ``turbopump store
-verify``."""
+"""Findings that are reported and counted; ``turbopump store verify`` finds all of them."""
 FIRST_REST_S: Final = 60.0
 """How long after a start the first pass begins."""
 
@@ -66,15 +65,15 @@ class ScrubNumbers:
 
 
 class Scrub:
-    """Walks ``log`` at ``bytes_per_second`` (more than 0). ``log_error`` is told of each finding
-    once. ``settled`` is the offset before which the log does not change any more."""
+    """Walks ``log`` at ``bytes_per_second`` (more than 0). ``log_error`` gets a line for each
+    finding, once. ``durable`` is the offset before which the log does not change any more."""
 
     def __init__(
         self,
         disk: Disk,
         log: CommitLog,
         queues: ConsumeQueueTable,
-        settled: Callable[[], int],
+        durable: Callable[[], int],
         bytes_per_second: int,
         log_error: Callable[[str], None],
         repair: UnitRepair,
@@ -85,7 +84,7 @@ class Scrub:
         self._disk = disk
         self._log = log
         self._queues = queues
-        self._settled = settled
+        self._durable = durable
         self._interval = SLICE / bytes_per_second
         self._log_error = log_error
         self._repair = repair
@@ -110,7 +109,7 @@ class Scrub:
             if now < self._next_pass:
                 return min(self._next_pass - now, _LOOK_AGAIN_S)
             self._next_pass = now + REST_S
-            self._work = self._whole_pass(self._settled())
+            self._work = self._whole_pass(self._durable())
             self._found = []
         if self._found is None:  # a thread is reading
             return self._interval
@@ -361,7 +360,7 @@ class Scrub:
             )
 
     def _is_new(self, topic: str, queue_id: int, at: int) -> bool:
-        """Whether a finding was not told yet."""
+        """Whether a finding was not reported yet; from now on it was."""
         if (topic, queue_id, at) in self._reported or len(self._reported) >= REPORTED_MAX:
             return False
         self._reported.add((topic, queue_id, at))

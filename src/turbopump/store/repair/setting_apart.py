@@ -86,7 +86,7 @@ def set_apart(
     on_progress: Progress = lambda _done, _size: None,
 ) -> SettingApart:
     """Replace each segment of the store at ``paths`` that cannot be read whole by a copy with
-    zeros. ``dry_run``: only say what is lost. ``on_progress`` hears bytes of segments read, of how
+    zeros. ``dry_run``: only say what is lost. ``on_progress`` gets bytes of segments read, of how
     many, a segment at a time.
 
     Raises StoreLockedError if a broker has the store, StoreError for a directory without segments

@@ -5,20 +5,20 @@ Units are derived data: a damaged one must not hide a message that is good. The 
 lie in the log in the order of the queue, so a message lies between those of the nearest good units
 on either side of its own:
 
-1. These are looked for at distances that double: a damaged sector has 204 units side by side, a
-   damaged file all of them.
-2. The log between is searched for heads that name the queue. Each entry that is whole and belongs
-   there gets its unit written again.
-3. If the one that was asked for is not among them, then it is the message that is damaged, and its
-   unit stays as it is. But where the log lost its front, and all that is left of the queue comes
-   behind it, then it was trimmed: the queue begins behind it.
+1. These two units are searched at distances that double: a damaged sector has 204 units side by
+   side, a damaged file all of its units.
+2. The log between their messages is searched for heads that name the queue. For each good entry of
+   the queue its unit is written again.
+3. If the message asked for is not among them, the message itself is damaged, and its unit stays as
+   it is. There is one exception: the log has lost its front, and all that is left of the queue lies
+   behind the unit. Then the message was deleted with the front, and the queue begins behind it.
 
-The rule: it is done in steps (``cold_reads.py``), for there may be much between; once for each
-queue at a time, and once for each message that is not found. What it did is reported, a line for
-each search.
+The rule: repair runs in steps (``cold_reads.py``), since much of the log may lie between. There is
+one search at a time for a queue, and only one for a message that is not found. Each search that
+repaired something is reported in one line.
 
-A damaged unit of a batch queue does not even say which messages it stands for, so units are told by
-their numbers (in a plain queue, a number is a queue offset):
+A damaged unit of a batch queue does not even say which messages it stands for. So units are
+identified by their numbers (in a plain queue, a number is a queue offset):
 
 - Between two good units, the entries that the log has of the queue are its units, in their order.
 - Where messages are missing between them, their entries are damaged too: the units left over become
@@ -513,7 +513,7 @@ def _gaps(base: int, missing: int, units: int, offset: int) -> list[BatchUnit]:
 @dataclass(eq=False)
 class BatchQueueSearch(LogSearch[BatchConsumeQueue]):
     """One repair of a queue. ``wanted`` is the entry of the message that was asked for, if it was
-    come by."""
+    found."""
 
     _found: list[BatchUnit] = field(default_factory=list)
 
@@ -567,8 +567,13 @@ class BatchQueueSearch(LogSearch[BatchConsumeQueue]):
         )
 
     def check_front(self, first_time: int) -> Steps[None]:
-        """See at a start that the queue begins with the first unit whose entry the log has, which
-        begins with an entry of ``first_time`` (ms). Costs two looks; else the queue is mended."""
+        """See at a start that the queue begins with the first unit whose entry the log has; if not,
+        repair it. The log begins with an entry of ``first_time`` (ms). Costs two small reads where
+        nothing is damaged."""
+        # Where the queue begins cannot be seen from its units alone if one of them is damaged: a
+        # wrong first unit would hide messages, or show some that are deleted. So both sides of the
+        # border are checked: the first unit must lead to its entry, and the unit before it, if the
+        # file still has it, must be of an entry older than the log's first.
         queue = self.queue
         unit, gone = queue.unit_at(queue.first_number), queue.gone_unit(queue.first_number - 1)
         if (
@@ -585,6 +590,11 @@ class BatchQueueSearch(LogSearch[BatchConsumeQueue]):
     def repair_around(self, number: int) -> Steps[int]:
         """Repair the unit of this number, and what else is wrong between the nearest good ones on
         its two sides; the number of the latter, behind which nothing was looked at."""
+        # Two good units are the fixed points: number and base of each are right. What the log has
+        # of the queue between their entries are the entries of the units between, in order; units
+        # left over are gaps (``units_between``). Before the first good unit there may be no fixed
+        # point, since the queue may have been trimmed: then the entries found say how many units
+        # there are, counted back from the good one, and the queue begins there.
         log, queue = self.log, self.queue
         low, before = yield from self._good_neighbour(number, -1)
         high, after = yield from self._good_neighbour(number, 1)

@@ -5,10 +5,10 @@ A message is put where its slot is, or, if that is too far ahead, in a slot on t
 it goes round again (it *rolls*). Slots are delivered in the order of time; ``read_time`` is the
 first that is not. Nothing is kept per message in memory but a byte per slot.
 
-What must hold, so that a crash loses nothing: everything is derived from the queue of
-``rmq_sys_wheel_timer``; a checkpoint is written only when the commit log, the timer log and the
-wheel are on the disk as far as it says. Opening is ``timer_recovery.py``. It must not know who
-reads the clock, the queue or the messages. Source: apache/rocketmq ``TimerMessageStore``.
+So that a crash loses nothing, two things must hold. Everything is derived from the queue of
+``rmq_sys_wheel_timer``. A checkpoint is written only when the commit log, the timer log and the
+wheel are on the disk as far as it says. Opening is in ``timer_recovery.py``. This module must not
+know who reads the clock, the queue or the messages. Source: apache/rocketmq ``TimerMessageStore``.
 """
 
 from __future__ import annotations
@@ -258,7 +258,8 @@ class PendingTimers:
 
     def rewind(self, now: int) -> None:
         """The clock was set back: let slots before ``read_time`` take messages again. What they
-        held is delivered, and must be known to be so on the disk (``saved``), for it is wiped."""
+        held is delivered, and the checkpoint on the disk (``saved``) must say so, for the slots are
+        wiped."""
         assert self.saved.read_time >= self.read_time
         first = max(self.config.floor(now), self.read_time - self.wheel.span_ms)
         for time in range(first, self.read_time, self.config.precision_ms):

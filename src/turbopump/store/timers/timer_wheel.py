@@ -7,9 +7,10 @@
     file:             slots × 2 of them, 7 × 86,400 × 2 by default: 38,707,200 bytes
                       slot of a time = time / precision mod their number
 
-A slot is written over when its time comes round again, not when its units have been delivered:
-which of them still matter is for whoever knows up to which time all is delivered. Derived data: it
-can be made again from the timer log. Source: apache/rocketmq ``TimerWheel``, ``Slot``.
+A slot is overwritten when its time comes round again, not when its units have been delivered. Which
+slots still matter follows from the time up to which all is delivered (``PendingTimers.read_time``).
+Derived data: it can be made again from the timer log. Source: apache/rocketmq ``TimerWheel``,
+``Slot``.
 """
 
 from __future__ import annotations
