@@ -10,10 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.spark.fake_cluster import FakeCluster
 
 from turbopump.client.sending.outgoing import Outgoing
 from turbopump.client.sending.send_result import SendResult
-from turbopump.errors import ConfigError, ConnectionLostError, SendError
+from turbopump.errors import ConfigError, ConnectionLostError, RouteNotFoundError, SendError
 from turbopump.message.message import MessageQueue
 from turbopump.spark import sink
 from turbopump.spark.cluster import Cluster
@@ -109,6 +110,24 @@ def test_an_attempt_says_what_spark_said(broker: BrokerThread) -> None:
     assert (mark.write, mark.batch, mark.partition) == ("query", 7, 2)
     assert mark.token == f"{streamed.run}.{streamed.token}"
     assert [decode_mark(text) for text in (None, "", "a/b/c/d", "1/2/3")] == [None] * 4
+
+
+def test_a_topic_that_is_new_has_nothing_of_an_earlier_attempt(broker: BrokerThread) -> None:
+    done = send(broker, "brand-new", KEYS, Context(0, 1))
+    assert (done.rows, done.skipped) == (100, 0)
+    assert bodies(broker, "brand-new") == KEYS
+
+
+def test_a_topic_that_nobody_makes_is_told() -> None:
+    with FakeCluster({"T": 1}) as cluster:
+        plan = write_options(
+            {"nameServer": cluster.address, "topic": "absent", "sendTimeoutMs": "1"}
+        )
+        batch = pa.record_batch({"body": ["x"]})
+        told = attempt_of(None, plan, PLANNED, 0)
+        order = layout(batch.schema, plan)
+        with pytest.raises(RouteNotFoundError, match="no route to topic 'absent'"):
+            write_task(iter([batch]), plan, order, told)
 
 
 def test_speculation_is_refused(broker: BrokerThread) -> None:

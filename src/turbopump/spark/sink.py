@@ -53,6 +53,7 @@ PARCEL_SIZE_MAX: Final = 512 << 10
 ENCODED_SIZE_MAX: Final = 64 << 20
 """Larger record batches are encoded in parts."""
 ATTEMPT_S: Final = 10.0
+ROUTE_PATIENCE_S: Final = 10.0
 SETTLE_S: Final = 3.0
 """So long after its answer was lost, a message that is not in its queue will not come any more."""
 PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
@@ -208,7 +209,9 @@ class Outbox:
         self._loop.call(self._producer.start)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._failure is None:
+            self._failure = self._taken, "the task ended", RuntimeError("the task ended")
         self._wait()
         self._loop.call(self._producer.close)
 
@@ -240,11 +243,17 @@ class Outbox:
         """Where rows of a topic go. Raises RouteNotFoundError."""
         found = self._queues.get(topic)
         if found is None:
-            found = self._loop.call(self._producer.publish_queues, topic)
+            found = self._loop.call(self._route, topic)
             if self._keyed:
-                self._found[topic] = self._read_back.look(topic)
+                self._found[topic] = self._look(topic)
             self._queues[topic] = found
         return found
+
+    def _look(self, topic: str) -> Found:
+        try:
+            return self._read_back.look(topic)
+        except RouteNotFoundError:  # it comes into being with its first message
+            return Found()
 
     def twice(self) -> int:
         """How many rows are there twice, by an older attempt that was still sending."""
@@ -295,6 +304,19 @@ class Outbox:
         )
 
     # --- on the loop
+
+    async def _route(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic; a broker that is being started again has left the route for a
+        moment."""
+        now = asyncio.get_running_loop().time
+        deadline = now() + min(self.options.send_timeout_ms / 1000, ROUTE_PATIENCE_S)
+        while True:
+            try:
+                return await self._producer.publish_queues(topic)
+            except RouteNotFoundError:
+                if now() + PAUSES_S[0] > deadline:
+                    raise
+            await asyncio.sleep(PAUSES_S[0])
 
     async def _send(self, parcel: Parcel, first_row: int) -> None:
         """Send a parcel, in its turn if it is for a queue. Nothing is raised: ``_failure`` has the

@@ -1,0 +1,145 @@
+"""Writes that are cut off: tasks that fail, a driver and a broker that are killed in the middle.
+With keys each row is there once; without, at least once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.spark_long.conftest import Servers
+
+from turbopump.blocking import Producer
+from turbopump.message.message import Message
+from turbopump.spark.cluster import Cluster
+from turbopump.spark.offsets import OffsetRange
+from turbopump.spark.options import read_options
+from turbopump.spark.reading import read_ranges
+
+PROGRAM = Path(__file__).with_name("write_program.py")
+KILLS = 8
+PATIENCE_S = 300.0
+
+
+def program(environment: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> None:
+    said, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors[-3000:]
+    assert said.splitlines()[-1] == "done"
+
+
+def create(servers: Servers, *topics: str) -> None:
+    for topic in topics:
+        command = ["topic", "create", topic, "--queues", "4", "--namesrv", servers.name_server]
+        subprocess.run([sys.executable, "-m", "turbopump", *command], check=True, timeout=60)
+
+
+def stored(servers: Servers, topic: str) -> int:
+    with Cluster([servers.name_server]) as cluster:
+        return sum(map(cluster.offset_max, cluster.queues(topic)))
+
+
+def wait_until_stored(
+    servers: Servers, topic: str, count: int, process: subprocess.Popen[str]
+) -> bool:
+    """Until a topic has so many messages; False if the program ends before."""
+    deadline = time.monotonic() + PATIENCE_S
+    while stored(servers, topic) < count:
+        if process.poll() is not None:
+            return False
+        assert time.monotonic() < deadline
+    return True
+
+
+def bodies(servers: Servers, topic: str) -> Counter[str]:
+    options = read_options({"nameServer": servers.name_server, "topic": topic, "columns": "body"})
+    with Cluster(options.name_servers) as cluster:
+        ranges = [OffsetRange(q, 0, cluster.offset_max(q)) for q in cluster.queues(topic)]
+    found: Counter[str] = Counter()
+    for batch in read_ranges(ranges, options):
+        found.update(body.decode() for body in batch.column(0).to_pylist())
+    return found
+
+
+def once(count: int) -> dict[str, int]:
+    return {str(number): 1 for number in range(count)}
+
+
+def test_tasks_that_fail_and_run_again_send_nothing_twice(
+    servers: Servers, environment: dict[str, str]
+) -> None:
+    create(servers, "keyed", "plain")
+    finished(program(environment, "failing", servers.name_server, "keyed", "id"))
+    assert bodies(servers, "keyed") == once(40_000)
+    finished(program(environment, "failing", servers.name_server, "plain", "none"))
+    plain = bodies(servers, "plain")
+    assert plain.keys() == once(40_000).keys()
+    assert set(plain.values()) == {1, 2}
+
+
+def test_a_write_goes_on_when_its_broker_is_killed_and_comes_back(
+    servers: Servers, environment: dict[str, str]
+) -> None:
+    create(servers, "interrupted")
+    process = program(environment, "rows", servers.name_server, "interrupted", "id")
+    try:
+        assert wait_until_stored(servers, "interrupted", 100_000, process)
+        servers.kill()
+        servers.start()
+        finished(process)
+    finally:
+        process.kill()
+    assert bodies(servers, "interrupted") == once(1_000_000)
+
+
+def test_a_stream_whose_driver_is_killed_again_and_again_sends_each_row_once(
+    servers: Servers, environment: dict[str, str], tmp_path: Path
+) -> None:
+    rows = 200_000
+    create(servers, "origin", "copy")
+    with Producer(servers.name_server) as producer:
+        for begin in range(0, rows, 1000):
+            part = range(begin, begin + 1000)
+            producer.send_batch([Message("origin", str(number)) for number in part])
+    source = random.Random(7)
+    # Each kill comes when a number of rows is there that is anywhere in a micro-batch.
+    moments = sorted(source.randrange(1, rows) for _ in range(KILLS))
+    arguments = "stream", servers.name_server, "origin", "copy", str(tmp_path / "checkpoint")
+    killed = 0
+    for moment in moments:
+        process = program(environment, *arguments)
+        try:
+            if not wait_until_stored(servers, "copy", moment, process):
+                break
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate(timeout=60)
+        killed += 1
+    finished(program(environment, *arguments))
+    assert killed == KILLS
+    assert bodies(servers, "copy") == once(rows)
+
+
+def test_a_write_that_is_begun_again_is_another_write(
+    servers: Servers, environment: dict[str, str]
+) -> None:
+    """Without writeId nothing says that it is a repetition: its rows are there again."""
+    create(servers, "rerun")
+    for _ in range(2):
+        finished(program(environment, "failing", servers.name_server, "rerun", "id"))
+    assert set(bodies(servers, "rerun").values()) == {2}
