@@ -73,13 +73,11 @@ class MappedSegment:
         return bytes(data) if self.read_cached_into(data, at) else None
 
     def read_cached_into(self, buffer: Any, at: int) -> bool:
-        if not hasattr(os, "RWF_NOWAIT"):
-            return False
         try:
             return os.preadv(self._fd, [buffer], at, os.RWF_NOWAIT) == len(buffer)
-        except OSError:
-            # EAGAIN, or a file system that cannot tell; what is wrong with the file comes out in
-            # ``read_cold``
+        except (OSError, AttributeError):
+            # EAGAIN, or a system or file system that cannot tell; what is wrong with the file comes
+            # out in ``read_cold``
             return False
 
     def evict(self, at: int, size: int) -> None:

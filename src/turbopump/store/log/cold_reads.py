@@ -111,6 +111,8 @@ class ReadPace:
 
     def pause(self, now: float) -> float:
         """Seconds until reads may go on, 0: at once."""
+        if self._credit >= 0:
+            return 0.0
         self._earn(now)
         return max(-self._credit / self._share, PAUSE_MIN_S) if self._credit < 0 else 0.0
 

@@ -52,6 +52,11 @@ _NEIGHBOURS: Final = 32
 """So many messages are read as a whole however far they lie apart, if one piece of a file holds
 them."""
 
+_UNITS_AHEAD: Final = 512
+"""Units that are seen together: those of 16 usual reads, 10 KB."""
+_SEEN_QUEUES_MAX: Final = 256
+"""Queues whose units are kept: 2.6 MB of them at most."""
+
 TagsFilter = Callable[[int], bool] | None
 """Judges tag codes."""
 
@@ -72,6 +77,7 @@ class QueueReader:
         self._queues = queues
         self._reads = reads
         self._monotonic = monotonic
+        self._seen_units = _SeenUnits()
 
     def open_at(self, log_end: int, *, after_crash: bool) -> None:
         """What lies before ``log_end`` in the log was not written by this process; ``after_crash``:
@@ -99,7 +105,7 @@ class QueueReader:
         result = _read_hot_at_once(queue, context, offset, count_max)
         if result is None:
             result = self._reads.at_once(
-                partial(_read_cold_at_once, queue, context, offset, count_max)
+                partial(_read_cold_at_once, queue, context, offset, count_max, self._seen_units)
             )
         return result
 
@@ -339,21 +345,49 @@ class _Selected:
 
 
 def _read_cold_at_once(
-    queue: ConsumeQueue, context: ReadContext, index: int, count_max: int, look: Look
+    queue: ConsumeQueue,
+    context: ReadContext,
+    index: int,
+    count_max: int,
+    seen_units: _SeenUnits,
+    look: Look,
 ) -> GetResult | None:
     """The same as ``_read_if_all_good``, of units and messages that are seen in memory."""
-    limits, high = context.limits, queue.end.value
+    limits = context.limits
     count_max = min(max(count_max, 1), max(limits.count_hot, limits.count_cold))
-    piece = queue.piece(index, min(count_max, high - index))
-    seen = look(piece) if piece is not None else None
-    if seen is None:
-        return None
-    units = bytes(seen)
-    stretch = _stretch(queue, context, index, units, count_max)
+    units = seen_units.get(queue, index, count_max, look)
+    stretch = _stretch(queue, context, index, units, count_max) if units else None
     data = look(stretch.piece) if stretch is not None else None
     if stretch is None or data is None:
         return None
     return _gathered(queue, stretch, index, units, data)
+
+
+class _SeenUnits:
+    """Units of cold reads at once, seen ahead: a reader of a backlog wants the next ones next.
+    What has become of a unit since does no harm: its message is looked into before it is given."""
+
+    def __init__(self) -> None:
+        self._seen: dict[ConsumeQueue, tuple[int, bytes]] = {}
+
+    def get(self, queue: ConsumeQueue, index: int, count: int, look: Look) -> bytes:
+        """Up to ``count`` units from ``index`` on; none if they are not seen in memory."""
+        count = min(count, queue.end.value - index)
+        if count <= 0 or index < queue.min_index:
+            return b""
+        first, units = self._seen.get(queue, (index, b""))
+        at, end = (index - first) * UNIT_SIZE, (index - first + count) * UNIT_SIZE
+        if at >= 0 and end <= len(units):
+            return units[at:end]
+        piece = queue.piece(index, min(max(count, _UNITS_AHEAD), queue.end.value - index))
+        seen = look(piece) if piece is not None else None
+        if seen is None:
+            return b""
+        if len(self._seen) >= _SEEN_QUEUES_MAX:
+            self._seen.clear()
+        units = bytes(seen)
+        self._seen[queue] = index, units[: _UNITS_AHEAD * UNIT_SIZE]
+        return units[: count * UNIT_SIZE]
 
 
 def _read_if_all_good(

@@ -296,6 +296,26 @@ def test_what_is_read_at_once_is_what_the_steps_read(
         assert set(given) <= {COUNT}
 
 
+def test_units_that_were_seen_ahead_give_no_message_that_is_not_there(reopened: Reopened) -> None:
+    if not with_turns(reopened):
+        pytest.skip("nothing is read at once here")
+    reader, queue = reopened.store.reader, reopened.store.queue("T", 0)
+    assert queue is not None
+    first = reader.at_once("T", 0, 0, 4)
+    assert first is not None
+    assert offsets(first) == [0, 1, 2, 3]
+    reopened.unit(6, bytes(12))  # a damage that came since: the units seen before are right
+    following = reader.at_once("T", 0, 4, 32)
+    assert following is not None
+    assert offsets(following) == list(range(4, COUNT))
+    reopened.flip(reopened.placed[9].offset + 90)
+    assert reader.at_once("T", 0, 4, 32) is None
+    assert offsets(reopened.get(4)) == [number for number in range(4, COUNT) if number != 9]
+    queue.min_index = 5
+    assert reader.at_once("T", 0, 4, 4) is None
+    assert reader.at_once("T", 0, 5, 4) is not None
+
+
 def test_queues_that_are_none_or_of_another_kind_are_not_read_at_once(reopened: Reopened) -> None:
     with_turns(reopened)
     reader = reopened.store.reader
