@@ -165,6 +165,9 @@ def measure(place: Place, plan: Plan, old: Path | None, say: Say) -> list[tuple[
         small[OLD_RESTARTED] = place.start(OURS, "old", old)
         small[OLD_WRITTEN] = place.start(OURS, "old-written", old)
         fill_small(place, small[OLD_WRITTEN], plan)
+    say("reading into the kernel's cache what is to come from there")
+    for broker in (apache, ours):
+        pulled_once(place, broker, CACHED.topic)
     say(f"warming Apache's for {plan.apache_warm_s:.0f} s")
     warm_up(apache, (CACHED,), place.cores, plan.apache_warm_s)
     warm_up(ours, (CACHED, SMALL), place.cores, plan.our_warm_s)
