@@ -13,7 +13,7 @@ from turbopump.client.selectors import HashRing, by_hash
 from turbopump.client.sending.outgoing import Outgoing, SendFrames
 from turbopump.client.trace import (
     ContextCode,
-    Traced,
+    TracedMessage,
     end_transaction_record,
     pub_record,
     recall_record,
@@ -91,7 +91,7 @@ def test_names_are_wrapped_and_unwrapped_as_apache_does(recorded: Recorded) -> N
 @pytest.mark.parametrize("recorded", of_kind("trace"))
 def test_a_trace_record_is_apaches(recorded: Recorded) -> None:
     held, kind = recorded["in"], MessageKind(recorded["in"]["kind"])
-    message = Traced(
+    message = TracedMessage(
         "Topic",
         "7F000001",
         held["tags"],

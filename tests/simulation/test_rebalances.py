@@ -376,13 +376,13 @@ def test_a_changing_ordered_group_loses_nothing_and_handed_over_messages_come_on
 
 def test_a_new_owner_that_begins_too_early_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: were this to pass as well, the tests above had no teeth."""
-    from turbopump.client.consumer.offsets import OffsetStore, Start
+    from turbopump.client.consumer.offsets import OffsetStore, StartOffset
 
     starting_offset = OffsetStore.starting_offset
 
     async def too_early(
         self: OffsetStore, queue: MessageQueue, consume_from: ConsumeFrom | datetime
-    ) -> Start:
+    ) -> StartOffset:
         start = await starting_offset(self, queue, consume_from)
         return start._replace(offset=max(start.offset - 20, 0))
 

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from turbopump.broker.cold_flow import ColdFlow, cold_strategy
 from turbopump.broker.consumers import ClientTable
-from turbopump.broker.dead_letters import late_retries
+from turbopump.broker.dead_letters import retry_interceptor
 from turbopump.broker.forwarding import FlushWait, Forwarding
 from turbopump.broker.groups import RequestModes
 from turbopump.broker.handlers.assignment import AssignmentHandler
@@ -54,8 +54,8 @@ from turbopump.broker.interceptors import (
 )
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.registration import NameServerRegistration, TopicRoutes
-from turbopump.broker.schedule.delays import Delays, by_level
-from turbopump.broker.schedule.timer_messages import by_time
+from turbopump.broker.schedule.delays import Delays, delay_level_interceptor
+from turbopump.broker.schedule.timer_messages import timer_interceptor
 from turbopump.broker.schedule.timers import Timers, timers_of
 from turbopump.broker.send_queue import SendQueue
 from turbopump.broker.statistics import RuntimeInfo, Statistics
@@ -224,14 +224,14 @@ class Broker:
         self._interceptors.add(refuse_false_inner_batch)
         self._interceptors.add(HalfMessageInterceptor(config))
         self._interceptors.add(
-            late_retries(
+            retry_interceptor(
                 self._topics,
                 self._groups,
                 lambda group: tables.locks.locks.any_held(group, clock.monotonic()),
             )
         )
-        self._interceptors.add(by_time(config, clock))
-        self._interceptors.add(by_level(settings.delay_levels))
+        self._interceptors.add(timer_interceptor(config, clock))
+        self._interceptors.add(delay_level_interceptor(settings.delay_levels))
         self._interceptors.add(refuse_unknown_kinds)
         self._delays = Delays(
             tables.delay_offsets, store, self._forwarding, settings.delay_levels, clock

@@ -304,7 +304,7 @@ def member_info(data: ConsumerData) -> MemberInfo:
         # deprecated: apache/rocketmq ``RebalancePushImpl.computePullFromWhere``
         consume_from = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     return MemberInfo(
-        wants=wants(data.subscription_data_set),
+        wants=subscription_keys(data.subscription_data_set),
         consume_type=data.consume_type,
         message_model=data.message_model,
         consume_from=consume_from,
@@ -312,7 +312,7 @@ def member_info(data: ConsumerData) -> MemberInfo:
     )
 
 
-def wants(subscriptions: Iterable[SubscriptionData]) -> Wants:
+def subscription_keys(subscriptions: Iterable[SubscriptionData]) -> Wants:
     """What a consumer subscribes, the retry topic aside, which every member has or, to some
     brokers, has not."""
     return frozenset(

@@ -15,7 +15,7 @@ import msgspec
 
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.interceptors import Destination, Interceptor
-from turbopump.broker.schedule.delays import scheduled
+from turbopump.broker.schedule.delays import by_way_of_level
 from turbopump.broker.topics import TopicTable
 from turbopump.message.delivery_time import DelayLevels
 from turbopump.message.message import ReceivedMessage
@@ -37,7 +37,7 @@ FIRST_LEVEL: Final = 3
 _UNIT_SUBSCRIPTION: Final = 2
 
 
-def returned(
+def sent_back_destination(
     message: ReceivedMessage,
     retry: Destination,
     delay_level: int,
@@ -49,10 +49,12 @@ def returned(
     wants so (below 0) or ``attempts_max`` retries were made."""
     if delay_level < 0 or message.reconsume_times >= attempts_max:
         return None
-    return scheduled(retry, delay_level or FIRST_LEVEL + message.reconsume_times, levels)
+    return by_way_of_level(retry, delay_level or FIRST_LEVEL + message.reconsume_times, levels)
 
 
-def return_properties(message: ReceivedMessage, failure: str | None = None, *, dead: bool) -> str:
+def sent_back_properties(
+    message: ReceivedMessage, failure: str | None = None, *, dead: bool
+) -> str:
     """The property text of the copy, with the ``failure`` that its consumer gave. RocketMQ: DELAY
     is there also in a dead letter, as 0."""
     properties = with_failure(message.properties, failure, message.reconsume_times + 1)
@@ -77,7 +79,7 @@ def dead_letter_topic(topics: TopicTable, group: str) -> TopicConfig:
     return topics.find_or_make(DLQ_PREFIX + group, 1)
 
 
-def late_retries(
+def retry_interceptor(
     topics: TopicTable, groups: GroupTable, in_order: Callable[[str], bool]
 ) -> Interceptor:
     """The rule for consumers that send a retry themselves, since 36 failed: one attempt too many

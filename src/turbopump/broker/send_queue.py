@@ -16,7 +16,7 @@ from typing import Final
 
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.codes import ResponseCode
-from turbopump.remoting.backlog import Backlog, Limits, Refused
+from turbopump.remoting.backlog import Backlog, BacklogLimits, BacklogRefusal
 from turbopump.remoting.router import Response, refusal
 
 log = logging.getLogger(__name__)
@@ -37,8 +37,10 @@ class SendQueue:
         self._wait_ms = config.wait_time_mills_in_send_queue
         self._size = config.send_thread_pool_queue_capacity
         wait_s = self._wait_ms / 1000 if config.broker_fast_failure_enable else None
-        self.backlog = Backlog(Limits(self._size, wait_s, self._busy_ms / 1000), self._refuse)
-        self.refused: Counter[Refused] = Counter()
+        self.backlog = Backlog(
+            BacklogLimits(self._size, wait_s, self._busy_ms / 1000), self._refuse
+        )
+        self.refused: Counter[BacklogRefusal] = Counter()
         self._cause = ""
         self._loop = asyncio.get_running_loop()
         self._unlogged = 0
@@ -58,11 +60,11 @@ class SendQueue:
         )
         self.backlog.stood_still(seconds)
 
-    def _refuse(self, why: Refused, waited_s: float, left: int) -> Response:
+    def _refuse(self, why: BacklogRefusal, waited_s: float, left: int) -> Response:
         self.refused[why] += 1
         code = (
             ResponseCode.SERVICE_NOT_AVAILABLE
-            if why is Refused.ENDING
+            if why is BacklogRefusal.ENDING
             else ResponseCode.SYSTEM_BUSY
         )
         response = refusal(
@@ -72,27 +74,27 @@ class SendQueue:
         self._log(response)
         return response
 
-    def _remark(self, why: Refused, state: str) -> str:
+    def _remark(self, why: BacklogRefusal, state: str) -> str:
         held = self.backlog.held
-        if why is Refused.WAITED:
+        if why is BacklogRefusal.WAITED:
             cause = _MAKING if held else "more is sent than this broker can store"
             return (
                 f"[TIMEOUT_CLEAN_QUEUE]{_BUSY}, {state}; {cause} "
                 f"(waitTimeMillsInSendQueue={self._wait_ms})"
             )
-        if why is Refused.STOOD_STILL:
+        if why is BacklogRefusal.STOOD_STILL:
             cause = (
                 f"{_MAKING}, for over {self._busy_ms} ms (osPageCacheBusyTimeOutMills)"
                 if held
                 else self._cause
             )
             return f"[PCBUSY_CLEAN_QUEUE]{_BUSY}, {state}; {cause}"
-        if why is Refused.NO_ROOM:
+        if why is BacklogRefusal.NO_ROOM:
             return (
                 f"[PC_SYNCHRONIZED]{_BUSY}; {_MAKING}, for over {self._busy_ms} ms "
                 "(osPageCacheBusyTimeOutMills)"
             )
-        if why is Refused.FULL:
+        if why is BacklogRefusal.FULL:
             return (
                 f"[OVERLOAD]system busy, start flow control for a while; {state} "
                 f"(sendThreadPoolQueueCapacity={self._size})"

@@ -48,14 +48,14 @@ ITEMS_AT_ONCE: Final = 1000
 """How much one turn of the loop looks at: each about a millisecond."""
 
 
-class Span(NamedTuple):
+class RateWindow(NamedTuple):
     """``samples``, one every ``ticks`` × 10 s."""
 
     ticks: int
     samples: int
 
 
-MINUTE, HOUR, DAY = SPANS = (Span(1, 6), Span(60, 6), Span(360, 24))
+MINUTE, HOUR, DAY = SPANS = (RateWindow(1, 6), RateWindow(60, 6), RateWindow(360, 24))
 
 
 class _Sample(NamedTuple):
@@ -75,7 +75,7 @@ class StatsItem:
         self.times = 0
         self._samples = tuple([_Sample(ticks // span.ticks, 0, 0)] for span in SPANS)
 
-    def sample(self, span: Span, ticks: int) -> None:
+    def sample(self, span: RateWindow, ticks: int) -> None:
         """Note what there is at the end of tick number ``ticks``."""
         samples = self._samples[SPANS.index(span)]
         number = ticks // span.ticks
@@ -83,7 +83,7 @@ class StatsItem:
         while len(samples) > 1 and samples[1].number <= number - span.samples:
             del samples[0]
 
-    def over(self, span: Span, ticks: int) -> BrokerStatsItem:
+    def over(self, span: RateWindow, ticks: int) -> BrokerStatsItem:
         """Sum, rate per second and average over the samples of a span, the last of them taken at
         tick ``ticks`` or before."""
         samples = self._samples[SPANS.index(span)]
@@ -112,7 +112,7 @@ class Totals(NamedTuple):
     due: int = 0
 
 
-class Mornings(NamedTuple):
+class MorningTotals(NamedTuple):
     """How many messages had been taken and given, system topics left out, when yesterday and today
     began."""
 
@@ -146,7 +146,7 @@ class Statistics:
         self._put = self._put_size = self._found = self._given = 0
         self._history: deque[Totals] = deque([Totals()], maxlen=61)
         self._day: date | None = None
-        self.mornings = Mornings()
+        self.mornings = MorningTotals()
 
     # --- counting
 
@@ -265,7 +265,7 @@ class Statistics:
                 count = len(raw) // UNIT_SIZE
                 if not count:  # deleted meanwhile
                     break
-                self._count_put(queue, count, sizes_of(raw))
+                self._count_put(queue, count, bytes_in_units(raw))
                 index += count
                 if count > UNITS_AT_ONCE // 4:
                     self._ends[queue] = index
@@ -308,11 +308,13 @@ class Statistics:
                 self.total(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC),
                 self.total(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC),
             )
-            self.mornings = Mornings(self.mornings.put_today, put, self.mornings.get_today, got)
+            self.mornings = MorningTotals(
+                self.mornings.put_today, put, self.mornings.get_today, got
+            )
         self._day = today
 
 
-def sizes_of(units: bytes) -> int:
+def bytes_in_units(units: bytes) -> int:
     """The sum of the sizes in units of a queue, gaps left out. About 20 ns a unit."""
     words = array("I", units)
     if sys.byteorder == "little":

@@ -186,7 +186,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             name in self.unsaved
             or name in NOT_SENDABLE_TOPICS
             or name[0] == "%"
-            or needs_a_look(self._topics[name])
+            or needs_send_checks(self._topics[name])
         ):
             self.watched.add(name)
         else:
@@ -224,17 +224,17 @@ TRANSFER_FLAG: Final = "TRANSFER_FLAG"
 
 
 @dataclass(frozen=True, slots=True)
-class Attribute:
+class TopicAttribute:
     """``values`` are all there are; ``changeable``: also after the topic was made."""
 
     values: tuple[str, ...]
     changeable: bool
 
 
-ATTRIBUTES: Final[Mapping[str, Attribute]] = {
-    QUEUE_TYPE: Attribute((BATCH_CQ, "SimpleCQ"), changeable=False),
-    CLEANUP_POLICY: Attribute(("DELETE", COMPACTION), changeable=False),
-    MESSAGE_TYPE: Attribute(
+ATTRIBUTES: Final[Mapping[str, TopicAttribute]] = {
+    QUEUE_TYPE: TopicAttribute((BATCH_CQ, "SimpleCQ"), changeable=False),
+    CLEANUP_POLICY: TopicAttribute(("DELETE", COMPACTION), changeable=False),
+    MESSAGE_TYPE: TopicAttribute(
         ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED), changeable=True
     ),
 }
@@ -339,7 +339,7 @@ def message_type_of(properties: Mapping[str, str]) -> str:
     return "FIFO" if "__SHARDINGKEY" in properties else "NORMAL"
 
 
-def needs_a_look(topic: TopicConfig) -> bool:
+def needs_send_checks(topic: TopicConfig) -> bool:
     """Whether sends to it must be held against its attributes."""
     return topic.attributes.get(CLEANUP_POLICY) == COMPACTION or is_batch_cq(topic)
 

@@ -98,7 +98,7 @@ async def show(
 ) -> int:
     """Show dead letters of GROUP: those with an ID (unique id, offset message id, or
     BROKER:QUEUE:OFFSET), or the oldest."""
-    choice = Choice(ids, sql)
+    choice = LetterChoice(ids, sql)
     found = 0
     async for letter in dead_letters.letters(group, choice):
         reason = await dead_letters.reason(letter, trace_topic=trace_topic) or "unknown"
@@ -162,7 +162,7 @@ async def resend_letters(
     that match --sql, or --all."""
     if sum((bool(ids), sql is not None, every)) != 1:
         raise click.UsageError("choose what to resend: ids, --sql FILTER, or --all")
-    choice = Choice(ids, sql)
+    choice = LetterChoice(ids, sql)
     directory = journal or default_journal()
     report = ResendReport(group)
 
@@ -250,7 +250,7 @@ async def export(
     written = 0
     try:
         with dlq_output.open_export(file, kind) as write:
-            async for letter in dead_letters.letters(group, Choice((), sql)):
+            async for letter in dead_letters.letters(group, LetterChoice((), sql)):
                 write(letter)
                 written += 1
     except asyncio.CancelledError:
@@ -265,7 +265,7 @@ async def export(
         click.echo(f"{written} dead letters of {group} written to {file}", err=True)
 
 
-class Choice:
+class LetterChoice:
     """Which letters are meant; and afterwards, which ids meant none."""
 
     def __init__(self, ids: tuple[str, ...], sql: Filter | None) -> None:

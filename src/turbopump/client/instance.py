@@ -35,7 +35,7 @@ from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import RequestContext, Response, Router
 
 
-class Forks:
+class ForkCount:
     """``count``: forks up to this process; every send compares it, where a pid takes a system
     call."""
 
@@ -43,7 +43,7 @@ class Forks:
 
 
 def _count_one() -> None:
-    Forks.count += 1
+    ForkCount.count += 1
 
 
 if hasattr(os, "register_at_fork"):
@@ -199,7 +199,7 @@ class ClientInstance:
         assert self._loop is None
         self._loop = asyncio.get_running_loop()
         self._pid = self.environment.pid()
-        self._forks = Forks.count
+        self._forks = ForkCount.count
         self.spawn(self._every(HEARTBEAT_INTERVAL_S, self._heartbeat_all), name="heartbeats")
         self.spawn(self._every(ROUTE_INTERVAL_S, self.routes.refresh_all), name="routes")
 
@@ -226,7 +226,7 @@ class ClientInstance:
         another event loop."""
         if self._closed or (member is not None and member.left):
             raise errors.NotStartedError(f"this {what} is closed; start a new one")
-        if Forks.count != self._forks:
+        if ForkCount.count != self._forks:
             raise errors.NotStartedError(
                 f"this {what} was started in process {self._pid} and is used in its fork "
                 f"{self.environment.pid()}, where its connections must not be touched; start a "

@@ -18,7 +18,7 @@ from turbopump.client.consumer.group_consumer import GroupConsumer, RunningConsu
 from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
 from turbopump.client.consumer.prefetching import LitePullSettings, PrefetchedQueue, Prefetching
 from turbopump.client.consumer.pull import PULL_BATCH, Time, as_ms
-from turbopump.client.consumer.rebalance import Balancer, Change, QueueListener, QueueListeners
+from turbopump.client.consumer.rebalance import Balancer, QueueChange, QueueListener, QueueListeners
 from turbopump.client.consumer.settings import COMMIT_RULES, LITE_PULL_RULES, POLL_RULES
 from turbopump.client.consumer.subscription import (
     ALL,
@@ -150,7 +150,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         running = self._life.ready()
         if before is not None:  # what was pulled ahead was filtered otherwise
             ours = list(running.prefetching.of_topic(before.topic))
-            await running.prefetching.apply(Change(ours, ours))
+            await running.prefetching.apply(QueueChange(ours, ours))
         await running.instance.introduce_all()
         running.balancer.wake()
 
@@ -164,7 +164,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         ):
             return
         running = self._life.ready()
-        await running.prefetching.apply(Change((), list(running.prefetching.of_topic(topic))))
+        await running.prefetching.apply(QueueChange((), list(running.prefetching.of_topic(topic))))
         await running.instance.introduce_all()
 
     async def assign(self, queues: Collection[MessageQueue], tags: str | Sql = ALL) -> None:
@@ -195,7 +195,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         ours = running.prefetching.queues
         lost = [queue for queue in ours if queue not in named or queue.topic in changed]
         await running.prefetching.apply(
-            Change([queue for queue in named if queue not in ours or queue in lost], lost)
+            QueueChange([queue for queue in named if queue not in ours or queue in lost], lost)
         )
         await running.instance.introduce_all()
 
@@ -391,7 +391,7 @@ class RunningLitePull(RunningConsumer):
         named = self._named()
         if named is None:
             return await super()._first_queues()
-        return await self.prefetching.apply(Change(named, ()))
+        return await self.prefetching.apply(QueueChange(named, ()))
 
     async def close(self) -> None:
         """Commit what is to be committed, and leave the group, whatever fails on the way."""

@@ -20,7 +20,7 @@ from turbopump.client.consumer.delivery import BatchHandler, Delivery, Retry
 from turbopump.client.consumer.group_consumer import GroupConsumer
 from turbopump.client.consumer.handling import Handler
 from turbopump.client.consumer.offsets import ConsumeFrom
-from turbopump.client.consumer.ordered import InOrder
+from turbopump.client.consumer.ordered import OrderSettings
 from turbopump.client.consumer.pop import BATCH_MAX
 from turbopump.client.consumer.process_queue import BYTES_MAX, MESSAGES_MAX, SPAN_MAX, PullLimits
 from turbopump.client.consumer.pull import PULL_BATCH
@@ -162,7 +162,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
             handler,
             handler_batch,
             consume_from,
-            InOrder(suspend_time, max_reconsume_times, handler_batch) if ordered else None,
+            OrderSettings(suspend_time, max_reconsume_times, handler_batch) if ordered else None,
             broadcast=broadcast,
             offsets_directory=Path(offsets_directory) if offsets_directory is not None else None,
             disk=disk,

@@ -26,11 +26,11 @@ from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
 from turbopump.client.routes import TopicRoute
-from turbopump.client.sending.outgoing import Outgoing, Packer, SendFrames, refuse_odd
+from turbopump.client.sending.outgoing import Outgoing, Packer, SendFrames, refuse_changed_message
 from turbopump.client.sending.queue_chooser import FaultStrategy, NearFirst, RoundRobin
 from turbopump.client.sending.send_attempts import Target
 from turbopump.client.sending.send_result import SendResult, no_time
-from turbopump.client.sending.sender import Sender, SendRules, UnderWay
+from turbopump.client.sending.sender import PendingSends, Sender, SendRules
 from turbopump.client.setting_rules import check_timeout
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.properties import CLUSTER, CORRELATION_ID, MESSAGE_TYPE, REPLY_TO_CLIENT, TTL
@@ -111,7 +111,7 @@ class Requester:
                 message.topic, message.body, {**message.properties, **address}, message.flag
             )
         except (AttributeError, TypeError):
-            refuse_odd(message)
+            refuse_changed_message(message)
             raise
 
     async def _send(self, outgoing: Outgoing, target: Target, timeout: float) -> SendResult:
@@ -181,7 +181,7 @@ class Replier:
             faults,
             SendHooks(()) if beside is None else beside.hooks,
             group,
-            under_way=UnderWay() if beside is None else beside.under_way,
+            under_way=PendingSends() if beside is None else beside.under_way,
         )
         self._pack = Packer(environment.unique_ids())
 

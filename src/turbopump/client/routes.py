@@ -261,7 +261,7 @@ class Routes:
             default = await self._ask_name_servers(DEFAULT_TOPIC)
         if isinstance(default, TopicRoute) and default.publish_queues:
             return self._keep(inherited_route(topic, default))
-        if isinstance(default, NoRoute) and default.all_unreachable:
+        if isinstance(default, RouteFailure) and default.all_unreachable:
             answers = default
         text = await self._explain(topic, answers, inherit)
         if not (answers.all_unreachable and answers.silent):
@@ -280,7 +280,7 @@ class Routes:
         self._on_change(route)
         return route
 
-    async def _ask_name_servers(self, topic: str) -> TopicRoute | NoRoute:
+    async def _ask_name_servers(self, topic: str) -> TopicRoute | RouteFailure:
         unreachable: dict[str, str] = {}
         ignorant: list[str] = []
         silent = False
@@ -316,7 +316,7 @@ class Routes:
                 log.warning(text, topic, address, ",".join(ignorant))
             return route
         self.name_server_answers = bool(ignorant)
-        return NoRoute(unreachable, ignorant, silent)
+        return RouteFailure(unreachable, ignorant, silent)
 
     async def find(self, topics: Collection[str]) -> None:
         """Learn these topics' routes; one that does not exist is passed over. Raises
@@ -328,7 +328,7 @@ class Routes:
                 if not self.name_server_answers:
                     raise
 
-    async def _explain(self, topic: str, answers: NoRoute, inherit: bool) -> str:
+    async def _explain(self, topic: str, answers: RouteFailure, inherit: bool) -> str:
         head = f"no route to topic {topic!r}"
         if answers.all_unreachable:
             tried = "; ".join(answers.unreachable.values())
@@ -374,7 +374,7 @@ class Routes:
 
 
 @dataclass(frozen=True, slots=True)
-class NoRoute:
+class RouteFailure:
     """Who could not answer (address -> why), and who knows no such topic. ``silent``: one used up
     its time."""
 

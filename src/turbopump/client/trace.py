@@ -46,7 +46,7 @@ class ContextCode(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TracedMessage:
     """What a record speaks of: a message, and when (ms since 1970 UTC), in which region and by
     which group something was done with it."""
 
@@ -70,7 +70,7 @@ class Traced:
 
 
 def pub_record(
-    sent: Traced,
+    sent: TracedMessage,
     *,
     store_host: str,
     body_size: int,
@@ -85,7 +85,7 @@ def pub_record(
 
 
 def end_transaction_record(
-    ended: Traced,
+    ended: TracedMessage,
     *,
     store_host: str,
     kind: MessageKind,
@@ -98,19 +98,19 @@ def end_transaction_record(
     return _record("EndTransaction", *ended.head, ended.tags, ended.keys, *rest)
 
 
-def recall_record(recalled: Traced, *, success: bool) -> str:
+def recall_record(recalled: TracedMessage, *, success: bool) -> str:
     """A timer message was recalled."""
     return _record("Recall", *recalled.head, success)
 
 
-def sub_before_record(begun: Traced, *, request_id: str, retry_times: int) -> str:
+def sub_before_record(begun: TracedMessage, *, request_id: str, retry_times: int) -> str:
     """A message is about to be handled; ``request_id`` is that of the record after it."""
     origin = (begun.time_ms, begun.region, begun.group, request_id)
     return _record("SubBefore", *origin, begun.msg_id, retry_times, begun.keys)
 
 
 def sub_after_record(
-    handled: Traced,
+    handled: TracedMessage,
     *,
     request_id: str,
     cost_ms: int,

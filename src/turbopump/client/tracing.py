@@ -28,7 +28,7 @@ from turbopump.client.trace import (
     GROUP_PREFIX,
     TRACE_TOPIC,
     ContextCode,
-    Traced,
+    TracedMessage,
     end_transaction_record,
     pub_record,
     recall_record,
@@ -123,7 +123,7 @@ KEYS_SIZE_MAX: Final = 24_000
 """Bytes of keys in a trace message: its properties stay below ``PROPERTIES_SIZE_MAX``."""
 CLOSE_TIMEOUT_S: Final = 5.0
 
-TraceRecord = tuple[Traced, str]
+TraceRecord = tuple[TracedMessage, str]
 """The message it speaks of, and its text."""
 
 
@@ -155,7 +155,7 @@ class TraceDispatcher(SendHook):
             sent = sent[:room]
         for one in sent:
             tags, keys = one.properties.get(names.TAGS), one.properties.get(names.KEYS)
-            message = Traced(context.topic, one.msg_id, tags, keys, time_ms, region, group)
+            message = TracedMessage(context.topic, one.msg_id, tags, keys, time_ms, region, group)
             record = pub_record(
                 message,
                 store_host=context.address,
@@ -171,7 +171,9 @@ class TraceDispatcher(SendHook):
         tags, keys = context.properties.get(names.TAGS), context.properties.get(names.KEYS)
         region = context.properties.get(names.MSG_REGION, DEFAULT_REGION)
         when = self.now_ms()
-        message = Traced(context.topic, context.msg_id, tags, keys, when, region, context.group)
+        message = TracedMessage(
+            context.topic, context.msg_id, tags, keys, when, region, context.group
+        )
         record = end_transaction_record(
             message,
             store_host=context.address,
@@ -184,10 +186,10 @@ class TraceDispatcher(SendHook):
 
     def recalled(self, topic: str, msg_id: str, *, group: str, time_ms: int, success: bool) -> None:
         topic, group = unwrap(self.namespace, topic), unwrap(self.namespace, group)
-        message = Traced(topic, msg_id, None, None, time_ms, DEFAULT_REGION, group)
+        message = TracedMessage(topic, msg_id, None, None, time_ms, DEFAULT_REGION, group)
         self.append(message, recall_record(message, success=success))
 
-    def append(self, message: Traced, record: str) -> None:
+    def append(self, message: TracedMessage, record: str) -> None:
         """Keep a record for the next message of the trace topic."""
         if len(self._held) >= HELD_MAX:
             self.dropped += 1
@@ -322,13 +324,13 @@ CONSUME_TIMEOUT_MS: Final = 15 * 60 * 1000
 
 
 class _Begun(NamedTuple):
-    traced: Traced
+    traced: TracedMessage
     request_id: str
     shared_by: int
 
 
 @dataclass(slots=True)
-class Together:
+class HandledTogether:
     """``count`` messages that one call of a handler is about, since ``time_ms``."""
 
     count: int
@@ -340,7 +342,7 @@ class Together:
 class ConsumeTraces:
     """``append`` keeps a record for the trace topic; ``next_id`` makes request ids."""
 
-    append: Callable[[Traced, str], None]
+    append: Callable[[TracedMessage, str], None]
     group: str
     namespace: str | None
     next_id: Callable[[], str]
@@ -354,17 +356,17 @@ class ConsumeTraces:
         """It was about to be handled when ``message.trace`` became the time, in ms, or what it
         shares with others; a second call is ignored."""
         began = message.trace
-        if not isinstance(began, int | Together):
+        if not isinstance(began, int | HandledTogether):
             return
         if isinstance(began, int):
-            began = Together(1, began)
+            began = HandledTogether(1, began)
         began.request_id = began.request_id or self.next_id()
         message.trace = self._before(message, began)
 
-    def together(self, count: int) -> Together:
+    def together(self, count: int) -> HandledTogether:
         """What messages share that are about to be handled together: a record each, all with one
         request id. From any thread."""
-        return Together(count, self.now_ms())
+        return HandledTogether(count, self.now_ms())
 
     def began_all(self, messages: Iterable[Delivery]) -> None:
         for message in messages:
@@ -384,17 +386,17 @@ class ConsumeTraces:
 
     def polled(self, messages: Iterable[ReceivedMessage]) -> None:
         """A user has polled these: what he makes of them nobody can tell."""
-        poll = Together(1, self.now_ms(), self.next_id())
+        poll = HandledTogether(1, self.now_ms(), self.next_id())
         for begun in [self._before(message, poll) for message in messages]:
             if begun is not None:
                 self._after(begun, 0, ContextCode.SUCCESS, error=None)
 
-    def _before(self, message: ReceivedMessage, began: Together) -> _Begun | None:
+    def _before(self, message: ReceivedMessage, began: HandledTogether) -> _Begun | None:
         """None: the producer's broker wants no traces."""
         properties = message.properties
         if properties.get(names.TRACE_SWITCH) == "false":
             return None
-        traced = Traced(
+        traced = TracedMessage(
             unwrap(self.namespace, message.topic),
             message.msg_id,
             properties.get(names.TAGS),

@@ -21,9 +21,9 @@ from turbopump.client.consumer.handling import cancelled
 from turbopump.client.hooks import EndTransactionContext
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.producer import DEFAULT_GROUP, Producer
-from turbopump.client.sending.outgoing import DELAYING, refuse_odd
+from turbopump.client.sending.outgoing import DELAYING, refuse_changed_message
 from turbopump.client.sending.send_result import ProducerClosedError, SendResult, SendStatus
-from turbopump.client.sending.sender import Sender, UnderWay
+from turbopump.client.sending.sender import PendingSends, Sender
 from turbopump.client.setting_rules import (
     FUNCTION,
     SettingRule,
@@ -95,7 +95,7 @@ _worker: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("turbopump wor
 """The task that calls the checker, also for what a plain one does from its thread."""
 
 
-class Asked(NamedTuple):
+class StateQuestion(NamedTuple):
     """A question, the message it is about, and who asks."""
 
     request: CheckTransactionState
@@ -114,18 +114,18 @@ class TransactionAnswers:
     """
 
     checker: UserFunction
-    answer: Callable[[EndTransaction, str | None, Asked, TransactionState], None]
+    answer: Callable[[EndTransaction, str | None, StateQuestion, TransactionState], None]
     group: str
     namespace: str | None
     concurrency: int
     dropped: int = 0
-    _waiting: deque[Asked] = field(default_factory=deque)
+    _waiting: deque[StateQuestion] = field(default_factory=deque)
     _workers: int = 0
-    _working: dict[asyncio.Task[Any], UnderWay] = field(default_factory=dict)
+    _working: dict[asyncio.Task[Any], PendingSends] = field(default_factory=dict)
     """Those of the workers that have begun, and where each is counted as under way."""
     _closed: bool = False
 
-    def take(self, asked: Asked, sender: Sender) -> None:
+    def take(self, asked: StateQuestion, sender: Sender) -> None:
         if self._closed:
             return
         if len(self._waiting) >= WAITING_MAX:
@@ -160,7 +160,7 @@ class TransactionAnswers:
         if self._working:
             await cancelled(list(self._working), 0)
 
-    async def _work(self, under_way: UnderWay) -> None:
+    async def _work(self, under_way: PendingSends) -> None:
         this = asyncio.current_task()
         assert this is not None
         _worker.set(this)
@@ -174,7 +174,7 @@ class TransactionAnswers:
             if self._working.pop(this, None) is not None:
                 under_way.ended()
 
-    async def _answer(self, asked: Asked) -> None:
+    async def _answer(self, asked: StateQuestion) -> None:
         request, message, _ = asked
         message.topic = unwrap(self.namespace, message.topic)
         message.broker_name = request.bname or ""
@@ -348,7 +348,7 @@ class TransactionProducer(Producer):
         try:
             delaying = next((name for name in DELAYING if name in message.properties), None)
         except (AttributeError, TypeError):
-            refuse_odd(message)
+            refuse_changed_message(message)
             raise
         if delaying is not None:
             raise MessageError(
@@ -458,10 +458,14 @@ class TransactionProducer(Producer):
         self, request: CheckTransactionState, message: ReceivedMessage, peer: Connection
     ) -> None:
         if self._sender is not None:
-            self._answers.take(Asked(request, message, peer), self._sender)
+            self._answers.take(StateQuestion(request, message, peer), self._sender)
 
     def _answer(
-        self, answer: EndTransaction, remark: str | None, asked: Asked, state: TransactionState
+        self,
+        answer: EndTransaction,
+        remark: str | None,
+        asked: StateQuestion,
+        state: TransactionState,
     ) -> None:
         sender = self._started()
         if sender.under_way.closed:

@@ -34,12 +34,13 @@ class UserFunction:
         return self._pool is not None
 
     async def call(self, *args: object) -> object:
-        """What it returns. Raises as ``failure_of`` and ``meant`` say, and NotCalledError."""
+        """What it returns. Raises as ``failure_of`` and ``checked_result`` say, and
+        NotCalledError."""
         if self._pool is None:
             result = self._function(*args)
         else:
             result = await in_pool(self._pool, copy_context().run, self._function, *args)
-        return meant(await awaited(result) if inspect.isawaitable(result) else result)
+        return checked_result(await awaited(result) if inspect.isawaitable(result) else result)
 
     def anew(self) -> UserFunction:
         """The same, to be called after the close of this one."""
@@ -136,7 +137,7 @@ async def awaited(awaitable: Awaitable[object]) -> object:
         raise failure from error
 
 
-def meant(result: object) -> object:
+def checked_result(result: object) -> object:
     """``result``, unless it shows that the function's body never ran: then TypeError is raised."""
     if isinstance(result, CoroutineType):
         result.close()  # else Python warns of it, too

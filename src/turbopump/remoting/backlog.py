@@ -37,7 +37,7 @@ CHECK_S: Final = 0.01
 """How often the line is looked through while nothing moves."""
 
 
-class Refused(Enum):
+class BacklogRefusal(Enum):
     """Why a request of the line is not handled."""
 
     WAITED = "waited too long in the line"
@@ -47,7 +47,7 @@ class Refused(Enum):
     ENDING = "was in the line when the server ended, for want of room"
 
 
-class Limits(NamedTuple):
+class BacklogLimits(NamedTuple):
     """``size`` requests in the line, ``wait_s`` in it (None: for ever), and how long handlers may
     wait for room before who comes is refused at once (``room_s``)."""
 
@@ -70,7 +70,9 @@ class Backlog:
     a look at the clock; none when busy.
     """
 
-    def __init__(self, limits: Limits, refuse: Callable[[Refused, float, int], Response]) -> None:
+    def __init__(
+        self, limits: BacklogLimits, refuse: Callable[[BacklogRefusal, float, int], Response]
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._limits = limits
         self._refuse = refuse
@@ -88,7 +90,8 @@ class Backlog:
     def never_busy(cls) -> Backlog:
         """For a connection whose requests never wait."""
         backlog = cls(
-            Limits(), lambda why, _waited, _left: refusal(ResponseCode.SYSTEM_BUSY, why.value)
+            BacklogLimits(),
+            lambda why, _waited, _left: refusal(ResponseCode.SYSTEM_BUSY, why.value),
         )
         backlog.credit = float("inf")
         return backlog
@@ -149,11 +152,11 @@ class Backlog:
         """Let a request stand in the line, or refuse it."""
         now = self._loop.time()
         if waiting.arrived < self._still_until:
-            self._answer(waiting, Refused.STOOD_STILL, now)
+            self._answer(waiting, BacklogRefusal.STOOD_STILL, now)
         elif self._held_since is not None and now - self._held_since > self._limits.room_s:
-            self._answer(waiting, Refused.NO_ROOM, now)
+            self._answer(waiting, BacklogRefusal.NO_ROOM, now)
         elif len(self._line) >= self._limits.size or self._size > LINE_SIZE_MAX:
-            self._answer(waiting, Refused.FULL, now)
+            self._answer(waiting, BacklogRefusal.FULL, now)
         else:
             self._line.append(waiting)
             self._size += _size(waiting.frame)
@@ -186,7 +189,7 @@ class Backlog:
         self._still_until = now
         self._set_busy(True)
         while self._line and now - self._line[0].arrived >= seconds:
-            self._answer(self._pop(), Refused.STOOD_STILL, now)
+            self._answer(self._pop(), BacklogRefusal.STOOD_STILL, now)
         self._arm()
 
     def finish(self) -> None:
@@ -194,7 +197,7 @@ class Backlog:
         self._disarm()
         self._drain(until=float("inf"))
         while self._line:
-            self._answer(self._pop(), Refused.ENDING, self._loop.time())
+            self._answer(self._pop(), BacklogRefusal.ENDING, self._loop.time())
 
     def _set_busy(self, busy: bool) -> None:
         self.busy = busy
@@ -215,7 +218,7 @@ class Backlog:
         while self._line:
             now = self._loop.time()
             if self._is_late(self._line[0], now):
-                self._answer(self._pop(), Refused.WAITED, now)
+                self._answer(self._pop(), BacklogRefusal.WAITED, now)
                 continue
             if now >= until:
                 break
@@ -228,19 +231,19 @@ class Backlog:
     def _refuse_the_late(self) -> None:
         now, limits = self._loop.time(), self._limits
         while self._line and self._is_late(self._line[0], now):
-            self._answer(self._pop(), Refused.WAITED, now)
+            self._answer(self._pop(), BacklogRefusal.WAITED, now)
         if (
             self._held_since is not None
             and now - self._held_since > limits.room_s
             and limits.wait_s is not None
         ):
             while self._line:
-                self._answer(self._pop(), Refused.STOOD_STILL, now)
+                self._answer(self._pop(), BacklogRefusal.STOOD_STILL, now)
 
     def _is_late(self, waiting: _Waiting, now: float) -> bool:
         return self._limits.wait_s is not None and now - waiting.arrived >= self._limits.wait_s
 
-    def _answer(self, waiting: _Waiting, why: Refused, now: float) -> None:
+    def _answer(self, waiting: _Waiting, why: BacklogRefusal, now: float) -> None:
         waiting.connection.refuse(
             waiting.frame, self._refuse(why, now - waiting.arrived, len(self._line))
         )

@@ -21,7 +21,7 @@ from turbopump.broker.statistics import (
     TOPIC_PUT_SIZE,
     UNITS_AT_ONCE,
     Statistics,
-    sizes_of,
+    bytes_in_units,
 )
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.namesrv import KVTable
@@ -202,7 +202,7 @@ def test_the_first_sample_of_a_day_notes_what_there_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sizes", [[], [1], [0x7FFFFFFF], [91, 0x7FFFFFFF, 5], [2**22] * 600])
 def test_sizes_are_summed_without_gaps(sizes: list[int]) -> None:
     units = b"".join(bytes(8) + size.to_bytes(4) + b"\xff" * 8 for size in sizes)
-    assert sizes_of(units) == sum(size for size in sizes if size != 0x7FFFFFFF)
+    assert bytes_in_units(units) == sum(size for size in sizes if size != 0x7FFFFFFF)
 
 
 @in_loop(converse)

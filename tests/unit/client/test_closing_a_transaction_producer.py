@@ -26,8 +26,8 @@ from tests.unit.client.transacting import (
 from turbopump import Message, TransactionProducer, TransactionResult, TransactionState
 from turbopump.blocking import TransactionProducer as BlockingTransactionProducer
 from turbopump.client.hooks import SendContext, SendHook
-from turbopump.client.sending.sender import UnderWay
-from turbopump.client.transaction_producer import Asked, TransactionAnswers
+from turbopump.client.sending.sender import PendingSends
+from turbopump.client.transaction_producer import StateQuestion, TransactionAnswers
 from turbopump.client.user_function import NotCalledError, UserFunction
 from turbopump.errors import NotStartedError
 from turbopump.message.message import ReceivedMessage
@@ -161,13 +161,13 @@ async def test_checks_that_end_in_the_moment_they_begin_leave_room_for_others() 
     )
     loop = asyncio.get_running_loop()
     instance = SimpleNamespace(spawn=lambda work, name: loop.create_task(work, name=name))
-    sender: Any = SimpleNamespace(under_way=UnderWay(), instance=instance)
+    sender: Any = SimpleNamespace(under_way=PendingSends(), instance=instance)
     message: Any = SimpleNamespace(topic="orders", properties={}, msg_id="1", broker_name="")
     request = CheckTransactionState(
         topic="orders", tran_state_table_offset=1, commit_log_offset=2, msg_id="1", bname="b"
     )
     for number in range(10):
-        answers.take(Asked(request, message, cast(Any, None)), sender)
+        answers.take(StateQuestion(request, message, cast(Any, None)), sender)
         while len(told) <= number:
             await asyncio.sleep(0)
     assert sender.under_way.count == 0

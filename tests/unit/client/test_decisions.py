@@ -13,7 +13,7 @@ from tests.fuzzing import examples
 from turbopump.client.allocation import allocate_average
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.process_queue import ProcessQueue, PullLimits
-from turbopump.client.consumer.rebalance import decide
+from turbopump.client.consumer.rebalance import queue_change
 from turbopump.client.consumer.subscription import tag_subscription
 from turbopump.client.environment import Environment, name_server_addresses
 from turbopump.client.routes import inherited_route, topic_route
@@ -169,17 +169,17 @@ def test_average_is_apaches(count: int, members: int, expected: list[list[int]])
 
 def test_a_rebalance_moves_only_what_it_must() -> None:
     all_queues = queues(("a", 0), ("a", 1), ("b", 0), ("b", 1))
-    change = decide(all_queues, ["y", "x"], "x", queues(("a", 1), ("b", 0)), allocate_average)
+    change = queue_change(all_queues, ["y", "x"], "x", queues(("a", 1), ("b", 0)), allocate_average)
     assert list(change.gained) == queues(("a", 0))
     assert list(change.lost) == queues(("b", 0))
-    nothing = decide(all_queues, ["y"], "x", queues(("a", 1)), allocate_average)
+    nothing = queue_change(all_queues, ["y"], "x", queues(("a", 1)), allocate_average)
     assert (list(nothing.gained), list(nothing.lost)) == ([], [])
 
 
 def test_queues_of_other_topics_that_a_strategy_names_are_not_gained() -> None:
     ours = queues(("a", 0))
     elsewhere = [MessageQueue("%RETRY%readers", "a", 0)]
-    change = decide(elsewhere, ["x"], "x", [], lambda *_: ours)
+    change = queue_change(elsewhere, ["x"], "x", [], lambda *_: ours)
     assert (list(change.gained), list(change.lost)) == ([], [])
 
 

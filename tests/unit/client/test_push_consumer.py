@@ -15,7 +15,7 @@ from tests.unit.client.scripted_cluster import refusal, scripted_cluster, until
 from turbopump.client.allocation import allocate_by_configuration
 from turbopump.client.consumer.assignment import Assignment
 from turbopump.client.consumer.delivery import Delivery
-from turbopump.client.consumer.rebalance import Change
+from turbopump.client.consumer.rebalance import QueueChange
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer, Retry
 from turbopump.errors import ConfigError, NotStartedError, RouteNotFoundError
 from turbopump.message.message import MessageQueue
@@ -886,7 +886,9 @@ async def test_a_queue_may_hold_more_when_another_of_its_topic_goes(
             assignment = consumer._life.ready().assignment
             first = MessageQueue("orders", "broker-a", 0)
             assert assignment.infos()[first].cached_msg_count == 5
-            await assignment.apply(Change(gained=(), lost=(MessageQueue("orders", "broker-a", 1),)))
+            await assignment.apply(
+                QueueChange(gained=(), lost=(MessageQueue("orders", "broker-a", 1),))
+            )
             await asyncio.sleep(5)
             assert assignment.infos()[first].cached_msg_count == 10
 

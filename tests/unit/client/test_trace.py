@@ -17,7 +17,7 @@ from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.hooks import MessageKind
 from turbopump.client.lite_pull_consumer import LitePullConsumer
 from turbopump.client.sending.accumulator import AutoBatch
-from turbopump.client.trace import TRACE_TOPIC, Traced, pub_record
+from turbopump.client.trace import TRACE_TOPIC, TracedMessage, pub_record
 from turbopump.client.tracing import (
     HELD_MAX,
     KEYS_SIZE_MAX,
@@ -176,7 +176,7 @@ async def test_what_cannot_be_kept_is_dropped_and_counted(simulation: Simulation
 
     dispatcher = TraceDispatcher(send, topic=TRACE_TOPIC, namespace=None, now_ms=lambda: 0)
     for i in range(HELD_MAX + 100):
-        dispatcher.append(Traced("t", f"{i}"), "r\x02")
+        dispatcher.append(TracedMessage("t", f"{i}"), "r\x02")
     assert dispatcher.dropped == 100
     before = simulation.loop.time()
     await dispatcher.close()
@@ -188,8 +188,8 @@ def messages_of(records: list[TraceRecord]) -> list[Message]:
 
 
 def test_a_trace_message_holds_one_topic_and_is_not_too_long() -> None:
-    def record(topic: str, i: int, size: int = 20) -> tuple[Traced, str]:
-        traced = Traced(topic, f"{topic}{i}", None, "k" * size, 1, "r", "g")
+    def record(topic: str, i: int, size: int = 20) -> tuple[TracedMessage, str]:
+        traced = TracedMessage(topic, f"{topic}{i}", None, "k" * size, 1, "r", "g")
         text = pub_record(
             traced,
             store_host="h",
@@ -273,13 +273,13 @@ def test_the_keys_of_a_trace_message_fit_its_properties_however_many_or_long() -
         )
         return [message.keys for message in messages]
 
-    many = keys_of([(Traced("t", f"{i:032}"), "r\x02") for i in range(1500)])
+    many = keys_of([(TracedMessage("t", f"{i:032}"), "r\x02") for i in range(1500)])
     assert [len(keys) for keys in many] == [727, 727, 46]
     assert [key for keys in many for key in keys] == [f"{i:032}" for i in range(1500)]
     long = " ".join("é" * 100 + str(i) for i in range(150))
-    (kept,) = keys_of([(Traced("t", "one", keys=long), "r\x02")])
+    (kept,) = keys_of([(TracedMessage("t", "one", keys=long), "r\x02")])
     assert kept == ["one", *long.split()[:118]]
-    assert keys_of([(Traced("t", "an id with spaces"), "r\x02")]) == [
+    assert keys_of([(TracedMessage("t", "an id with spaces"), "r\x02")]) == [
         ["an", "id", "with", "spaces"]
     ]
 
@@ -294,7 +294,7 @@ async def test_a_record_that_is_refused_takes_no_others_with_it(
             assert producer._tracing is not None
             for i in range(7):
                 name = "not\x01text" if i == 3 else f"m{i}"
-                producer._tracing.dispatcher.append(Traced("orders", name), f"r{i}\x02")
+                producer._tracing.dispatcher.append(TracedMessage("orders", name), f"r{i}\x02")
         assert sorted(key for message in traces(cluster) for key in message.keys) == [
             "m0",
             "m1",
@@ -309,7 +309,7 @@ async def test_a_record_that_is_refused_takes_no_others_with_it(
         async with producer_of(cluster, trace=True) as producer:
             assert producer._tracing is not None
             for i in range(2):
-                producer._tracing.dispatcher.append(Traced("orders", f"n{i}"), f"r{i}\x02")
+                producer._tracing.dispatcher.append(TracedMessage("orders", f"n{i}"), f"r{i}\x02")
         assert [message.keys for message in traces(cluster) if message.keys[0].startswith("n")] == [
             ["n0"],
             ["n1"],

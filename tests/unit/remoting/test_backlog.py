@@ -13,7 +13,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command, decode_command
 from turbopump.protocol.frame import FrameReader
 from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset
-from turbopump.remoting.backlog import TURN_S, Backlog, Limits, Refused
+from turbopump.remoting.backlog import TURN_S, Backlog, BacklogLimits, BacklogRefusal
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import LATER, Outcome, RequestContext, Response, Router
 
@@ -49,13 +49,13 @@ class Stage:
     """A server's side: requests for the maximum may wait and take `cost` seconds each; those for
     the minimum may not wait."""
 
-    def __init__(self, loop: HandClock, limits: Limits = Limits()) -> None:  # noqa: B008
+    def __init__(self, loop: HandClock, limits: BacklogLimits = BacklogLimits()) -> None:  # noqa: B008
         self.loop = loop
         self.cost = 0.001
         self.body = b"x" * 100
         self.handled: list[int] = []
         self.others: list[int] = []
-        self.refused: list[tuple[Refused, float, int]] = []
+        self.refused: list[tuple[BacklogRefusal, float, int]] = []
         self.room = True
         self.before: dict[int, Callable[[], None]] = {}
         self.backlog = Backlog(limits, self._refuse)
@@ -87,7 +87,7 @@ class Stage:
         self.others.append(context.opaque)
         return Response()
 
-    def _refuse(self, why: Refused, waited: float, left: int) -> Response:
+    def _refuse(self, why: BacklogRefusal, waited: float, left: int) -> Response:
         self.refused.append((why, round(waited, 3), left))
         return Response(code=ResponseCode.SYSTEM_BUSY, remark=why.name)
 
@@ -117,7 +117,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def test_thousands_of_requests_in_one_read_take_a_share_of_each_turn_and_keep_their_order(
     loop: HandClock, /, serialize_type: int
 ) -> None:
-    stage = Stage(loop, Limits(wait_s=None))
+    stage = Stage(loop, BacklogLimits(wait_s=None))
     connection, wire = stage.connect()
     before = loop.now
     connection.data_received(stage.requests(1, 3000, serialize_type=serialize_type))
@@ -165,7 +165,7 @@ async def test_who_waits_too_long_is_refused_and_was_not_handled(loop: HandClock
     )
     assert handled | refused == set(range(1, 601))
     assert not handled & refused
-    assert {why for why, _, _ in stage.refused} == {Refused.WAITED}
+    assert {why for why, _, _ in stage.refused} == {BacklogRefusal.WAITED}
     assert min(waited for _, waited, _ in stage.refused) >= 0.2
     assert [left for _, _, left in stage.refused][-1] == 0
     assert len(wire.answers) == 600
@@ -175,12 +175,12 @@ async def test_who_waits_too_long_is_refused_and_was_not_handled(loop: HandClock
 async def test_the_line_is_bounded_and_a_refused_one_way_request_gets_no_answer(
     loop: HandClock, /
 ) -> None:
-    stage = Stage(loop, Limits(size=10))
+    stage = Stage(loop, BacklogLimits(size=10))
     connection, wire = stage.connect()
     stage.room = False
     connection.data_received(stage.requests(1, 12) + stage.requests(13, 3, oneway=True))
     assert len(stage.backlog) == 10
-    assert [why for why, _, _ in stage.refused] == [Refused.FULL] * 5
+    assert [why for why, _, _ in stage.refused] == [BacklogRefusal.FULL] * 5
     await turns()
     assert [answer.opaque for answer in wire.answers] == [11, 12]
 
@@ -222,11 +222,14 @@ async def test_who_waits_for_room_is_refused_after_its_time_and_later_ones_at_on
     assert stage.refused == []
     loop.now += 0.011
     await until(lambda: stage.refused)
-    assert stage.refused == [(Refused.WAITED, 0.21, 1)]
+    assert stage.refused == [(BacklogRefusal.WAITED, 0.21, 1)]
     loop.now += 0.8
     connection.data_received(stage.requests(3, 1))
     await until(lambda: len(stage.refused) == 3)
-    assert [why for why, _, _ in stage.refused[1:]] == [Refused.NO_ROOM, Refused.WAITED]
+    assert [why for why, _, _ in stage.refused[1:]] == [
+        BacklogRefusal.NO_ROOM,
+        BacklogRefusal.WAITED,
+    ]
     stage.room = True
     stage.backlog.release()
     await turns()
@@ -255,7 +258,7 @@ async def test_what_waited_behind_a_stalled_append_is_refused_and_what_comes_lat
     stage.before[3] = stall
     connection.data_received(stage.requests(1, 6))
     assert stage.handled == [1, 2, 3], "what was begun is done"
-    assert {why for why, _, _ in stage.refused} == {Refused.STOOD_STILL}
+    assert {why for why, _, _ in stage.refused} == {BacklogRefusal.STOOD_STILL}
     connection.data_received(stage.requests(7, 2))
     await turns()
     assert stage.handled == [1, 2, 3, 7, 8]
@@ -284,14 +287,14 @@ async def test_a_stall_while_the_line_moves_refuses_the_line_and_not_the_one_tha
     stage.backlog.release()
     await turns()
     assert stage.handled == [1, 2]
-    assert [why for why, _, _ in stage.refused] == [Refused.STOOD_STILL] * 2
+    assert [why for why, _, _ in stage.refused] == [BacklogRefusal.STOOD_STILL] * 2
 
 
 @in_loop(play)
 async def test_without_a_longest_wait_nobody_is_refused_for_having_waited(
     loop: HandClock, /
 ) -> None:
-    stage = Stage(loop, Limits(wait_s=None))
+    stage = Stage(loop, BacklogLimits(wait_s=None))
     connection, _ = stage.connect()
     stage.room = False
     connection.data_received(stage.requests(1, 3))
@@ -318,5 +321,5 @@ async def test_at_the_end_what_waits_is_handled_or_refused(loop: HandClock, /) -
     connection.data_received(stage.requests(151, 2))
     stage.backlog.finish()
     await turns()
-    assert [why for why, _, _ in stage.refused] == [Refused.ENDING] * 2
+    assert [why for why, _, _ in stage.refused] == [BacklogRefusal.ENDING] * 2
     assert len(wire.answers) == 152

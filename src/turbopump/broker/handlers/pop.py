@@ -15,9 +15,9 @@ from typing import Final
 from turbopump.broker.consumers import TAG, Subscription, no_property_filter, read_subscription
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
-from turbopump.broker.pop.held_pops import ANY_QUEUE, Line
+from turbopump.broker.pop.held_pops import ANY_QUEUE, TopicGroup
 from turbopump.broker.pop.pop import Pop
-from turbopump.broker.pop.reader import PopWish, Taken, peek
+from turbopump.broker.pop.reader import PoppedEntries, PopQuery, peek
 from turbopump.broker.pop.records import COUNT_MAX
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
@@ -91,7 +91,7 @@ class PopHandler:
         subscription = refused or self._subscription(request)
         if isinstance(subscription, Response):
             return subscription
-        wish = PopWish(
+        wish = PopQuery(
             group=request.consumer_group,
             topic=request.topic,
             count_max=max(request.max_msg_nums, 1),
@@ -117,7 +117,7 @@ class PopHandler:
 
     async def _take(
         self,
-        wish: PopWish,
+        wish: PopQuery,
         queue_id: int,
         context: RequestContext,
         deadline: float,
@@ -125,9 +125,9 @@ class PopHandler:
         expired: bool,
     ) -> Response | None:
         """Messages; or the answer that there are none; or None: the pop waits."""
-        pop, line = self._pop, Line(wish.topic, wish.group)
+        pop, line = self._pop, TopicGroup(wish.topic, wish.group)
         revive_queue_id = ORDER_REVIVE_QUEUE if wish.ordered else pop.revive_log.next_queue()
-        taken = Taken(self._clock.now_ms(), revive_queue_id)
+        taken = PoppedEntries(self._clock.now_ms(), revive_queue_id)
         draw = self._random.randrange(100)
         queues = pop.view.topic_queues(line, queue_id, draw)
         if not wish.ordered:
@@ -180,7 +180,7 @@ class PopHandler:
         if refused is not None:
             return refused
         line, queue_id = (
-            Line(request.topic, request.consumer_group),
+            TopicGroup(request.topic, request.consumer_group),
             max(request.queue_id, ANY_QUEUE),
         )
         draw = self._random.randrange(100)
@@ -213,7 +213,7 @@ class PopHandler:
         if refused is not None:
             return refused
         line, queue_id = (
-            Line(request.topic, request.consumer_group),
+            TopicGroup(request.topic, request.consumer_group),
             max(request.queue_id, ANY_QUEUE),
         )
         view, held, ordered = self._pop.view, self._pop.held, bool(request.order)
@@ -252,7 +252,7 @@ class PopHandler:
             "polling info",
             PollingInfoReply(),
         )
-        line = Line(request.topic, request.consumer_group)
+        line = TopicGroup(request.topic, request.consumer_group)
         return refused or Response(
             PollingInfoReply(
                 polling_num=self._pop.held.count(line, max(request.queue_id, ANY_QUEUE))
@@ -364,7 +364,7 @@ async def _answer(taking: Awaitable[Response | None], context: RequestContext) -
         context.answer(response)
 
 
-def _header(wish: PopWish, taken: Taken) -> PopMessageReply:
+def _header(wish: PopQuery, taken: PoppedEntries) -> PopMessageReply:
     return PopMessageReply(
         pop_time=taken.pop_time_ms,
         invisible_time=wish.invisible_ms,
@@ -376,9 +376,9 @@ def _header(wish: PopWish, taken: Taken) -> PopMessageReply:
     )
 
 
-def _found(wish: PopWish, taken: Taken) -> Response:
+def _found(wish: PopQuery, taken: PoppedEntries) -> Response:
     return Response(_header(wish, taken), remark="FOUND", body=b"".join(taken.parts))
 
 
-def _nothing(wish: PopWish, taken: Taken, code: int) -> Response:
+def _nothing(wish: PopQuery, taken: PoppedEntries, code: int) -> Response:
     return Response(_header(wish, taken), code=code, remark="NO_MESSAGE_IN_QUEUE")

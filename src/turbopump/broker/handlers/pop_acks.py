@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.pop.held_pops import Line
+from turbopump.broker.pop.held_pops import TopicGroup
 from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.pop.records import Checkpoint, PopKey
@@ -163,7 +163,7 @@ class PopAcksHandler:
         answer = await self._acknowledge(group_queue, handle, offsets)
         if answer.code == ResponseCode.SUCCESS and self.pop.in_flight.ended(group_queue, offsets):
             self.pop.held.look(
-                Line(original_topic(group_queue.topic, group_queue.group), group_queue.group)
+                TopicGroup(original_topic(group_queue.topic, group_queue.group), group_queue.group)
             )
         return answer
 
@@ -241,7 +241,7 @@ class PopAcksHandler:
         if following is not None:
             self.offsets.commit(*group_queue, following)
             self.pop.held.look(
-                Line(original_topic(group_queue.topic, group_queue.group), group_queue.group)
+                TopicGroup(original_topic(group_queue.topic, group_queue.group), group_queue.group)
             )
         return Response()
 
@@ -255,7 +255,7 @@ class PopAcksHandler:
             group_queue, request.offset, handle.pop_time_ms, now + request.invisible_time
         )
         self.pop.held.look(
-            Line(original_topic(group_queue.topic, group_queue.group), group_queue.group)
+            TopicGroup(original_topic(group_queue.topic, group_queue.group), group_queue.group)
         )
         reply = ChangeInvisibleTimeReply(
             pop_time=handle.pop_time_ms,

@@ -93,7 +93,11 @@ class _Pull:
     __slots__ = ("context", "deadline", "handler", "is_cold", "offset", "request", "wants")
 
     def __init__(
-        self, handler: PullHandler, request: PullMessage, context: RequestContext, wants: Wants
+        self,
+        handler: PullHandler,
+        request: PullMessage,
+        context: RequestContext,
+        wants: PullFilters,
     ) -> None:
         self.handler = handler
         self.request = request
@@ -372,7 +376,7 @@ FORBIDDEN_TOPIC: Final = 3
 FORBIDDEN_BROADCAST: Final = 4
 
 
-class Wants(NamedTuple):
+class PullFilters(NamedTuple):
     """Which messages a pull is to be given: judges of tag codes and of properties, None where
     everything will do."""
 
@@ -380,7 +384,7 @@ class Wants(NamedTuple):
     matches: PropertyFilter | None
 
 
-EVERYTHING: Final = Wants(None, None)
+EVERYTHING: Final = PullFilters(None, None)
 
 
 @dataclass(eq=False)
@@ -435,7 +439,7 @@ class PullChecks:
             )
         return None
 
-    def wants(self, request: PullMessage) -> Wants | Response:
+    def wants(self, request: PullMessage) -> PullFilters | Response:
         """What this pull is to be given: from the request itself, or from the group's heartbeat."""
         if request.sys_flag & PullSysFlag.SUBSCRIPTION:
             if request.subscription == ALL and request.expression_type == TAG:  # nearly always
@@ -483,7 +487,7 @@ class PullChecks:
             )
         return self._judges(known, ResponseCode.FILTER_DATA_NOT_EXIST)
 
-    def _judges(self, subscription: Subscription, fault_code: int) -> Wants | Response:
+    def _judges(self, subscription: Subscription, fault_code: int) -> PullFilters | Response:
         kind = subscription.data.expression_type
         if kind not in (None, "", TAG) and not self.config.enable_property_filter:
             return no_property_filter(kind)
@@ -494,7 +498,7 @@ class PullChecks:
                 f"{subscription.fault}",
             )
         accept, matches = code_filter(subscription.codes), subscription.matches
-        return EVERYTHING if accept is None and matches is None else Wants(accept, matches)
+        return EVERYTHING if accept is None and matches is None else PullFilters(accept, matches)
 
 
 def forbidden(kind: int, remark: str) -> Response:

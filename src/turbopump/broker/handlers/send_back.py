@@ -16,8 +16,8 @@ from turbopump.broker.consumers import ClientTable
 from turbopump.broker.dead_letters import (
     dead_letter_topic,
     retry_topic,
-    return_properties,
-    returned,
+    sent_back_destination,
+    sent_back_properties,
 )
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
@@ -145,10 +145,12 @@ class SendBackHandler:
         retry = Destination(
             topic.topic_name,
             queue_id,
-            return_properties(message, request.failure, dead=False),
+            sent_back_properties(message, request.failure, dead=False),
             message.sys_flag,
         )
-        again = returned(message, retry, request.delay_level, attempts_max, self._levels)
+        again = sent_back_destination(
+            message, retry, request.delay_level, attempts_max, self._levels
+        )
         if again is not None:
             return again
         dead = dead_letter_topic(self.topics, request.group)
@@ -156,6 +158,6 @@ class SendBackHandler:
         return Destination(
             dead.topic_name,
             0,
-            return_properties(message, request.failure, dead=True),
+            sent_back_properties(message, request.failure, dead=True),
             message.sys_flag,
         )

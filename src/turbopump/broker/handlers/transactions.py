@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from turbopump.broker.transactions.half_messages import HALF_TOPIC, Half, read_half
+from turbopump.broker.transactions.half_messages import HALF_TOPIC, HalfMessage, read_half
 from turbopump.broker.transactions.transactions import Transactions
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
@@ -86,7 +86,7 @@ class TransactionsHandler:
         finally:
             self._under_way -= 1
 
-    async def _find(self, request: EndTransaction) -> Half | Response:
+    async def _find(self, request: EndTransaction) -> HalfMessage | Response:
         message = await self._transactions.message_at(request.commit_log_offset)
         half = read_half(message) if message is not None and message.topic == HALF_TOPIC else None
         if half is None:

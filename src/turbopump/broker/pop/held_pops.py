@@ -28,7 +28,7 @@ ANY_QUEUE: Final = -1
 """Who asks for this queue takes messages of any."""
 
 
-class Line(NamedTuple):
+class TopicGroup(NamedTuple):
     """Those who wait for one topic in one group."""
 
     topic: str
@@ -53,7 +53,7 @@ class PopView:
     in_flight: InFlight
     clock: Clock
 
-    def topic_queues(self, line: Line, queue_id: int, start: int = 0) -> list[GroupQueue]:
+    def topic_queues(self, line: TopicGroup, queue_id: int, start: int = 0) -> list[GroupQueue]:
         """The queues of the topic itself, from the queue ``start`` on and round."""
         topic = self.topics.find(line.topic)
         if topic is None:
@@ -63,7 +63,7 @@ class PopView:
         wanted = any_queue if queue_id == ANY_QUEUE else [queue_id]
         return [GroupQueue(line.group, line.topic, number) for number in wanted]
 
-    def retry_queues(self, line: Line) -> list[GroupQueue]:
+    def retry_queues(self, line: TopicGroup) -> list[GroupQueue]:
         """Those of the group's retry topics for it, as far as there are any."""
         config = self.config
         versions = [config.enable_retry_topic_v2]
@@ -77,7 +77,7 @@ class PopView:
             for number in range(topic.read_queue_nums)
         ]
 
-    def queues(self, line: Line, queue_id: int, *, ordered: bool) -> list[GroupQueue]:
+    def queues(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> list[GroupQueue]:
         """The queues in which somebody who asks for ``queue_id`` may find something. In order
         nothing is taken of retry topics."""
         return self.topic_queues(line, queue_id) + ([] if ordered else self.retry_queues(line))
@@ -129,7 +129,7 @@ class HeldPop:
     """One that waits: ``again`` is called once, with True if its time is up. ``closed``: whether
     whoever asked has gone. ``takes``: it takes what it is woken for."""
 
-    line: Line
+    line: TopicGroup
     queue_id: int
     again: Callable[[bool], None]
     closed: Callable[[], bool]
@@ -145,20 +145,20 @@ class HeldPops:
     view: PopView
     line_max: int
     total_max: int
-    _lines: dict[Line, dict[HeldPop, None]] = field(default_factory=dict)
-    _watches: dict[Line, dict[GroupQueue, Waiter | asyncio.TimerHandle]] = field(
+    _lines: dict[TopicGroup, dict[HeldPop, None]] = field(default_factory=dict)
+    _watches: dict[TopicGroup, dict[GroupQueue, Waiter | asyncio.TimerHandle]] = field(
         default_factory=dict
     )
-    _looking: set[Line] = field(default_factory=set)
+    _looking: set[TopicGroup] = field(default_factory=set)
     _total: int = 0
 
-    def count(self, line: Line, queue_id: int) -> int:
+    def count(self, line: TopicGroup, queue_id: int) -> int:
         """How many wait for a queue."""
         return sum(held.queue_id == queue_id for held in self._lines.get(line, ()))
 
     def hold(
         self,
-        line: Line,
+        line: TopicGroup,
         queue_id: int,
         seconds: float,
         again: Callable[[bool], None],
@@ -177,7 +177,7 @@ class HeldPops:
         self.look(line)
         return True
 
-    def look(self, line: Line) -> None:
+    def look(self, line: TopicGroup) -> None:
         """There may be something for a line: look, at the end of this turn."""
         if line in self._lines and line not in self._looking:
             self._looking.add(line)
@@ -189,7 +189,7 @@ class HeldPops:
             for held in list(waiting):
                 self._expired(held)
 
-    def _look(self, line: Line) -> None:
+    def _look(self, line: TopicGroup) -> None:
         self._looking.discard(line)
         watched: set[GroupQueue] = set()
         for held in list(self._lines.get(line, ())):
@@ -207,14 +207,14 @@ class HeldPops:
         if line in self._lines:
             self._watch(line, watched)
 
-    def _watch(self, line: Line, queues: set[GroupQueue]) -> None:
+    def _watch(self, line: TopicGroup, queues: set[GroupQueue]) -> None:
         watches = self._watches.setdefault(line, {})
         for queue in sorted(queues - watches.keys()):
             watch = self.view.when_more(queue, partial(self._woken, line, queue))
             if watch is not None:
                 watches[queue] = watch
 
-    def _woken(self, line: Line, queue: GroupQueue) -> None:
+    def _woken(self, line: TopicGroup, queue: GroupQueue) -> None:
         self._watches.get(line, {}).pop(queue, None)
         self.look(line)
 

@@ -45,7 +45,7 @@ _EMPTY: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE
 
 
 @dataclass(slots=True)
-class PopWish:
+class PopQuery:
     """What a pop is to take. Times in ms."""
 
     group: str
@@ -60,7 +60,7 @@ class PopWish:
 
 
 @dataclass(slots=True)
-class Taken:
+class PoppedEntries:
     """What a pop has got. ``left`` is how many messages are left in the queues that it looked at,
     ``checkpoint_stored``: its last checkpoint."""
 
@@ -85,7 +85,7 @@ class PopReader:
     revive_log: ReviveLog
     statistics: Statistics
 
-    async def take(self, wish: PopWish, queues: list[GroupQueue], taken: Taken) -> None:
+    async def take(self, wish: PopQuery, queues: list[GroupQueue], taken: PoppedEntries) -> None:
         """Take what there is in each queue in turn, until ``wish`` is satisfied. A queue that
         somebody else pops just now is left out."""
         for queue in queues:
@@ -100,7 +100,7 @@ class PopReader:
             finally:
                 self.view.offsets.unlock(queue)
 
-    async def _take_of(self, wish: PopWish, queue: GroupQueue, taken: Taken) -> None:
+    async def _take_of(self, wish: PopQuery, queue: GroupQueue, taken: PoppedEntries) -> None:
         start = self._start(queue, wish)
         if wish.ordered:
             now = self.view.clock.now_ms()
@@ -140,7 +140,7 @@ class PopReader:
         taken.left += max(result.max_offset - result.next_offset, 0)
 
     async def _give(
-        self, wish: PopWish, queue: GroupQueue, start: int, result: GetResult, taken: Taken
+        self, wish: PopQuery, queue: GroupQueue, start: int, result: GetResult, taken: PoppedEntries
     ) -> None:
         offsets = queue_offsets(result.data)
         key = queue_key(queue_kind_of(queue.topic), queue.queue_id)
@@ -193,7 +193,7 @@ class PopReader:
             as_of_topic(message, wish.topic, handle) for message in decode_entries(result.data)
         ]
 
-    def _start(self, queue: GroupQueue, wish: PopWish) -> int:
+    def _start(self, queue: GroupQueue, wish: PopQuery) -> int:
         reset = self.view.offsets.take_reset(queue)
         if reset is not None:
             self.view.order.forget(queue)

@@ -16,7 +16,7 @@ import msgspec
 
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.interceptors import Destination
-from turbopump.broker.schedule.timer_messages import timed
+from turbopump.broker.schedule.timer_messages import by_way_of_timer
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError
@@ -180,7 +180,7 @@ class ReviveLog:
         text = encode_properties(
             {TAGS: tag, UNIQ_KEY: unique_id, TIMER_DELIVER_MS: str(deliver_ms)}
         )
-        destination = timed(
+        destination = by_way_of_timer(
             Destination(self.topic, queue_id, text, 0), self._config, self._clock.now_ms()
         )
         if isinstance(destination, Response):

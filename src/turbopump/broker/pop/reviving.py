@@ -24,7 +24,7 @@ from turbopump.broker.dead_letters import dead_letter_topic
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.pop import records
-from turbopump.broker.pop.held_pops import Line, PopView
+from turbopump.broker.pop.held_pops import PopView, TopicGroup
 from turbopump.broker.pop.offsets import GroupQueue, PopOffsets
 from turbopump.broker.reading import ask, read_queue
 from turbopump.broker.schedule.timers import Timers
@@ -57,7 +57,7 @@ _AT_ONCE: Final = 32
 log = logging.getLogger(__name__)
 
 
-class Back(NamedTuple):
+class PutBack(NamedTuple):
     """Messages of a checkpoint whose copies end at ``log_end``."""
 
     log_end: int
@@ -98,7 +98,7 @@ class Reviving:
             again=f"popped messages are put back again queue={queue_id}",
         )
         self._settling_since: float | None = None
-        self._back: deque[Back] = deque()
+        self._back: deque[PutBack] = deque()
         """To be written down, in the order of the log."""
         self.start = self._task.start
         self.stop = self._task.stop
@@ -170,7 +170,7 @@ class Reviving:
                 offsets = await self._redelivery.put_back(entry)
                 if offsets:
                     self._back.append(
-                        Back(self._store.log.end, entry.key, offsets, entry.visible_at_ms)
+                        PutBack(self._store.log.end, entry.key, offsets, entry.visible_at_ms)
                     )
             self._open.close(entry)
         if self._open.position > self._saved:
@@ -234,7 +234,7 @@ class Redelivery:
     view: PopView
     groups: GroupTable
     forwarding: Forwarding
-    look: Callable[[Line], None]
+    look: Callable[[TopicGroup], None]
 
     async def put_back(self, entry: OpenCheckpoint) -> list[int]:
         """Put back what is left of a checkpoint; the offsets, or none if topic or group is gone.
@@ -259,7 +259,7 @@ class Redelivery:
             entry.left.remove(offset)
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-        self.look(Line(topic, key.group))
+        self.look(TopicGroup(topic, key.group))
         return offsets
 
     async def _put_back_one(self, key: records.PopKey, offset: int) -> str | None:

@@ -323,7 +323,7 @@ async def read_units(reads: ColdReads, queue: ConsumeQueue, index: int, count: i
 _TIMERS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
-def scheduled(destination: Destination, level: int, levels: DelayLevels) -> Destination:
+def by_way_of_level(destination: Destination, level: int, levels: DelayLevels) -> Destination:
     """The destination by way of ``level``, 1 or more; the highest level stands for those above. A
     level goes before a timer."""
     level = min(level, levels.highest)
@@ -346,7 +346,7 @@ def scheduled(destination: Destination, level: int, levels: DelayLevels) -> Dest
     )
 
 
-def by_level(levels: DelayLevels) -> Interceptor:
+def delay_level_interceptor(levels: DelayLevels) -> Interceptor:
     """The rule for DELAY; a message that another rule has sent elsewhere stays there."""
 
     def rule(request: SendMessage, destination: Destination) -> Destination | Response:
@@ -360,6 +360,6 @@ def by_level(levels: DelayLevels) -> Interceptor:
                 f"{error}: send a number from 1 to {levels.highest} (messageDelayLevel of "
                 "the broker), or 0 for no delay",
             )
-        return scheduled(destination, level, levels) if level > 0 else destination
+        return by_way_of_level(destination, level, levels) if level > 0 else destination
 
     return rule

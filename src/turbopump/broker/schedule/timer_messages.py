@@ -103,7 +103,7 @@ def timer_message(message: ReceivedMessage, precision: int) -> TimerMessage | st
     unique_id = properties.get(names.UNIQ_KEY, "")
     recalled = properties.get(names.TIMER_DELETE_UNIQ_KEY)
     # of a recall: its handle's
-    deliver = asked_long(properties.get(names.TIMER_DELIVER_MS, "")) if recalled is None else None
+    deliver = parse_long(properties.get(names.TIMER_DELIVER_MS, "")) if recalled is None else None
     due, until = slots_of(out, deliver, precision)
     if recalled is None:  # never early
         due = until
@@ -125,7 +125,7 @@ def is_recalled(message: TimerMessage, recalls: Recalls) -> bool:
     )
 
 
-def copied(message: ReceivedMessage, written: int, now: int, *, rolls: bool) -> str:
+def copy_properties(message: ReceivedMessage, written: int, now: int, *, rolls: bool) -> str:
     """The property text of what is stored now. ``written``: when the message was put into its slot
     (ms)."""
     properties = dict(message.properties)
@@ -146,18 +146,20 @@ _ASKING: Final = {names.TIMER_DELAY_SEC: 1000, names.TIMER_DELAY_MS: 1, names.TI
 _LONG_MAX: Final = (1 << 63) - 1
 
 
-def by_time(config: BrokerConfig, clock: Clock) -> Interceptor:
+def timer_interceptor(config: BrokerConfig, clock: Clock) -> Interceptor:
     """The rule; a message that another rule has sent elsewhere stays there."""
 
     def rule(request: SendMessage, destination: Destination) -> Destination | Response:
         if destination.topic != request.topic or "TIMER_D" not in destination.properties:
             return destination
-        return timed(destination, config, clock.now_ms())
+        return by_way_of_timer(destination, config, clock.now_ms())
 
     return rule
 
 
-def timed(destination: Destination, config: BrokerConfig, now: int) -> Destination | Response:
+def by_way_of_timer(
+    destination: Destination, config: BrokerConfig, now: int
+) -> Destination | Response:
     """Where the message waits, the destination as it is if it is due, or why it cannot be taken."""
     half = destination.sys_flag & names.TRANSACTION_MASK not in (
         0,
@@ -166,7 +168,7 @@ def timed(destination: Destination, config: BrokerConfig, now: int) -> Destinati
     if destination.topic == TIMER_TOPIC or half:
         return destination
     properties = names.decode_properties(destination.properties)
-    if (asked_long(properties.get(names.DELAY_TIME_LEVEL, "").strip()) or 0) > 0:
+    if (parse_long(properties.get(names.DELAY_TIME_LEVEL, "").strip()) or 0) > 0:
         for one in _ASKING:  # RocketMQ: a level wins
             properties.pop(one, None)
         return msgspec.structs.replace(destination, properties=names.encode_properties(properties))
@@ -217,7 +219,7 @@ def timed(destination: Destination, config: BrokerConfig, now: int) -> Destinati
 def deliver_ms(properties: dict[str, str], now: int) -> int | None:
     """When the message is to be delivered; None if that is no number."""
     name = next((name for name in _ASKING if name in properties), names.TIMER_DELIVER_MS)
-    count = asked_long(properties.get(name, ""))
+    count = parse_long(properties.get(name, ""))
     if count is None or name == names.TIMER_DELIVER_MS:
         return count
     return now + count * _ASKING[name]
@@ -229,7 +231,7 @@ def slot_ms(deliver: int, precision: int) -> int:
     return (deliver - 1) // precision * precision
 
 
-def asked_long(text: str) -> int | None:
+def parse_long(text: str) -> int | None:
     """What Java's ``Long.parseLong`` makes of it."""
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not (digits.isascii() and digits.isdigit() and len(digits) < 40):

@@ -24,7 +24,7 @@ from turbopump.broker.schedule.timer_messages import (
     NEVER_WAITED,
     Recalls,
     TimerMessage,
-    copied,
+    copy_properties,
     is_recalled,
     slot_ms,
 )
@@ -74,7 +74,7 @@ class TimerNumbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class PrefetchedSlot:
     """A slot that was read before its time, and its first messages; good as long as ``newest``
     is."""
 
@@ -118,7 +118,7 @@ class Timers:
         """A slot that may hold messages whose own had passed before."""
         self._begun = -1
         """The newest slot whose delivery has begun."""
-        self._ahead: Ahead | None = None
+        self._ahead: PrefetchedSlot | None = None
 
     def start(self) -> None:
         """Deliver from now on."""
@@ -291,17 +291,17 @@ class Timers:
         self._saving.touch()
         return 0.0
 
-    async def _look_ahead(self, time: int) -> Ahead:
+    async def _look_ahead(self, time: int) -> PrefetchedSlot:
         """Read a slot, unless it was read and has got no more since."""
         newest = self.pending.newest(time)
         if self._ahead is None or (self._ahead.time, self._ahead.newest) != (time, newest):
             self._ahead = None
             due = await ask(self._store.cold_reads, self.pending.due(time))
             found = await self._repair.read(_slice_of(due, self.pending.delivered))
-            self._ahead = Ahead(time, newest, due, found)
+            self._ahead = PrefetchedSlot(time, newest, due, found)
         return self._ahead
 
-    async def _recalls(self, slot: Ahead) -> Recalls:
+    async def _recalls(self, slot: PrefetchedSlot) -> Recalls:
         """What the recalls of a slot name."""
         names: Recalls = {}
         due = slot.due
@@ -353,7 +353,7 @@ class Timers:
         message = timer.message
         topic, queue_id = (TIMER_TOPIC, 0) if rolls else (timer.topic, timer.queue_id)
         try:
-            text = copied(message, written, self._clock.now_ms(), rolls=rolls)
+            text = copy_properties(message, written, self._clock.now_ms(), rolls=rolls)
             await self._forwarding.forward(message, topic, queue_id, properties=text)
         except MessageError:
             try:  # perhaps the properties are full: without those that are added here

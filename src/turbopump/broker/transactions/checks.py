@@ -28,7 +28,7 @@ from turbopump.broker.transactions.half_messages import (
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
     QUEUE,
-    Half,
+    HalfMessage,
     half_of,
 )
 from turbopump.clock import Clock
@@ -232,12 +232,12 @@ class TransactionChecks:
             await self._give_up(half)
             return _Step()
 
-    async def _is_there(self, half: Half, steps: Steps[StoredEntry | None]) -> bool:
+    async def _is_there(self, half: HalfMessage, steps: Steps[StoredEntry | None]) -> bool:
         """Whether the entry that ``steps`` find is a copy of this half message."""
         copy = half_of(await ask(self.store.cold_reads, steps))
         return copy is not None and copy.is_the_same_as(half)
 
-    async def _ask_or_put_off(self, half: Half) -> _Step:
+    async def _ask_or_put_off(self, half: HalfMessage) -> _Step:
         due = self._due(half)
         if due is None:
             await self._ask(half)
@@ -258,7 +258,7 @@ class TransactionChecks:
         self.endings.pending.passed(offset)
         return _Step()
 
-    def _is_hopeless(self, half: Half) -> bool:
+    def _is_hopeless(self, half: HalfMessage) -> bool:
         """Asked about often enough, or so old that its files may be deleted."""
         age = self.clock.now_ms() - half.message.born_timestamp
         return (
@@ -266,7 +266,7 @@ class TransactionChecks:
             or age > self.config.file_reserved_time * 3_600_000
         )
 
-    def _due(self, half: Half) -> int | None:
+    def _due(self, half: HalfMessage) -> int | None:
         """When to ask, ms since 1970; None: now. The producer's clock counts; a birth in the future
         is old enough, as for RocketMQ."""
         born = half.message.born_timestamp
@@ -276,7 +276,7 @@ class TransactionChecks:
         timeout_ms = self.config.transaction_time_out
         return born + timeout_ms + 1 if 0 <= age <= timeout_ms else None
 
-    async def _ask(self, half: Half) -> None:
+    async def _ask(self, half: HalfMessage) -> None:
         properties = half.asked_again()
         stored = await self._put_behind(half, properties)
         if self.endings.pending.has_ended(half.origin):
@@ -291,7 +291,7 @@ class TransactionChecks:
                 encode_command(request_command(header, body, opaque=peer.next_opaque, oneway=True))
             )
 
-    async def _put_behind(self, half: Half, properties: str) -> PutResult:
+    async def _put_behind(self, half: HalfMessage, properties: str) -> PutResult:
         """Store it again at the end of the queue; where that is."""
         stored = await self.forwarding.forward(
             half.message, HALF_TOPIC, QUEUE, properties=properties
@@ -303,7 +303,7 @@ class TransactionChecks:
         self.endings.pending.passed(half.offset)
         return stored
 
-    async def _give_up(self, half: Half) -> None:
+    async def _give_up(self, half: HalfMessage) -> None:
         self.topics.find_or_make(GIVEN_UP_TOPIC, 1)
         try:
             await self.forwarding.forward(

@@ -25,7 +25,7 @@ from turbopump.broker.transactions.half_messages import (
     OP_PROPERTIES,
     OP_TOPIC,
     QUEUE,
-    Half,
+    HalfMessage,
 )
 from turbopump.errors import MessageError, StoreError
 from turbopump.protocol.requests.send import TransactionOutcome
@@ -46,7 +46,7 @@ class Endings:
     rolled_back: int = 0
     _under_way: dict[int, asyncio.Future[None]] = field(default_factory=dict)
 
-    async def end(self, half: Half, outcome: TransactionOutcome, *, lasting: bool) -> bool:
+    async def end(self, half: HalfMessage, outcome: TransactionOutcome, *, lasting: bool) -> bool:
         """Commit or roll back; False if the transaction had ended before. ``lasting``: return only
         when a roll-back is on the disk, too, if this broker promises so. Raises what
         ``MessageStore.put`` does: it has not ended then."""
@@ -76,7 +76,7 @@ class Endings:
                 await self._written_down()
         return True
 
-    async def settled(self, half: Half) -> None:
+    async def settled(self, half: HalfMessage) -> None:
         """Return when nobody is ending this transaction right now."""
         while (other := self._under_way.get(half.origin)) is not None:
             await asyncio.wait([other])

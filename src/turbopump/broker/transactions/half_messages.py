@@ -138,7 +138,7 @@ class HalfMessageInterceptor:
         )
 
 
-class Half(msgspec.Struct, frozen=True):
+class HalfMessage(msgspec.Struct, frozen=True):
     """A stored half message, read. ``origin``: its first offset in the queue; ``checks``: how often
     its producers were asked; ``immunity_ms``: for so long after its birth they are not (None: for
     as long as the broker says)."""
@@ -156,7 +156,7 @@ class Half(msgspec.Struct, frozen=True):
         """In the queue of half messages."""
         return self.message.queue_offset
 
-    def is_the_same_as(self, other: Half) -> bool:
+    def is_the_same_as(self, other: HalfMessage) -> bool:
         """Whether both are copies of one half message. Their UNIQ_KEY would not do: a producer may
         give it twice."""
         return self.origin == other.origin and self._birth == other._birth
@@ -219,7 +219,7 @@ class Half(msgspec.Struct, frozen=True):
         return header, body
 
 
-def read_half(message: ReceivedMessage) -> Half | None:
+def read_half(message: ReceivedMessage) -> HalfMessage | None:
     """The half message that a stored message is; None if it does not say whose it is and where it
     is meant to go."""
     properties = message.properties
@@ -229,7 +229,7 @@ def read_half(message: ReceivedMessage) -> Half | None:
         return None
     origin = whole_number(properties.get(TRANSACTION_PREPARED_QUEUE_OFFSET))
     immunity = whole_number(properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS))
-    return Half(
+    return HalfMessage(
         message,
         group,
         topic,
@@ -240,7 +240,7 @@ def read_half(message: ReceivedMessage) -> Half | None:
     )
 
 
-def half_of(entry: StoredEntry | None) -> Half | None:
+def half_of(entry: StoredEntry | None) -> HalfMessage | None:
     """The half message in an entry that was looked for; None if there is none, or it is damaged."""
     return read_half(entry.message) if entry is not None and entry.fault is None else None
 

@@ -23,7 +23,7 @@ from turbopump.broker.transactions.half_messages import (
     HALF_TOPIC,
     OP_TOPIC,
     QUEUE,
-    Half,
+    HalfMessage,
     ended_offsets,
     half_of,
 )
@@ -189,7 +189,7 @@ class Transactions:
             if not self._pending.note_given_up(entry.offset, letter.origin):
                 break
 
-    async def _is_committed(self, half: Half) -> bool:
+    async def _is_committed(self, half: HalfMessage) -> bool:
         """Whether the message is where it is meant to go, as far as the key index knows: a kill
         came before that was written down. RocketMQ: asks about it, and delivers it twice."""
         unique = half.message.properties.get(UNIQ_KEY)
@@ -237,7 +237,7 @@ class Transactions:
         entry = await ask(self._store.cold_reads, self._store.lookup.entry_at(offset))
         return entry.message if entry is not None and entry.fault is None else None
 
-    async def end(self, half: Half, outcome: TransactionOutcome, *, lasting: bool) -> bool:
+    async def end(self, half: HalfMessage, outcome: TransactionOutcome, *, lasting: bool) -> bool:
         """See ``Endings.end``."""
         await self._ended_known.wait()
         if half.offset < self._pending.offset:

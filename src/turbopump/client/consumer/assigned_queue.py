@@ -13,7 +13,7 @@ from threading import get_ident
 from typing import Final
 
 from turbopump.client.consumer.delivery import Delivery
-from turbopump.client.consumer.ordered import GrantedLock, InOrder, OrderedLine
+from turbopump.client.consumer.ordered import GrantedLock, OrderedLine, OrderSettings
 from turbopump.client.consumer.process_queue import ProcessQueue, PullLimits
 from turbopump.client.consumer.pull import PullAnswer, PullStatus
 from turbopump.client.consumer.queue_loop import Membership, PullLoop
@@ -178,7 +178,12 @@ class AssignedQueue(PullLoop[Delivery]):
             self._line.left()
 
     def _failed_in_order(
-        self, message: Delivery, delay: float | None, level: int, order: InOrder, line: OrderedLine
+        self,
+        message: Delivery,
+        delay: float | None,
+        level: int,
+        order: OrderSettings,
+        line: OrderedLine,
     ) -> None:
         """RocketMQ: ``ConsumeMessageOrderlyService.checkReconsumeTimes``."""
         spent = order.retries_max is not None and message.reconsume_times >= order.retries_max
@@ -198,7 +203,7 @@ class AssignedQueue(PullLoop[Delivery]):
             line.again(message, order.suspend_s if delay is None else delay)
 
     def _given_up(
-        self, message: Delivery, line: OrderedLine, order: InOrder, *, taken: bool
+        self, message: Delivery, line: OrderedLine, order: OrderSettings, *, taken: bool
     ) -> None:
         if taken:
             self._settle(message)

@@ -21,11 +21,11 @@ from turbopump.client.consumer.ordered import GrantedLock, MemberLocks
 from turbopump.client.consumer.ordered_popped_queue import OrderedPopQueue
 from turbopump.client.consumer.pop import init_mode_of
 from turbopump.client.consumer.pop_requests import PopRequests
-from turbopump.client.consumer.popped_queue import PopParts, PopQueue
+from turbopump.client.consumer.popped_queue import PopMembership, PopQueue
 from turbopump.client.consumer.process_queue import PullLimits
 from turbopump.client.consumer.queue_loop import Membership
 from turbopump.client.consumer.queue_table import CommittedTable, QueueTable
-from turbopump.client.consumer.rebalance import Change, ask_one
+from turbopump.client.consumer.rebalance import QueueChange, ask_one
 from turbopump.client.consumer.settings import PopSettings
 from turbopump.client.consumer.subscription import ALL, tag_subscription
 from turbopump.errors import RemotingError
@@ -62,7 +62,7 @@ class Assignment(CommittedTable[AssignedQueue]):
         if self._ordered and shared.backs is not None:
             self.locks = MemberLocks(shared.instance, shared.group, self._lock_lost)
 
-    async def apply(self, change: Change) -> bool:
+    async def apply(self, change: QueueChange) -> bool:
         """Make a rebalance real; False if a gained queue could not be begun yet."""
         if self._ordered:
             for queue in change.lost:
@@ -308,7 +308,7 @@ class BrokerDivision:
         retries = pop_retry_topic(topic, self._group)
         if pops:
             if self._subscriptions.pop(retries, None) is not None:
-                await self._pulled.apply(Change((), list(self._pulled.of_topic(retries))))
+                await self._pulled.apply(QueueChange((), list(self._pulled.of_topic(retries))))
             return True
         if retries in self._subscriptions:
             return True
@@ -317,7 +317,7 @@ class BrokerDivision:
         )
         return False
 
-    def _log(self, topic: str, pull: Change, pop: Change) -> None:
+    def _log(self, topic: str, pull: QueueChange, pop: QueueChange) -> None:
         named = {
             "pull": pull.gained,
             "pull_no_more": pull.lost,
@@ -333,8 +333,8 @@ class BrokerDivision:
             log.info("rebalanced by a broker group=%s topic=%s %s", self._group, topic, text)
 
 
-def _change(before: Collection[MessageQueue], now: Collection[MessageQueue]) -> Change:
-    return Change(sorted(set(now).difference(before)), sorted(set(before).difference(now)))
+def _change(before: Collection[MessageQueue], now: Collection[MessageQueue]) -> QueueChange:
+    return QueueChange(sorted(set(now).difference(before)), sorted(set(before).difference(now)))
 
 
 class PopAssignment(QueueTable[PopQueue]):
@@ -350,10 +350,10 @@ class PopAssignment(QueueTable[PopQueue]):
         self._requests = PopRequests(
             shared.instance, shared.group, init_mode_of(consume_from), shared.namespace
         )
-        self._parts = PopParts(settings, self._requests)
+        self._parts = PopMembership(settings, self._requests)
         self._lost: list[PopQueue] = []
 
-    async def apply(self, change: Change) -> bool:
+    async def apply(self, change: QueueChange) -> bool:
         kind = PopQueue if self._shared.order is None else OrderedPopQueue
         for queue in change.lost:
             popped = self._queues.pop(queue, None)

@@ -35,7 +35,7 @@ class LateHandlerError(TimeoutError):
     """Why a message is wanted again whose handler has it still: nobody of its own has said so."""
 
 
-class Owner(Protocol):
+class DeliveryOwner(Protocol):
     """The owner of a delivered message: the queue it came from."""
 
     @property
@@ -67,7 +67,7 @@ class Delivery(ReceivedMessage):
         "trace",
     )
 
-    _owner: Owner
+    _owner: DeliveryOwner
     attempt: int
     settled: bool
     again: bool
@@ -83,7 +83,7 @@ class Delivery(ReceivedMessage):
     trace: object
     """What a tracer keeps of it while it is handled."""
 
-    def deliver(self, owner: Owner, attempt: int) -> None:
+    def deliver(self, owner: DeliveryOwner, attempt: int) -> None:
         """For the owner: hand it out (again)."""
         self._owner = owner
         self.attempt = attempt

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from turbopump.client.consumer.delivery import Delivery, Handled, Retry, is_retry, keys_of
 from turbopump.client.consumer.ready_messages import TURN_MAX_S, NoMoreMessages, ReadyMessages
-from turbopump.client.user_function import awaited, failure_of, in_pool, meant
+from turbopump.client.user_function import awaited, checked_result, failure_of, in_pool
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class HandlerPool:
     async def call(self, message: Delivery) -> object:
         """Run the handler once, beside the others; what it returns. Raises what it raises, as
         ``failure_of`` says."""
-        return meant(await awaited(self._call(message)))
+        return checked_result(await awaited(self._call(message)))
 
     async def _work(self) -> None:
         this = asyncio.current_task()
@@ -221,7 +221,7 @@ def settle(message: Handled, result: object, fate: str) -> None:
         elif is_retry(result):
             message.retry()
         else:
-            meant(result)
+            checked_result(result)
             message.done()
     except Exception as error:
         failed(message, error, fate)
@@ -354,7 +354,7 @@ class HandlerThreads:
         """Run the handler once, beside the others; what it returns. Raises what it raises, as
         ``failure_of`` says."""
         result = await in_pool(self._threads, self._handler, message)
-        return meant(await awaited(result) if inspect.isawaitable(result) else result)
+        return checked_result(await awaited(result) if inspect.isawaitable(result) else result)
 
     def _look(self) -> None:
         """Messages may wait: begin as many runs as they are worth."""

@@ -38,7 +38,7 @@ class ConsumeFrom(Enum):
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
 
 
-class Start(NamedTuple):
+class StartOffset(NamedTuple):
     """Where to begin in a queue. ``answered``: the group's offset was asked for, and this came;
     ``stored``: it is certainly kept as such."""
 
@@ -139,7 +139,7 @@ class OffsetStore:
 
     async def starting_offset(
         self, queue: MessageQueue, consume_from: ConsumeFrom | datetime
-    ) -> Start:
+    ) -> StartOffset:
         """Where to begin (``RebalancePushImpl.computePullFromWhere``).
 
         A 0 may be the offset that is kept, or say only that the queue is young: it holds as long as
@@ -149,8 +149,10 @@ class OffsetStore:
             queue, zero_if_young=not isinstance(consume_from, datetime)
         )
         if committed is not None and committed >= 0:
-            return Start(committed, answered=True, stored=committed > 0)
-        return Start(await self.first_offset(queue, consume_from), answered=False, stored=False)
+            return StartOffset(committed, answered=True, stored=committed > 0)
+        return StartOffset(
+            await self.first_offset(queue, consume_from), answered=False, stored=False
+        )
 
     async def first_offset(self, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> int:
         """Where to begin without an offset."""
@@ -252,12 +254,12 @@ class LocalOffsets:
 
     async def starting_offset(
         self, queue: MessageQueue, consume_from: ConsumeFrom | datetime
-    ) -> Start:
+    ) -> StartOffset:
         """Where to begin: as the file says, or where a queue without an offset is begun."""
         offset = self._offsets.get(queue)
         if offset is not None and offset >= 0:
-            return Start(offset, answered=True, stored=True)
-        return Start(
+            return StartOffset(offset, answered=True, stored=True)
+        return StartOffset(
             await self._brokers.first_offset(queue, consume_from), answered=False, stored=False
         )
 

@@ -26,7 +26,7 @@ from turbopump.protocol.requests import assignment as requests
 
 
 @dataclass(frozen=True, slots=True)
-class InOrder:
+class OrderSettings:
     """How a message that failed is retried in place: after so many seconds, and how often (None:
     until it succeeds). ``batch``: so many messages of a queue at a time, for a handler that takes
     several at once; None: one."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from turbopump.client.consumer.pop import PoppedDelivery, PopResult
-from turbopump.client.consumer.popped_queue import PopParts, PopQueue
+from turbopump.client.consumer.popped_queue import PopMembership, PopQueue
 from turbopump.client.consumer.queue_loop import Membership
 from turbopump.errors import MessageError, RemotingError
 from turbopump.message.message import MessageQueue
@@ -55,7 +55,7 @@ class _Line:
 class OrderedPopQueue(PopQueue):
     """Pops in order once started."""
 
-    def __init__(self, shared: Membership, queue: MessageQueue, pops: PopParts) -> None:
+    def __init__(self, shared: Membership, queue: MessageQueue, pops: PopMembership) -> None:
         super().__init__(shared, queue, pops)
         assert shared.order is not None
         self._order = shared.order

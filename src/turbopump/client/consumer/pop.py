@@ -44,7 +44,7 @@ ATTEMPTS_MAX: Final = 16
 # here.
 
 
-class Popped(Protocol):
+class HasHandle(Protocol):
     """Any message with a handle. ``batch``: the inner batch that it came in."""
 
     topic: str
@@ -60,18 +60,18 @@ class PoppedBatch:
 
     __slots__ = ("_left", "_moved", "messages", "turn")
 
-    def __init__(self, messages: Sequence[Popped]) -> None:
+    def __init__(self, messages: Sequence[HasHandle]) -> None:
         self.messages = list(messages)
         self.turn = asyncio.Lock()
         self._left = {message.queue_offset for message in messages}
         self._moved = (0.0, -1.0)
 
-    def done(self, message: Popped) -> bool:
+    def done(self, message: HasHandle) -> bool:
         """``message`` is done; whether all are now."""
         self._left.discard(message.queue_offset)
         return not self._left
 
-    def replace(self, before: Popped, message: Popped) -> None:
+    def replace(self, before: HasHandle, message: HasHandle) -> None:
         """``message`` is another delivery of the same, and has the handle from now on."""
         self.messages = [message if other is before else other for other in self.messages]
 
@@ -86,7 +86,7 @@ class PoppedBatch:
         return self._moved[0] == seconds and self._moved[1] >= since
 
 
-PoppedT = TypeVar("PoppedT", bound=Popped)
+PoppedT = TypeVar("PoppedT", bound=HasHandle)
 
 
 def to_acknowledge(messages: Iterable[PoppedT]) -> Iterator[PoppedT]:
@@ -273,7 +273,7 @@ def _popped_offset(message: ReceivedMessage, offsets: Sequence[int], index: int)
     return offsets[index]
 
 
-def single_handle(message: Popped) -> handles.PopHandle:
+def single_handle(message: HasHandle) -> handles.PopHandle:
     """The handle of one message. Raises MessageError if it is none."""
     handle = handles.PopHandle.decode(message.handle)
     if handle.queue_offset is None:

@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from turbopump import errors
 from turbopump.client.consumer.pop import (
     ANSWER_S,
+    HasHandle,
     MessageT,
-    Popped,
     PoppedDelivery,
     PoppedMessage,
     PopResult,
@@ -70,7 +70,7 @@ _NOTHING: Final = (
 
 
 class _Waiting(NamedTuple):
-    message: Popped
+    message: HasHandle
     deadline: float
 
 
@@ -159,7 +159,7 @@ class PopRequests:
 
     # --- acknowledgements that nobody waits for
 
-    def acknowledge_later(self, message: Popped, deadline: float) -> None:
+    def acknowledge_later(self, message: HasHandle, deadline: float) -> None:
         """It is done. ``deadline``, in the loop's seconds: when it comes again if its broker does
         not hear of it."""
         broker_name = message.broker_name
@@ -227,7 +227,9 @@ class PopRequests:
 
     # --- those that somebody waits for, and changes
 
-    async def acknowledge(self, messages: Iterable[Popped], *, timeout: float = TIMEOUT_S) -> None:
+    async def acknowledge(
+        self, messages: Iterable[HasHandle], *, timeout: float = TIMEOUT_S
+    ) -> None:
         """These are done. Several of one broker go as one request, which says nothing of each. Of
         an inner batch its broker hears when all of its messages are.
 
@@ -251,7 +253,7 @@ class PopRequests:
                 raise outcome
 
     async def change_invisible_time(
-        self, message: Popped, seconds: float, *, timeout: float = TIMEOUT_S
+        self, message: HasHandle, seconds: float, *, timeout: float = TIMEOUT_S
     ) -> str:
         """It comes again ``seconds`` from now, with its whole inner batch if it came in one; its
         new handle, the old one is void. Raises MessageError, RemotingError."""
@@ -267,7 +269,7 @@ class PopRequests:
                 )
         return message.handle
 
-    async def _change(self, message: Popped, seconds: float, timeout: float) -> str:
+    async def _change(self, message: HasHandle, seconds: float, timeout: float) -> str:
         receipt = self._receipt(message)
         handle = receipt.handle
         request = requests.ChangeInvisibleTime(
@@ -291,7 +293,7 @@ class PopRequests:
             queue_offset=receipt.offset,
         ).encode()
 
-    def _receipt(self, message: Popped) -> _Receipt:
+    def _receipt(self, message: HasHandle) -> _Receipt:
         handle = single_handle(message)
         assert handle.queue_offset is not None
         return _Receipt(

@@ -42,7 +42,7 @@ LEVELS_S: Final = (1, 5, *LADDER_S)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PopParts:
+class PopMembership:
     """What the popped queues of one consumer share, too."""
 
     settings: PopSettings
@@ -54,7 +54,7 @@ class PopQueue(QueueLoop):
 
     verb = "pop"
 
-    def __init__(self, shared: Membership, queue: MessageQueue, pops: PopParts) -> None:
+    def __init__(self, shared: Membership, queue: MessageQueue, pops: PopMembership) -> None:
         super().__init__(shared.instance, queue)
         assert shared.backs is not None
         self._thread = get_ident()

@@ -20,7 +20,7 @@ from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
 from turbopump.client.consumer.pull import PullAnswer, pull_request, wanted_messages
 from turbopump.client.consumer.queue_loop import PullLoop
 from turbopump.client.consumer.queue_table import CommittedTable
-from turbopump.client.consumer.rebalance import Change
+from turbopump.client.consumer.rebalance import QueueChange
 from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.message.message import MessageQueue, ReceivedMessage
@@ -65,7 +65,7 @@ class Prefetching(CommittedTable["PrefetchedQueue"]):
     def find(self, queue: MessageQueue) -> PrefetchedQueue | None:
         return self._queues.get(queue)
 
-    async def apply(self, change: Change) -> bool:
+    async def apply(self, change: QueueChange) -> bool:
         """Make a change real. What is lost is committed first, so that the next to read it begins
         behind what is done. What is lost and gained is begun anew, and stays paused if it was."""
         lost = [self._queues.pop(queue) for queue in change.lost if queue in self._queues]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Generic, TypeVar
 
 from turbopump import errors
-from turbopump.client.consumer.ordered import InOrder
+from turbopump.client.consumer.ordered import OrderSettings
 from turbopump.client.consumer.pull import PullAnswer, PullStatus, log_damaged, pull
 from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.consumer.send_back import SendBack
@@ -57,7 +57,7 @@ class Membership:
     ready: ReadyMessages
     backs: SendBack | None
     consumption: Consumption
-    order: InOrder | None
+    order: OrderSettings | None
     namespace: str | None
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, MutableMapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from turbopump.client.consumer.offsets import LocalOffsets, OffsetStore
-from turbopump.client.consumer.rebalance import Change
+from turbopump.client.consumer.rebalance import QueueChange
 from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.errors import RemotingError
@@ -67,7 +67,7 @@ class QueueTable(ABC, Generic[QueueT]):
         return {queue: one.info() for queue, one in self._queues.items()}
 
     @abstractmethod
-    async def apply(self, change: Change) -> bool:
+    async def apply(self, change: QueueChange) -> bool:
         """Make a change real; False if a gained queue could not be begun yet."""
 
     def stop(self, topic: str | None = None) -> None:

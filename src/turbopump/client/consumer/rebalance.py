@@ -39,25 +39,25 @@ has expired: two seconds after a notice everything has its owner."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class QueueChange:
     """What one look at a topic means for us."""
 
     gained: Sequence[MessageQueue]
     lost: Sequence[MessageQueue]
 
 
-def decide(
+def queue_change(
     queues: Collection[MessageQueue],
     clients: Collection[str],
     client_id: str,
     assigned: Collection[MessageQueue],
     strategy: Strategy,
-) -> Change:
+) -> QueueChange:
     """What ``client_id`` gains and loses of the topic of ``queues``. A client that the brokers do
     not list gets nothing new and loses nothing. A strategy may know queues of other topics too:
     those are not asked about."""
     if client_id not in clients:
-        return Change((), ())
+        return QueueChange((), ())
     topics = {queue.topic for queue in queues}
     ours = [
         queue
@@ -66,7 +66,7 @@ def decide(
     ]
     kept = set(ours)
     before = set(assigned)
-    return Change([queue for queue in ours if queue not in before], sorted(before - kept))
+    return QueueChange([queue for queue in ours if queue not in before], sorted(before - kept))
 
 
 def _every_queue(
@@ -89,7 +89,7 @@ class Balancer:
     strategy: Strategy | None
     _: KW_ONLY
     assigned: Callable[[str], Collection[MessageQueue]]
-    apply: Callable[[Change], Awaitable[bool]]
+    apply: Callable[[QueueChange], Awaitable[bool]]
 
     def __post_init__(self) -> None:
         self._look: Callable[[str], Awaitable[bool]] = self.divide
@@ -157,7 +157,7 @@ class Balancer:
         route = await self.instance.routes.get(topic)
         strategy = self.strategy
         clients = [self.instance.client_id] if strategy is None else await self._clients(route)
-        change = decide(
+        change = queue_change(
             route.subscribe_queues,
             clients,
             self.instance.client_id,

@@ -33,11 +33,11 @@ from turbopump.client.consumer.offsets import (
     OffsetStore,
     default_directory,
 )
-from turbopump.client.consumer.ordered import InOrder
+from turbopump.client.consumer.ordered import OrderSettings
 from turbopump.client.consumer.process_queue import PullLimits
 from turbopump.client.consumer.queue_loop import Membership
 from turbopump.client.consumer.ready_messages import ReadyMessages
-from turbopump.client.consumer.rebalance import Balancer, Change
+from turbopump.client.consumer.rebalance import Balancer, QueueChange
 from turbopump.client.consumer.send_back import SendBack
 from turbopump.client.consumer.settings import PopSettings
 from turbopump.client.consumer.statistics import Consumption
@@ -63,7 +63,7 @@ class PushSettings:
     handler: Handler | BatchHandler | None
     handler_batch: int | None
     consume_from: ConsumeFrom | datetime
-    order: InOrder | None
+    order: OrderSettings | None
     broadcast: bool
     offsets_directory: Path | None
     disk: Disk | None
@@ -189,8 +189,8 @@ class RunningPush(RunningConsumer):
             if name in self._subscriptions:
                 self.assignment.stop(name)
                 del self._subscriptions[name]
-                await self.pops.apply(Change((), self.pops.of_topic(name)))
-                await self.assignment.apply(Change((), self.assignment.of_topic(name)))
+                await self.pops.apply(QueueChange((), self.pops.of_topic(name)))
+                await self.assignment.apply(QueueChange((), self.assignment.of_topic(name)))
 
     def is_handling(self, task: asyncio.Task[Any] | None, thread: int | None) -> bool:
         """Whether this task, or this thread, is one that calls the handler."""

@@ -29,7 +29,7 @@ from turbopump.message.message import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class ResendAim:
     """Where a letter was sent, where that queue ended before, and when (ms since 1970)."""
 
     queue: MessageQueue
@@ -55,7 +55,7 @@ class JournalState:
     """What the lines add up to. Ids are those of the resent messages."""
 
     done: set[str] = field(default_factory=set)
-    in_doubt: dict[str, Aim] = field(default_factory=dict)
+    in_doubt: dict[str, ResendAim] = field(default_factory=dict)
     starts: dict[MessageQueue, int] = field(default_factory=dict)
 
     def add(self, line: _Line) -> None:
@@ -66,7 +66,7 @@ class JournalState:
             self.starts[MessageQueue(topic, broker, queue_id)] = offset
         for id_, broker, queue_id in line.aim:
             queue = MessageQueue(line.topic, broker, queue_id)
-            self.in_doubt[id_] = Aim(queue, self.starts.get(queue, 0), line.at)
+            self.in_doubt[id_] = ResendAim(queue, self.starts.get(queue, 0), line.at)
         for id_ in line.lost:
             self.in_doubt.pop(id_, None)
         for id_ in line.done:

@@ -27,9 +27,9 @@ from turbopump.client.dead_letters.dead_letter import (
     Wanted,
 )
 from turbopump.client.dead_letters.journal import (
-    Aim,
     Journal,
     JournalFile,
+    ResendAim,
     journal_path,
     read_journal,
     read_unlocked,
@@ -159,8 +159,8 @@ class _Run:
     _settle_s: float
     _report_progress: Callable[[ResendReport], None]
     _aimed: dict[str, MessageQueue] = field(default_factory=dict)
-    _seen: dict[str, target.Arrival] = field(default_factory=dict)
-    _stuck: dict[str, target.OutOfSight] = field(default_factory=dict)
+    _seen: dict[str, target.ResentLetter] = field(default_factory=dict)
+    _stuck: dict[str, target.UnreadableQueue] = field(default_factory=dict)
     _lost: set[str] = field(default_factory=set)
     _turn: int = 0
 
@@ -168,7 +168,7 @@ class _Run:
         self._instance = self._dead_letters.instance
         self._topics = target.TargetTopics(self._instance, self._group, self._to)
         self._watch = target.TargetWatch(self._instance, self._group)
-        self._pace = Pace(None)
+        self._pace = ResendRate(None)
         self.report = ResendReport(self._group)
 
     # --- doubts of runs that were killed
@@ -196,7 +196,7 @@ class _Run:
             except (errors.RemotingError, errors.RouteNotFoundError) as error:
                 text = "cannot find out what was resent to a queue queue=%s cause=%s"
                 log.warning(text, queue, error)
-                self._stuck |= dict.fromkeys(aimed, target.OutOfSight(queue, str(error)))
+                self._stuck |= dict.fromkeys(aimed, target.UnreadableQueue(queue, str(error)))
                 continue
             found = doubts.keys() & {arrival.id for arrival in arrivals}
             self._journal.done(found)
@@ -205,8 +205,8 @@ class _Run:
             self._lost |= unsent
             self.report.recovered += len(found)
 
-    async def _of_this_cluster(self, doubts: Mapping[str, Aim]) -> dict[str, Aim]:
-        here: dict[str, Aim] = {}
+    async def _of_this_cluster(self, doubts: Mapping[str, ResendAim]) -> dict[str, ResendAim]:
+        here: dict[str, ResendAim] = {}
         if doubts:
             async for letter in self._dead_letters.letters(self._group):
                 if letter.resend_id in doubts:
@@ -220,7 +220,7 @@ class _Run:
     async def send_all(self, wanted: Wanted | None, rate: float | None) -> None:
         self._report_progress(self.report)
         steps = list(FIRST_STEPS)
-        self._pace = Pace(rate)
+        self._pace = ResendRate(rate)
         size_max = STEP if rate is None else max(1, min(STEP, int(rate * AIMED_AHEAD_S)))
         batch: list[DeadLetter] = []
         async for letter in self._dead_letters.letters(self._group, wanted):
@@ -241,7 +241,7 @@ class _Run:
             await self._look_for_others()
         self._report_progress(self.report)
 
-    def _sends(self, letter: DeadLetter, hidden: target.OutOfSight) -> bool:
+    def _sends(self, letter: DeadLetter, hidden: target.UnreadableQueue) -> bool:
         """Whether what may be in a queue that cannot be read is sent: as the user has decided."""
         match self._in_doubt:
             case InDoubt.LEAVE:
@@ -391,7 +391,7 @@ class _Run:
         """Those that are not in their target already, sent by somebody who has another journal."""
         gate = asyncio.Semaphore(16)
 
-        async def find(letter: DeadLetter) -> target.Arrival | target.OutOfSight | None:
+        async def find(letter: DeadLetter) -> target.ResentLetter | target.UnreadableQueue | None:
             topic = self._topics.of(letter)
             assert topic is not None
             async with gate:
@@ -402,7 +402,7 @@ class _Run:
         for letter, found in zip(letters, finds, strict=True):
             if letter.resend_id in self._journal.state.done:
                 self.report.already += 1
-            elif isinstance(found, target.Arrival):
+            elif isinstance(found, target.ResentLetter):
                 self._journal.done([letter.resend_id])
                 self.report.elsewhere += 1
             elif found is None or self._sends(letter, found):
@@ -457,7 +457,7 @@ class ResendReport:
             self.failed[letter.position] = why
 
 
-class Pace:
+class ResendRate:
     """Hands out turns one after the other, ``rate`` a second, evenly; without a rate at once. A
     pause is made up for, but never with more than ``rate`` turns within one second."""
 

@@ -32,7 +32,7 @@ FOUND_MAX: Final = 8
 EVER: Final = 2**63 - 1
 
 
-class Arrival(NamedTuple):
+class ResentLetter(NamedTuple):
     """A resent dead letter in a target queue."""
 
     id: str
@@ -40,7 +40,7 @@ class Arrival(NamedTuple):
     offset: int
 
 
-class OutOfSight(NamedTuple):
+class UnreadableQueue(NamedTuple):
     """A target queue that cannot be read."""
 
     queue: MessageQueue
@@ -66,20 +66,20 @@ class TargetWatch:
         self.offsets: dict[MessageQueue, int] = {}
         """The queues it reads, and from where."""
 
-    async def arrivals(self) -> list[Arrival]:
+    async def arrivals(self) -> list[ResentLetter]:
         """What of this group's dead letters has come since the last time. Raises RemotingError."""
         found = await asyncio.gather(*(self._read_on(queue) for queue in self.offsets))
         return [arrival for arrivals in found for arrival in arrivals]
 
-    async def _read_on(self, queue: MessageQueue) -> list[Arrival]:
-        found: list[Arrival] = []
+    async def _read_on(self, queue: MessageQueue) -> list[ResentLetter]:
+        found: list[ResentLetter] = []
         end: int | None = None
         while True:
             offset = self.offsets[queue]
             messages, reply = await pull_now(self._instance, queue, offset, PULL_COUNT)
             # what failed once more in a retry topic has these properties too, but counts attempts
             found += [
-                Arrival(message.properties.get(UNIQ_KEY, ""), queue, message.queue_offset)
+                ResentLetter(message.properties.get(UNIQ_KEY, ""), queue, message.queue_offset)
                 for message in messages
                 if message.queue_offset >= offset
                 and message.reconsume_times == 0
@@ -93,7 +93,7 @@ class TargetWatch:
 
 async def arrivals_since(
     instance: ClientInstance, group: str, starts: Mapping[MessageQueue, int]
-) -> list[Arrival]:
+) -> list[ResentLetter]:
     """The group's letters that came into these queues from their offsets on. Raises
     RemotingError."""
     watch = TargetWatch(instance, group)
@@ -103,7 +103,9 @@ async def arrivals_since(
     return await watch.arrivals()
 
 
-async def find_by_id(instance: ClientInstance, topic: str, id_: str) -> Arrival | OutOfSight | None:
+async def find_by_id(
+    instance: ClientInstance, topic: str, id_: str
+) -> ResentLetter | UnreadableQueue | None:
     """The message of ``topic`` with this unique id, as far as the brokers' indexes know it and can
     be asked. An index knows the messages of a topic that was deleted, too: those do not count if
     the topic has been made again."""
@@ -116,7 +118,7 @@ async def find_by_id(instance: ClientInstance, topic: str, id_: str) -> Arrival 
         end_timestamp=EVER,
         unique_key=True,
     )
-    hidden: OutOfSight | None = None
+    hidden: UnreadableQueue | None = None
     for broker_name in sorted(route.addresses):
         address = route.readable_address(broker_name)
         assert address is not None
@@ -135,16 +137,16 @@ async def find_by_id(instance: ClientInstance, topic: str, id_: str) -> Arrival 
                 if not is_meant(message, request, 0):
                     continue
                 queue = MessageQueue(topic, broker_name, message.queue_id)
-                arrival = Arrival(id_, queue, message.queue_offset)
+                arrival = ResentLetter(id_, queue, message.queue_offset)
                 try:
                     if not await _is_left_over(instance, arrival):
                         return arrival
                 except RemotingError as error:
-                    hidden = OutOfSight(arrival.queue, str(error))
+                    hidden = UnreadableQueue(arrival.queue, str(error))
     return hidden
 
 
-async def _is_left_over(instance: ClientInstance, arrival: Arrival) -> bool:
+async def _is_left_over(instance: ClientInstance, arrival: ResentLetter) -> bool:
     """Whether the queue is shorter now, or has another message at that offset, so that the index
     speaks of an earlier one. (Retention and compaction leave nothing there.)"""
     messages, reply = await pull_now(instance, arrival.queue, arrival.offset, 1)

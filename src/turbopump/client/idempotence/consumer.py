@@ -46,7 +46,7 @@ class TwinWaitError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class HeldKey:
     """A key in our hands, and what keeps it there."""
 
     key: str
@@ -176,7 +176,7 @@ class IdempotentConsumer:
         # the first colon without a backslash ends the name
         return f"{self._name}:{key}" if key else None
 
-    async def begin(self, message: ReceivedMessage) -> Visit | None:
+    async def begin(self, message: ReceivedMessage) -> HeldKey | None:
         """Take the message's key in hand; None: it is done. A Visit must be given to ``end``.
         Raises TwinWaitError."""
         key = self.key_of(message)
@@ -198,7 +198,7 @@ class IdempotentConsumer:
                 if claim is Claim.YOURS:
                     name = f"turbopump lease of {key[:80]}"
                     renewal = loop.create_task(self._renew(key, owner), name=name)
-                    return Visit(key, owner, renewal)
+                    return HeldKey(key, owner, renewal)
                 if claim is Claim.DONE:
                     return None
             patience = deadline - loop.time()
@@ -216,7 +216,7 @@ class IdempotentConsumer:
             except TimeoutError:
                 pass
 
-    async def end(self, visit: Visit, *, done: bool | None) -> None:
+    async def end(self, visit: HeldKey, *, done: bool | None) -> None:
         """The handler has succeeded, or not; None: nobody waits for it any more, and its thread may
         still run: the lease ends by itself.
 
@@ -236,7 +236,7 @@ class IdempotentConsumer:
         finally:
             self._let_go(visit.key)
 
-    async def _finish(self, visit: Visit) -> None:
+    async def _finish(self, visit: HeldKey) -> None:
         for attempt in range(1, FINISH_ATTEMPTS + 1):
             try:
                 mine = await self._store.finish(visit.key, visit.owner, self._keep)

@@ -160,7 +160,7 @@ class Packer:
                 msg_id = self._ids.next()
                 text = f"UNIQ_KEY\x01{msg_id}\x02{self._suffix}"
         except (AttributeError, TypeError):
-            refuse_odd(message)
+            refuse_changed_message(message)
             raise
         sys_flag = 0
         if len(body) >= self._compress_from:
@@ -184,7 +184,7 @@ class Packer:
                 msg_id = self._ids.next()
                 entry = identified_item(flag, body, msg_id, self._suffix_bytes)
         except (AttributeError, TypeError):
-            refuse_odd(message)
+            refuse_changed_message(message)
             raise
         return BatchPart(topic, entry, msg_id)
 
@@ -285,7 +285,7 @@ def _checked(text: str) -> bytes:
     return data
 
 
-def refuse_odd(message: object) -> None:
+def refuse_changed_message(message: object) -> None:
     """Raises why a message could not be packed: TypeError if it is none, MessageError if it was
     changed since it was made. A message that is right is never looked at here."""
     if not isinstance(message, Message):

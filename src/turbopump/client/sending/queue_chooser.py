@@ -15,7 +15,7 @@ from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrapped, wrapped
 from turbopump.client.routes import TopicRoute
 from turbopump.client.selectors import Selector, by_hash
-from turbopump.client.sending.outgoing import refuse_odd
+from turbopump.client.sending.outgoing import refuse_changed_message
 from turbopump.client.sending.send_attempts import Target
 from turbopump.client.setting_rules import SECONDS, SWITCH, SettingRule, check_fields, is_whole
 from turbopump.errors import ConfigError, RemotingError
@@ -50,7 +50,7 @@ class QueueChooser:
             try:
                 message = message.with_property(SHARDING_KEY, str(sharding_key))
             except (AttributeError, TypeError):
-                refuse_odd(message)
+                refuse_changed_message(message)
                 raise
         if selector is None:
             return message, queue

@@ -55,7 +55,7 @@ CORRECTION_S: Final = 0.5
 """How long a send that has failed for good waits to hear that its route was wrong."""
 
 
-class Attempts:
+class SendAttempts:
     """One message's attempts; ``timeout``: seconds from ``began``, the loop's time."""
 
     def __init__(

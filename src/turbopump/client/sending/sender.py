@@ -26,7 +26,7 @@ from turbopump.client.routes import (
 from turbopump.client.sending import send_result
 from turbopump.client.sending.outgoing import Outgoing, SendFrames
 from turbopump.client.sending.queue_chooser import FaultStrategy, QueueSelection
-from turbopump.client.sending.send_attempts import Attempts, Target
+from turbopump.client.sending.send_attempts import SendAttempts, Target
 from turbopump.client.setting_rules import SECONDS, SettingRule, check, whole_from
 from turbopump.errors import RemotingError, RouteNotFoundError, SendError
 from turbopump.message.message import MessageQueue
@@ -81,7 +81,7 @@ class Sender:
     group: str
     namespace: str | None = None
     statistics: send_result.SendStatistics = field(default_factory=send_result.SendStatistics)
-    under_way: UnderWay = field(default_factory=lambda: UnderWay())
+    under_way: PendingSends = field(default_factory=lambda: PendingSends())
     introduces: bool = False
     """Whether a broker must know this client before it gets a message."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -144,7 +144,7 @@ class Sender:
                         )
                     except RemotingError as error:
                         first = send_result.Attempt(queue, address, str(error), error)
-            return await Attempts(self, outgoing, target, began, timeout).until_stored(first)
+            return await SendAttempts(self, outgoing, target, began, timeout).until_stored(first)
         except (SendError, RouteNotFoundError):
             self.statistics.given_up += 1
             raise
@@ -159,7 +159,7 @@ class Sender:
 
     async def send_oneway(self, outgoing: Outgoing, target: Target) -> None:
         with self.under_way:
-            await Attempts(self, outgoing, target, self._time(), self.rules.timeout).oneway()
+            await SendAttempts(self, outgoing, target, self._time(), self.rules.timeout).oneway()
 
     def close(self) -> None:
         """Nothing more is sent, by this one or its copies; what waits for its answer still gets
@@ -234,7 +234,7 @@ def is_usual(route: TopicRoute) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class UnderWay:
+class PendingSends:
     """What a producer has under way, counted, for a close to wait for; all its senders share one.
     ``with under_way``, or by hand in the hot path: add 1 to ``count``, take it off, set ``idle`` at
     0."""

@@ -11,7 +11,7 @@ from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull
 from tests.unit.store.looked_up import find_by_key, message_in_queue
 
 from turbopump.broker.interceptors import Destination
-from turbopump.broker.schedule.delays import by_level
+from turbopump.broker.schedule.delays import delay_level_interceptor
 from turbopump.message.codec import decode_entries
 from turbopump.message.delivery_time import DelayLevels
 from turbopump.message.message import ReceivedMessage
@@ -119,7 +119,7 @@ async def test_nothing_runs_while_nothing_is_due(talk: Talk, simulation: Simulat
 
 
 def test_a_retried_level_that_makes_no_sense_is_refused_and_none_is_none() -> None:
-    rule = by_level(DelayLevels((1000,)))
+    rule = delay_level_interceptor(DelayLevels((1000,)))
     request = SendMessage(topic="T", queue_id=0)
     for value in ("0", "-1"):
         plain = Destination("T", 0, encode_properties({"DELAY": value}), 0)

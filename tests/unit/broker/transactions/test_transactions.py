@@ -11,7 +11,7 @@ from tests.unit.broker.transacting import GIVEN_UP, HALF, OP, Transactor, World,
 from tests.unit.store.looked_up import find_by_key, message_at, message_in_queue
 
 from turbopump.broker.transactions.checks import TransactionChecks
-from turbopump.broker.transactions.half_messages import Half
+from turbopump.broker.transactions.half_messages import HalfMessage
 from turbopump.config.broker_config import FlushDiskType
 from turbopump.message.compression import compress
 from turbopump.message.ids import decode_offset_msg_id
@@ -478,7 +478,7 @@ async def test_a_half_message_without_details_or_beyond_treatment_does_not_hold_
 ) -> None:
     whole = TransactionChecks._ask
 
-    async def failing(self: TransactionChecks, half: Half) -> None:
+    async def failing(self: TransactionChecks, half: HalfMessage) -> None:
         if half.message.body == b"poison":
             raise ZeroDivisionError
         await whole(self, half)

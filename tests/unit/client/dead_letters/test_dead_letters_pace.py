@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.loops import in_loop, simulated
 
-from turbopump.client.dead_letters.resending import Pace
+from turbopump.client.dead_letters.resending import ResendRate
 from turbopump.testing.simulation import Simulation
 
 
@@ -19,7 +19,7 @@ async def test_no_second_has_more_turns_than_the_rate_even_after_a_pause(
     simulation: Simulation, /, rate: float, within: int, seconds: float
 ) -> None:
     loop = simulation.loop
-    pace = Pace(rate)
+    pace = ResendRate(rate)
     times: list[float] = []
 
     async def turn() -> None:
