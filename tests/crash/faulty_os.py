@@ -67,7 +67,7 @@ class FaultyOs:
             return real
 
         def call(*arguments: Any, **named: Any) -> Any:
-            self._count(kind, arguments[0])
+            self.count(kind, arguments[0])
             return real(*arguments, **named)
 
         return call
@@ -79,10 +79,10 @@ class FaultyOs:
 
     def _synced(self, real: Any, fd: int) -> None:
         kind = "directory fsync" if stat.S_ISDIR(os.fstat(fd).st_mode) else "fdatasync"
-        self._count(kind, fd)
+        self.count(kind, fd)
         real(fd)
 
-    def _count(self, kind: str, victim: Any) -> None:
+    def count(self, kind: str, victim: Any) -> None:
         with self._lock:
             self.calls[kind] += 1
             fault = self._fault
@@ -102,7 +102,7 @@ class _Written:
         self._path = path
 
     def write(self, data: bytes) -> int:
-        self._owner._count("file write", self._path)
+        self._owner.count("file write", self._path)
         return int(self._file.write(data))
 
     def __getattr__(self, name: str) -> Any:

@@ -46,19 +46,19 @@ class IdleLoop:
     `run` is called."""
 
     def __init__(self) -> None:
-        self._due: list[_Timer] = []
+        self.due: list[_Timer] = []
 
     def trace(self, line: str) -> None:
         """Nobody looks."""
 
     def call_later(self, _delay: float, call: Callable[..., object], *args: object) -> "_Timer":
         timer = _Timer(call, args)
-        self._due.append(timer)
+        self.due.append(timer)
         return timer
 
     def run(self) -> None:
-        while self._due:
-            self._due.pop(0).run()
+        while self.due:
+            self.due.pop(0).run()
 
 
 class _Timer:
@@ -155,7 +155,7 @@ def make_disk(image: Image, clock: StillClock) -> tuple[SimulatedDisk, IdleLoop]
     loop = IdleLoop()
     disk = SimulatedDisk(cast(SimulatedLoop, loop), random.Random(1), clock)
     disk.files = {path: SimulatedFile(data, synced=True) for path, data in image.items()}
-    disk._durable_files = dict(disk.files)
+    disk.durable_files = dict(disk.files)
     for path in image:
         disk.directories.update(path.parents)
     return disk, loop

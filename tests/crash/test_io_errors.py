@@ -66,7 +66,7 @@ class Meeting:
             self._work(before)
         self.disk, self._loop = make_disk(before.image(), self.clock)
         self.disk.fail(operation, error, nth=nth)
-        self._fault = self.disk._faults[0]
+        self._fault = self.disk.faults[0]
 
     @property
     def struck(self) -> bool:

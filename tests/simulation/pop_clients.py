@@ -40,7 +40,7 @@ class World(KeptPrograms):
         self.failing = 0.1
 
     def start(self) -> None:
-        programs = {NAMESRV: self.name_server, BROKER: self._broker, PRODUCER: self._producer}
+        programs = {NAMESRV: self.name_server, BROKER: self.run_broker, PRODUCER: self._producer}
         programs |= dict.fromkeys(PUSH, self._push_consumer) | dict.fromkeys(
             SIMPLE, self._simple_consumer
         )
@@ -78,7 +78,7 @@ class World(KeptPrograms):
     # --- programs
     # ----------------------------------------------------------------------------------------------
 
-    async def _broker(self, host: str) -> None:
+    async def run_broker(self, host: str) -> None:
         config = BrokerConfig(
             broker_name="broker-a",
             bind_address=host,

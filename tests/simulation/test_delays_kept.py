@@ -93,7 +93,7 @@ async def test_a_position_is_saved_only_as_far_as_the_copies_are_on_the_disk(
     await world.delay(b"first", 1)
     await asyncio.sleep(11)
     assert saved_offsets(world) == {"1": 1}
-    world.broker.store.flusher._log_busy = True  # as if a sync took for ever
+    world.broker.store.flusher.log_busy = True  # as if a sync took for ever
     await world.delay(b"second", 1)
     await asyncio.sleep(15)
     assert await world.delivered() == [b"first", b"second"]
@@ -162,7 +162,7 @@ async def test_a_message_without_a_place_to_go_is_passed_over(
     simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with one_broker(simulation, message_delay_level=LEVELS) as world:
-        forwarding = world.broker._forwarding
+        forwarding = world.broker.forwarding
         await forwarding.append(SCHEDULE_TOPIC, 0, b"no queue", "DELAY\x011\x02")
         await forwarding.append(
             SCHEDULE_TOPIC, 0, b"no queue", "DELAY\x011\x02REAL_TOPIC\x01T\x02REAL_QID\x01x\x02"

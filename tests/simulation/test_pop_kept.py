@@ -94,7 +94,7 @@ async def test_a_message_whose_properties_are_full_comes_again_too_up_to_the_dea
         await world.stop()
         world.config["enabled_append_prop_crc"] = True
         await world.up()
-        world.broker._groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=2))
+        world.broker.tables.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=2))
         popper = Popper(world.client, world.simulation.clock(HOST).now_ms)
         assert len(await popper.until(2, 20, invisible_ms=5000)) == 2
         for attempt in (1, 2):

@@ -131,7 +131,7 @@ class World:
 
     def _kept_by_the_dead(self, queue: MessageQueue, client_ids: list[str]) -> float | None:
         """Until when a queue is locked for a member that is no longer there; None if it is not."""
-        tables = self.broker._tables
+        tables = self.broker.tables
         lock = tables.locks.locks._locks.get((GROUP, queue)) if tables is not None else None
         return lock.expires if lock is not None and lock.client_id not in client_ids else None
 
@@ -156,7 +156,7 @@ class World:
         member = self.members.get(host)
         running = member._life.running if member is not None else None
         for assigned in running.assignment._queues.values() if running is not None else ():
-            self.lost(assigned.queue, assigned._process_queue.next_offset)
+            self.lost(assigned.queue, assigned.process_queue.next_offset)
         process = self.simulation.process(host)
         for number, begun in self._begun.items():
             told = self._committed(number)
@@ -166,7 +166,7 @@ class World:
         self.simulation.end(host, power_cut=False)
 
     def _committed(self, number: int) -> int:
-        return self.broker._offsets.find(GROUP, TOPIC, number) or 0
+        return self.broker.tables.offsets.find(GROUP, TOPIC, number) or 0
 
     def lost(self, queue: MessageQueue, pulled: int) -> None:
         """A member has a queue no more, of which it had pulled so far."""
@@ -239,7 +239,7 @@ class World:
             config, clock=clock, disk=disk, source=self.simulation.source("broker")
         )
         await self.broker.start()
-        self.broker._topics.put(
+        self.broker.tables.topics.put(
             TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
         )
         await asyncio.Event().wait()
@@ -295,18 +295,18 @@ def watched(world: World) -> Iterator[None]:
     from turbopump.client.consumer.assigned_queue import AssignedQueue
 
     with pytest.MonkeyPatch.context() as patch:
-        notify, drop = ClientsHandler._notify, AssignedQueue.drop
+        notify, drop = ClientsHandler.notify, AssignedQueue.drop
 
         def notify_and_tell(self: ClientsHandler, group: str) -> None:
             notify(self, group)
             if group == GROUP:
-                world.noticed(self._clients.client_ids(group))
+                world.noticed(self.clients.client_ids(group))
 
         def drop_and_tell(self: AssignedQueue) -> None:
-            world.lost(self.queue, self._process_queue.next_offset)
+            world.lost(self.queue, self.process_queue.next_offset)
             drop(self)
 
-        patch.setattr(ClientsHandler, "_notify", notify_and_tell)
+        patch.setattr(ClientsHandler, "notify", notify_and_tell)
         patch.setattr(AssignedQueue, "drop", drop_and_tell)
         yield
 

@@ -102,7 +102,8 @@ class Broker:
     """One broker on one store directory.
 
     ``disk``, ``clock`` and ``source`` (of random numbers) are the system's unless given. ``host``
-    and ``port`` are where it listens once started, ``address`` is what clients are told.
+    and ``port`` are where it listens once started, ``address`` is what clients are told. Its parts
+    (``store``, ``tables``, ``timers`` and so on) are there to be looked at from ``start`` on.
     """
 
     def __init__(
@@ -114,18 +115,18 @@ class Broker:
         source: random.Random | None = None,
     ) -> None:
         self.config = config
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self._disk = disk
         self._random = source or random.Random()
         self._timetable = Timetable()
         self._cleaning: Cleaning | None = None
-        self._delays: Delays | None = None
-        self._timers: Timers | None = None
-        self._held = HeldPulls()
-        self._pop: Pop | None = None
+        self.delays: Delays | None = None
+        self.timers: Timers | None = None
+        self.held_pulls = HeldPulls()
+        self.pop: Pop | None = None
         self._transactions: Transactions | None = None
         self._store: MessageStore | None = None
-        self._server: RemotingServer | None = None
+        self.server: RemotingServer | None = None
         self._registration: NameServerRegistration | None = None
         self._routes: TopicRoutes | None = None
         self._tables: Tables | None = None
@@ -141,6 +142,13 @@ class Broker:
             raise NotStartedError("the broker is not started")
         return self._store
 
+    @property
+    def tables(self) -> Tables:
+        """Topics, groups, offsets and locks. Raises NotStartedError before ``start``."""
+        if self._tables is None:
+            raise NotStartedError("the broker is not started")
+        return self._tables
+
     async def start(self) -> None:
         """Open the store, listen, register once.
 
@@ -154,13 +162,13 @@ class Broker:
             raise
 
     async def _start(self) -> None:
-        config, clock = self.config, self._clock
+        config, clock = self.config, self.clock
         loop = asyncio.get_running_loop()
         settings = store_config(config)
         disk = self._disk or SystemDisk(
             loop.call_soon_threadsafe, loop if settings.flushed_only else None
         )
-        self._sends = sends = SendQueue(config)
+        self.sends = sends = SendQueue(config)
         progress, kinds = RecoveryProgress(clock.monotonic), QueueKinds(disk, settings.paths)
         store = self._store = MessageStore.open(
             settings,
@@ -193,12 +201,12 @@ class Broker:
             config, settings.paths, store, self.statistics, sends, clock
         )
         clients: ClientTable[Connection] = ClientTable()
-        self._clients_handler = ClientsHandler(
+        self.clients_handler = ClientsHandler(
             config, clients, self._topics, self._groups, request_modes
         )
-        self._server = RemotingServer(
+        self.server = RemotingServer(
             Router(),
-            on_close=self._clients_handler.connection_lost,
+            on_close=self.clients_handler.connection_lost,
             idle_timeout=float(config.server_channel_max_idle_time_seconds),
             backlog=sends.backlog,
         )
@@ -207,12 +215,12 @@ class Broker:
         self._flush_wait = FlushWait(
             store.flusher, sync=config.flush_disk_type == FlushDiskType.SYNC_FLUSH
         )
-        self._forwarding = Forwarding(store, clock, self._store_host, self._flush_wait)
+        self.forwarding = Forwarding(store, clock, self._store_host, self._flush_wait)
         store.log.files.on_spare = self._room_made
         self._transactions = Transactions(
             config,
             store,
-            self._forwarding,
+            self.forwarding,
             self._flush_wait,
             self._offsets,
             self._topics,
@@ -220,32 +228,38 @@ class Broker:
             clock,
         )
         kinds.table = tables.topics
-        self._interceptors = Interceptors()
-        self._interceptors.add(refuse_false_inner_batch)
-        self._interceptors.add(HalfMessageInterceptor(config))
-        self._interceptors.add(
+        self.interceptors = Interceptors()
+        self.interceptors.add(refuse_false_inner_batch)
+        self.interceptors.add(HalfMessageInterceptor(config))
+        self.interceptors.add(
             retry_interceptor(
                 self._topics,
                 self._groups,
                 lambda group: tables.locks.locks.any_held(group, clock.monotonic()),
             )
         )
-        self._interceptors.add(timer_interceptor(config, clock))
-        self._interceptors.add(delay_level_interceptor(settings.delay_levels))
-        self._interceptors.add(refuse_unknown_kinds)
-        self._delays = Delays(
-            tables.delay_offsets, store, self._forwarding, settings.delay_levels, clock
+        self.interceptors.add(timer_interceptor(config, clock))
+        self.interceptors.add(delay_level_interceptor(settings.delay_levels))
+        self.interceptors.add(refuse_unknown_kinds)
+        self.delays = Delays(
+            tables.delay_offsets, store, self.forwarding, settings.delay_levels, clock
         )
-        self._delays.load()
-        tables.save_too(self._delays)
-        self.runtime_info.add_source(self._delays.positions)
-        self._timers = timers_of(config, settings.paths, store, disk, self._forwarding, clock)
-        tables.save_too(self._timers)
-        self.runtime_info.add_source(self._timers.figures)
-        self.statistics.timers = self._timers.numbers.in_and_out
-        self._pop = Pop(
-            config, store, tables, self._timers, self._forwarding, self.statistics, clock
-        )
+        self.delays.load()
+        tables.save_too(self.delays)
+        self.runtime_info.add_source(self.delays.positions)
+        self.timers = timers_of(config, settings.paths, store, disk, self.forwarding, clock)
+        tables.save_too(self.timers)
+        self.runtime_info.add_source(self.timers.figures)
+        self.statistics.timers = self.timers.numbers.in_and_out
+        self.pop = Pop(config, store, tables, self.timers, self.forwarding, self.statistics, clock)
+        self.delays.load()
+        tables.save_too(self.delays)
+        self.runtime_info.add_source(self.delays.positions)
+        self.timers = timers_of(config, settings.paths, store, disk, self.forwarding, clock)
+        tables.save_too(self.timers)
+        self.runtime_info.add_source(self.timers.figures)
+        self.statistics.timers = self.timers.numbers.in_and_out
+        self.pop = Pop(config, store, tables, self.timers, self.forwarding, self.statistics, clock)
 
         ha_address = join_address(
             config.broker_ip2 or self._advertised_host, config.ha_listen_port or self.port + 1
@@ -257,11 +271,11 @@ class Broker:
             if not isinstance(handler, PullHandler | PopHandler):  # a VIP port takes no pulls
                 handler.add_to(vip_router)
         self._begin_repeating(disk)
-        self._delays.start()
-        self._timers.start()
-        self._pop.start()
+        self.delays.start()
+        self.timers.start()
+        self.pop.start()
         self._transactions.start()
-        self._timetable.every(config.flush_delay_offset_interval / 1000, self._delays.save)
+        self._timetable.every(config.flush_delay_offset_interval / 1000, self.delays.save)
         if not config.namesrv_addresses:
             log.warning(
                 "no name server is given (namesrvAddr, -n): clients will not find this broker"
@@ -279,14 +293,14 @@ class Broker:
     ) -> Iterator[Handler]:
         """Who answers which requests: each handler is given what it needs, and no more."""
         assert self._registration is not None
-        assert self._timers is not None
-        assert self._pop is not None
+        assert self.timers is not None
+        assert self.pop is not None
         assert self._transactions is not None
-        config, clock, random = self.config, self._clock, self._random
+        config, clock, random = self.config, self.clock, self._random
         topics, groups, offsets = tables.topics, tables.groups, tables.offsets
         reads, lookup, statistics = store.cold_reads, store.lookup, self.statistics
-        forwarding, flush_wait, host = self._forwarding, self._flush_wait, self._store_host
-        pop, held, announce = self._pop, self._held, self._registration.now
+        forwarding, flush_wait, host = self.forwarding, self._flush_wait, self._store_host
+        pop, held, announce = self.pop, self.held_pulls, self._registration.now
         cold = ColdFlow(
             clock,
             enabled=config.cold_data_flow_control_enable,
@@ -304,11 +318,11 @@ class Broker:
             random,
             host,
             announce,
-            self._interceptors,
+            self.interceptors,
             flush_wait,
         )
         yield send
-        yield RecallHandler(config, store, topics, self._timers, clock, host, flush_wait)
+        yield RecallHandler(config, store, topics, self.timers, clock, host, flush_wait)
         yield TransactionsHandler(config, self._transactions, clock)
         yield RepliesHandler(config, topics, clients, clock, forwarding, host, send.check)
         yield SendBackHandler(
@@ -322,7 +336,7 @@ class Broker:
         yield LocksHandler(tables.locks, clients, clock)
         yield QueriesHandler(config, lookup, reads)
 
-        yield self._clients_handler
+        yield self.clients_handler
         yield AssignmentHandler(config, topics, groups, request_modes, routes, clients)
         yield ClientQuestionsHandler(config.broker_name, store, topics, groups, clients, reads)
 
@@ -330,7 +344,7 @@ class Broker:
         yield TopicsHandler(config, records, reads, announce)
         yield GroupsHandler(groups, offsets)
         yield OffsetControlHandler(config, store, topics, groups, offsets, clients, held, reads)
-        address, conflicts = f"{host[0]}:{host[1]}", self._clients_handler.conflicts
+        address, conflicts = f"{host[0]}:{host[1]}", self.clients_handler.conflicts
         yield ConsumersHandler(
             config.broker_name,
             address,
@@ -353,28 +367,28 @@ class Broker:
         self._timetable.close()
         if self._cleaning is not None:
             self._cleaning.close()
-        if self._delays is not None:
-            await self._delays.stop()
-        if self._timers is not None:
-            await self._timers.stop()
+        if self.delays is not None:
+            await self.delays.stop()
+        if self.timers is not None:
+            await self.timers.stop()
         if self._registration is not None:
             registration, self._registration = self._registration, None
             self._topics.on_change = lambda: None
             await registration.close()
         if self._routes is not None:
             await self._routes.close()
-        self._held.expire_all()
-        if self._pop is not None:
-            self._pop.held.expire_all()
-        if self._server is not None:
-            server, self._server = self._server, None
+        self.held_pulls.expire_all()
+        if self.pop is not None:
+            self.pop.held.expire_all()
+        if self.server is not None:
+            server, self.server = self.server, None
             await server.close()
         if self._transactions is not None:
             await self._transactions.close()
         if self._store is not None:
             store, self._store = self._store, None
-            if self._pop is not None:
-                await self._pop.stop()
+            if self.pop is not None:
+                await self.pop.stop()
             try:
                 store.finish_background()
                 if self._tables is not None:
@@ -383,11 +397,11 @@ class Broker:
                 store.close()
 
     async def _listen(self, router: Router, vip_router: Router) -> None:
-        assert self._server is not None
+        assert self.server is not None
         config = self.config
         if config.listen_port > VIP_OFFSET:
             try:
-                await self._server.listen(
+                await self.server.listen(
                     config.bind_address, config.listen_port - VIP_OFFSET, vip_router
                 )
             except ConfigError as error:
@@ -396,12 +410,12 @@ class Broker:
                     f"{VIP_OFFSET} below it"
                 )
                 raise ConfigError(f"{error} (that is {what})") from None
-        self.host, self.port = await self._server.listen(
+        self.host, self.port = await self.server.listen(
             config.bind_address, config.listen_port, router
         )
         if config.listen_port == 0:
             try:
-                await self._server.listen(config.bind_address, self.port - VIP_OFFSET, vip_router)
+                await self.server.listen(config.bind_address, self.port - VIP_OFFSET, vip_router)
             except ConfigError as error:  # nobody chose these numbers, so nobody is to choose again
                 log.info("no VIP port, clients that ask for it fall short cause=%s", error)
         self._advertised_host = config.advertised_host
@@ -413,14 +427,14 @@ class Broker:
 
     def _save_offsets(self) -> None:
         """With what pops note in them before."""
-        assert self._pop is not None
-        self._pop.save()
+        assert self.pop is not None
+        self.pop.save()
         self._offsets.save()
 
     def _room_made(self) -> None:
         """The log has a new file. What is stored already goes first: it is older."""
-        self._forwarding.room_made()
-        self._sends.backlog.release()
+        self.forwarding.room_made()
+        self.sends.backlog.release()
 
     def _begin_repeating(self, disk: Disk) -> None:
         assert self._registration is not None
@@ -437,7 +451,7 @@ class Broker:
             min(max(config.register_name_server_period, 10_000), 60_000) / 1000,
             self._registration.soon,
         )
-        every(LOOK_INTERVAL_S, StallWatch(loop.time, self._sends.stood_still).look)
+        every(LOOK_INTERVAL_S, StallWatch(loop.time, self.sends.stood_still).look)
         if config.scrub_bytes_per_second:
             self.scrubbing = Scrubbing(self.store, disk, config.scrub_bytes_per_second, loop.time)
             self._timetable.at_its_pace(self.scrubbing.step)
@@ -448,7 +462,7 @@ class Broker:
         self._timetable.at_its_pace(self.statistics.step)
         every(LATENCY_LINE_S, lambda: log.info("%s", self.store.latency.end_minute()))
         silence = config.channel_expired_timeout / 1000
-        every(CLIENT_CHECK_S, lambda: self._clients_handler.close_silent(loop.time(), silence))
+        every(CLIENT_CHECK_S, lambda: self.clients_handler.close_silent(loop.time(), silence))
 
 
 async def _numeric(host: str, fallback: str) -> str:

@@ -125,7 +125,7 @@ class ClientTable(Generic[PeerT]):
     def __init__(self) -> None:
         self.groups: dict[str, ConsumerGroup[PeerT]] = {}
         self.producers: dict[str, dict[PeerT, Member]] = {}
-        self._producing: dict[str, PeerT] = {}
+        self.producing: dict[str, PeerT] = {}
         """By client id, the connection of its last heartbeat as a producer."""
 
     def add_consumer(
@@ -215,13 +215,13 @@ class ClientTable(Generic[PeerT]):
         members = self.producers.setdefault(group, {})
         before = members.get(peer)
         members[peer] = Member(client_id, version, now, language)
-        self._producing[client_id] = peer
+        self.producing[client_id] = peer
         if before is not None and before.client_id != client_id:
             self._forget_producing(before.client_id, peer)
 
     def find_producer(self, client_id: str) -> PeerT | None:
         """The connection of the client that produces under this id."""
-        return self._producing.get(client_id)
+        return self.producing.get(client_id)
 
     def remove_consumer(self, peer: PeerT, group_name: str) -> bool:
         """True if the peer was a member."""
@@ -242,11 +242,11 @@ class ClientTable(Generic[PeerT]):
         self._forget_producing(left.client_id, peer)
 
     def _forget_producing(self, client_id: str, peer: PeerT) -> None:
-        if self._producing.get(client_id) is not peer:
+        if self.producing.get(client_id) is not peer:
             return
         known = (members.get(peer) for members in self.producers.values())
         if not any(member is not None and member.client_id == client_id for member in known):
-            del self._producing[client_id]
+            del self.producing[client_id]
 
     def remove_peer(self, peer: PeerT) -> list[str]:
         """Forget a connection; the consumer groups that it leaves."""

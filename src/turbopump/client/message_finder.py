@@ -119,7 +119,7 @@ class MessageFinder(InContext):
         route = await self._route(topic)
         tried = []
         missing: dict[str, str] = {}
-        found_at = _log_offset_of(msg_id)
+        found_at = log_offset_of(msg_id)
         if found_at is not None:
             address, offset = found_at
             try:
@@ -332,7 +332,7 @@ def _given(**values: Any) -> None:
     check({name: _RULES[name] for name in values}, values)
 
 
-def _log_offset_of(msg_id: str) -> tuple[str, int] | None:
+def log_offset_of(msg_id: str) -> tuple[str, int] | None:
     """Address and offset that an id means if it is an offset message id; None if it cannot be one.
 
     Both kinds look alike. A unique id has the low half of a process id where the other has the high

@@ -43,7 +43,7 @@ class RemotingClient:
         on_close: Callable[[str], None] | None = None,
         signer: Callable[[Mapping[str, str] | None, bytes], dict[str, str]] | None = None,
     ) -> None:
-        self._router = router or Router()
+        self.router = router or Router()
         self._serialize_type = serialize_type
         self._connect_timeout = connect_timeout
         self._on_close = on_close
@@ -155,7 +155,7 @@ class RemotingClient:
             async with asyncio.timeout(self._connect_timeout):
                 _, connection = await loop.create_connection(
                     lambda: Connection(
-                        self._router,
+                        self.router,
                         on_close=lambda closed: self._closed(address, closed),
                         keeps_reading=True,
                     ),

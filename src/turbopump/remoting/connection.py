@@ -74,13 +74,13 @@ class Connection(asyncio.Protocol):
         self._on_close = on_close
         self._reader = FrameReader(frame_size_max)
         self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._flush_due = False
-        self._writing_paused = False
+        self.writing_paused = False
         self._writers: list[asyncio.Future[None]] = []
         self._calls: dict[int, tuple[asyncio.Future[Any], float]] = {}
-        self._answers: dict[int, msgspec.json.Decoder[TypedJsonHeader[Any]]] = {}
+        self.answers: dict[int, msgspec.json.Decoder[TypedJsonHeader[Any]]] = {}
         self._usual: msgspec.json.Decoder[TypedJsonHeader[Any]] | None = None
         self._opaque = 0
         self._sweep: asyncio.TimerHandle | None = None
@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclasses of asyncio.Transport.
-        self._transport = transport = cast(asyncio.Transport, transport)
+        self.transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
         name = transport.get_extra_info("peername") or ("?", 0)
         self.peer_ip, self.peer_port = str(name[0]), int(name[1])
@@ -149,21 +149,21 @@ class Connection(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        if self._transport is not None and not self._writing_paused:
-            self._writing_paused = True
+        if self.transport is not None and not self.writing_paused:
+            self.writing_paused = True
             if not self._keeps_reading:
-                self._transport.pause_reading()
+                self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._transport is not None and self._writing_paused and not self.closed:
-            self._writing_paused = False
+        if self.transport is not None and self.writing_paused and not self.closed:
+            self.writing_paused = False
             if not self._keeps_reading:
-                self._transport.resume_reading()
+                self.transport.resume_reading()
             self._wake_writers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
-        self._transport = None
+        self.transport = None
         self._out.clear()
         self._wake_writers()
         if self._sweep is not None:
@@ -172,7 +172,7 @@ class Connection(asyncio.Protocol):
         if self._end is not None:
             self._end.cancel()
         calls, self._calls = self._calls, {}
-        self._answers.clear()
+        self.answers.clear()
         for future, _ in calls.values():
             if not future.done():
                 future.set_exception(
@@ -209,7 +209,7 @@ class Connection(asyncio.Protocol):
         """As ``start_call``; an answer that ``answer`` can read is read by it alone, in an eighth
         of the time (its body is dropped)."""
         if not self.closed:
-            self._answers[opaque] = self._usual = answer
+            self.answers[opaque] = self._usual = answer
         return self.start_call(opaque, frame, timeout)
 
     def start_call(self, opaque: int, frame: bytes, timeout: float) -> asyncio.Future[Any]:
@@ -227,9 +227,9 @@ class Connection(asyncio.Protocol):
         self._calls[opaque] = (future, deadline)
         if self._sweep is None or deadline < self._swept_by:
             self._wake_sweep_by(deadline)
-        if len(self._calls) == 1 and not self._out and self._transport is not None:
+        if len(self._calls) == 1 and not self._out and self.transport is not None:
             # alone: go at once; in company: share one write at the end of the turn
-            self._transport.write(frame)
+            self.transport.write(frame)
         else:
             self._write(frame)
         return future
@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
         answer. Returns at once if closed.
 
         Raises TimeoutError at ``deadline`` (loop time; None: waits as long as it takes)."""
-        if self._writing_paused and not self.closed:
+        if self.writing_paused and not self.closed:
             waiter = self._loop.create_future()
             self._writers.append(waiter)
             async with asyncio.timeout_at(deadline):
@@ -263,15 +263,15 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Send what is waiting, then close; a peer that does not take it within ``CLOSE_WAIT_S``
         seconds loses it."""
-        if self._transport is not None and self._end is None:
+        if self.transport is not None and self._end is None:
             self._flush()
-            self._transport.close()
+            self.transport.close()
             self._end = self._loop.call_later(CLOSE_WAIT_S, self.abort)
 
     def abort(self) -> None:
         """Close at once; what is waiting is dropped."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     # --- frames
     # ----------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ class Connection(asyncio.Protocol):
         """Handle one frame now."""
         found = None
         if frame.serialize_type == JSON:
-            if self._answers and self._take_typed_answer(frame.header):
+            if self.answers and self._take_typed_answer(frame.header):
                 return
             found = self._router.typed(frame.header)
         if found is None:
@@ -334,8 +334,8 @@ class Connection(asyncio.Protocol):
                 pass
             else:
                 # nearly always: all calls that wait are of one kind
-                if self._answers.get(answer.opaque) is usual and answer.flag & FLAG_RESPONSE:
-                    del self._answers[answer.opaque]
+                if self.answers.get(answer.opaque) is usual and answer.flag & FLAG_RESPONSE:
+                    del self.answers[answer.opaque]
                     self._give(answer)
                     return True
         at = header.find(b'"opaque":') + 9
@@ -343,7 +343,7 @@ class Connection(asyncio.Protocol):
         if at < 9 or not digits.isdigit():
             return False
         opaque = int(digits)
-        decoder = self._answers.pop(opaque, None)
+        decoder = self.answers.pop(opaque, None)
         if decoder is None:
             return False
         try:
@@ -416,8 +416,8 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         self._flush_due = False
         out = self._out
-        if out and self._transport is not None:
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if out and self.transport is not None:
+            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
         out.clear()
 
     # --- deadlines: one timer per connection, not one per call
@@ -444,6 +444,6 @@ class Connection(asyncio.Protocol):
                 nearest = deadline
         for opaque in late:
             del self._calls[opaque]
-            self._answers.pop(opaque, None)
+            self.answers.pop(opaque, None)
         if nearest is not None:
             self._wake_sweep_by(nearest)

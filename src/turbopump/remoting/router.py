@@ -122,10 +122,10 @@ class Router:
 
     def __init__(self, authorise: Authorise | None = None) -> None:
         self.authorise = authorise
-        self._routes: dict[int, tuple[type[Request[Any]], Handler]] = {}
+        self.routes: dict[int, tuple[type[Request[Any]], Handler]] = {}
         # RocketMQ clients written in Java and ours begin a header with its code: that is the key to
         # a one-pass decoder.
-        self._typed: dict[bytes, tuple[msgspec.json.Decoder[TypedJsonHeader[Any]], Handler]] = {}
+        self.by_type: dict[bytes, tuple[msgspec.json.Decoder[TypedJsonHeader[Any]], Handler]] = {}
         self._patient: dict[int, bytes] = {}
 
     def add(
@@ -138,24 +138,24 @@ class Router:
         """Let ``handler`` answer requests of this type. Each code has one handler. ``may_wait``: in
         the server's line, if it has one; only such a handler may return ``LATER``."""
         code = int(request_type.code)
-        assert code not in self._routes, f"code {code} has two handlers"
-        self._routes[code] = (request_type, handler)
-        self._typed[b'{"code":%d,' % code] = (typed_json_decoder(request_type), handler)
+        assert code not in self.routes, f"code {code} has two handlers"
+        self.routes[code] = (request_type, handler)
+        self.by_type[b'{"code":%d,' % code] = (typed_json_decoder(request_type), handler)
         if may_wait:
             self._patient[code] = b'{"code":%d,' % code
 
     @property
     def codes(self) -> frozenset[int]:
         """Every request code that has a handler."""
-        return frozenset(self._routes)
+        return frozenset(self.routes)
 
     def typed(self, header: bytes) -> tuple[TypedJsonHeader[Any], Handler] | None:
         """A JSON header decoded in one pass, and who answers it; None: it is an answer, or
         ``resolve`` reads it or says what is wrong."""
-        found = self._typed.get(header[:12])  # {"code":310, as most clients write it
+        found = self.by_type.get(header[:12])  # {"code":310, as most clients write it
         if found is None:
             comma = header.find(b",", 8, 20)
-            found = self._typed.get(header[: comma + 1])
+            found = self.by_type.get(header[: comma + 1])
             if found is None:
                 return None
         try:
@@ -176,7 +176,7 @@ class Router:
 
     def resolve(self, command: Command) -> tuple[TypedJsonHeader[Any], Handler] | Response:
         """The same of a command in any form, or the answer that says why it has no handler."""
-        route = self._routes.get(command.code)
+        route = self.routes.get(command.code)
         if route is None:
             return refusal(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,

@@ -55,12 +55,12 @@ is saved or a file that is made."""
 class MappedSegment:
     """A segment on a real file."""
 
-    __slots__ = ("_closing", "_fd", "_readers", "buffer", "path", "size")
+    __slots__ = ("_closing", "_readers", "buffer", "fd", "path", "size")
 
     def __init__(self, path: Path, fd: int, size: int) -> None:
         self.path = path
         self.size = size
-        self._fd = fd
+        self.fd = fd
         self._readers = 0
         self._closing = False
         self.buffer = mmap.mmap(fd, size)
@@ -74,7 +74,7 @@ class MappedSegment:
 
     def read_cached_into(self, buffer: Any, at: int) -> bool:
         try:
-            return os.preadv(self._fd, [buffer], at, os.RWF_NOWAIT) == len(buffer)
+            return os.preadv(self.fd, [buffer], at, os.RWF_NOWAIT) == len(buffer)
         except (OSError, AttributeError):
             # EAGAIN, or a system or file system that cannot tell; what is wrong with the file comes
             # out in ``read_cold``
@@ -83,18 +83,18 @@ class MappedSegment:
     def evict(self, at: int, size: int) -> None:
         # closed meanwhile; macOS has no such call
         with contextlib.suppress(OSError, AttributeError):
-            os.posix_fadvise(self._fd, at, size, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self.fd, at, size, os.POSIX_FADV_DONTNEED)
 
     def read_ahead(self, *, enabled: bool) -> None:
         advice = "POSIX_FADV_NORMAL" if enabled else "POSIX_FADV_RANDOM"
         # closed meanwhile; macOS has no such call
         with contextlib.suppress(OSError, AttributeError):
-            os.posix_fadvise(self._fd, 0, 0, getattr(os, advice))
+            os.posix_fadvise(self.fd, 0, 0, getattr(os, advice))
 
     def read_cold(self, at: int, size: int) -> bytes:
         parts = []
         while size > 0:
-            part = os.pread(self._fd, size, at)
+            part = os.pread(self.fd, size, at)
             if not part:
                 raise OSError(errno.EIO, f"{self.path} ends at byte {at}")
             parts.append(part)
@@ -103,13 +103,13 @@ class MappedSegment:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def data_from(self, at: int) -> int | None:
-        return data_from(self._fd, at, self.size)
+        return data_from(self.fd, at, self.size)
 
     def populate(self, at: int, size: int, *, small: bool = False) -> None:
         populate_write(self.buffer, at, min(size, self.size - at), small=small)
 
     def sync(self) -> None:
-        _fdatasync(self._fd)
+        _fdatasync(self.fd)
 
     def close(self) -> None:
         # somebody still has a view of it: the map ends with the last one
@@ -126,9 +126,9 @@ class MappedSegment:
         self._close_unread()
 
     def _close_unread(self) -> None:
-        if self._closing and not self._readers and self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._closing and not self._readers and self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
 
 class SystemDisk(ReadOnlyDisk):
@@ -205,7 +205,7 @@ class SystemDisk(ReadOnlyDisk):
             os.link(path, link)
             os.replace(link, backup)
         os.replace(temporary, path)
-        _sync_directory(path.parent)
+        fsync_directory(path.parent)
 
     def remove(self, path: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -234,7 +234,7 @@ class SystemDisk(ReadOnlyDisk):
         return one.stat().st_dev == other.stat().st_dev
 
     def sync_directory(self, path: Path) -> None:
-        _sync_directory(path)
+        fsync_directory(path)
 
     def start(self, operation: Callable[[], None], done: Done) -> None:
         self._run(self._threads, lambda: partial(done, _outcome(operation)))
@@ -255,7 +255,7 @@ class SystemDisk(ReadOnlyDisk):
 
         if self._kernel is not None and len(batch) == 1:
             assert isinstance(batch[0], MappedSegment)
-            if self._kernel.start(batch[0]._fd, report):
+            if self._kernel.start(batch[0].fd, report):
                 return
         self._run(self._syncers, lambda: partial(report, _outcome(sync)))
 
@@ -276,7 +276,7 @@ class SystemDisk(ReadOnlyDisk):
                     os.unlink(segment.path)
                 gone += 1
             for directory in dict.fromkeys(segment.path.parent for segment in batch):
-                _sync_directory(directory)
+                fsync_directory(directory)
 
         def free() -> None:
             for fd in kept:
@@ -376,7 +376,7 @@ def _fdatasync(fd: int) -> None:
         os.fsync(fd)
 
 
-def _sync_directory(path: Path) -> None:
+def fsync_directory(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

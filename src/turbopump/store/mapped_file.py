@@ -92,7 +92,7 @@ class MappedFiles:
         self._ahead = ahead
         self._aligned = aligned
         self._read_ahead = True
-        self._spare: Segment | None = None
+        self.spare: Segment | None = None
         self._spare_in_making = False
         self.on_spare: Callable[[], None] | None = None
         """Called when a spare file is there, or could not be made. None: whoever needs a file
@@ -165,12 +165,12 @@ class MappedFiles:
         """Add the file that begins at ``start``: the spare one if it is ready. Raises OSError, for
         example on a full disk."""
         assert not self.files or self.files[-1].end == start
-        spare = self._spare
+        spare = self.spare
         if spare is not None:
             path = self._spare_root / segment_name(start)
             if spare.path != path:
                 self._disk.rename_segment(spare, path)
-            self._spare = None
+            self.spare = None
         else:
             spare = self._create(start)
         if not self._read_ahead:
@@ -182,7 +182,7 @@ class MappedFiles:
     @property
     def has_spare(self) -> bool:
         """Whether the next file takes no more room: it is there, or being made."""
-        return self._spare is not None or self._spare_in_making
+        return self.spare is not None or self._spare_in_making
 
     @property
     def wait_for_spare(self) -> bool:
@@ -192,7 +192,7 @@ class MappedFiles:
     def prepare_next(self) -> None:
         """Begin to make a spare file beside this thread, if there is none and none is being
         made."""
-        if not self._ahead or self._spare is not None or self._spare_in_making or not self.files:
+        if not self._ahead or self.spare is not None or self._spare_in_making or not self.files:
             return
         self._spare_in_making = True
         start = self.files[-1].end
@@ -207,7 +207,7 @@ class MappedFiles:
         def done(error: OSError | None) -> None:
             self._spare_in_making = False
             if error is None and not self._closed:
-                self._spare = made[0]
+                self.spare = made[0]
             elif error is None:
                 made[0].close()  # after an error the roll tries again, and reports what is wrong
             if self.on_spare is not None and not self._closed:
@@ -348,10 +348,10 @@ class MappedFiles:
         self._disk.remove(file.segment.path)
 
     def _discard_spare(self) -> None:
-        if self._spare is not None:
-            self._spare.close()
-            self._disk.remove(self._spare.path)
-            self._spare = None
+        if self.spare is not None:
+            self.spare.close()
+            self._disk.remove(self.spare.path)
+            self.spare = None
 
 
 def _zero_rest(file: MappedFile, at: int) -> None:

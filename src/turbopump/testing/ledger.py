@@ -126,7 +126,7 @@ class Ledger:
     in_flight_max: int = 0
     sends: list[Send] = field(default_factory=list)
     disturbances: int = 0
-    _consumed: list[LedgerDelivery | Commit] = field(
+    consumed: list[LedgerDelivery | Commit] = field(
         default_factory=list
     )  # in the order it happened
 
@@ -140,10 +140,10 @@ class Ledger:
     def delivered(
         self, group: str, consumer: str, queue: Queue, offset: int, body: bytes, life: int = 0
     ) -> None:
-        self._consumed.append(LedgerDelivery(group, consumer, queue, offset, body, life))
+        self.consumed.append(LedgerDelivery(group, consumer, queue, offset, body, life))
 
     def committed(self, group: str, queue: Queue, offset: int) -> None:
-        self._consumed.append(Commit(group, queue, offset))
+        self.consumed.append(Commit(group, queue, offset))
 
     def disturbance(self) -> None:
         """Something happened after which deliveries in flight may be repeated."""
@@ -151,7 +151,7 @@ class Ledger:
 
     @property
     def deliveries(self) -> list[LedgerDelivery]:
-        return [event for event in self._consumed if isinstance(event, LedgerDelivery)]
+        return [event for event in self.consumed if isinstance(event, LedgerDelivery)]
 
     @property
     def acknowledged(self) -> list[Send]:
@@ -244,7 +244,7 @@ class Ledger:
 
     def _progress(self, group: str) -> Iterator[Violation]:
         committed: dict[Queue, int] = {}
-        for event in self._consumed:
+        for event in self.consumed:
             if event.group != group:
                 continue
             done = committed.get(event.queue, 0)

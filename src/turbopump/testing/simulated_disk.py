@@ -79,9 +79,9 @@ class SimulatedDisk:
         self.directories: set[Path] = {Path("/")}
         self.locks: set[Path] = set()
         self.mounted: SimulatedMount | None = None
-        self._durable_files: dict[Path, SimulatedFile] = {}
+        self.durable_files: dict[Path, SimulatedFile] = {}
         self._pending: list[Change] = []
-        self._faults: list[_Fault] = []
+        self.faults: list[_Fault] = []
         self._dead: list[SimulatedFile] = []
 
     def mount(self) -> SimulatedMount:
@@ -102,14 +102,14 @@ class SimulatedDisk:
         self._dismount()
         self._dead += self.files.values()
         survivors = {
-            file: file.survivor() for file in (*self._durable_files.values(), *self.files.values())
+            file: file.survivor() for file in (*self.durable_files.values(), *self.files.values())
         }
         for change in self._pending:
             survivors.update(
                 (file, file.survivor()) for _, file in change if file and file not in survivors
             )
         self.files = {path: survivors[file] for path, file in self.files.items()}
-        self._durable_files = {path: survivors[file] for path, file in self._durable_files.items()}
+        self.durable_files = {path: survivors[file] for path, file in self.durable_files.items()}
         self._pending = [
             [(path, file and survivors[file]) for path, file in change] for change in self._pending
         ]
@@ -120,13 +120,13 @@ class SimulatedDisk:
         self._dead += self.files.values()
         self.failed = False
         half_made = self._lose_unsynced_names()
-        self._faults.clear()
+        self.faults.clear()
         found = {
             file: file.after_power_cut(self.rng, may_be_empty=file in half_made)
-            for _, file in sorted(self._durable_files.items())
+            for _, file in sorted(self.durable_files.items())
         }
-        self._durable_files = {path: found[file] for path, file in self._durable_files.items()}
-        self.files = dict(self._durable_files)
+        self.durable_files = {path: found[file] for path, file in self.durable_files.items()}
+        self.files = dict(self.durable_files)
         self.directories.update(
             parent for path in self.files for parent in path.parents
         )  # a file back is back in its directory
@@ -134,15 +134,15 @@ class SimulatedDisk:
 
     def fail(self, operation: str, error: int = errno.EIO, *, nth: int = 1, times: int = 1) -> None:
         """Let the `nth` next such operation, and the `times` - 1 after it, fail with this errno."""
-        self._faults.append(_Fault(operation, nth, times, error))
+        self.faults.append(_Fault(operation, nth, times, error))
 
     def cut_power_at(self, operation: str = ANY, *, nth: int = 1) -> None:
         """Cut the power in the middle of the `nth` next such operation."""
-        self._faults.append(_Fault(operation, nth, 1, None))
+        self.faults.append(_Fault(operation, nth, 1, None))
 
     def clear_faults(self) -> None:
         """Forget what `fail` and `cut_power_at` have armed."""
-        self._faults.clear()
+        self.faults.clear()
 
     def _lose_unsynced_names(self) -> set[SimulatedFile]:
         """Keep the pending changes up to some point; returns the files whose allocation may be
@@ -158,12 +158,12 @@ class SimulatedDisk:
         for journal in journals:
             kept = journal[: self.rng.randint(0, len(journal))]
             for change in kept:
-                _apply(change, self._durable_files)
+                _apply(change, self.durable_files)
             # A journal is written in order: what was made before the last thing that is there, was
             # made entirely.
             half_made.update(file for change in kept[-1:] for _, file in change if file is not None)
         if self.strict_directories:
-            half_made.update(self._durable_files.values())
+            half_made.update(self.durable_files.values())
         self._pending = []
         return half_made
 
@@ -183,7 +183,7 @@ class SimulatedDisk:
         """Count one operation of the mounted process; fails or dies here if told to."""
         self.operations += 1
         self.loop.trace(f"disk {operation} {path}")
-        for fault in self._faults:
+        for fault in self.faults:
             if fault.operation not in (operation, ANY):
                 continue
             fault.countdown -= 1
@@ -216,7 +216,7 @@ class SimulatedDisk:
         if not self.strict_directories and chosen:
             chosen = list(range(chosen[-1] + 1))
         for number in chosen:
-            _apply(self._pending[number], self._durable_files)
+            _apply(self._pending[number], self.durable_files)
         self._pending = [
             change for number, change in enumerate(self._pending) if number not in set(chosen)
         ]

@@ -138,7 +138,7 @@ async def test_a_vip_port_that_is_taken_beside_a_picked_one_is_done_without(tmp_
 
 @in_loop(converse)
 async def test_a_group_may_be_spared_notices(talk: Talk, /) -> None:
-    talk.broker._groups.put(
+    talk.broker.tables.groups.put(
         SubscriptionGroupConfig(group_name="g", notify_consumer_ids_changed_enable=False)
     )
     await talk.client.join("c")

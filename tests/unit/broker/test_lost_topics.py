@@ -17,7 +17,7 @@ def tables(root: Path) -> list[Path]:
 
 
 def topic_of(talk: Talk, name: str) -> TopicConfig | None:
-    return talk.broker._topics.find(name)
+    return talk.broker.tables.topics.find(name)
 
 
 @in_loop(watched)

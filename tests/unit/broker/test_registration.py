@@ -158,7 +158,7 @@ async def test_clients_see_no_queue_to_write_to_on_a_broker_that_may_only_be_rea
         f"{BROKER}:10911", CreateTopic(topic="T", read_queue_nums=3, write_queue_nums=3, perm=6)
     )
     assert {await world.permission(NAME_SERVERS[0], topic) for topic in ("T", "TBW102")} == {4}
-    topics = world.broker._topics
+    topics = world.broker.tables.topics
     assert [topics.find(topic).perm for topic in ("T", "TBW102")] == [6, 7], (
         "the broker's own table is as it was"
     )

@@ -254,15 +254,15 @@ async def test_a_broker_tells_of_itself_under_apache_s_keys(talk: Talk, /) -> No
     await talk.client.create()
     empty = await runtime_info(talk)
     assert empty["earliestMessageTimeStamp"] == "-1"
-    before = talk.broker._clock.now_ms()
+    before = talk.broker.clock.now_ms()
     for _ in range(20):
         await talk.client.send(b"x" * 100)
     await talk.client.messages()
     sample(talk)
-    talk.broker.store.latency.slow(0.3)
+    talk.broker.store.latency.slow(4.5)  # longer than any append on a loaded machine
     talk.broker.store.latency.end_minute()
     table = await runtime_info(talk)
-    assert before <= int(table["earliestMessageTimeStamp"]) <= talk.broker._clock.now_ms()
+    assert before <= int(table["earliestMessageTimeStamp"]) <= talk.broker.clock.now_ms()
     assert (
         table["putMessageTimesTotal"],
         table["msgPutTotalTodayNow"],
@@ -274,8 +274,8 @@ async def test_a_broker_tells_of_itself_under_apache_s_keys(talk: Talk, /) -> No
     assert table["getTransferredTps"].split()[0] == "2.0"
     classes = dict(part.rsplit(":", 1) for part in table["putMessageDistributeTime"].split())
     assert list(classes) == list(NAMES)
-    assert (sum(map(int, classes.values())), int(classes[NAMES[5]]) > 0) == (20, True)
-    assert (table["putLatency99"], table["putMessageEntireTimeMax"]) == ("500.00", "300")
+    assert (sum(map(int, classes.values())), int(classes[NAMES[10]]) > 0) == (20, True)
+    assert (table["putLatency99"], table["putMessageEntireTimeMax"]) == ("5000.00", "4500")
     assert (table["brokerVersionDesc"], table["commitLogMaxOffset"]) == (
         "V5_3_3",
         str(talk.broker.store.log.end),
@@ -324,8 +324,8 @@ async def test_a_broker_reports_what_waits_in_its_timers_their_rates_and_what_is
     assert float(went) == pytest.approx(30 / 40)
     await asyncio.sleep(120)
     assert (await told())[3:] == ("0.0", "0.0"), "the rates are of the last minute"
-    assert talk.broker._timers is not None
-    await talk.broker._timers.stop()
+    assert talk.broker.timers is not None
+    await talk.broker.timers.stop()
     await talk.client.send(properties="UNIQ_KEY\x01last\x02TIMER_DELAY_SEC\x0130\x02")
     assert (await told())[:3] == ("29", "1", "0")
     await asyncio.sleep(300)

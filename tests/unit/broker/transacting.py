@@ -58,7 +58,7 @@ class Transactor:
         self.group = group
         self.asked: list[Asked] = []
         self.answer: Callable[[ReceivedMessage], TransactionOutcome | None] = lambda _message: None
-        client.remoting._router.add(CheckTransactionState, self._take)
+        client.remoting.router.add(CheckTransactionState, self._take)
 
     async def announce(self, client_id: str = "seller-1") -> None:
         await self.client.heartbeat(
@@ -168,7 +168,7 @@ class World:
 
     def offset(self, topic: str) -> int | None:
         """Where CID_RMQ_SYS_TRANS stands."""
-        return self.broker._offsets.find(GROUP, topic, 0)
+        return self.broker.tables.offsets.find(GROUP, topic, 0)
 
 
 def in_a_world(

@@ -91,14 +91,14 @@ class ScriptedNameServer:
         router = Router()
         router.add(GetRouteInfo, self._route)
         router.add(GetBrokerClusterInfo, self._cluster)
-        self._server = RemotingServer(router)
+        self.server = RemotingServer(router)
 
     async def start(self) -> None:
-        host, port = await self._server.listen(HOST, 0)
+        host, port = await self.server.listen(HOST, 0)
         self.address = f"{host}:{port}"
 
     async def stop(self) -> None:
-        await self._server.close()
+        await self.server.close()
 
     def route(self, topic: str, *brokers: ScriptedBroker, queues: int = 4, perm: int = 6) -> None:
         """From now on ``topic`` is on these brokers."""
@@ -164,15 +164,15 @@ class ScriptedBroker:
             tuple[type[Request[Any]], Callable[[Any, RequestContext], Response | None]]
         ] = []
         """What else it answers, and how; set before ``start``."""
-        self._held: list[tuple[PullMessage, RequestContext]] = []
-        self._server: RemotingServer | None = None
-        self._port = 0
+        self.held_pulls: list[tuple[PullMessage, RequestContext]] = []
+        self.server: RemotingServer | None = None
+        self.port = 0
 
     async def start(self) -> None:
         router = Router()
         for type_, handler in (
-            (SendMessageV2, self._send),
-            (SendBatchMessage, self._send),
+            (SendMessageV2, self.send),
+            (SendBatchMessage, self.send),
             (SendReplyMessageV2, self._reply),
             (Heartbeat, self._heartbeat),
             (UnregisterClient, self._unregister),
@@ -192,25 +192,25 @@ class ScriptedBroker:
             *self.further,
         ):
             router.add(type_, self._scripted(handler))
-        self._server = RemotingServer(router, on_close=self._gone)
-        host, self._port = await self._server.listen(HOST, self._port)
-        self.address = f"{host}:{self._port}"
+        self.server = RemotingServer(router, on_close=self._gone)
+        host, self.port = await self.server.listen(HOST, self.port)
+        self.address = f"{host}:{self.port}"
 
     async def stop(self) -> None:
         """Every connection ends; ``start`` brings it back on the same port with all it had, members
         excepted."""
-        if self._server is not None:
-            server, self._server = self._server, None
+        if self.server is not None:
+            server, self.server = self.server, None
             await server.close()
 
     def go_deaf(self) -> None:
         """Read nothing more from the connections there are, and send nothing: as a host without
         power. New ones work."""
-        assert self._server is not None
-        for connection in self._server.connections:
-            assert connection._transport is not None
-            connection._transport.pause_reading()
-        self._held.clear()
+        assert self.server is not None
+        for connection in self.server.connections:
+            assert connection.transport is not None
+            connection.transport.pause_reading()
+        self.held_pulls.clear()
 
     @property
     def data(self) -> BrokerData:
@@ -242,7 +242,7 @@ class ScriptedBroker:
                 born_timestamp=1,
                 born_host=encode_host(HOST, 1),
                 store_timestamp=1,
-                store_host=encode_host(HOST, self._port),
+                store_host=encode_host(HOST, self.port),
                 reconsume_times=0,
                 prepared_transaction_offset=0,
                 body=body,
@@ -251,11 +251,11 @@ class ScriptedBroker:
                 with_crc=with_crc,
             )
         )
-        held, self._held = self._held, []
+        held, self.held_pulls = self.held_pulls, []
         for request, context in held:
             answer = self._look(request)
             if answer is None:
-                self._held.append((request, context))
+                self.held_pulls.append((request, context))
             else:
                 context.answer(answer)
 
@@ -322,8 +322,10 @@ class ScriptedBroker:
         self.producing = {
             client_id: peer for client_id, peer in self.producing.items() if peer is not connection
         }
-        self._held = [
-            (request, context) for request, context in self._held if context.peer is not connection
+        self.held_pulls = [
+            (request, context)
+            for request, context in self.held_pulls
+            if context.peer is not connection
         ]
         for members in self.members.values():
             for client_id in [
@@ -331,7 +333,7 @@ class ScriptedBroker:
             ]:
                 del members[client_id]
 
-    def _send(self, request: SendMessageV2, context: RequestContext) -> Response:
+    def send(self, request: SendMessageV2, context: RequestContext) -> Response:
         entries = self.entries[request.topic, request.queue_id]
         offset = len(entries)
         self.store(request.topic, request.queue_id, context.body, request.properties or "")
@@ -388,17 +390,17 @@ class ScriptedBroker:
         if answer is not None:
             return answer
         if request.sys_flag & PullSysFlag.SUSPEND:
-            self._held.append((request, context))
+            self.held_pulls.append((request, context))
             asyncio.get_running_loop().call_later(
                 request.suspend_timeout_millis / 1000, self._release, context
             )
             return None
-        return self._pulled(request, ResponseCode.PULL_NOT_FOUND, request.queue_offset)
+        return self.pulled(request, ResponseCode.PULL_NOT_FOUND, request.queue_offset)
 
     def _release(self, context: RequestContext) -> None:
-        for held in [held for held in self._held if held[1] is context]:
-            self._held.remove(held)
-            context.answer(self._pulled(held[0], ResponseCode.PULL_NOT_FOUND, held[0].queue_offset))
+        for held in [held for held in self.held_pulls if held[1] is context]:
+            self.held_pulls.remove(held)
+            context.answer(self.pulled(held[0], ResponseCode.PULL_NOT_FOUND, held[0].queue_offset))
 
     def _look(self, request: PullMessage) -> Response | None:
         entries = self.entries[request.topic, request.queue_id]
@@ -408,13 +410,13 @@ class ScriptedBroker:
         if at == end:
             return None
         if not first <= at < end:
-            return self._pulled(
+            return self.pulled(
                 request, ResponseCode.PULL_OFFSET_MOVED, first if at < first else end
             )
         wanted = entries[at - first : at - first + request.max_msg_nums]
-        return self._pulled(request, ResponseCode.SUCCESS, at + len(wanted), b"".join(wanted))
+        return self.pulled(request, ResponseCode.SUCCESS, at + len(wanted), b"".join(wanted))
 
-    def _pulled(
+    def pulled(
         self, request: PullMessage, code: int, next_offset: int, body: bytes = b""
     ) -> Response:
         first = self.min_offset[request.topic, request.queue_id]

@@ -16,7 +16,7 @@ from tests.unit.client.scripted_cluster import HOST, ScriptedCluster, refusal, s
 
 from turbopump.broker.broker import Broker
 from turbopump.client.consumer.pull import FoundMessages
-from turbopump.client.message_finder import MessageFinder, _log_offset_of
+from turbopump.client.message_finder import MessageFinder, log_offset_of
 from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendResult
 from turbopump.clock import SystemClock
@@ -218,7 +218,7 @@ async def test_what_is_not_there_is_said_with_where_it_was_looked_for(here: Worl
 async def test_a_broker_that_cannot_be_asked_is_named_and_the_others_answer(here: World, /) -> None:
     sent = [await here.send(number, keys="all") for number in range(4)]
     await here.finder.by_key("T", "all")
-    await here.other._server.close()  # type: ignore[union-attr]  # its route stays
+    await here.other.server.close()  # type: ignore[union-attr]  # its route stays
     found = await here.finder.by_key("T", "all")
     assert list(found.missing) == ["broker-b"]
     assert {message.broker_name for message in found.messages} == {"broker-a"}
@@ -325,7 +325,7 @@ async def test_a_refusal_of_a_broker_is_passed_on_with_its_words(simulation: Sim
 def test_an_id_is_taken_for_a_place_only_if_it_can_be_one(
     msg_id: str, place: tuple[str, int] | None
 ) -> None:
-    assert _log_offset_of(msg_id) == place
+    assert log_offset_of(msg_id) == place
 
 
 @in_loop

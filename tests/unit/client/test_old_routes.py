@@ -48,7 +48,7 @@ async def move(cluster: ScriptedCluster) -> str:
     """The first broker restarts on another port, and the name server knows; its new address."""
     broker, before = cluster.broker, cluster.broker.address
     await broker.stop()
-    broker._port = 0
+    broker.port = 0
     await broker.start()
     assert broker.address != before
     cluster.name_server.route("orders", *cluster.brokers)
@@ -191,7 +191,7 @@ async def test_what_may_be_stored_is_not_sent_again_but_the_next_send_finds_the_
         sending = asyncio.create_task(to_a_queue(producer))
         await asyncio.sleep(1)
         if lost:
-            for connection in list(cluster.broker._server.connections):  # type: ignore[union-attr]
+            for connection in list(cluster.broker.server.connections):  # type: ignore[union-attr]
                 connection.abort()
         with pytest.raises(SendError, match=r"1 attempt in .*may be stored all the same"):
             await sending
@@ -220,12 +220,12 @@ def shrunk(answer: tuple[int, str]) -> Callable[[ScriptedBroker], None]:
     """Brokers that have two queues of each topic."""
 
     def prepare(broker: ScriptedBroker) -> None:
-        usual = broker._send
+        usual = broker.send
 
         def send(request: SendMessageV2, context: RequestContext) -> Response:
             return refusal(*answer) if request.queue_id >= 2 else usual(request, context)
 
-        broker._send = send  # type: ignore[method-assign]
+        broker.send = send  # type: ignore[method-assign]
 
     return prepare
 

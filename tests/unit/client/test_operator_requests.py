@@ -76,7 +76,7 @@ def reset_to(offset: int) -> ResetOffset:
 
 def offsets_of(running: RunningBroker) -> ConsumerOffsets:
     """The places that the broker knows."""
-    tables = running.broker._tables
+    tables = running.broker.tables
     assert tables is not None
     return tables.offsets
 

@@ -97,7 +97,7 @@ async def test_two_members_receive_every_message_of_our_broker_in_order(
 ) -> None:
     world = World(simulation)
     world.keep(NAMESRV, world.name_server)
-    world.keep("10.0.0.2", world._broker)
+    world.keep("10.0.0.2", world.run_broker)
     await asyncio.sleep(25)
     got: dict[int, list[bytes]] = {n: [] for n in range(4)}
 

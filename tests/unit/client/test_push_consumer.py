@@ -645,7 +645,7 @@ async def test_an_answer_that_cannot_be_read_does_not_end_the_consumer(
 ) -> None:
     async with scripted_cluster(simulation, queues=1) as cluster:
         fill(cluster, 2)
-        broken = cluster.broker._pulled(
+        broken = cluster.broker.pulled(
             PullMessage(consumer_group="readers", topic="orders", queue_id=0, queue_offset=0), 0, 1
         )
         broken.body = b"\x00" * 50

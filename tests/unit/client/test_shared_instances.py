@@ -34,7 +34,7 @@ def client_of(kind: type, cluster: ScriptedCluster, **settings: object):  # type
 
 
 def connections(cluster: ScriptedCluster) -> int:
-    server = cluster.broker._server
+    server = cluster.broker.server
     assert server is not None
     return len(server.connections)
 

@@ -392,7 +392,7 @@ async def test_a_sender_can_wait_until_a_slow_peer_has_read(ending: str) -> None
     connection = await client.connect(f"127.0.0.1:{port}")
     await connection.drain()  # nothing is waiting
     connection.send_frame(bytes(32 << 20))
-    await until(lambda: connection._writing_paused)
+    await until(lambda: connection.writing_paused)
     waiting = asyncio.ensure_future(connection.drain())
     for _ in range(20):
         await asyncio.sleep(0)

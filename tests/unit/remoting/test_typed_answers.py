@@ -33,7 +33,7 @@ async def asked(frame: bytes, opaque: int = 5) -> TypedJsonHeader[SendAnswer] | 
     open_connection = connection()
     call = open_connection.start_typed_call(opaque, b"", 3.0, SEND_ANSWER)
     open_connection.data_received(frame)
-    assert not open_connection._answers
+    assert not open_connection.answers
     return call.result()
 
 
@@ -84,7 +84,7 @@ async def test_nothing_is_kept_of_a_call_that_ends_without_an_answer() -> None:
     late = open_connection.start_typed_call(5, b"", 0.001, SEND_ANSWER)
     with pytest.raises(CallTimeoutError):
         await late
-    assert not open_connection._answers
+    assert not open_connection.answers
     open_connection.data_received(answer(5))  # nobody waits any more
     lost = open_connection.start_typed_call(6, b"", 3.0, SEND_ANSWER)
     open_connection.connection_lost(None)
@@ -93,7 +93,7 @@ async def test_nothing_is_kept_of_a_call_that_ends_without_an_answer() -> None:
     refused = open_connection.start_typed_call(7, b"", 3.0, SEND_ANSWER)
     with pytest.raises(ConnectionLostError):
         await refused
-    assert not open_connection._answers
+    assert not open_connection.answers
 
 
 @in_loop
@@ -112,5 +112,5 @@ async def test_calls_of_two_kinds_that_wait_together_each_get_their_own() -> Non
     read = [calls[opaque].result().ext for opaque in (1, 2, 3, 4)]
     assert [type(ext) for ext in read] == [SendAnswer, Other, SendAnswer, Other]
     assert [ext.queue_offset for ext in read] == [7, 7, 7, 7]
-    assert not open_connection._answers
+    assert not open_connection.answers
     assert open_connection.pending == 0

@@ -25,7 +25,7 @@ def bad_sectors(*bad: tuple[Path, int], times: int = 1 << 60) -> Iterator[None]:
     sectors = {(path.stat().st_ino, number * SECTOR): times for path, number in bad}
 
     def read_cold(self: MappedSegment, at: int, size: int) -> bytes:
-        inode = os.fstat(self._fd).st_ino
+        inode = os.fstat(self.fd).st_ino
         for (of, start), left in sectors.items():
             if of == inode and at < start + SECTOR and at + size > start and left:
                 sectors[of, start] -= 1
@@ -33,7 +33,7 @@ def bad_sectors(*bad: tuple[Path, int], times: int = 1 << 60) -> Iterator[None]:
         return plain(self, at, size)
 
     def read(self: MappedSegment, at: int, size: int) -> bytes:
-        inode = os.fstat(self._fd).st_ino
+        inode = os.fstat(self.fd).st_ino
         for (of, start), left in sectors.items():
             assert of != inode or at >= start + SECTOR or at + size <= start or not left, "SIGBUS"
         return plain_map(self, at, size)

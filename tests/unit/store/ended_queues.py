@@ -205,8 +205,8 @@ def live(found: Opened, source: random.Random, *, deleting: bool = True) -> None
             )
         elif chance < 0.92:
             found.flush()
-        elif chance < 0.95 and found.loop._due:
-            found.loop._due.pop(0).run()
+        elif chance < 0.95 and found.loop.due:
+            found.loop.due.pop(0).run()
         elif chance < 0.965 and deleting:
             found.store.delete_queues(source.choice(TOPICS), lambda _count: None)
             found.loop.run()

@@ -46,9 +46,9 @@ class LeftOpen:
     def release(self) -> None:
         for segment in self._segments:
             segment.close()
-            if segment._fd >= 0:  # of a read or a sync that nobody will end
-                os.close(segment._fd)
-                segment._fd = -1
+            if segment.fd >= 0:  # of a read or a sync that nobody will end
+                os.close(segment.fd)
+                segment.fd = -1
         for let_go in self._let_go:
             let_go()
 

@@ -157,7 +157,7 @@ async def test_the_disk_lets_the_kernel_sync_single_files_and_a_thread_the_rest(
     running = asyncio.get_running_loop()
     disk = SystemDisk(running.call_soon_threadsafe, running)
     one, other = (disk.create_segment(tmp_path / name, 4096) for name in "ab")
-    opened(running, one._fd).close()
+    opened(running, one.fd).close()
     in_threads: list[int] = []
     monkeypatch.setattr(disk_module, "_fdatasync", in_threads.append)
 

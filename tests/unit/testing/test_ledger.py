@@ -168,7 +168,7 @@ def test_what_is_wrong_is_named_and_nothing_else(
     ledger = good()
     spoil(ledger)
     if spoil is another_body_after_a_restart:
-        ledger._consumed.pop(-2)  # the commit to 4, which this delivery would also break
+        ledger.consumed.pop(-2)  # the commit to 4, which this delivery would also break
     assert set(rules(ledger)) == {rule}
 
 

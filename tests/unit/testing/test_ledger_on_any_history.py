@@ -128,7 +128,7 @@ def test_a_broker_that_does_nothing_wrong_is_never_accused(seed: int) -> None:
 def deliveries(ledger: Ledger) -> list[tuple[int, LedgerDelivery]]:
     return [
         (number, event)
-        for number, event in enumerate(ledger._consumed)
+        for number, event in enumerate(ledger.consumed)
         if isinstance(event, LedgerDelivery)
     ]
 
@@ -143,9 +143,7 @@ def test_a_message_that_one_group_never_got_is_missed(seed: int) -> None:
         for number, event in deliveries(ledger)
         if event.body == victim.body and event.group == GROUPS[0]
     }
-    ledger._consumed = [
-        event for number, event in enumerate(ledger._consumed) if number not in gone
-    ]
+    ledger.consumed = [event for number, event in enumerate(ledger.consumed) if number not in gone]
     assert Rule.LOST in broken_rules(ledger)
 
 
@@ -154,7 +152,7 @@ def test_a_body_that_was_changed_on_its_way_is_noticed(seed: int) -> None:
     broker = PerfectBroker(seed)
     ledger = broker.run()
     number, event = broker.rng.choice(deliveries(ledger))
-    ledger._consumed[number] = replace(event, body=event.body[:-1] + b"\xff")
+    ledger.consumed[number] = replace(event, body=event.body[:-1] + b"\xff")
     assert {Rule.PHANTOM, Rule.TWO_AT_ONE_OFFSET} & broken_rules(ledger)
     assert Rule.PHANTOM in broken_rules(ledger)
 

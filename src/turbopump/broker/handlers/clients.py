@@ -119,7 +119,7 @@ class ClientsHandler:
                     peer, data.client_id, context.version, producer.group_name, now, language
                 )
         for group in changed:
-            self._notify(group)
+            self.notify(group)
         groups = [consumer.group_name or "" for consumer in data.consumer_data_set]
         wrong = [
             sentence
@@ -171,7 +171,7 @@ class ClientsHandler:
             context.peer, request.consumer_group
         ):
             self._look_for_conflicts(request.consumer_group, context.peer.now())
-            self._notify(request.consumer_group)
+            self.notify(request.consumer_group)
         return Response()
 
     def consumer_list(
@@ -203,7 +203,7 @@ class ClientsHandler:
         """Forget a connection that has ended."""
         for group in self.clients.remove_peer(peer):
             self._look_for_conflicts(group, peer.now())
-            self._notify(group)
+            self.notify(group)
 
     def close_silent(self, now: float, timeout: float) -> None:
         """Close the connections of clients that have sent no heartbeat for ``timeout`` seconds."""
@@ -223,7 +223,7 @@ class ClientsHandler:
             retry_topic(self.topics, consumer.group_name, settings.retry_queue_nums)
         return None
 
-    def _notify(self, group: str) -> None:
+    def notify(self, group: str) -> None:
         settings = self.groups.find(group)
         if not self.config.notify_consumer_ids_changed_enable:
             return

@@ -219,11 +219,11 @@ class DelayLevel:
         if self.position >= self.queue.end.value:
             await wait_for((self.queue.end, self.position + 1))
             return
-        wait_ms = await self._deliver_due()
+        wait_ms = await self.deliver_due()
         if wait_ms > 0:
             await asyncio.sleep(min(wait_ms / 1000, SLEEP_MAX_S))
 
-    async def _deliver_due(self) -> int:
+    async def deliver_due(self) -> int:
         """Deliver a slice of what is due (0), or return in how many ms the first message will
         be."""
         queue = self.queue

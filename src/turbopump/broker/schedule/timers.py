@@ -186,7 +186,7 @@ class Timers:
             if await self._repair.give_new_slots(self._clock.now_ms()):
                 self._saving.touch()
             await self._take_in()
-            wait = await self._deliver_due()
+            wait = await self.deliver_due()
         except StoreDamagedError as error:
             await self._saving.settled()
             self._ahead = None
@@ -264,7 +264,7 @@ class Timers:
 
     # --- out
 
-    async def _deliver_due(self) -> float:
+    async def deliver_due(self) -> float:
         """Deliver the first slot if it is due (0), or return in how many seconds the next one will
         be."""
         pending, now = self.pending, self._clock.now_ms()

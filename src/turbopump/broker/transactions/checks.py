@@ -240,7 +240,7 @@ class TransactionChecks:
     async def _ask_or_put_off(self, half: HalfMessage) -> _Step:
         due = self._due(half)
         if due is None:
-            await self._ask(half)
+            await self.ask(half)
             return _Step(due=0, copied=True)
         if half.immunity_ms is None:
             return _Step(due, stop=True)  # those behind it are younger

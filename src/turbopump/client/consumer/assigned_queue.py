@@ -62,7 +62,7 @@ class AssignedQueue(PullLoop[Delivery]):
         self._shared = shared
         self._ready = shared.ready
         self._backs = shared.backs
-        self._process_queue = ProcessQueue(offset, limits)
+        self.process_queue = ProcessQueue(offset, limits)
         self._batch = batch
         self._done_at = 0.0
         self._on_moved = on_moved
@@ -97,7 +97,7 @@ class AssignedQueue(PullLoop[Delivery]):
     @property
     def done_offset(self) -> int:
         """Everything below it is done."""
-        return self._process_queue.commit_offset if self.moves_to is None else self.moves_to
+        return self.process_queue.commit_offset if self.moves_to is None else self.moves_to
 
     @property
     def to_commit(self) -> int | None:
@@ -106,12 +106,12 @@ class AssignedQueue(PullLoop[Delivery]):
 
     def limit(self, limits: PullLimits) -> None:
         """So much of it may be in hand from now on."""
-        self._process_queue.limits = limits
+        self.process_queue.limits = limits
         self.look()
 
     def info(self) -> ProcessQueueInfo:
         """As an operator sees it; times in ms since 1970, 0: never."""
-        held = self._process_queue
+        held = self.process_queue
         first, last = held.span
         return ProcessQueueInfo(
             commit_offset=self.done_offset,
@@ -142,14 +142,14 @@ class AssignedQueue(PullLoop[Delivery]):
             return
         self._done_at = self._consumption.ended(message, self._statistics, ok=True)
         # as _settle, in place: once for every message
-        self._process_queue.done(message.queue_offset)
+        self.process_queue.done(message.queue_offset)
         if self._line is not None:
             self._line.done(message)
-        if self._room is not None and not self._process_queue.full():
+        if self._room is not None and not self.process_queue.full():
             self.look()
 
     def _settle(self, message: Delivery) -> None:
-        self._process_queue.done(message.queue_offset)
+        self.process_queue.done(message.queue_offset)
         if self._line is not None:
             self._line.done(message)
         self.look()
@@ -235,13 +235,13 @@ class AssignedQueue(PullLoop[Delivery]):
 
     @property
     def _where(self) -> str:
-        return f"queue={self.queue} offset={self._process_queue.next_offset}"
+        return f"queue={self.queue} offset={self.process_queue.next_offset}"
 
     def _has_room(self) -> bool:
-        return not self._ready.paused and not self._process_queue.full()
+        return not self._ready.paused and not self.process_queue.full()
 
     def _request(self) -> PullMessage:
-        commit_offset = self._process_queue.commit_offset
+        commit_offset = self.process_queue.commit_offset
         subscription = self._shared.subscriptions[self.queue.topic]
         # An offset that the broker may not know goes by itself first, see ``OffsetStore.commit``:
         # pulls come to many threads there.
@@ -256,7 +256,7 @@ class AssignedQueue(PullLoop[Delivery]):
             consumer_group=self._shared.group,
             topic=self.queue.topic,
             queue_id=self.queue.queue_id,
-            queue_offset=self._process_queue.next_offset,
+            queue_offset=self.process_queue.next_offset,
             max_msg_nums=self._batch,
             sys_flag=int(PullSysFlag.SUSPEND | (PullSysFlag.COMMIT_OFFSET if commits else 0)),
             commit_offset=commit_offset,
@@ -267,7 +267,7 @@ class AssignedQueue(PullLoop[Delivery]):
 
     def _take(self, answer: PullAnswer[Delivery]) -> None:
         wanted: list[Delivery] = []
-        next_offset = self._process_queue.next_offset
+        next_offset = self.process_queue.next_offset
         # Judged by the newest: so does the broker, which has held this pull, perhaps, since before
         # it knew of other tags.
         subscription = self._shared.subscriptions[self.queue.topic]
@@ -289,7 +289,7 @@ class AssignedQueue(PullLoop[Delivery]):
                 delivery.topic = unwrap(namespace, delivery.topic)
             delivery.deliver(self, delivery.reconsume_times + 1)
             wanted.append(delivery)
-        self._process_queue.add(wanted, max(next_offset, answer.reply.next_begin_offset))
+        self.process_queue.add(wanted, max(next_offset, answer.reply.next_begin_offset))
         if answer.status is PullStatus.FOUND:
             (self._ready if self._line is None else self._line).put(wanted)
             now = self._loop.time()

@@ -285,7 +285,7 @@ class HandlerThreads:
         self._fate = fate or COMES_AGAIN
         self._loop = asyncio.get_running_loop()
         self._threads = _threads(concurrency)
-        self._runs: dict[_Run, asyncio.Task[None]] = {}
+        self.runs: dict[_Run, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._outcomes: deque[_HandlerCall] = deque()
         self._called = False
@@ -313,12 +313,12 @@ class HandlerThreads:
 
     def in_hand(self) -> list[Handled]:
         """What is being handled."""
-        return [message for run in self._runs if (message := run.message) is not None]
+        return [message for run in self.runs if (message := run.message) is not None]
 
     def has(self, task: asyncio.Task[object], thread: int | None) -> bool:
         """Whether the handler is running in this task, or in this thread."""
-        return task in self._runs.values() or any(
-            run.thread == thread is not None for run in self._runs
+        return task in self.runs.values() or any(
+            run.thread == thread is not None for run in self.runs
         )
 
     async def stop(self, patience: float) -> None:
@@ -329,8 +329,8 @@ class HandlerThreads:
         self._going = False
         if self._timer is not None:
             self._timer.cancel()
-        if self._runs:
-            _, late = await asyncio.wait(self._runs.values(), timeout=patience)
+        if self.runs:
+            _, late = await asyncio.wait(self.runs.values(), timeout=patience)
             while self._outcomes:
                 self._collect()
             self._abandoned = True
@@ -344,7 +344,7 @@ class HandlerThreads:
                 log_going_on(
                     [
                         message
-                        for run, task in self._runs.items()
+                        for run, task in self.runs.items()
                         if task in go_on and (message := run.message)
                     ]
                 )
@@ -358,12 +358,12 @@ class HandlerThreads:
 
     def _look(self) -> None:
         """Messages may wait: begin as many runs as they are worth."""
-        waiting, room = self._ready.waiting, self.concurrency - len(self._runs)
+        waiting, room = self._ready.waiting, self.concurrency - len(self.runs)
         if not self._going or not waiting or room <= 0:
             return
         if self._mean_s > SLOW_S:
-            self._begin(min(waiting - sum(not run.begun for run in self._runs), room))
-        elif not self._runs:
+            self._begin(min(waiting - sum(not run.begun for run in self.runs), room))
+        elif not self.runs:
             self._begin(1)
         if self._timer is None:
             self._collected_before = self._collected + len(self._outcomes)
@@ -374,11 +374,9 @@ class HandlerThreads:
         was so far."""
         self._timer = None
         handled = self._collected + len(self._outcomes) - self._collected_before
-        if handled <= len(self._runs) and self._going:
+        if handled <= len(self.runs) and self._going:
             self._begin(
-                min(
-                    max(len(self._runs), 1), self._ready.waiting, self.concurrency - len(self._runs)
-                )
+                min(max(len(self.runs), 1), self._ready.waiting, self.concurrency - len(self.runs))
             )
         self._look()
 
@@ -390,10 +388,10 @@ class HandlerThreads:
             except RuntimeError as error:
                 if "cannot schedule new futures" in str(error):  # the process ends
                     self._going = False
-                elif not self._runs:
+                elif not self.runs:
                     raise
                 return  # there are no more threads to be had: those that run go on
-            task = self._runs[run] = self._loop.create_task(
+            task = self.runs[run] = self._loop.create_task(
                 self._follow(run, left), name="turbopump handler thread"
             )
             task.add_done_callback(lambda _, run=run: self._ended(run))  # type: ignore[misc]
@@ -416,7 +414,7 @@ class HandlerThreads:
                 settle(message, result, self._fate)
 
     def _ended(self, run: _Run) -> None:
-        del self._runs[run]
+        del self.runs[run]
         self._look()
 
     def _collect(self) -> None:
@@ -447,7 +445,7 @@ class HandlerThreads:
     def _work(self, run: _Run) -> _HandlerCall | None:
         """Handle messages while there are any. What it returns is still to be awaited; it counts as
         being handled until then."""
-        ready, handler, runs = self._ready, self._handler, self._runs
+        ready, handler, runs = self._ready, self._handler, self.runs
         result: object
         run.thread = get_ident()
         now = monotonic()

@@ -130,7 +130,7 @@ async def resend(
         environment = dead_letters.instance.environment
         name, now_ms = environment.new_instance_name(), environment.clock.now_ms()
         writer = Journal(file, run=name, now_ms=now_ms)
-        run = _Run(dead_letters, group, writer, to, in_doubt, settle, on_progress)
+        run = Run(dead_letters, group, writer, to, in_doubt, settle, on_progress)
         await run.settle_old_doubts()
         await run.send_all(wanted, rate)
         return run.report
@@ -148,7 +148,7 @@ Waiting = dict[str, tuple[DeadLetter, MessageQueue]]
 
 
 @dataclass(eq=False)
-class _Run:
+class Run:
     """One run, with its journal open."""
 
     _dead_letters: DeadLetters
@@ -342,7 +342,7 @@ class _Run:
             topic = self._topics.of(letter)
             assert topic is not None
             if topic not in faults:
-                faults[topic] = await self._begin_topic(topic)
+                faults[topic] = await self.begin_topic(topic)
             fault = faults[topic]
             if fault is None:
                 good.append(letter)
@@ -350,7 +350,7 @@ class _Run:
                 self.report.fail(letter, fault)
         return good
 
-    async def _begin_topic(self, topic: str) -> str | None:
+    async def begin_topic(self, topic: str) -> str | None:
         """Why nothing can be sent to a topic, if so."""
         try:
             await self._instance.routes.get(topic)

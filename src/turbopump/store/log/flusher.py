@@ -40,7 +40,7 @@ class Flusher:
     queues_failed: bool = False
     """Whether a sync of a queue has failed: what the queues have on the disk is unknown from then
     on, until they are rebuilt."""
-    _log_busy: bool = False
+    log_busy: bool = False
     _log_again: bool = False
     _queues_busy: bool = False
 
@@ -54,14 +54,14 @@ class Flusher:
         commit)."""
         if self.confirmed.durable.error is not None or self.confirmed.durable.value >= self.log.end:
             return
-        if self._log_busy:
+        if self.log_busy:
             self._log_again = True
             return
-        self._log_busy = True
+        self.log_busy = True
         target, timestamp = self.log.end, self.dispatcher.last_store_timestamp
 
         def done(error: OSError | None) -> None:
-            self._log_busy = False
+            self.log_busy = False
             if error is not None:
                 text = (
                     f"fdatasync of the commit log failed ({error.strerror or error}); the "

@@ -140,9 +140,9 @@ class BatchConsumeQueue(ConsumeQueue):
         """Map the files and find the last unit. Where the first one is damaged, ``min_index`` is 0,
         and the queue ``suspect``; damaged ones at the end are not counted, and ``tail_damaged``
         tells of them."""
-        self._files.load()
+        self.files.load()
         self.first_number = self.next_number = self.floor
-        for file in reversed(self._files.files):
+        for file in reversed(self.files.files):
             count = units_written(file.buffer, (file.end - file.start) // BATCH_UNIT_SIZE)
             if count:
                 self.next_number = file.start // BATCH_UNIT_SIZE + count
@@ -151,7 +151,7 @@ class BatchConsumeQueue(ConsumeQueue):
         while (last := self.unit_at(self.next_number - 1)) is not None and not last.can_be:
             self.next_number -= 1
         self.tail_damaged = self.next_number != written
-        self._file = self._files.at(self.next_number * BATCH_UNIT_SIZE)
+        self._file = self.files.at(self.next_number * BATCH_UNIT_SIZE)
         first, second = self.unit_at(self.first_number), self.unit_at(self.first_number + 1)
         believable = (
             first is not None and first.can_be and (second is None or second.base == first.end)
@@ -167,7 +167,7 @@ class BatchConsumeQueue(ConsumeQueue):
     @property
     def floor(self) -> int:
         """Number of the first unit in the files: its entry may be gone."""
-        return self._files.start // BATCH_UNIT_SIZE
+        return self.files.start // BATCH_UNIT_SIZE
 
     def unit_at(self, number: int) -> BatchUnit | None:
         """The unit with this number, if it is there."""
@@ -188,7 +188,7 @@ class BatchConsumeQueue(ConsumeQueue):
         return self._piece_at(number, count) if count > 0 and number >= self.first_number else None
 
     def _piece_at(self, number: int, count: int) -> Piece | None:
-        file = self._files.at(number * BATCH_UNIT_SIZE)
+        file = self.files.at(number * BATCH_UNIT_SIZE)
         if file is None:
             return None
         at = number * BATCH_UNIT_SIZE - file.start
@@ -212,7 +212,7 @@ class BatchConsumeQueue(ConsumeQueue):
 
     def rewrite_at(self, number: int, unit: BatchUnit) -> None:
         """Overwrite a unit that is there."""
-        file = self._files.at(number * BATCH_UNIT_SIZE)
+        file = self.files.at(number * BATCH_UNIT_SIZE)
         assert file is not None
         pack_batch_unit_into(file.buffer, number * BATCH_UNIT_SIZE - file.start, unit)
         file.dirty = True
@@ -344,7 +344,7 @@ class BatchConsumeQueue(ConsumeQueue):
         which knows where the queue goes on."""
         self.raise_min(log_start)
         kept = min(self.first_number, self.next_number - 1) * BATCH_UNIT_SIZE
-        return [file for file in self._files.files[:-1] if file.end <= kept]
+        return [file for file in self.files.files[:-1] if file.end <= kept]
 
     @property
     def last_unit(self) -> tuple[int, int, int] | None:
@@ -375,7 +375,7 @@ class BatchConsumeQueue(ConsumeQueue):
         position, file = self.next_number * BATCH_UNIT_SIZE, self._file
         if file is None or not file.start <= position < file.end:
             self.make_room(1)
-            file = self._file = self._files.at(position)
+            file = self._file = self.files.at(position)
             assert file is not None
         pack_batch_unit_into(file.buffer, position - file.start, unit)
         file.dirty = True
@@ -389,9 +389,9 @@ class BatchConsumeQueue(ConsumeQueue):
         if last is None and self.suspect:
             self.min_index, self.suspect = 0, False  # nothing is known of where it began
         self.max_index = last.end if last is not None else self.min_index
-        if self._files:
-            self._files.truncate(number * BATCH_UNIT_SIZE)
-        self._file = self._files.at(number * BATCH_UNIT_SIZE)
+        if self.files:
+            self.files.truncate(number * BATCH_UNIT_SIZE)
+        self._file = self.files.at(number * BATCH_UNIT_SIZE)
 
     def _border_at(self, physical_offset: int, *, lowest: bool = True) -> tuple[int, bool]:
         """The number of the first unit whose entry lies at or after this offset of the log; and

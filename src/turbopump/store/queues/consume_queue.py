@@ -52,9 +52,9 @@ class ConsumeQueue:
 
     __slots__ = (
         "_file",
-        "_files",
         "deleted_until",
         "end",
+        "files",
         "max_index",
         "min_index",
         "opened_at",
@@ -67,7 +67,7 @@ class ConsumeQueue:
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self._files = MappedFiles(disk, (directory,), file_size - file_size % self.unit_size)
+        self.files = MappedFiles(disk, (directory,), file_size - file_size % self.unit_size)
         self._file: MappedFile | None = None
         self.min_index = 0
         """Index of the first unit whose message is still there."""
@@ -86,15 +86,15 @@ class ConsumeQueue:
 
     def load(self) -> None:
         """Map the files and find the last unit."""
-        self._files.load()
-        for file in reversed(self._files.files):
+        self.files.load()
+        for file in reversed(self.files.files):
             count = _units_used(file)
             if count:
                 self._set_end((file.start // UNIT_SIZE) + count)
                 break
         else:
-            self._set_end(self._files.start // UNIT_SIZE)
-        self.min_index = self._files.start // UNIT_SIZE
+            self._set_end(self.files.start // UNIT_SIZE)
+        self.min_index = self.files.start // UNIT_SIZE
         self._skip_leading()
 
     def append(
@@ -137,7 +137,7 @@ class ConsumeQueue:
 
     def rewrite(self, index: int, physical_offset: int, size: int, tags_code: int) -> None:
         """Overwrite a unit that is there."""
-        file = self._files.at(index * UNIT_SIZE)
+        file = self.files.at(index * UNIT_SIZE)
         assert file is not None
         _pack_into(file.buffer, index * UNIT_SIZE - file.start, physical_offset, size, tags_code)
         file.dirty = True
@@ -154,14 +154,14 @@ class ConsumeQueue:
         has. Its last leading unit then has the size 1: RocketMQ takes offset + size of the last
         unit for the newest message of the queue, and drops others up to there."""
         self._begin_at(index)
-        file = self._files.at((index - 1) * UNIT_SIZE)
+        file = self.files.at((index - 1) * UNIT_SIZE)
         if file is not None:
             _pack_into(file.buffer, (index - 1) * UNIT_SIZE - file.start, 0, 1, 0)
 
     def new_file_for(self, count: int) -> int:
         """Bytes of the file that ``make_room`` would make; 0 if it needs none."""
         end = (self._next_number + count) * self.unit_size
-        return 0 if self._files and self._files.files[-1].end >= end else self._files.file_size
+        return 0 if self.files and self.files.files[-1].end >= end else self.files.file_size
 
     def make_room(self, count: int) -> None:
         """Make the files that the next ``count`` units need, so that appending them cannot fail.
@@ -170,9 +170,9 @@ class ConsumeQueue:
         end = begin + count * self.unit_size
         if file is not None and end <= file.end:
             return
-        while not self._files or self._files.files[-1].end < end:
-            start = begin - begin % self._files.file_size
-            self._files.append_file(self._files.files[-1].end if self._files else start)
+        while not self.files or self.files.files[-1].end < end:
+            start = begin - begin % self.files.file_size
+            self.files.append_file(self.files.files[-1].end if self.files else start)
 
     def units(self, index: int, count: int) -> bytes:
         """Up to ``count`` units from ``index`` on as raw bytes, as many as one file holds; empty
@@ -186,7 +186,7 @@ class ConsumeQueue:
         if count <= 0 or index < self.min_index:
             return None
         position = index * UNIT_SIZE
-        file = self._files.at(position)
+        file = self.files.at(position)
         if file is None:
             return None
         at = position - file.start
@@ -215,15 +215,15 @@ class ConsumeQueue:
                 break
             index -= 1
         self._set_end(index)
-        if self._files:
-            self._files.truncate(index * UNIT_SIZE)
-            self._file = self._files.at(index * UNIT_SIZE)
+        if self.files:
+            self.files.truncate(index * UNIT_SIZE)
+            self._file = self.files.at(index * UNIT_SIZE)
 
     @property
     def ends_with_a_file(self) -> bool:
         """Whether the next unit would be the first of a file: then the files behind may have been
         taken away."""
-        return self._next_number * self.unit_size % self._files.file_size == 0
+        return self._next_number * self.unit_size % self.files.file_size == 0
 
     def first_at(self, physical_offset: int) -> int:
         """The index of the first unit at or after this offset of the log (binary search). Damaged
@@ -253,19 +253,19 @@ class ConsumeQueue:
     def lower_min(self, index: int) -> None:
         """The log has the message ``index``: let the queue begin there, if it begins behind it and
         has a unit for it."""
-        if self._files.start <= index * UNIT_SIZE and index < self.min_index:
+        if self.files.start <= index * UNIT_SIZE and index < self.min_index:
             self.min_index = index
 
     def files_before(self, log_start: int) -> list[MappedFile]:
         """The files from the front on whose messages all lie before ``log_start``; never the last,
         which knows where the queue goes on."""
         self.raise_min(log_start)
-        return [file for file in self._files.files[:-1] if file.end <= self.min_index * UNIT_SIZE]
+        return [file for file in self.files.files[:-1] if file.end <= self.min_index * UNIT_SIZE]
 
     def forget_first(self, file: MappedFile) -> None:
         """The first file was removed."""
-        if self._files.files[:1] == [file]:
-            self._files.forget_first()
+        if self.files.files[:1] == [file]:
+            self.files.forget_first()
 
     @property
     def last_unit(self) -> tuple[int, int, int] | None:
@@ -274,15 +274,15 @@ class ConsumeQueue:
         return unit if unit is not None and unit[1] != NO_MESSAGE_SIZE else None
 
     def dirty_segments(self) -> list[Segment]:
-        return self._files.dirty_segments()
+        return self.files.dirty_segments()
 
     def close(self) -> None:
-        self._files.close()
+        self.files.close()
         self._file = None
 
     def remove(self) -> None:
         """Delete the queue's files."""
-        self._files.remove_all()
+        self.files.remove_all()
         self._file = None
 
     def _first_from(self, log_start: int) -> int:
@@ -299,7 +299,7 @@ class ConsumeQueue:
         here, position = self._offset_of(index), (index - 1) * UNIT_SIZE
         if here is None or here >= log_start:
             return False
-        file = self._files.at(position)  # it may be one that the queue has no longer
+        file = self.files.at(position)  # it may be one that the queue has no longer
         before, size, _ = (
             UNIT.unpack_from(file.buffer, position - file.start) if file is not None else (0, 0, 0)
         )
@@ -322,11 +322,11 @@ class ConsumeQueue:
     def _begin_at(self, index: int) -> None:
         """Start an empty queue in the middle: units before ``index`` in its first file are marked
         as leading."""
-        self._files.remove_all()
-        per_file = self._files.file_size // UNIT_SIZE
+        self.files.remove_all()
+        per_file = self.files.file_size // UNIT_SIZE
         first = index - index % per_file
-        self._files = self._files.emptied()
-        file = self._files.append_file(first * UNIT_SIZE)
+        self.files = self.files.emptied()
+        file = self.files.append_file(first * UNIT_SIZE)
         for number in range(index - first):
             _pack_into(file.buffer, number * UNIT_SIZE, 0, NO_MESSAGE_SIZE, 0)
         file.dirty = True
@@ -335,15 +335,15 @@ class ConsumeQueue:
 
     def _file_for(self, index: int) -> MappedFile:
         position = index * UNIT_SIZE
-        file = self._files.at(position)
+        file = self.files.at(position)
         if file is None:
-            file = self._files.append_file(position - position % self._files.file_size)
+            file = self.files.append_file(position - position % self.files.file_size)
         self._file = file
         return file
 
     def _set_end(self, index: int) -> None:
         self.max_index = index
-        self._file = self._files.at(index * UNIT_SIZE)
+        self._file = self.files.at(index * UNIT_SIZE)
 
     def _skip_leading(self) -> None:
         """Let the queue begin behind its leading units."""

@@ -97,7 +97,7 @@ class UnitRepair:
     tags_of: Callable[[ParsedEntry], int]
     log_error: Callable[[str], None]
     _under_way: set[tuple[str, int]] = field(default_factory=set)
-    _not_found: set[tuple[str, int, int]] = field(default_factory=set)
+    not_found: set[tuple[str, int, int]] = field(default_factory=set)
 
     def unit_of(self, entry: bytes, offset: int) -> BatchUnit | None:
         """What the unit of a good entry at this offset of the log holds; None if it has none. The
@@ -112,7 +112,7 @@ class UnitRepair:
         else is wrong round it, is repaired. ``is_lost`` says of what cannot be read whether to do
         without it."""
         key = (queue.topic, queue.queue_id, unit.queue_offset)
-        if key in self._not_found or queue.topic.startswith(LMQ_PREFIX):
+        if key in self.not_found or queue.topic.startswith(LMQ_PREFIX):
             return Repaired(None)
         if key[:2] in self._under_way:
             return Repaired(
@@ -157,7 +157,7 @@ class UnitRepair:
         key = (queue.topic, queue.queue_id, index)
         if key[:2] in self._under_way:
             return OSError(0, "its units in the consume queue are damaged and are being repaired")
-        if key in self._not_found and not queue.suspect:
+        if key in self.not_found and not queue.suspect:
             return None
         search = self._search(queue, is_lost)
 
@@ -209,9 +209,9 @@ class UnitRepair:
             )
 
     def _remember(self, key: tuple[str, int, int]) -> None:
-        if len(self._not_found) >= SEARCHED_MAX:
-            self._not_found.clear()
-        self._not_found.add(key)
+        if len(self.not_found) >= SEARCHED_MAX:
+            self.not_found.clear()
+        self.not_found.add(key)
 
 
 def _repair_line(queue: ConsumeQueue, unit: Unit, search: LogSearch[Any]) -> str:

@@ -68,7 +68,7 @@ async def test_a_lost_connection_leaves_its_groups(talk: Talk, /) -> None:
         }
     )
     await until(lambda: len(staying.noticed) == 2)
-    clients = talk.broker._clients_handler.clients
+    clients = talk.broker.clients_handler.clients
     assert list(clients.producers) == ["p"]
     await leaving.close()
     await until(lambda: len(staying.noticed) == 3)
@@ -129,7 +129,7 @@ async def test_a_heartbeat_may_name_or_number_its_enums(
     body = {"clientID": "c", "consumerDataSet": [{**consumer("g"), **sent}]}
     answer = await talk.client.heartbeat(json.dumps(body).encode())
     assert answer.code == 0, answer.remark
-    group = talk.broker._clients_handler.clients.groups["g"]
+    group = talk.broker.clients_handler.clients.groups["g"]
     assert (group.consume_type, group.message_model) == (ConsumeType(kind), MessageModel(model))
 
 
@@ -196,10 +196,10 @@ async def test_a_heartbeat_that_cannot_be_is_answered_and_the_connection_lives(
 @in_loop(converse)
 async def test_a_group_s_first_heartbeat_makes_its_retry_topic(talk: Talk, /) -> None:
     await talk.client.join("c")
-    retry = talk.broker._topics.find("%RETRY%g")
+    retry = talk.broker.tables.topics.find("%RETRY%g")
     assert retry is not None
     assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
-    assert talk.broker._groups.knows("g")
+    assert talk.broker.tables.groups.knows("g")
 
 
 @in_loop(converse, auto_create_subscription_group=False)
@@ -207,7 +207,7 @@ async def test_unknown_groups_are_passed_over_where_none_may_be_made(talk: Talk,
     answer = await talk.client.join("c")
     assert answer.code == 0
     assert await talk.client.members() == []
-    assert talk.broker._topics.find("%RETRY%g") is None
+    assert talk.broker.tables.topics.find("%RETRY%g") is None
 
 
 @in_loop(converse, notify_consumer_ids_changed_enable=False)

@@ -35,7 +35,7 @@ class Asker:
         self.client = client
         self.pushed: list[tuple[PushReplyMessageToClient, bytes]] = []
         self.answer = Response()
-        client.remoting._router.add(PushReplyMessageToClient, self._take)
+        client.remoting.router.add(PushReplyMessageToClient, self._take)
 
     async def produce(self, client_id: str = "asker", *groups: str) -> None:
         data = {
@@ -153,7 +153,7 @@ async def test_a_producer_that_left_or_lost_its_connection_is_not_found_any_more
     again = Asker(talk.another())
     await again.produce()
     await asker.client.close()
-    clients = talk.broker._clients_handler.clients
+    clients = talk.broker.clients_handler.clients
     await until(lambda: len(clients.producers["p"]) == 1)
     assert (await talk.client.ask(reply(), b"new")).code == ResponseCode.SUCCESS
     assert [body for _, body in again.pushed] == [b"new"], "the newer connection of the same client"
@@ -167,13 +167,13 @@ async def test_a_connection_that_takes_another_client_id_answers_to_that_one_alo
     talk: Talk, /
 ) -> None:
     asker = Asker(talk.another())
-    clients = talk.broker._clients_handler.clients
+    clients = talk.broker.clients_handler.clients
     for number in range(5):
         await asker.produce(f"asker-{number}")
-    assert list(clients._producing) == ["asker-4"]
+    assert list(clients.producing) == ["asker-4"]
     await asker.produce("asker", "q")
     await asker.client.ask(UnregisterClient(client_id="asker", producer_group="q"))
-    assert list(clients._producing) == ["asker-4"], "the other group's"
+    assert list(clients.producing) == ["asker-4"], "the other group's"
 
 
 @in_loop(converse)

@@ -208,7 +208,7 @@ async def test_a_topic_made_by_sending_has_what_was_asked_for_up_to_the_default_
     talk: Talk, /, asked: int, made: int
 ) -> None:
     code, _ = await talk.client.code(send("new", default_topic_queue_nums=asked), b"x")
-    topic = talk.broker._topics.find("new")
+    topic = talk.broker.tables.topics.find("new")
     assert topic is not None
     assert (topic.write_queue_nums, topic.read_queue_nums, topic.perm) == (made, made, 6)
     assert code == (ResponseCode.SUCCESS if made else ResponseCode.INVALID_PARAMETER)
@@ -219,7 +219,7 @@ async def test_no_topic_is_made_by_sending_where_that_is_off(talk: Talk, /) -> N
     code, remark = await talk.client.code(send("new"), b"x")
     assert code == ResponseCode.TOPIC_NOT_EXIST
     assert "autoCreateTopicEnable=true" in remark
-    assert talk.broker._topics.find("new") is None
+    assert talk.broker.tables.topics.find("new") is None
     await talk.client.create("new")
     await talk.client.send(b"x", "new")
     assert (await talk.client.code(send("%RETRY%g"), b"x"))[0] == ResponseCode.SUCCESS, (

@@ -67,7 +67,7 @@ async def test_each_retry_waits_a_level_longer_and_the_last_one_is_a_dead_letter
         "T",
         first.offset_msg_id,
     )
-    topic = talk.broker._topics.find(DEAD)
+    topic = talk.broker.tables.topics.find(DEAD)
     assert topic is not None
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
     assert talk.broker.store.max_offset(RETRY, 0) == 3
@@ -92,7 +92,7 @@ async def test_the_consumer_may_choose_the_level_or_the_dead_letters(
 async def test_the_group_s_own_limits_hold_where_the_consumer_says_nothing(
     talk: Talk, simulation: Simulation, /
 ) -> None:
-    client, groups = talk.client, talk.broker._groups
+    client, groups = talk.client, talk.broker.tables.groups
     await client.create()
     groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=0))
     message = await sent(client)
@@ -241,7 +241,7 @@ async def test_under_sync_flush_a_message_is_taken_back_when_the_copy_is_on_the_
     message = await sent(client)
     assert await client.code(back(message)) == (0, "")
     assert store.durable.value == store.log.end
-    store.flusher._log_busy = True  # as if a sync took for ever
+    store.flusher.log_busy = True  # as if a sync took for ever
     code, remark = await client.code(back(message))
     assert code == ResponseCode.SYSTEM_ERROR
     assert "the disk has not answered within 700 ms" in remark

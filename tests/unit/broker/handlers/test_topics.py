@@ -225,7 +225,7 @@ async def test_one_topic_can_be_asked_for(talk: Talk, /) -> None:
 @in_loop(converse)
 async def test_a_topic_tells_where_its_queues_begin_and_end(talk: Talk, /) -> None:
     await talk.client.create("T", 3)
-    before = talk.broker._clock.now_ms()
+    before = talk.broker.clock.now_ms()
     for _ in range(2):
         await talk.client.send(queue_id=1)
     answer = await talk.client.ask(GetTopicStatsInfo(topic="T"))
@@ -236,7 +236,7 @@ async def test_a_topic_tells_where_its_queues_begin_and_end(talk: Talk, /) -> No
     assert {queue.broker_name for queue in queues} == {"broker-a"}
     times = [found.last_update_timestamp for found in queues.values()]
     assert times[0] == times[2] == 0
-    assert before <= times[1] <= talk.broker._clock.now_ms()
+    assert before <= times[1] <= talk.broker.clock.now_ms()
     assert (await talk.client.code(GetTopicStatsInfo(topic="none")))[
         0
     ] == ResponseCode.TOPIC_NOT_EXIST
@@ -259,7 +259,7 @@ async def test_a_deleted_topic_is_gone_with_its_queues_and_offsets_and_begins_an
         topics = (await table(talk)).topic_config_table
         assert "T" not in topics
         assert "other" in topics
-        assert talk.broker._offsets.groups_of("T") == []
+        assert talk.broker.tables.offsets.groups_of("T") == []
         assert not (tmp_path / "consumequeue" / "T").exists()
         assert (
             await talk.client.code(
@@ -290,7 +290,7 @@ async def test_a_pull_that_waits_for_a_deleted_topic_is_answered_and_goes_on_wit
     await talk.client.send(b"old")
     await talk.client.join("c")
     waiting = asyncio.create_task(talk.another().pull(1, suspend_ms=60_000))
-    await until(lambda: len(talk.broker._held) == 1)
+    await until(lambda: len(talk.broker.held_pulls) == 1)
     await talk.client.ask(DeleteTopic(topic="T"))
     answer, header = await asyncio.wait_for(waiting, 10)
     assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_OFFSET_MOVED, 0)
@@ -373,7 +373,7 @@ async def test_a_restart_keeps_topics_groups_offsets_and_messages(tmp_path: Path
         assert (await talk.client.ask(query)).ext == {"offset": "17"}
         topics = (await table(talk)).topic_config_table
         assert (topics["T"].write_queue_nums, topics["%RETRY%g"].write_queue_nums) == (2, 1)
-        assert talk.broker._groups.knows("g")
+        assert talk.broker.tables.groups.knows("g")
         assert (await talk.client.send(b"next", queue_id=1)).queue_offset == 40
         assert await talk.client.members() == []
 

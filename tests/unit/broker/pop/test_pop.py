@@ -315,7 +315,7 @@ async def test_an_operators_reset_is_where_pops_go_on(
         await talk.client.send(b"%d" % number)
     for one in await popper.pop():
         await popper.ack(one)
-    talk.broker._offsets.reset("g", "T", 0, 1)
+    talk.broker.tables.offsets.reset("g", "T", 0, 1)
     assert bodies(await popper.pop()) == [b"1", b"2"]
 
 

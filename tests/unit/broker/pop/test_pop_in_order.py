@@ -42,7 +42,7 @@ async def test_nothing_more_comes_until_all_that_was_taken_is_acknowledged(
     assert await popper.ack(b) == ResponseCode.SUCCESS
     (c,) = await waiting
     assert c.body == b"c"
-    assert talk.broker._offsets.find("g", "T", 0) == 2
+    assert talk.broker.tables.offsets.find("g", "T", 0) == 2
 
 
 @in_loop(in_virtual_time)
@@ -60,7 +60,7 @@ async def test_what_is_not_acknowledged_comes_again_from_there_on_and_is_counted
     assert await popper.ack(b) == ResponseCode.SUCCESS, (
         "a receipt of the time before is answered, and counts no more"
     )
-    assert talk.broker._offsets.find("g", "T", 0) == 1
+    assert talk.broker.tables.offsets.find("g", "T", 0) == 1
 
 
 @in_loop(in_virtual_time)
@@ -150,7 +150,7 @@ async def test_after_a_kill_that_forgot_what_was_taken_no_message_is_passed_over
     b, c = await popper.pop(**ORDERED)
     world.kill()
     await world.up()
-    world.broker._pop.order._table.clear()  # as if the first table had not been saved either
+    world.broker.pop.order._table.clear()  # as if the first table had not been saved either
     popper = Popper(world.client, now_ms)
     assert await popper.ack(c) == ResponseCode.SUCCESS
     assert [one.body for one in await popper.pop(**ORDERED)] == [b"b", b"c"]
@@ -171,6 +171,6 @@ async def test_behind_an_inner_batch_a_queue_goes_on_with_the_next_one(
         taken.append(batch.message.queue_offset)
         assert await popper.pop(order=True, max_msg_nums=1) == []
         assert await popper.ack(batch) == ResponseCode.SUCCESS
-        assert talk.broker._offsets.find("g", "B", 0) == place
+        assert talk.broker.tables.offsets.find("g", "B", 0) == place
     assert taken == [0, 3, 5]
     assert await popper.pop(order=True) == []

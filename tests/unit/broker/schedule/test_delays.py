@@ -103,14 +103,14 @@ async def test_nothing_runs_while_nothing_is_due(talk: Talk, simulation: Simulat
     await client.create()
     await client.send(b"later", properties=props(3))
     looked: list[int] = []
-    for level in talk.broker._delays.levels:  # type: ignore[union-attr]
-        number, look = level.number, level._deliver_due
+    for level in talk.broker.delays.levels:  # type: ignore[union-attr]
+        number, look = level.number, level.deliver_due
 
         async def counted(number: int = number, look: Any = look) -> int:
             looked.append(number)
             return await look()  # type: ignore[no-any-return]
 
-        level._deliver_due = counted  # type: ignore[method-assign]
+        level.deliver_due = counted  # type: ignore[method-assign]
     await asyncio.sleep(9.9)
     assert looked == []
     await asyncio.sleep(0.2)
@@ -136,7 +136,7 @@ def test_a_retried_level_that_makes_no_sense_is_refused_and_none_is_none() -> No
 async def test_the_log_is_kept_from_the_first_message_without_a_copy_on_the_disk(
     talk: Talk, simulation: Simulation, /
 ) -> None:
-    client, store, delays = talk.client, talk.broker.store, talk.broker._delays
+    client, store, delays = talk.client, talk.broker.store, talk.broker.delays
     assert delays is not None
     await client.create()
     assert (delays.pending, delays.pending_from()) == (0, None)
@@ -144,11 +144,11 @@ async def test_the_log_is_kept_from_the_first_message_without_a_copy_on_the_disk
     await client.send(b"later", properties=props(1))
     waits = store.log.end
     await client.send(b"much later", properties=props(3))
-    store.flusher._log_busy = True  # as if a sync took for ever
+    store.flusher.log_busy = True  # as if a sync took for ever
     await asyncio.sleep(2)
     assert await client.all_bodies() == [b"later"]
     assert (delays.pending, delays.pending_from()) == (1, 0)
-    store.flusher._log_busy = False
+    store.flusher.log_busy = False
     await asyncio.sleep(1)
     assert (delays.pending, delays.pending_from()) == (1, waits)
     await asyncio.sleep(10)

@@ -38,7 +38,7 @@ def props(unique: str = "U1", **more: Any) -> str:
 
 
 def now_ms(talk: Talk) -> int:
-    return talk.broker._clock.now_ms()
+    return talk.broker.clock.now_ms()
 
 
 async def waiting_pull(client: Client, offset: int = 0, **fields: Any) -> list[ReceivedMessage]:
@@ -205,7 +205,7 @@ async def test_messages_of_many_seconds_come_in_order_and_all_of_them(
         assert message is not None
         late = message.store_timestamp - wanted[message.body]
         assert 0 <= late <= 1020
-    numbers = talk.broker._timers.numbers  # type: ignore[union-attr]
+    numbers = talk.broker.timers.numbers  # type: ignore[union-attr]
     assert (numbers.taken_in, numbers.delivered, numbers.passed_over) == (300, 300, 0)
 
 
@@ -235,17 +235,17 @@ async def test_a_slot_of_many_messages_lets_others_have_their_turn(
 async def test_nothing_runs_while_nothing_is_due(talk: Talk, simulation: Simulation, /) -> None:
     await talk.client.create()
     await talk.client.send(b"x", properties=props(TIMER_DELAY_SEC=50))
-    timers = talk.broker._timers
+    timers = talk.broker.timers
     assert timers is not None
     await asyncio.sleep(2)
     looked: list[int] = []
-    look = timers._deliver_due
+    look = timers.deliver_due
 
     async def counted() -> float:
         looked.append(now_ms(talk))
         return await look()
 
-    timers._deliver_due = counted  # type: ignore[method-assign]
+    timers.deliver_due = counted  # type: ignore[method-assign]
     await asyncio.sleep(47)
     assert looked == []
     await asyncio.sleep(3)

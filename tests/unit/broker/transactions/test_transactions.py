@@ -476,19 +476,19 @@ async def test_with_sync_flush_an_answered_commit_or_roll_back_survives_a_power_
 async def test_a_half_message_without_details_or_beyond_treatment_does_not_hold_up_others(
     world: World, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = TransactionChecks._ask
+    whole = TransactionChecks.ask
 
     async def failing(self: TransactionChecks, half: HalfMessage) -> None:
         if half.message.body == b"poison":
             raise ZeroDivisionError
         await whole(self, half)
 
-    monkeypatch.setattr(TransactionChecks, "_ask", failing)
+    monkeypatch.setattr(TransactionChecks, "ask", failing)
 
     one = await transactor(world)
     await one.client.create("T")
     one.answer = lambda _message: TransactionOutcome.COMMIT
-    await world.broker._forwarding.append(HALF, 0, b"whose?", "")
+    await world.broker.forwarding.append(HALF, 0, b"whose?", "")
     await one.prepare(b"poison")
     await one.prepare(b"good")
     await asyncio.sleep(200)
@@ -506,7 +506,7 @@ async def test_a_half_message_without_room_for_a_copys_properties_does_not_hold_
     full = (
         "REAL_TOPIC\x01T\x02REAL_QID\x010\x02PGROUP\x01sellers\x02a\x01".ljust(32740, "i") + "\x02"
     )
-    await world.broker._forwarding.append(HALF, 0, b"full", full)
+    await world.broker.forwarding.append(HALF, 0, b"full", full)
     await one.prepare(b"good")
     await asyncio.sleep(60)
     assert await committed(one) == [b"good"]

@@ -33,7 +33,7 @@ async def test_other_tags_count_at_once_for_a_queue_that_is_pulled(
             cluster.broker.store("orders", 0, b"a0", "TAGS\x01A\x02")
             await until(lambda: handled.bodies == [b"a0"])
             # a pull that was sent for A waits at the broker
-            await until(lambda: bool(cluster.broker._held))
+            await until(lambda: bool(cluster.broker.held_pulls))
             await consumer.subscribe("orders", "B")
             for body in (b"b0", b"a1", b"b1"):
                 cluster.broker.store("orders", 0, body, f"TAGS\x01{body[:1].decode().upper()}\x02")

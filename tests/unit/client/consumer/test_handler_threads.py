@@ -266,9 +266,9 @@ async def test_while_paused_nothing_is_begun() -> None:
         await until(inside.is_set)
         ready.pause()
         release.set()
-        await until(lambda: len(queue.said) == 1 and not pool._runs)
+        await until(lambda: len(queue.said) == 1 and not pool.runs)
         ready.put([message_of(queue, 3)])
-        assert not pool._runs
+        assert not pool.runs
         ready.resume()
         await until(lambda: len(queue.said) == 4)
 

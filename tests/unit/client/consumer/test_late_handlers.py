@@ -154,6 +154,6 @@ async def test_a_hanging_plain_handler_is_left_in_its_thread_and_its_message_giv
         await until_really(lambda: len(queue.said) == 5)
         assert queue.said[1].startswith("failed delay=None level=3")
         release.set()
-        await until_really(lambda: not pool._runs)
+        await until_really(lambda: not pool.runs)
         late.cancel()
     assert queue.said[1].startswith("failed")

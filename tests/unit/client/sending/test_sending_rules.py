@@ -165,14 +165,14 @@ class Wiretap:
 
     def __init__(self, cluster: ScriptedCluster) -> None:
         self.commands: list[Command] = []
-        for server in (cluster.name_server._server, cluster.broker._server):
+        for server in (cluster.name_server.server, cluster.broker.server):
             assert server is not None
-            for type_, handler in server.router._routes.values():
+            for type_, handler in server.router.routes.values():
                 tapped = self._tapped(handler)
-                server.router._routes[int(type_.code)] = (type_, tapped)
-                for key, (decoder, known) in list(server.router._typed.items()):
+                server.router.routes[int(type_.code)] = (type_, tapped)
+                for key, (decoder, known) in list(server.router.by_type.items()):
                     if known is handler:
-                        server.router._typed[key] = (decoder, tapped)
+                        server.router.by_type[key] = (decoder, tapped)
 
     def _tapped(self, handler):  # type: ignore[no-untyped-def]
         def tapped(request: object, context: RequestContext) -> object:

@@ -298,10 +298,10 @@ def test_a_damaged_unit_of_a_damaged_batch_hides_only_its_own_messages(reopened:
 
 
 def test_repairing_a_queue_whose_file_is_gone_changes_nothing(reopened: Reopened) -> None:
-    files = list(reopened.queue._files.files)
-    reopened.queue._files.files.clear()
+    files = list(reopened.queue.files.files)
+    reopened.queue.files.files.clear()
     assert reopened.repair_all() == 0
-    reopened.queue._files.files.extend(files)
+    reopened.queue.files.files.extend(files)
     assert reopened.offsets() == list(range(8))
 
 
@@ -341,5 +341,5 @@ def test_a_unit_whose_entry_goes_while_it_is_repaired_is_left_as_it_is(reopened:
     reopened.store.cold_reads.finish(rest())
     assert repaired == [0]
     assert (reopened.queue.first_number, reopened.queue.min_index) == (1, 3)
-    (file,) = reopened.queue._files.files
+    (file,) = reopened.queue.files.files
     assert file.buffer[:BATCH_UNIT_SIZE] == pack_batch_unit(damaged)

@@ -201,7 +201,7 @@ def test_retention_may_trim_a_queue_while_its_units_are_read(reopened: Reopened)
 def test_a_queue_without_the_file_of_an_offset_has_nothing_there(reopened: Reopened) -> None:
     queue = reopened.store.queue("T", 0)
     assert queue is not None
-    queue._files.files.clear()
+    queue.files.files.clear()
     result = reopened.get(3)
     assert (result.status, result.next_offset) == (GetStatus.OFFSET_FOUND_NULL, 3)
 

@@ -222,7 +222,7 @@ def test_each_copy_of_the_note_knows_of_a_deletion_that_was_told(
 def test_a_deletion_that_fails_only_in_the_backup_is_done_and_the_backup_told_later() -> None:
     found = fill(trimmed=False)
     told = delete(found, "quiet")
-    found.loop._due.pop(0).run()
+    found.loop.due.pop(0).run()
     assert (decode_known(found.image()[RECORD]).deleted, told) == (
         {"quiet": found.store.log.end},
         [],
@@ -363,8 +363,8 @@ class Life:
                 self.loop.run()
             self.keep()
         elif chance < 0.92:
-            if self.loop._due:
-                self.loop._due.pop(0).run()
+            if self.loop.due:
+                self.loop.due.pop(0).run()
         elif chance < 0.94:
             clean(self.found)
         else:
@@ -392,7 +392,7 @@ class Life:
                 self.disk.directories.update(path.parents)
         else:
             self.disk.kill()
-        self.loop._due.clear()
+        self.loop.due.clear()
         self.sent, self.leaving = [], set()
 
     def lose_a_file(self) -> None:
@@ -404,7 +404,7 @@ class Life:
         if derived:
             lost: Path = self.source.choice(sorted(derived))
             del self.disk.files[lost]
-            self.disk._durable_files.pop(lost, None)
+            self.disk.durable_files.pop(lost, None)
 
     def check(self) -> None:
         start = self.found.store.log.start
@@ -435,5 +435,5 @@ def test_whatever_is_deleted_when_what_was_sent_afterwards_is_there(
             life.check()
             if start < 2:
                 life.disk.kill()
-                life.loop._due.clear()
+                life.loop.due.clear()
     life.disk.kill()

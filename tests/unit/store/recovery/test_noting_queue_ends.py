@@ -74,8 +74,8 @@ def test_queue_files_go_only_once_it_is_noted_that_they_may() -> None:
         following = [NextStep.AT_ONCE]
         while following[-1] is not NextStep.NOTHING:
             step(following.append)
-            while found.loop._due:
-                found.loop._due.pop(0).run()
+            while found.loop.due:
+                found.loop.due.pop(0).run()
                 images.append(found.image())
     files = [len(files_of(image, "quiet")) for image in images]
     assert files[0] > files[-1]
@@ -222,7 +222,7 @@ def test_messages_that_came_while_their_topic_was_deleted_go_with_it(noted_again
     for _ in range(3):
         put(found, "quiet")
     while found.store.queue("quiet", 0) is not None:
-        found.loop._due.pop(0).run()
+        found.loop.due.pop(0).run()
     expected = state(found)
     if noted_again:
         found.loop.run()

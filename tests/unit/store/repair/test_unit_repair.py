@@ -113,7 +113,7 @@ def test_what_was_searched_for_in_vain_is_remembered_within_bounds(
         assert file is not None
         file.buffer[offset - file.start + 4 : offset - file.start + 30] = bytes(26)
     assert len(bodies(damaged.store)) == COUNT - 4
-    assert len(damaged.store.unit_repair._not_found) <= 2
+    assert len(damaged.store.unit_repair.not_found) <= 2
 
 
 def test_a_queue_is_searched_for_by_one_read_at_a_time_and_others_come_again(
