@@ -276,7 +276,7 @@ class TransactionChecks:
         timeout_ms = self.config.transaction_time_out
         return born + timeout_ms + 1 if 0 <= age <= timeout_ms else None
 
-    async def _ask(self, half: HalfMessage) -> None:
+    async def ask(self, half: HalfMessage) -> None:
         properties = half.asked_again()
         stored = await self._put_behind(half, properties)
         if self.endings.pending.has_ended(half.origin):
