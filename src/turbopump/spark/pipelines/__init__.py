@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from turbopump.spark.pipelines.archiving import ArchiveReport, archive, compact
     from turbopump.spark.pipelines.bodies import avro_bodies, json_bodies
+    from turbopump.spark.pipelines.querying import query
 
-__all__ = ["ArchiveReport", "archive", "avro_bodies", "compact", "json_bodies"]
+__all__ = ["ArchiveReport", "archive", "avro_bodies", "compact", "json_bodies", "query"]
 
 _HOMES: Final = {
     "ArchiveReport": "archiving",
@@ -18,6 +19,7 @@ _HOMES: Final = {
     "compact": "archiving",
     "avro_bodies": "bodies",
     "json_bodies": "bodies",
+    "query": "querying",
 }
 
 

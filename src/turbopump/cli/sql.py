@@ -1,0 +1,186 @@
+"""`turbopump sql "select …"`: topics and lakes asked in SQL, the answer as a table, JSON lines, CSV
+or a Parquet file.
+
+Its one rule: rows are written as they come; only a table for people is cut. It must not know where
+tables come from.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from turbopump.cli.cluster import name_server_option
+from turbopump.cli.pipeline import given_options, master_option, source_option
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CELL_WIDTH_MAX: Final = 60
+
+
+@click.command(name="sql")
+@click.argument("text", metavar="QUERY")
+@name_server_option
+@click.option(
+    "--lake",
+    "lakes",
+    metavar="[NAME=]DIR",
+    multiple=True,
+    help="A lake as the table NAME; more than once.  [default name: lake]",
+)
+@click.option("--json", "form", flag_value="json", help="Answer in JSON lines.")
+@click.option("--csv", "form", flag_value="csv", help="Answer in CSV, with a header.")
+@click.option(
+    "--parquet",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the answer into a Parquet file.",
+)
+@click.option(
+    "--limit", type=click.IntRange(1), default=100, help="Rows of a table that are shown."
+)
+@source_option
+@master_option
+def command(
+    text: str,
+    namesrv: list[str],
+    lakes: tuple[str, ...],
+    form: str | None,
+    parquet: Path | None,
+    limit: int,
+    options: tuple[str, ...],
+    master: str | None,
+) -> None:
+    """Answer a query over topics and lakes: "select tags, count(*) from flights group by tags".
+
+    A table is a topic, read from its beginning to where it ends now, or a lake. Names such as
+    my-topic are written in backticks.
+    """
+    if form is not None and parquet is not None:
+        raise click.UsageError("the answer has one form: give one of --json, --csv, --parquet")
+    further = given_options(options)
+    named = dict(_named_lake(lake) for lake in lakes)
+
+    from turbopump.spark.pipelines import query
+    from turbopump.spark.pipelines.running import command_session
+
+    with command_session("turbopump sql", master) as spark:
+        rows = query(text, name_server=";".join(namesrv), lakes=named, spark=spark, options=further)
+        if parquet is not None:
+            click.echo(f"{_write_parquet(rows, parquet):,} rows in {parquet}")
+        elif form is not None:
+            _WRITERS[form](rows)
+        else:
+            for line in table_lines(rows.columns, map(tuple, rows.take(limit + 1)), limit):
+                click.echo(line)
+
+
+def table_lines(names: list[str], rows: Iterator[tuple[Any, ...]], limit: int) -> Iterator[str]:
+    """A table for people: columns as wide as they need, numbers to the right."""
+    values = list(islice(rows, limit))
+    more = next(rows, None) is not None
+    cells = [[_cell(value) for value in row] for row in values]
+    widths = [max(map(len, column), default=0) for column in zip(names, *cells, strict=True)]
+    right = [
+        bool(values) and all(isinstance(row[at], int | float | Decimal | None) for row in values)
+        for at in range(len(names))
+    ]
+
+    def line(texts: list[str]) -> str:
+        padded = (
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(texts, widths, right, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+    yield line(names)
+    yield "  ".join("-" * width for width in widths)
+    yield from map(line, cells)
+    yield f"the first {limit} rows; --limit N shows more" if more else _counted(len(values))
+
+
+def json_value(value: Any) -> Any:
+    """A value as JSON has it: bytes are text, or base64 where they are none; times are ISO 8601."""
+    if isinstance(value, bytes | bytearray):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Decimal | timedelta):
+        return str(value)
+    if hasattr(value, "asDict"):
+        return {name: json_value(each) for name, each in value.asDict().items()}
+    if isinstance(value, dict):
+        return {str(json_value(name)): json_value(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(each) for each in value]
+    return value
+
+
+def _cell(value: Any) -> str:
+    found = json_value(value)
+    text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    text = "".join(each if each.isprintable() else " " for each in text)
+    return text if len(text) <= CELL_WIDTH_MAX else f"{text[: CELL_WIDTH_MAX - 1]}…"
+
+
+def _counted(rows: int) -> str:
+    return "1 row" if rows == 1 else f"{rows:,} rows"
+
+
+def _write_json(rows: DataFrame) -> None:
+    names = rows.columns
+    for row in rows.toLocalIterator():
+        values = dict(zip(names, map(json_value, tuple(row)), strict=True))
+        click.echo(json.dumps(values, ensure_ascii=False))
+
+
+def _write_csv(rows: DataFrame) -> None:
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(rows.columns)
+    for row in rows.toLocalIterator():
+        values = map(json_value, tuple(row))
+        out.writerow(
+            [json.dumps(v, ensure_ascii=False) if isinstance(v, dict | list) else v for v in values]
+        )
+
+
+def _write_parquet(rows: DataFrame, path: Path) -> int:
+    """The whole file or none; how many rows it has."""
+    import pyarrow.parquet as pq
+
+    found = rows.toArrow()
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        pq.write_table(found, draft, compression="zstd")
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return int(found.num_rows)
+
+
+_WRITERS: Final[dict[str, Callable[[DataFrame], None]]] = {"json": _write_json, "csv": _write_csv}
+
+
+def _named_lake(text: str) -> tuple[str, str]:
+    """``NAME=DIR``, or ``DIR``, whose name is ``lake``. Raises UsageError."""
+    name, equals, place = text.partition("=")
+    if not equals:
+        return "lake", text
+    if not (name and place):
+        raise click.UsageError(f"--lake {text}: NAME=DIR is expected")
+    return name, place

@@ -1,0 +1,137 @@
+"""SQL over topics and lakes: each is a table that is there when a query names it.
+
+The one rule: nothing is looked at that the query does not name. Spark itself says which table it
+does not know; that one is made and the query is tried again. It must not know how rows are shown.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import AnalysisException
+
+from turbopump.errors import ConfigError, RouteNotFoundError
+from turbopump.spark import archive as lakes_
+from turbopump.spark.options import COLUMN_NAMES, did_you_mean, read_options
+from turbopump.spark.pipelines.lake import DATA, REJECTED, open_lake
+from turbopump.spark.planning import queues_wanted
+from turbopump.spark.reading import connected
+from turbopump.spark.session import rocketmq_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TABLE_NOT_FOUND: Final = "TABLE_OR_VIEW_NOT_FOUND"
+
+
+def query(
+    text: str,
+    *,
+    name_server: str,
+    lakes: Mapping[str, str | Path] | None = None,
+    spark: SparkSession | None = None,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """What a query says, as a DataFrame.
+
+    A lake of ``lakes`` is the table of its name, and ``NAME_rejected`` what did not fit there. Any
+    other table is the topic of that name, read from its beginning to where it ends now;
+    ``options`` are further ones of its source. A name with other characters than letters, digits
+    and ``_`` is written in backticks.
+
+    Raises ConfigError for a table that is neither, LakeError for what is no lake, and Spark's
+    AnalysisException for what is no query.
+    """
+    spark = spark or rocketmq_session()
+    tables: dict[str, DataFrame] = {}
+    for name, place in (lakes or {}).items():
+        tables[name] = lakes_.rows(spark, place, DATA)
+        if open_lake(Path(place)).definition.bodies is not None:
+            tables[f"{name}_rejected"] = lakes_.rows(spark, place, REJECTED)
+    columns = _columns_named(text)
+    made: list[str] = []
+    try:
+        for name, frame in tables.items():
+            _make_table(spark, name, frame)
+            made.append(name)
+        while True:
+            try:
+                return _analysed(spark, text)
+            except AnalysisException as error:
+                topic = _unknown_table(error)
+                if topic is None or topic in made:
+                    raise
+            given = {**(options or {}), "nameServer": name_server, "topic": topic}
+            _check_topic(given, sorted(tables))
+            given["columns"] = columns
+            _make_table(spark, topic, spark.read.format("rocketmq").options(**given).load())
+            made.append(topic)
+    finally:
+        # The answer knows its tables by now; a later query may want other columns of them.
+        for name in made:
+            spark.catalog.dropTempView(name)
+
+
+def _make_table(spark: SparkSession, name: str, rows: DataFrame) -> None:
+    """Raises ConfigError if there is one of this name already."""
+    try:
+        rows.createTempView(f"`{name}`")
+    except AnalysisException as error:
+        raise ConfigError(
+            f"the session has a view {name!r} already: drop it, or give the lake another name "
+            f"({error.getCondition()})"
+        ) from None
+
+
+def _analysed(spark: SparkSession, text: str) -> DataFrame:
+    """The query, without PySpark's log of what is wrong with it: whoever asks gets the error."""
+    log = logging.getLogger("SQLQueryContextLogger")
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        return spark.sql(text)
+    finally:
+        log.disabled = was_disabled
+
+
+def _unknown_table(error: AnalysisException) -> str | None:
+    """The table that Spark does not know, if that is what is wrong."""
+    if error.getCondition() != _TABLE_NOT_FOUND:
+        return None
+    name = (error.getMessageParameters() or {}).get("relationName", "")
+    found = re.fullmatch(r"`((?:[^`]|``)+)`", name)
+    return found[1].replace("``", "`") if found else None
+
+
+def _check_topic(options: dict[str, str], tables: list[str]) -> None:
+    """Raise ConfigError unless there is the topic."""
+    known = read_options(options)
+    with connected(known) as cluster:
+        try:
+            queues_wanted(cluster, known)
+        except RouteNotFoundError:
+            topics = cluster.topics()
+            name = options["topic"]
+            has = f"; lakes: {', '.join(tables)}" if tables else ""
+            raise ConfigError(
+                f"there is no topic {name!r}{did_you_mean(name, [*topics, *tables])}; topics: "
+                f"{', '.join(topics) or 'none'}{has}"
+            ) from None
+
+
+def _columns_named(text: str) -> str:
+    """The columns of a topic that a query may use: those whose names are in it.
+
+    All of them where it may mean some without their names: by a star, a natural join, or a query
+    without SELECT. (Reading less is several times as fast, and Spark does not tell a source.)
+    """
+    plain = re.sub(r"\bcount\s*\(\s*\*\s*\)", "", text, flags=re.IGNORECASE)
+    words = re.findall(r"\w+", plain.lower())
+    whole = "*" in plain or "natural" in words or "|>" in plain or "table" in words
+    if whole or words.count("from") > words.count("select"):
+        return ",".join(COLUMN_NAMES)
+    named = [name for name in COLUMN_NAMES if name.lower() in words]
+    return ",".join(named or ["queueOffset"])

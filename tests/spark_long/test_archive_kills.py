@@ -1,0 +1,250 @@
+"""Archives are exactly once: driver, executors and broker are killed with SIGKILL, twenty times for
+each format, at each step. After each kill every reader finds each committed message once; at the
+end every message that was sent is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from tests.spark_long.conftest import ROOT, Servers
+
+from turbopump import Message
+from turbopump.blocking import Producer
+from turbopump.spark import archive
+from turbopump.spark.pipelines.lake import open_lake
+
+KILLS = int(os.environ.get("TURBOPUMP_SPARK_KILLS", "20"))
+ROUND = 4000
+"""Messages before each run: three batches. Each tenth does not fit its schema."""
+WAIT_S = 180
+CLUSTER = "local-cluster[2,1,1024]"
+STEPS = {
+    "parquet": ("planned", "written", "committed", "placed"),
+    "delta": ("planned", "written", "placed", "rejected committed", "committed"),
+}
+
+
+class Runs:
+    """Runs of the archive, each in a session of its own, and what was sent so far."""
+
+    def __init__(
+        self, servers: Servers, lake: Path, format_name: str, environment: dict[str, str]
+    ) -> None:
+        self.servers = servers
+        self.lake = lake
+        self.format_name = format_name
+        self.environment = environment
+        self.sent = 0
+        self.started: list[subprocess.Popen[str]] = []
+
+    def send(self) -> None:
+        with Producer(self.servers.name_server) as producer:
+            for begin in range(self.sent, self.sent + ROUND, 100):
+                numbers = range(begin, begin + 100)
+                texts = [f'{{"n": {n}}}' if n % 10 else f"no JSON {n}" for n in numbers]
+                producer.send_batch([Message("T", text) for text in texts])
+        self.sent += ROUND
+
+    def start(self, *kill: str, master: str = "local[2]") -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.spark_long.archive_once", str(self.lake)]
+        command += [self.servers.name_server, self.format_name, master, *kill]
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return process
+
+    def end(self) -> None:
+        """Nothing of any run is left."""
+        for process in self.started:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    def wait_until_it_writes(self, process: subprocess.Popen[str]) -> None:
+        """Until a task has begun a file."""
+        deadline = time.monotonic() + WAIT_S
+        staging = self.lake / "_staging"
+        before = set(staging.glob("*")) if staging.exists() else set()
+        while not (staging.exists() and set(staging.glob("*")) - before):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+    def check(self) -> None:
+        """Each message up to the lake's offsets is there once, whoever reads."""
+        if not (self.lake / "_lake.json").exists():
+            return
+        lake = open_lake(self.lake)
+        snapshot = lake.snapshot()
+        found = 0
+        for table in ("data", "_rejected"):
+            rows = archive.dataset(self.lake, table)
+            read = rows.to_table(columns=["queueId", "queueOffset"])
+            assert len(places(read)) == read.num_rows
+            relation = duckdb.from_arrow(rows)
+            counts = relation.aggregate("count(*), count(distinct (queueId, queueOffset))")
+            assert counts.fetchall() == [(read.num_rows, read.num_rows)]
+            if self.format_name == "delta" and DeltaTable.is_deltatable(str(self.lake / table)):
+                of_delta = DeltaTable(self.lake / table).to_pyarrow_table()
+                assert places(of_delta) == places(read)
+            if table == "data" or not snapshot.unfinished:
+                found += read.num_rows
+        if not snapshot.unfinished:
+            assert found == snapshot.messages == sum(archive.offsets(self.lake).values())
+        assert found <= self.sent
+
+
+def places(table: pa.Table) -> set[tuple[int, int]]:
+    return set(zip(table["queueId"].to_pylist(), table["queueOffset"].to_pylist(), strict=True))
+
+
+def kill_driver_at(step: str, count: int) -> Callable[[Runs], None]:
+    def run(runs: Runs) -> None:
+        process = runs.start(step, str(count))
+        _, wrong = process.communicate(timeout=WAIT_S)
+        assert process.returncode == -signal.SIGKILL, wrong[-4000:]
+        wait_until_all_is_gone(process)
+
+    return run
+
+
+def kill_driver_while_it_reads(runs: Runs) -> None:
+    process = runs.start()
+    runs.wait_until_it_writes(process)
+    process.kill()
+    process.wait(WAIT_S)
+    wait_until_all_is_gone(process)
+
+
+def wait_until_all_is_gone(process: subprocess.Popen[str]) -> None:
+    """The JVM ends by itself when its driver is gone."""
+    deadline = time.monotonic() + WAIT_S
+    with suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, 0)
+            time.sleep(0.01)
+        raise AssertionError("Spark goes on without its driver")
+
+
+def kill_all_while_they_read(runs: Runs) -> None:
+    process = runs.start()
+    runs.wait_until_it_writes(process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(WAIT_S)
+
+
+def kill_an_executor(runs: Runs) -> None:
+    """Spark gives its tasks to the other; the run goes on, and ends well."""
+    process = runs.start(master=CLUSTER)
+    runs.wait_until_it_writes(process)
+    os.kill(executor_of(process.pid), signal.SIGKILL)
+    finished(process)
+
+
+def kill_a_python_worker(runs: Runs) -> None:
+    """With local[2] a task has one attempt, so the run fails."""
+    process = runs.start()
+    runs.wait_until_it_writes(process)
+    for pid in children_of(process.pid, b"pyspark.daemon"):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=WAIT_S)
+
+
+def kill_the_broker(runs: Runs) -> None:
+    """The run waits for it and goes on."""
+    process = runs.start()
+    runs.wait_until_it_writes(process)
+    runs.servers.kill()
+    runs.servers.start()
+    finished(process)
+
+
+def finished(process: subprocess.Popen[str]) -> dict[str, object]:
+    said, wrong = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0, wrong[-4000:]
+    report: dict[str, object] = json.loads(said.splitlines()[-1])
+    assert report["agrees"]
+    return report
+
+
+def executor_of(driver: int) -> int:
+    """One of its executors' JVMs."""
+    found = children_of(driver, b"CoarseGrainedExecutorBackend")
+    assert found
+    return found[0]
+
+
+def children_of(process: int, name: bytes) -> list[int]:
+    """Processes below one whose command line has a name in it."""
+    parents, named = {}, []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (directory / "stat").read_text().rpartition(")")[2].split()
+            line = (directory / "cmdline").read_bytes()
+        except OSError:
+            continue
+        parents[int(directory.name)] = int(fields[1])
+        if name in line:
+            named.append(int(directory.name))
+
+    def is_below(pid: int) -> bool:
+        while pid > 1 and pid != process:
+            pid = parents.get(pid, 0)
+        return pid == process
+
+    return [pid for pid in named if is_below(pid)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds executors in /proc")
+@pytest.mark.parametrize("format_name", ["parquet", "delta"])
+def test_kills_lose_and_double_nothing(
+    servers: Servers, tmp_path: Path, environment: dict[str, str], format_name: str
+) -> None:
+    runs = Runs(servers, tmp_path / "lake", format_name, environment)
+    try:
+        kill_and_check(runs)
+    finally:
+        runs.end()
+
+
+def kill_and_check(runs: Runs) -> None:
+    format_name = runs.format_name
+    kills = [kill_driver_at(step, count) for count in (1, 2) for step in STEPS[format_name]]
+    kills[2:2] = [kill_driver_while_it_reads, kill_an_executor, kill_the_broker]
+    kills += [kill_all_while_they_read, kill_a_python_worker]
+    for number in range(KILLS):
+        runs.send()
+        kill = kills[number % len(kills)]
+        began = time.monotonic()
+        kill(runs)
+        runs.check()
+        name = getattr(kill, "__qualname__", "?").split(".")[0]
+        print(f"{format_name} {number + 1}/{KILLS} {name} {time.monotonic() - began:.0f} s")
+    report = finished(runs.start())
+    runs.check()
+    assert report["lake_rows"] == report["lake_messages"] == runs.sent
+    rejected = archive.dataset(runs.lake, "_rejected").to_table(columns=["body", "reason"])
+    numbers = archive.dataset(runs.lake).to_table(columns=["n"])["n"].to_pylist()
+    assert sorted(numbers) == [n for n in range(runs.sent) if n % 10]
+    assert sorted(rejected["body"].to_pylist()) == sorted(
+        f"no JSON {n}".encode() for n in range(0, runs.sent, 10)
+    )
