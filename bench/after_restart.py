@@ -30,7 +30,7 @@ from bench.brokers import APACHE, OURS, SOURCES, RunningBroker, running_broker
 from bench.cases import FILL, FILL_ONE_BY_ONE, TOPIC_QUEUES, Case
 from bench.clients.programs import HEADINGS, judged
 from bench.cold_reader import device_reads, drop_from_memory
-from bench.comparison import BUSY, BUSY_ATTEMPTS, attempt, warm_up
+from bench.comparison import attempt, fill, warm_up
 from bench.cores import Cores, calibration_seconds
 from bench.generator import LoadError, LoadResult
 from bench.remote import create_topic
@@ -129,15 +129,7 @@ class Place:
         """Send so many messages of ``size`` bytes to a new topic. Raises LoadError."""
         create_topic(broker.port, topic, TOPIC_QUEUES)
         arguments = [*how.arguments(), "--topic", topic, "--size", str(size)]
-        for attempts_left in reversed(range(BUSY_ATTEMPTS)):
-            try:
-                generator.fill(
-                    broker.port, [*arguments, "--limit", str(messages)], core=self.cores.load
-                )
-                return
-            except LoadError as problem:  # what a refused attempt has stored stays: it harms nobody
-                if BUSY not in str(problem) or not attempts_left:
-                    raise
+        fill(broker, [*arguments, "--limit", str(messages)], core=self.cores.load)
 
     def forget(self, home: str) -> None:
         """Nothing of a stopped broker's files is in memory afterwards."""

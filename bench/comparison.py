@@ -10,7 +10,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,7 +153,19 @@ def prepare(broker: RunningBroker, cases: tuple[Case, ...], cores: Cores) -> Non
         create_topic(broker.port, topic, TOPIC_QUEUES)
     for topic in FILLS:
         if any(case.topic == topic for case in cases):
-            generator.fill(broker.port, fill_arguments(topic), core=cores.load)
+            fill(broker, fill_arguments(topic), core=cores.load)
+
+
+def fill(broker: RunningBroker, arguments: Sequence[str], *, core: int) -> None:
+    """Run a load that ends by its own `--limit`, again where the broker refused it as busy: what a
+    refused attempt has stored stays in the topic and harms nobody. Raises LoadError."""
+    for attempts_left in reversed(range(BUSY_ATTEMPTS)):
+        try:
+            generator.fill(broker.port, arguments, core=core)
+            return
+        except LoadError as problem:
+            if BUSY not in str(problem) or not attempts_left:
+                raise
 
 
 def warm_up(broker: RunningBroker, cases: tuple[Case, ...], cores: Cores, seconds: float) -> None:
