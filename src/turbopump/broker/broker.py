@@ -417,7 +417,7 @@ class Broker:
             try:
                 await self.server.listen(config.bind_address, self.port - VIP_OFFSET, vip_router)
             except ConfigError as error:  # nobody chose these numbers, so nobody is to choose again
-                log.info("no VIP port, clients that ask for it fall short cause=%s", error)
+                log.info("no VIP port: clients that want one cannot connect to it cause=%s", error)
         self._advertised_host = config.advertised_host
         self.address = join_address(self._advertised_host, config.advertised_port or self.port)
         self._store_host = (

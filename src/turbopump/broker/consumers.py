@@ -1,5 +1,5 @@
-"""Who is connected: consumers by group with their subscriptions, producers by group. Learnt from
-heartbeats, forgotten when a client unregisters, its connection ends, or it stays silent.
+"""The connected clients: consumers by group with their subscriptions, producers by group. Learnt
+from heartbeats, forgotten when a client unregisters, its connection ends, or it stays silent.
 
 A connection is only a key here. What changes a group returns True; its caller then notifies the
 members. Source: apache/rocketmq ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``.
@@ -90,8 +90,8 @@ class Member:
 
     @property
     def ordered(self) -> bool | None:
-        """Whether it consumes in order. Who asks for locks does; who does not may have no queue, or
-        not consume in order."""
+        """Whether it consumes in order. A member that asks for locks does; one that does not may
+        have no queue, or not consume in order."""
         locks = self.locking is not None and self.seen - self.locking < LOCKS_TELL_S
         return True if self.info.ordered is None and locks else self.info.ordered
 
@@ -361,8 +361,8 @@ def no_property_filter(kind: str | None) -> Response:
 #
 # A connection that has died and is not closed yet is no second client: both must have sent
 # heartbeats since the younger of the two came. What a member has not said is never held against it.
-# Who only pulls (``CONSUME_ACTIVELY``) may read what he likes, and broadcasting clients are all
-# named alike: neither is a conflict, as for apache/rocketmq
+# A client that only pulls (``CONSUME_ACTIVELY``) may read any queue, and broadcasting clients are
+# all named alike: neither is a conflict, as for apache/rocketmq
 # ``ConsumerRunningInfo.analyzeSubscription``, which asks the clients instead. Apache's brokers
 # compare nothing: ``ConsumerGroupInfo.updateChannel`` takes over what the last heartbeat said.
 

@@ -101,7 +101,7 @@ class HeldPulls:
                 loop.call_soon(self._read_again)
 
     def expire_topic(self, topic: str) -> None:
-        """Answer everyone who waits for a topic: it was deleted, and what comes under its name
+        """Answer all pulls that wait for a topic: it was deleted, and what comes under its name
         comes into other queues."""
         for held in [held for held in self._held if held.queue.topic == topic]:
             held.expired()

@@ -226,9 +226,9 @@ LINE_EVERY_S: Final = 3.0
 
 
 class RecoveryProgress:
-    """Tells how far a long recovery is: the broker serves nobody meanwhile, and who waits for it
-    should see why and for how long. Nothing is said of a recovery of under a second. ``reached`` is
-    for ``MessageStore.open``. ``now`` in monotonic seconds."""
+    """Logs how far a long recovery is: the broker serves nobody meanwhile, and an operator that
+    waits for it should see why and for how long. Nothing is said of a recovery of under a second.
+    ``reached`` is for ``MessageStore.open``. ``now`` in monotonic seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -96,7 +96,7 @@ class QueueLocks:
         return any(name == group and lock.expires > now for (name, _), lock in self._locks.items())
 
     def holders(self, now: float) -> dict[tuple[str, MessageQueue], str]:
-        """Who holds what at ``now``; whose lock has expired is forgotten."""
+        """The holders of all queues at ``now``; expired locks are forgotten."""
         self._forget_expired(now)
         return {key: lock.client_id for key, lock in self._locks.items()}
 

@@ -1,6 +1,6 @@
 """From the broker to what the store reads in steps (``store/log/cold_reads.py``): the one bridge.
 
-Three ways lead over it. Which one is taken depends on who waits:
+Three ways lead over it. Which one is taken depends on what waits:
 
 * ``answer``: a request. What is in memory is answered at once, without a task. The rest is read in
   turn with other readers, and answered later, unless the peer has gone.

@@ -131,13 +131,11 @@ class NameServerRegistration:
         except RemotingError as error:
             if server not in self._unreachable:
                 self._unreachable.add(server)
-                log.warning(
-                    f"name server does not take the registration namesrv={server} cause={error}"
-                )
+                log.warning(f"registration failed namesrv={server} cause={error}")
         else:
             if server in self._unreachable:
                 self._unreachable.discard(server)
-                log.info("name server takes the registration again namesrv=%s", server)
+                log.info("registration works again namesrv=%s", server)
 
 
 ANSWER_S: Final = 3.0

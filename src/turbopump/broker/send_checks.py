@@ -95,7 +95,6 @@ class SendChecks:
         return request.queue_id
 
     # --- in the order in which they are asked
-    # --------------------------------------------------------------------------------
 
     def _too_early(self) -> Response | None:
         opens = self._config.start_accept_send_request_time_stamp

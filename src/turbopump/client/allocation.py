@@ -55,7 +55,7 @@ def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
 
 
 def allocate_by_configuration(ours: Collection[MessageQueue]) -> Strategy:
-    """These queues and no others, whoever else is there (``AllocateMessageQueueByConfig``).
+    """These queues and no others, with any other members (``AllocateMessageQueueByConfig``).
 
     The group's retry topic, unless queues of it are among ``ours``, is divided by
     ``allocate_average``: else nobody would have its queues, as in Java, where what has failed does

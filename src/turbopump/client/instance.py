@@ -329,7 +329,7 @@ class ClientInstance:
     def _route_changed(self, route: TopicRoute) -> None:
         for member in self._members:
             member.on_route_change(route)
-        if not self._announced:  # who only asks questions need not be known
+        if not self._announced:  # a client that only asks questions need not be known
             return
         for address in sorted(route.every_address(slaves=self._consumes)):
             if address not in self._introduced:

@@ -168,8 +168,8 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         await running.instance.introduce_all()
 
     async def assign(self, queues: Collection[MessageQueue], tags: str | Sql = ALL) -> None:
-        """Read these queues and no others, whoever else reads them; before ``start`` or after.
-        Raises ConfigError after ``subscribe``."""
+        """Read these queues and no others, also if other members read them; before ``start`` or
+        after. Raises ConfigError after ``subscribe``."""
         if self._named is None and self._subscriptions:
             raise ConfigError(
                 "this LitePullConsumer subscribes, so the group divides the queues; make another "

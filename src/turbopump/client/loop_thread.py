@@ -136,7 +136,7 @@ class _Outcome:
     _args: Any
     _kwargs: Any
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    """The caller's: a span of his is the parent of ours."""
+    """The caller's: its span is the parent of ours."""
     _task: asyncio.Task[Any] | None = None
     value: Any = None
     error: BaseException | None = None

@@ -289,8 +289,8 @@ class PushConsumer(GroupConsumer[RunningPush]):
         """Stop pulling, let running handlers finish (``close_timeout`` at most), commit, leave the
         group.
 
-        May be called twice. Who is cancelled while waiting (``asyncio.wait_for``) leaves the close
-        going on. In a coroutine handler it returns at once, and the close goes on when the handler
+        May be called twice. If it is cancelled while waiting (``asyncio.wait_for``) the close goes
+        on. In a coroutine handler it returns at once, and the close goes on when the handler
         has ended: its message too is done.
         """
         await self._close(None)

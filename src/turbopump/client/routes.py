@@ -241,7 +241,7 @@ class Routes:
             try:
                 await self.refresh(topic, inherit=route.inherited)
             except errors.RouteNotFoundError as error:
-                log.info("route kept topic=%s cause=%s", topic, error)
+                log.info("route not refreshed, the old one is kept topic=%s cause=%s", topic, error)
 
     def close(self) -> None:
         for task in self._asking.values():
@@ -267,7 +267,7 @@ class Routes:
         if not (answers.all_unreachable and answers.silent):
             raise errors.RouteNotFoundError(text)
         asked = ",".join(answers.unreachable)
-        log.warning("name servers keep silent topic=%s asked=%s", topic, asked)
+        log.warning("name servers do not answer topic=%s asked=%s", topic, asked)
         raise NameServersSilentError(text)
 
     def _keep(self, route: TopicRoute) -> TopicRoute:

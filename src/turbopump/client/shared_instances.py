@@ -2,9 +2,9 @@
 one client id.
 
 One rule: a group stands once in an instance's heartbeats as a consumer, so a second consumer of a
-group gets an instance of its own; only who asks for one by an equal, explicit name is refused. So
-is who asks for a name that an instance has which cannot be shared: brokers would take the two for
-one client. It must not know what an instance does. Source: apache/rocketmq
+group gets an instance of its own; only a client that asks for one by an equal, explicit name is
+refused. So is one that asks for a name of an instance that cannot be shared: brokers would take the
+two for one client. It must not know what an instance does. Source: apache/rocketmq
 ``ClientConfig.buildMQClientId``, ``MQClientManager``.
 """
 
@@ -87,7 +87,7 @@ def join_broadcasting(
     settings: InstanceSettings, environment: Environment, member: InstanceMember
 ) -> tuple[InstanceSettings, ClientInstance]:
     """As ``join_instance``, for a consumer whose saved offsets are found by its name after a
-    restart: who gave none gets the first of ``DEFAULT``, ``DEFAULT#2``, … that no other of its
+    restart: one without a name gets the first of ``DEFAULT``, ``DEFAULT#2``, … that no other of its
     group has in this process. The settings with that name come with it."""
     if settings.instance_name is not None:
         return settings, join_instance(settings, environment, member)

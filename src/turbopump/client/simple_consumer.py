@@ -1,10 +1,10 @@
-"""The simple consumer: its user asks for messages, each of which is his for a while, and says of
-each that it is done, or when it is to come again.
+"""The simple consumer: its user asks for messages. Each is invisible to other consumers for a
+while; the user says of each that it is done, or when it is to come again.
 
-One rule: nothing is done by itself: what is not acknowledged in its time comes again, to whoever of
-the group asks then. This file is the life of a consumer and its user's calls. It must not know how
-messages are got. Source: apache/rocketmq-clients ``SimpleConsumer``; on the wire, apache/rocketmq's
-POP.
+One rule: nothing is done by itself: what is not acknowledged in its time comes again, to the next
+member of the group that asks. This file is the life of a consumer and its user's calls. It must not
+know how messages are got. Source: apache/rocketmq-clients ``SimpleConsumer``; on the wire,
+apache/rocketmq's POP.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         await self._run(instance, member, make, RunningSimple.close)
 
     async def close(self) -> None:
-        """Whoever waits in ``receive`` gets nothing; what is not acknowledged comes again in its
+        """A ``receive`` that waits returns nothing; what is not acknowledged comes again in its
         time. May be called twice."""
         await self._life.end(RunningSimple.close)
 
@@ -283,8 +283,8 @@ class RunningSimple:
         """Nothing is received before somebody asks."""
 
     async def close(self) -> None:
-        """Whoever waits gets nothing; finish what is being sent, give back what still comes for
-        readers that have gone, and leave the group, whatever fails on the way."""
+        """Readers that wait get nothing; finish what is being sent, give back what still comes for
+        readers that have gone, and leave the group, also if a step fails."""
         self._closed.set()
         try:
             if self._late:

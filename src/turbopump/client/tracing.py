@@ -385,7 +385,7 @@ class ConsumeTraces:
             self._after(begun, round(seconds * 1000), code, error=message.failure)
 
     def polled(self, messages: Iterable[ReceivedMessage]) -> None:
-        """A user has polled these: what he makes of them nobody can tell."""
+        """A user has polled these: how they are handled is not known."""
         poll = HandledTogether(1, self.now_ms(), self.next_id())
         for begun in [self._before(message, poll) for message in messages]:
             if begun is not None:

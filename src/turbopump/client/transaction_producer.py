@@ -96,7 +96,7 @@ _worker: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("turbopump wor
 
 
 class StateQuestion(NamedTuple):
-    """A question, the message it is about, and who asks."""
+    """A question, the message it is about, and the broker that asks."""
 
     request: CheckTransactionState
     message: ReceivedMessage
@@ -510,7 +510,7 @@ class TransactionProducer(Producer):
                 try:
                     await sender.instance.routes.get(topic)
                 except TurbopumpError as error:
-                    log.debug("not introduced yet topic=%s cause=%s", topic, error)
+                    log.debug("no heartbeat sent yet topic=%s cause=%s", topic, error)
                 else:
                     missing.remove(topic)
             if missing:

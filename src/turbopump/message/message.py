@@ -268,8 +268,8 @@ class ReceivedMessage:
 
     @property
     def user_properties(self) -> dict[str, str]:
-        """What the sender gave it of his own: without tags, keys and what brokers and clients have
-        added."""
+        """The properties that the sender added: without tags, keys and what brokers and clients
+        have added."""
         return user_properties(self.properties)
 
     @property

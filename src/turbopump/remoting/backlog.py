@@ -49,7 +49,7 @@ class BacklogRefusal(Enum):
 
 class BacklogLimits(NamedTuple):
     """``size`` requests in the line, ``wait_s`` in it (None: for ever), and how long handlers may
-    wait for room before who comes is refused at once (``room_s``)."""
+    wait for room before a new request is refused at once (``room_s``)."""
 
     size: int = 10_000
     wait_s: float | None = 0.2

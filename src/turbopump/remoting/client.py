@@ -204,14 +204,14 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-# --- Waiting for a task that several wait for: who gives up does not end it for the others.
+# --- Waiting for a task that several wait for: one that gives up does not end it for the others.
 
 T = TypeVar("T")
 
 
 async def outcome_of(task: asyncio.Future[T], ended: Callable[[], Exception]) -> T:
     """What the task returns, or raises. ``ended`` makes what is raised if the task itself was
-    cancelled, and not who waits for it."""
+    cancelled, and not the tasks that wait for it."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

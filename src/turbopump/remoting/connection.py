@@ -89,7 +89,6 @@ class Connection(asyncio.Protocol):
         self._tasks: set[asyncio.Future[Any]] = set()
 
     # --- asyncio's side
-    # ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclasses of asyncio.Transport.
@@ -182,7 +181,6 @@ class Connection(asyncio.Protocol):
             self._on_close(self)
 
     # --- calls to the peer
-    # ----------------------------------------------------------------------------------------------
 
     @property
     def next_opaque(self) -> int:
@@ -274,7 +272,6 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
     # --- frames
-    # ----------------------------------------------------------------------------------------------
 
     def may_wait(self, frame: Frame) -> bool:
         """Whether a request may stand in the line."""
@@ -405,7 +402,6 @@ class Connection(asyncio.Protocol):
         self.closed = True
 
     # --- writing
-    # ----------------------------------------------------------------------------------------------
 
     def _write(self, frame: bytes) -> None:
         self._out.append(frame)
@@ -421,7 +417,6 @@ class Connection(asyncio.Protocol):
         out.clear()
 
     # --- deadlines: one timer per connection, not one per call
-    # ---------------------------------------------------------------
 
     def _wake_sweep_by(self, deadline: float) -> None:
         if self._sweep is not None:

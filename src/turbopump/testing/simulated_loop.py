@@ -75,7 +75,8 @@ def _forbidden(what: str) -> Any:
 class SimulatedLoop(asyncio.BaseEventLoop):
     """See the module. `time()` is virtual seconds since the start of the run.
 
-    `seed` decides the order of ready handles. `network` is set by whoever builds one for this loop.
+    `seed` decides the order of ready handles. `network` is set by the network that is made for this
+    loop.
     """
 
     _ready: deque[asyncio.Handle]

@@ -86,7 +86,6 @@ class ConsumersHandler:
         router.add(QueryConsumeTimeSpan, self.time_span)
 
     # --- who
-    # ----------------------------------------------------------------------------------------------
 
     def consumers(self, request: GetConsumerConnectionList, _context: RequestContext) -> Response:
         group = self.clients.groups.get(request.consumer_group)
@@ -154,7 +153,6 @@ class ConsumersHandler:
         )
 
     # --- how far
-    # ----------------------------------------------------------------------------------------------
 
     async def how_far(self, request: GetConsumeStats, _context: RequestContext) -> Response:
         """The group's offset in each queue, and the end of each."""

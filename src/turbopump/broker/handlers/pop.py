@@ -170,7 +170,6 @@ class PopHandler:
         return None
 
     # --- looking
-    # ----------------------------------------------------------------------------------------------
 
     async def peek(self, request: PeekMessage, _context: RequestContext) -> Response:
         """Messages that a pop would find, without a checkpoint."""
@@ -260,7 +259,6 @@ class PopHandler:
         )
 
     # --- what is asked for
-    # ----------------------------------------------------------------------------------------------
 
     def _refusal(
         self,

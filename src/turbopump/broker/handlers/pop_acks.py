@@ -224,7 +224,6 @@ class PopAcksHandler:
         return await self._end(group_queue, handle, offsets)
 
     # --- in order
-    # ----------------------------------------------------------------------------------------------
 
     def _acknowledge_in_order(
         self, group_queue: GroupQueue, offset: int, pop_time_ms: int
@@ -265,7 +264,6 @@ class PopAcksHandler:
         return Response(reply)
 
     # --- what is asked for
-    # ----------------------------------------------------------------------------------------------
 
     def _refusal(
         self, request: AckMessage | ChangeInvisibleTime, *, past_end: bool

@@ -57,7 +57,11 @@ class QueriesHandler:
 
         def respond(answer: ByKey) -> Response:
             for entry in answer.damaged:
-                log.error("damaged message not given offset=%d cause=%s", entry.offset, entry.fault)
+                log.error(
+                    "damaged message left out of an answer offset=%d cause=%s",
+                    entry.offset,
+                    entry.fault,
+                )
             for error in answer.errors:
                 log.error(
                     "an index file cannot be read, messages may be missing from answers by "
@@ -99,7 +103,9 @@ class QueriesHandler:
             remark = f"can not find message by the offset, {request.offset}"
             if entry is not None:
                 log.error(
-                    "damaged message not given offset=%d cause=%s", request.offset, entry.fault
+                    "damaged message left out of an answer offset=%d cause=%s",
+                    request.offset,
+                    entry.fault,
                 )
                 remark += f": it is damaged ({entry.fault})"
             return refusal(ResponseCode.SYSTEM_ERROR, remark)

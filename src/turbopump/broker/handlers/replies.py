@@ -1,9 +1,9 @@
 """Answers to 324 and 325: a reply is pushed (326) to the producer that waits for it, and kept in
 its topic as a record.
 
-One rule: the answer says whether the reply reached the one who asked; that it is stored is no part
-of the promise. So nobody waits for the disk, and what the store refuses is counted, not reported to
-the sender. Source: apache/rocketmq ``ReplyMessageProcessor``.
+One rule: the answer says whether the reply reached the producer that asked; that it is stored is no
+part of the promise. So nobody waits for the disk, and what the store refuses is counted, not
+reported to the sender. Source: apache/rocketmq ``ReplyMessageProcessor``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RepliesHandler:
         router.add(SendReplyMessageV2, self.reply)
 
     def reply(self, request: SendMessage, context: RequestContext) -> Outcome:
-        """Push one reply to who waits for it."""
+        """Push one reply to the producer that waits for it."""
         checked = self._check(request, self._topics.find(request.topic))
         if isinstance(checked, Response):
             return checked
@@ -115,7 +115,6 @@ class RepliesHandler:
         )
 
     # --- to the producer
-    # ----------------------------------------------------------------------------------------------
 
     async def _push(self, request: SendMessage, context: RequestContext) -> str | None:
         """None: the producer has it; else why not."""
@@ -167,7 +166,6 @@ class RepliesHandler:
         )
 
     # --- for the record
-    # ----------------------------------------------------------------------------------------------
 
     async def _store(
         self, request: SendMessage, queue_id: int, context: RequestContext, reply: SendMessageReply

@@ -329,7 +329,6 @@ class SendHandler:
         return frame
 
     # --- waiting for the disk
-    # ----------------------------------------------------------------------------------------------
 
     def _when_flushed(
         self,
@@ -366,7 +365,6 @@ class SendHandler:
         return self._answer(reply, code=ResponseCode.FLUSH_DISK_TIMEOUT, remark=remark)
 
     # --- answers
-    # ----------------------------------------------------------------------------------------------
 
     def _reply(
         self,

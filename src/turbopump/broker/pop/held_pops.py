@@ -25,7 +25,7 @@ from turbopump.store.message_store import MessageStore
 from turbopump.store.watermark import Waiter
 
 ANY_QUEUE: Final = -1
-"""Who asks for this queue takes messages of any."""
+"""A pop of this queue id takes messages of any queue."""
 
 
 class TopicGroup(NamedTuple):
@@ -40,8 +40,8 @@ class PopView:
     """What pops could find: which queues are a group's for a topic, where it would begin in one,
     and whether that is before its end.
 
-    A topic's messages that were not acknowledged come again in the group's retry topic for it; both
-    are one for whoever pops. Source: apache/rocketmq ``PopMessageProcessor.getPopOffset``,
+    A topic's messages that were not acknowledged come again in the group's retry topic for it; a
+    pop takes from both. Source: apache/rocketmq ``PopMessageProcessor.getPopOffset``,
     ``getInitOffset``.
     """
 
@@ -78,7 +78,7 @@ class PopView:
         ]
 
     def queues(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> list[GroupQueue]:
-        """The queues in which somebody who asks for ``queue_id`` may find something. In order
+        """The queues in which a pop of ``queue_id`` may find something. In order
         nothing is taken of retry topics."""
         return self.topic_queues(line, queue_id) + ([] if ordered else self.retry_queues(line))
 
@@ -127,7 +127,7 @@ class PopView:
 @dataclass(slots=True, eq=False)
 class HeldPop:
     """One that waits: ``again`` is called once, with True if its time is up. ``closed``: whether
-    whoever asked has gone. ``takes``: it takes what it is woken for."""
+    the connection that asked is closed. ``takes``: it takes what it is woken for."""
 
     line: TopicGroup
     queue_id: int
@@ -203,7 +203,7 @@ class HeldPops:
             self._release(held)
             held.again(False)
             if held.takes:
-                break  # whoever pops looks again when that is over
+                break  # a pop under way looks again when it ends
         if line in self._lines:
             self._watch(line, watched)
 

@@ -215,8 +215,8 @@ class OrderInfo(SavedTable[OrderInfoTable]):
     def blocked_until(
         self, queue: GroupQueue, now_ms: int, attempt_id: str | None = None
     ) -> int | None:
-        """Until when no ordered pop may have anything of the queue; None: it may now. Who comes
-        with the attempt id of the last pop may: it has not got the answer."""
+        """Until when no ordered pop may have anything of the queue; None: it may now. A pop that
+        comes with the attempt id of the last pop may: it has not got the answer."""
         taken = self._find(queue)
         if taken is None or (attempt_id is not None and taken.attempt_id == attempt_id):
             return None

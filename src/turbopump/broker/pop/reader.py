@@ -107,7 +107,7 @@ class PopReader:
             if self.view.order.blocked_until(queue, now, wish.attempt_id) is not None:
                 return
         elif self.view.in_flight.is_full(queue):
-            log.debug("too many popped messages are out group=%s topic=%s queue=%d", *queue)
+            log.debug("too many messages unacknowledged group=%s topic=%s queue=%d", *queue)
             taken.left += self._behind(queue)
             return
         codes, matches = wish.subscription.codes, wish.subscription.matches
@@ -122,7 +122,7 @@ class PopReader:
             if result.status not in _ELSEWHERE or result.next_offset == start:
                 break
             log.warning(
-                f"pop goes on elsewhere group={queue.group} topic={queue.topic} "
+                f"pop offset corrected group={queue.group} topic={queue.topic} "
                 f"queue={queue.queue_id} from={start} to={result.next_offset}"
             )
             start = result.next_offset

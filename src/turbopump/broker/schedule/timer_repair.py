@@ -178,7 +178,7 @@ class TimerRepair:
         if old is None:
             return False
         log.info(
-            "what waits gets new slots, timerPrecisionMs may have changed "
+            "waiting timer messages get new slots, timerPrecisionMs may have changed "
             f"precision={pending.config.precision_ms}"
         )
         waiting: list[TimerUnit] = []

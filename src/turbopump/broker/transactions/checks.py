@@ -171,8 +171,8 @@ class TransactionChecks:
             except MessageError as error:
                 step = self._not_treated(offset, str(error))
             except Exception:  # of any kind: those behind it must not wait for ever
-                log.exception("half message cannot be treated offset=%d", offset)
-                step = self._not_treated(offset, "it cannot be treated")
+                log.exception("half message cannot be processed offset=%d", offset)
+                step = self._not_treated(offset, "it cannot be processed")
             copies += step.copied
             soonest = min(soonest, step.due)
             if step.stop:

@@ -142,7 +142,7 @@ class Transactions:
             if entry is None or entry.fault is not None:
                 fault = "it is not there" if entry is None else entry.fault
                 log.error(
-                    "what has ended cannot be read, it may be asked about again "
+                    "mark of an ended transaction cannot be read, it may be asked about again "
                     f"offset={index} cause={fault}"
                 )
                 continue

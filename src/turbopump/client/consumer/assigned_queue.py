@@ -223,7 +223,7 @@ class AssignedQueue(PullLoop[Delivery]):
 
     def _deliver_again(self, message: Delivery) -> None:
         del self._again[id(message)]
-        again = copy(message)  # who had it may still say something, of that delivery
+        again = copy(message)  # its first handler may still settle that delivery
         again.deliver(self, message.attempt + 1)
         self._ready.put([again])
 

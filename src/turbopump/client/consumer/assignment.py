@@ -104,7 +104,9 @@ class Assignment(CommittedTable[AssignedQueue]):
         try:
             start = await self._offsets.starting_offset(queue, self._consume_from)
         except RemotingError as error:
-            log.warning("queue not begun yet queue=%s group=%s cause=%s", queue, self._group, error)
+            log.warning(
+                "queue has no start yet queue=%s group=%s cause=%s", queue, self._group, error
+            )
             await self._free(queue)
             return False
         if queue in self._queues:
@@ -149,7 +151,8 @@ class Assignment(CommittedTable[AssignedQueue]):
             await self._commit(assigned, final=True)
 
     def _hand_over(self, queue: MessageQueue) -> None:
-        """In order: no further message; the queue is free when who has one is done with it."""
+        """In order: no further message; the queue is free when the handler that has one is done
+        with it."""
         assigned = self._queues.pop(queue, None)
         if assigned is None:
             return

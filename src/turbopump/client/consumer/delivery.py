@@ -73,7 +73,7 @@ class Delivery(ReceivedMessage):
     again: bool
     """Whether it was settled by ``retry``."""
     taken: bool
-    """Whether it was handed to somebody, who has not settled it or given it back."""
+    """Whether it was handed out, and is neither settled nor given back."""
     cause: BaseException | str | None
     """Why it is wanted again: what the handler raised, or what was said."""
     taken_at: float

@@ -93,8 +93,8 @@ class OffsetStore:
             try:
                 await self._update(queue, offset)
             except BaseException:
-                # The next one is the first. Who waits now goes on: a broker that is away would keep
-                # each of them.
+                # The next one is the first. The waiting caller goes on: a broker that is away would
+                # keep each of them.
                 del self._begun[topic]
                 raise
             finally:

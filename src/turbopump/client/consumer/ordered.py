@@ -84,7 +84,7 @@ class OrderedLine:
                     waiter.set_result(None)
 
     def stop(self) -> None:
-        """Hand nothing out any more. Who has a message may still deal with it."""
+        """Hand nothing out any more. A handler that has a message may still deal with it."""
         self._stopped = True
         self._waiting.clear()
         if self._timer is not None:
@@ -133,8 +133,8 @@ class OrderedLine:
 
 
 # --- The queues that a member of a group has locked at their brokers. A lock is relied on for 30 s
-# since the request was *sent* that granted it last; the broker keeps it for 60 s, so that whoever
-# gets it next begins after we have stopped. RocketMQ: ``lockAll``, ``ProcessQueue.isLockExpired``.
+# since the request was *sent* that granted it last; the broker keeps it for 60 s, so that the
+# next owner begins after we have stopped. RocketMQ: ``lockAll``, ``ProcessQueue.isLockExpired``.
 
 log = logging.getLogger(__name__)
 

@@ -152,7 +152,7 @@ class OrderedPopQueue(PopQueue):
         try:
             await self._requests.change_invisible_time(last, seconds)
         except (RemotingError, MessageError) as error:
-            log.warning("queue in order not kept, comes again queue=%s cause=%s", self.queue, error)
+            log.warning("queue comes again before its time queue=%s cause=%s", self.queue, error)
             if line.out is out:
                 self._forget(out)
             return

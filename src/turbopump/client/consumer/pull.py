@@ -194,7 +194,7 @@ def log_damaged(damaged: Sequence[DamagedMessage]) -> None:
     """One line for each message that is left out."""
     for one in damaged:
         log.error(
-            "damaged message not handed over topic=%s broker=%s queue=%d offset=%d cause=%s",
+            "damaged message left out topic=%s broker=%s queue=%d offset=%d cause=%s",
             one.queue.topic,
             one.queue.broker_name,
             one.queue.queue_id,
@@ -264,10 +264,7 @@ def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedM
 
     def report(fault: object) -> None:
         log.error(
-            "damaged message not handed over broker=%s address=%s cause=%s",
-            broker_name,
-            address,
-            fault,
+            "damaged message left out broker=%s address=%s cause=%s", broker_name, address, fault
         )
 
     for entry in pulled_entries(body, lambda damaged: report(damaged.fault)):

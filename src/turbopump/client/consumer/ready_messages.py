@@ -225,7 +225,7 @@ class ReadyMessages:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self._wake(1)  # it was for somebody who is gone now
+                self._wake(1)  # it was for a taker that was cancelled
             else:
                 # who was to be woken in the turn of the cancellation was passed over
                 with contextlib.suppress(ValueError):
@@ -234,9 +234,8 @@ class ReadyMessages:
         self._turn_started = self._loop.time()
 
     def _wake_more(self) -> None:
-        """Wake one who waits, and, while he and those after him leave messages behind, twice as
-        many in each turn of the loop: where handlers wait for nothing, one is enough for all
-        messages."""
+        """Wake one waiting taker, and while messages are left, twice as many in each turn of the
+        loop: where handlers wait for nothing, one taker is enough for all messages."""
         if self._ready and self._waiters and not self.paused:
             self._wake(self._waking)
             self._waking *= 2

@@ -80,7 +80,8 @@ class Balancer:
     """Looks at every topic each 20 s, at ``wake`` and, after a failure, soon again.
 
     ``assigned`` gives our queues of a topic; ``apply`` makes a change real and says whether all of
-    it could be done. ``strategy`` None: every queue is ours, whoever else is there (broadcasting).
+    it could be done. ``strategy`` None: every queue is ours, beside any other members
+    (broadcasting).
     """
 
     instance: ClientInstance
@@ -238,7 +239,7 @@ async def ask_one(
     raise RouteNotFoundError("the topic has no broker at the moment")
 
 
-# --- Who wants to know when the queues of a topic change. RocketMQ:
+# --- Listeners for changes of the queues of a topic. RocketMQ:
 # ``TopicMessageQueueChangeListener``.
 
 

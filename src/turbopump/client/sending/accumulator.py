@@ -84,7 +84,7 @@ class _Batch:
     size: int = 0
     timer: asyncio.Handle | None = None
     deadline: float = inf
-    """Its own, once it is sent; who has less time than that is looked after by ``expiry``."""
+    """Its own, once it is sent; a message with less time than that has an ``expiry``."""
     expiry: asyncio.TimerHandle | None = None
     expiry_at: float = inf
 

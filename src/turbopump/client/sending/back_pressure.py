@@ -54,7 +54,8 @@ class InFlightBound:
         self.messages = 0
         self.size = 0
         self._line: deque[tuple[int, asyncio.Future[bool]]] = deque()
-        """Who waits, and the word for him: come in, or (False) it is closed."""
+        """Waiting senders: the size of each, and a future that says whether it may enter (False: it
+        is closed)."""
         self._closed = False
         self._idle: asyncio.Event | None = None
 

@@ -109,7 +109,8 @@ class ConsumeMessageDirectly(Request[None], kw_only=True):
     group_sys_flag: Int32 | None = None
 
 
-# Who is connected to a broker, as it tells an administrator (203, 204, 328, 345).
+# The clients that are connected to a broker, as an administrator asks for them (203, 204, 328,
+# 345).
 class Connection(msgspec.Struct, kw_only=True, rename="camel"):
     """One client: its id, its address as the broker sees it, its language and version ordinal."""
 

@@ -100,11 +100,11 @@ class RecallMessage(Request[RecallMessageReply], kw_only=True):
 
 # Replies to requests: 324 SEND_REPLY_MESSAGE and 325 SEND_REPLY_MESSAGE_V2 bring one to a
 # broker, 326 PUSH_REPLY_MESSAGE_TO_CLIENT takes it on to the producer that waits for it. The body
-# is the reply's, compressed if the sysFlag says so. Who waits stands in the property
+# is the reply's, compressed if the sysFlag says so. The waiting client stands in the property
 # REPLY_TO_CLIENT, for what in CORRELATION_ID. Source: apache/rocketmq ``ReplyMessageProcessor``,
 # ``ReplyMessageRequestHeader``.
 class SendReplyMessage(SendMessage, kw_only=True):
-    """A reply on its way to who asked; the fields of a send, the topic
+    """A reply on its way to the producer that asked; the fields of a send, the topic
     ``<cluster>_REPLY_TOPIC``."""
 
     code = RequestCode.SEND_REPLY_MESSAGE

@@ -76,7 +76,7 @@ class GetAllTopicConfig(Request[GetAllTopicConfigReply], kw_only=True):
 
 
 # Topics as brokers keep and announce them: one topic's settings, the versioned table, and
-# lists of names. One rule: a table travels with its `DataVersion`, and whoever changes the table
+# lists of names. One rule: a table travels with its `DataVersion`, and every change of the table
 # takes the next version.
 PERM_READ = 4
 PERM_WRITE = 2
