@@ -38,6 +38,10 @@ def client_settings(
 ) -> tuple[InstanceSettings, Environment]:
     """What a client makes of the settings that all have. Raises ConfigError for unusable ones,
     TypeError for a name that no setting has."""
+    unknown = identity.keys() - Surrounding.__annotations__.keys()
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        raise TypeError(f"no such setting: {names}; docs/reference/client-settings.md has them all")
     settings = InstanceSettings(name_server_addresses(namesrv), **identity)
     return settings, environment_of(clock, random, local_ip)
 
