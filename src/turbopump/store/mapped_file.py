@@ -226,9 +226,10 @@ class MappedFiles:
                 _zero_rest(last, offset - last.start)
                 last.dirty = True
 
-    def forget_first(self) -> None:
-        """The oldest file was removed: the row begins behind it."""
-        self.files.pop(0).segment.close()
+    def forget_first(self, file: MappedFile | None = None) -> None:
+        """The oldest file was removed: the row begins behind it. ``file``: if it is this one."""
+        if file is None or self.files[:1] == [file]:
+            self.files.pop(0).segment.close()
 
     def dirty_segments(self) -> list[Segment]:
         """The segments written since they were last asked for here; they count as clean from now

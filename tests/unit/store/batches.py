@@ -9,7 +9,12 @@ from turbopump.message.codec import decode_entries
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import SystemDisk
 from turbopump.store.message_store import MessageStore, NewMessage, PutResult
-from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, BatchConsumeQueue
+from turbopump.store.queues.batch_consume_queue import (
+    BATCH_UNIT_SIZE,
+    BatchConsumeQueue,
+    BatchUnit,
+    pack_batch_unit_into,
+)
 
 INNER = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 
@@ -73,3 +78,10 @@ def messages(
         if result.next_offset <= at:
             return [one for one in found if offset is None or one[0] >= offset]
         at = result.next_offset
+
+
+def unit_bytes(unit: BatchUnit) -> bytes:
+    """A unit as it lies in its file."""
+    data = bytearray(BATCH_UNIT_SIZE)
+    pack_batch_unit_into(data, 0, unit)
+    return bytes(data)

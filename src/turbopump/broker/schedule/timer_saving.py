@@ -212,7 +212,7 @@ class TimerSaving:
 
         def removed(gone: int, error: OSError | None) -> None:
             for file in files[:gone]:
-                timer_log.forget_first(file)
+                timer_log.files.forget_first(file)
             if error is not None:
                 self.pending.report(f"files of the timer log cannot be deleted: {error}")
 

@@ -119,7 +119,7 @@ class IndexFile:
         return self._entries_at + number * ENTRY_SIZE
 
     def entries_piece(self, number: int, count: int) -> Piece:
-        """Where some entries are."""
+        """Where ``count`` entries are, from ``number`` on; ``judge`` reads one."""
         return Piece(self.segment, self._entry_at(number), count * ENTRY_SIZE)
 
     def seconds_of(self, stored_ms: int) -> int:
@@ -224,10 +224,6 @@ class IndexFile:
         """The number of a slot's newest entry; 0 if it has none."""
         (number,) = _SLOT.unpack(slot)
         return int(number) if 0 < number < self.count else 0
-
-    def entry_piece(self, number: int) -> Piece:
-        """Where an entry is; ``judge`` reads it."""
-        return Piece(self.segment, self._entry_at(number), ENTRY_SIZE)
 
     def judge(
         self, number: int, entry: bytes, key_hash: int, begin_ms: int, end_ms: int

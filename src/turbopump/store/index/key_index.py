@@ -124,15 +124,12 @@ class KeyIndex:
         self.write_waiting()
         self._new_file()
 
-    def make_spare(self) -> Segment:
+    def make_spare(self) -> IndexFile:
         """A blank file beside the directory (Apache's broker knows no other names within). Blocks;
         raises OSError."""
         path = self._directory.with_name(self._directory.name + ".new")
         self._disk.remove(path)
-        return self._disk.create_segment(path, self._size)
-
-    def open_spare(self, segment: Segment) -> IndexFile:
-        return IndexFile(segment, self._slots, self._entries)
+        return IndexFile(self._disk.create_segment(path, self._size), self._slots, self._entries)
 
     def replace(self, damaged: IndexFile, fresh: IndexFile) -> None:
         """Ask ``fresh``, which has taken the name of ``damaged``, instead of it."""
@@ -386,7 +383,9 @@ class KeyWalk:
                     yield []
             found: Found = b""
             if file in self._files:  # else it was removed while others had their turn
-                piece = file.entry_piece(number) if number else file.slot_piece(self._wanted[0])
+                piece = (
+                    file.entries_piece(number, 1) if number else file.slot_piece(self._wanted[0])
+                )
                 found = yield from read_piece(piece)
             if isinstance(found, OSError) and file in self._files:
                 self.errors.append(found)

@@ -3,24 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-
-_REPORTED: Final = [
-    "log_start",
-    "log_end",
-    "segments",
-    "messages",
-    "message_bytes",
-    "queues",
-    "units",
-    "index_files",
-    "index_entries",
-    "tables",
-    "running",
-    "clean",
-]
 
 
 @dataclass(slots=True)
@@ -39,7 +24,6 @@ class Verification:
     index_files: int = 0
     index_entries: int = 0
     tables: int = 0
-    newest_ms: int = 0
     running: bool = False
 
     @property
@@ -50,7 +34,8 @@ class Verification:
         """A report for programs."""
         return {
             "store": str(self.root),
-            **{name: getattr(self, name) for name in _REPORTED},
+            **{each.name: getattr(self, each.name) for each in fields(self)[2:]},
+            "clean": self.clean,
             "counts": self.findings.counts,
             "findings": [finding.as_json() for finding in self.findings.kept],
             "not_shown": self.findings.dropped,
@@ -183,11 +168,9 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """Its fields for a JSON report; absent ones are left out."""
-        fields = {
-            name: getattr(self, name)
-            for name in ("file", "offset", "end", "topic", "queue_id", "index")
-        }
-        known = {name: value for name, value in fields.items() if value is not None}
+        names = ("file", "offset", "end", "topic", "queue_id", "index")
+        found = {name: getattr(self, name) for name in names}
+        known = {name: value for name, value in found.items() if value is not None}
         return {
             "kind": self.kind,
             "damage": self.damage,

@@ -174,12 +174,7 @@ class _Check:
                 )
         on_progress(size, size)
         self._missing.judge_ends(walk.end)
-        result.messages, result.message_bytes, result.newest_ms, result.log_end = (
-            messages,
-            total,
-            newest,
-            walk.end,
-        )
+        result.messages, result.message_bytes, result.log_end = messages, total, walk.end
         if index is not None:
             if not now.state.running:
                 index.finish(walk.end)

@@ -369,13 +369,9 @@ class ColdReads:
 
     def _in_memory(self, pieces: list[Piece]) -> list[Found] | None:
         """All of the pieces, if the system has them in memory."""
-        found: list[Found] = []
-        for piece in pieces:
-            data = piece.segment.read_cached(piece.at, piece.size)
-            if data is None:
-                return None
-            found.append(data)
-        self.numbers.pieces_in_memory += len(pieces)
+        found = cached(pieces)
+        if found is not None:
+            self.numbers.pieces_in_memory += len(pieces)
         return found
 
     def _count(self, pieces: list[Piece], found: list[Found]) -> list[Found]:
@@ -387,6 +383,17 @@ class ColdReads:
             else:
                 self.numbers.errors += 1
         return found
+
+
+def cached(pieces: list[Piece]) -> list[Found] | None:
+    """The bytes of all pieces, if the system has them in memory; it is not waited for."""
+    found: list[Found] = []
+    for piece in pieces:
+        data = piece.segment.read_cached(piece.at, piece.size)
+        if data is None:
+            return None
+        found.append(data)
+    return found
 
 
 def _read_all(pieces: list[Piece]) -> list[Found]:

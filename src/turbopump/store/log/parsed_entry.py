@@ -8,19 +8,23 @@ anything odd) it leaves to them. This module must not know of files.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 from isal.isal_zlib import crc32
 
-from turbopump.message.codec import CRC_SUFFIX_SIZE, ENTRY_HEAD, FIXED_SIZE, MAGIC_V1, MAGIC_V2
+from turbopump.message.codec import CRC_SUFFIX_SIZE, FIXED_SIZE, MAGIC_V1, MAGIC_V2
 from turbopump.message.properties import INNER_NUM, NAME_END, SysFlag, value_after
 from turbopump.store.files import is_directory_name
 
 _HOSTS_V6: Final = (int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6))
 _V6: Final = sum(_HOSTS_V6)
-_BODY_AT: Final = ENTRY_HEAD.size
+_USUAL_HEAD: Final = struct.Struct(">IIIi4xqqi16xq20xI")
+"""Of an entry with v4 hosts: size, magic, body CRC, queue id, queue offset, offset in the log,
+system flags, store time and body size."""
+_BODY_AT: Final = _USUAL_HEAD.size
 _CRC_NAME: Final = b"__CRC32#\x01"
 _INNER_NUM: Final = INNER_NUM + NAME_END
 
@@ -124,26 +128,12 @@ def parse_usual_entries(
     names that were read before. About 2.5 µs an entry, against 9 one at a time.
     """
     found: list[ParsedEntry] = []
-    append, unpack, view = found.append, ENTRY_HEAD.unpack_from, memoryview(piece)
+    append, unpack, view = found.append, _USUAL_HEAD.unpack_from, memoryview(piece)
     end = min(end, len(piece))
     while at + FIXED_SIZE <= end:
-        (
-            size,
-            magic,
-            body_crc,
-            queue_id,
-            _,
-            queue_offset,
-            offset,
-            sys_flag,
-            _,
-            _,
-            stored,
-            _,
-            _,
-            _,
-            body_size,
-        ) = unpack(piece, at)
+        size, magic, body_crc, queue_id, queue_offset, offset, sys_flag, stored, body_size = unpack(
+            piece, at
+        )
         last = at + size
         if magic != MAGIC_V1 or offset != position or last > end or size < FIXED_SIZE:
             break

@@ -77,13 +77,8 @@ class BatchUnit(NamedTuple):
         )
 
 
-def pack_batch_unit(unit: BatchUnit) -> bytes:
-    """Its 46 bytes."""
-    return _UNIT.pack(*unit, _NOT_COMPACTED, 0)
-
-
 def pack_batch_unit_into(buffer: Any, at: int, unit: BatchUnit) -> None:
-    """Write it into a map."""
+    """Write its 46 bytes into a map."""
     _UNIT.pack_into(buffer, at, *unit, _NOT_COMPACTED, 0)
 
 

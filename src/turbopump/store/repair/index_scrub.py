@@ -199,7 +199,7 @@ class IndexScrub:
         made: list[IndexFile] = []
 
         def make() -> None:
-            made.append(index.open_spare(index.make_spare()))
+            made.append(index.make_spare())
             _populate(made[0].slots_piece())
 
         fault = yield from self._in_thread(make)

@@ -17,7 +17,7 @@ from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Disk, Found, Piece
 from turbopump.store.index.key_index import KeyIndex
-from turbopump.store.log.cold_reads import Steps
+from turbopump.store.log.cold_reads import Steps, cached
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.parsed_entry import queue_position
 from turbopump.store.log.scanner import LogScanner, ScanResult, entry_starts
@@ -116,8 +116,8 @@ class Scrub:
         found, self._found = self._found, []
         try:
             wanted = next(self._work) if not found else self._work.send(found)
-            while wanted and (cached := _cached(wanted)) is not None:
-                wanted = self._work.send(cached)
+            while wanted and (in_memory := cached(wanted)) is not None:
+                wanted = self._work.send(in_memory)
         except StopIteration:
             self._work = None
             self._scanner.hold(0, b"")
@@ -143,16 +143,13 @@ class Scrub:
         index = self.indexes
         if index is not None:
             yield from index.fill()  # what the start has found
-        yield from self._pass(end)
-        if index is not None:
-            yield from index.check()
-            self.numbers.damaged_indexes = index.damaged
-            yield from index.fill()
-
-    def _pass(self, end: int) -> Steps[None]:
         numbers, start = self.numbers, self._log.start
         yield from self._scan(start, end, self._check_unit, numbers, self._report_range)
         numbers.position = end
+        if index is not None:
+            yield from index.check()
+            numbers.damaged_indexes = index.damaged
+            yield from index.fill()
 
     def _walk_entries(self, start: int, end: int, take: Callable[[bytes, int], None]) -> Steps[int]:
         """Hand on every good entry of a range of the log; where the next one begins."""
@@ -369,13 +366,3 @@ class Scrub:
 
 def _unit_name(topic: str, queue_id: int, index: int) -> str:
     return f"unit {index} of the consume queue of {topic} queue {queue_id}"
-
-
-def _cached(pieces: list[Piece]) -> list[Found] | None:
-    found: list[Found] = []
-    for piece in pieces:
-        data = piece.segment.read_cached(piece.at, piece.size)
-        if data is None:
-            return None
-        found.append(data)
-    return found

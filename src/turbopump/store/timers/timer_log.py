@@ -243,11 +243,6 @@ class TimerLog:
             found.append(file)
         return found
 
-    def forget_first(self, file: MappedFile) -> None:
-        """The first file was removed."""
-        if self.files.files[:1] == [file]:
-            self.files.forget_first()
-
     def remove(self) -> None:
         """Delete every file: the log begins anew."""
         self.files.remove_all()

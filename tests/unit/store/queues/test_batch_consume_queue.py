@@ -5,11 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.unit.store.batches import BatchDirectory, messages, put_inner, queue_of
+from tests.unit.store.batches import BatchDirectory, messages, put_inner, queue_of, unit_bytes
 from tests.unit.store.directory import put, put_batch
 
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, BatchUnit, pack_batch_unit
+from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, BatchUnit
 from turbopump.store.queues.checked_entries import GetStatus
 
 BATCHES = [
@@ -290,4 +290,4 @@ def test_queue_files_of_the_wrong_kind_are_replaced_from_the_log(tmp_path: Path)
 
 def test_a_unit_is_packed_as_it_is_read() -> None:
     unit = BatchUnit(1 << 40, 1000, -5, 1_700_000_000_000, 77, 32767)
-    assert len(pack_batch_unit(unit)) == BATCH_UNIT_SIZE
+    assert len(unit_bytes(unit)) == BATCH_UNIT_SIZE

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.store.batches import BatchDirectory, messages, put_inner, queue_of
+from tests.unit.store.batches import BatchDirectory, messages, put_inner, queue_of, unit_bytes
 from tests.unit.store.directory import put
 
 from turbopump.message.codec import decode_entries
@@ -20,7 +20,6 @@ from turbopump.store.queues.batch_consume_queue import (
     COUNT_MAX,
     BatchConsumeQueue,
     BatchUnit,
-    pack_batch_unit,
 )
 from turbopump.store.queues.checked_entries import GetStatus
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
@@ -270,5 +269,5 @@ def test_a_gap_of_more_messages_than_a_unit_can_count_takes_several() -> None:
     row = units_between([], 3 * COUNT_MAX, 0, 4, 9)
     assert row is not None
     assert [unit.messages for unit in row] == [COUNT_MAX, COUNT_MAX, COUNT_MAX - 1, 1]
-    assert all(len(pack_batch_unit(unit)) == BATCH_UNIT_SIZE for unit in row)
+    assert all(len(unit_bytes(unit)) == BATCH_UNIT_SIZE for unit in row)
     assert units_between([], 3 * COUNT_MAX, 0, 2, 9) is None

@@ -58,7 +58,7 @@ def test_a_chain_that_ends_before_the_first_unit_of_its_slot_is_damaged(one: Tim
         one.add(seconds(5))
     log = one.timers.log
     (gone,) = log.drop_before(20_001)
-    log.forget_first(gone)
+    log.files.forget_first(gone)
     assert one.pending() == {5: list(range(20, 40))}, "what is gone is no damage"
     one.timers.passed(seconds(5))
     for _ in range(3):

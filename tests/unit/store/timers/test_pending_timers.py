@@ -337,7 +337,7 @@ def test_files_of_the_log_go_with_their_messages(one: Timers) -> None:
     gone = log.drop_before(20_001)
     assert [file.start for file in gone] == [0]
     one.disk.remove(gone[0].segment.path)
-    log.forget_first(gone[0])
+    log.files.forget_first(gone[0])
     assert one.pending() == {5: list(range(20, 60))}
     assert [file.start for file in log.drop_before(1 << 40)] == [LOG_FILE]
 
@@ -433,7 +433,7 @@ def test_a_log_that_cannot_be_read_is_damaged(one: Timers) -> None:
     for position in (log.end, 1 << 40):
         assert log.piece(position) is None
         assert log.unit(position) is None
-    log.forget_first(log.files.files[-1])
+    log.files.forget_first(log.files.files[-1])
     assert log.start == 0, "that was not the first"
 
 
