@@ -154,7 +154,7 @@ class World:
     def vanish(self, host: str) -> None:
         """By kill -9: its kernel closes the connections, and so the broker notices."""
         member = self.members.get(host)
-        running = member._life.running if member is not None else None
+        running = member.lifecycle.running if member is not None else None
         for assigned in running.assignment._queues.values() if running is not None else ():
             self.lost(assigned.queue, assigned.process_queue.next_offset)
         process = self.simulation.process(host)

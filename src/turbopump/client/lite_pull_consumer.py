@@ -103,7 +103,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         """The queues that were assigned, as brokers know them; None: queues come by
         subscription."""
         self._listeners = QueueListeners(namespace)
-        self._life: Lifecycle[RunningLitePull] = Lifecycle("LitePullConsumer")
+        self.lifecycle: Lifecycle[RunningLitePull] = Lifecycle("LitePullConsumer")
 
     # --- life
 
@@ -115,7 +115,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         waited for), NotStartedError after ``close`` or if it is closed meanwhile. A start that
         fails or is cancelled leaves the group, and may be called again.
         """
-        if not self._life.begins():
+        if not self.lifecycle.begins():
             return
         member = InstanceMember(self._group, consumer=self._consumer_data)
         instance = join_instance(self._settings, self._environment, member)
@@ -136,7 +136,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     async def close(self) -> None:
         """Commit what is done (with ``auto_commit``; of the last poll nothing), or what ``commit``
         was told and the brokers have not got yet, and leave the group. May be called twice."""
-        await self._life.end(RunningLitePull.close)
+        await self.lifecycle.end(RunningLitePull.close)
 
     # --- what it reads
 
@@ -145,9 +145,9 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         after. Raises ConfigError after ``assign``."""
         before = self._subscriptions.get(wrap(self._namespace, topic))
         self._subscribe(topic, tags)
-        if self._life.running is None:
+        if self.lifecycle.running is None:
             return
-        running = self._life.ready()
+        running = self.lifecycle.ready()
         if before is not None:  # what was pulled ahead was filtered otherwise
             ours = list(running.prefetching.of_topic(before.topic))
             await running.prefetching.apply(QueueChange(ours, ours))
@@ -160,10 +160,10 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         if (
             self._named is not None
             or self._subscriptions.pop(topic, None) is None
-            or self._life.running is None
+            or self.lifecycle.running is None
         ):
             return
-        running = self._life.ready()
+        running = self.lifecycle.ready()
         await running.prefetching.apply(QueueChange((), list(running.prefetching.of_topic(topic))))
         await running.instance.introduce_all()
 
@@ -189,9 +189,9 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         self._named = named
         self._subscriptions.clear()
         self._subscriptions.update(subscriptions)
-        if self._life.running is None:
+        if self.lifecycle.running is None:
             return
-        running = self._life.ready()
+        running = self.lifecycle.ready()
         ours = running.prefetching.queues
         lost = [queue for queue in ours if queue not in named or queue.topic in changed]
         await running.prefetching.apply(
@@ -202,12 +202,14 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     @property
     def assigned(self) -> list[MessageQueue]:
         """The queues that are ours at the moment, sorted."""
-        queues = self._life.running.prefetching.queues if self._life.running is not None else ()
+        queues = (
+            self.lifecycle.running.prefetching.queues if self.lifecycle.running is not None else ()
+        )
         return sorted(unwrapped(self._namespace, queue) for queue in queues)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The readable queues of a topic, sorted; asked for anew each time."""
-        route = await self._life.ready().instance.routes.refresh(wrap(self._namespace, topic))
+        route = await self.lifecycle.ready().instance.routes.refresh(wrap(self._namespace, topic))
         return [unwrapped(self._namespace, queue) for queue in route.subscribe_queues]
 
     async def on_queue_change(self, topic: str, listener: QueueListener) -> None:
@@ -228,7 +230,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         now.
         """
         check(POLL_RULES, {"timeout": timeout, "max_messages": max_messages})
-        running = self._life.ready()
+        running = self.lifecycle.ready()
         messages = await running.prefetching.poll(max_messages, timeout)
         if messages and running.traces is not None:
             running.traces.polled(messages)
@@ -239,7 +241,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         is not ours or has no such offset."""
         check(COMMIT_RULES, locals())
         self._ours(queue)
-        store, wire = self._life.ready().offsets, wrapped(self._namespace, queue)
+        store, wire = self.lifecycle.ready().offsets, wrapped(self._namespace, queue)
         first, end = await store.min_offset(wire), await store.max_offset(wire)
         if not first <= offset <= end:
             raise ConfigError(
@@ -249,12 +251,12 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go to the oldest message that is kept. Raises ConfigError if the queue is not ours."""
-        offsets, wire = self._life.ready().offsets, self._ours(queue).queue
+        offsets, wire = self.lifecycle.ready().offsets, self._ours(queue).queue
         self._ours(queue).seek(await offsets.min_offset(wire))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Go behind the newest message. Raises ConfigError if the queue is not ours."""
-        offsets, wire = self._life.ready().offsets, self._ours(queue).queue
+        offsets, wire = self.lifecycle.ready().offsets, self._ours(queue).queue
         self._ours(queue).seek(await offsets.max_offset(wire))
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
@@ -267,7 +269,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         """Go on with these queues. Raises ConfigError if one is not ours."""
         for prefetched in [self._ours(queue) for queue in queues]:
             prefetched.paused = False
-        self._life.ready().prefetching.wake()
+        self.lifecycle.ready().prefetching.wake()
 
     def position(self, queue: MessageQueue) -> int | None:
         """The offset of the next message that ``poll`` gives of ``queue``; None while the group's
@@ -286,7 +288,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         need be, and not waited for. Raises ConfigError for a queue that is not ours or an offset
         before what is done: ``seek`` goes back.
         """
-        prefetching = self._life.ready().prefetching
+        prefetching = self.lifecycle.ready().prefetching
         if offsets is None:
             chosen = [self._ours(queue) for queue in self.assigned]
             for prefetched in chosen:
@@ -322,7 +324,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     # --- inside
 
     def _ours(self, queue: MessageQueue) -> PrefetchedQueue:
-        found = self._life.ready().prefetching.find(wrapped(self._namespace, queue))
+        found = self.lifecycle.ready().prefetching.find(wrapped(self._namespace, queue))
         if found is None:
             ours = ", ".join(map(str, self.assigned)) or "none"
             raise ConfigError(
@@ -331,7 +333,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         return found
 
     async def _offsets_of(self, queue: MessageQueue) -> OffsetStore:
-        running = self._life.ready()
+        running = self.lifecycle.ready()
         await running.instance.routes.get(wrap(self._namespace, queue.topic))
         return running.offsets
 

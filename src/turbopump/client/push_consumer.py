@@ -194,7 +194,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
         )
         self._started_ms = 0
         self._replier: Replier | None = None
-        self._life: Lifecycle[RunningPush] = Lifecycle("PushConsumer")
+        self.lifecycle: Lifecycle[RunningPush] = Lifecycle("PushConsumer")
 
     # --- what it consumes
 
@@ -202,8 +202,8 @@ class PushConsumer(GroupConsumer[RunningPush]):
         """Consume ``topic`` too (or with other tags); may be called before ``start`` and after. All
         members of a group must subscribe alike, or messages are missed. Raises ConfigError."""
         self._subscribe(topic, tags)
-        if self._life.running is not None:
-            running = self._life.ready()
+        if self.lifecycle.running is not None:
+            running = self.lifecycle.ready()
             await running.instance.introduce_all()
             running.balancer.wake()
 
@@ -218,17 +218,17 @@ class PushConsumer(GroupConsumer[RunningPush]):
         do the same.
         """
         topic = wrap(self._namespace, topic)
-        if self._life.running is None:
+        if self.lifecycle.running is None:
             self._subscriptions.pop(topic, None)
         elif topic in self._subscriptions:
-            running = self._life.ready()
+            running = self.lifecycle.ready()
             await running.give_up(topic)
             await running.instance.introduce_all()
 
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues that are ours at the moment, sorted."""
-        queues = self._life.running.queues if self._life.running is not None else ()
+        queues = self.lifecycle.running.queues if self.lifecycle.running is not None else ()
         return sorted(
             unwrapped(self._namespace, queue)
             for queue in queues
@@ -238,13 +238,13 @@ class PushConsumer(GroupConsumer[RunningPush]):
     def statistics(self) -> dict[str, ConsumeStatus]:
         """How pulls and handling go, by topic: times and rates of the last minute
         (docs/reference/statistics.md). Raises NotStartedError."""
-        statuses = self._life.started().consumption.statuses()
+        statuses = self.lifecycle.started().consumption.statuses()
         return {unwrap(self._namespace, topic): status for topic, status in statuses.items()}
 
     @property
     def client_id(self) -> str:
         """What brokers know this client by. Raises NotStartedError before ``start``."""
-        return self._life.started().instance.client_id
+        return self.lifecycle.started().instance.client_id
 
     # --- life
 
@@ -257,7 +257,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
         nothing is subscribed. A start that fails or is cancelled leaves the group, and may be
         called again.
         """
-        if not self._life.begins():
+        if not self.lifecycle.begins():
             return
         if not self._subscriptions:
             raise ConfigError(
@@ -298,9 +298,9 @@ class PushConsumer(GroupConsumer[RunningPush]):
     async def _close(self, thread: int | None) -> bool:
         """As ``close``, for a caller in ``thread``; whether it has ended: it has not if a handler
         asked."""
-        running = self._life.running
+        running = self.lifecycle.running
         in_handler = running is not None and running.is_handling(asyncio.current_task(), thread)
-        await self._life.end(self._end, wait=not in_handler)
+        await self.lifecycle.end(self._end, wait=not in_handler)
         return not in_handler
 
     async def _end(self, running: RunningPush) -> None:
@@ -314,7 +314,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
     async def wait_closed(self) -> None:
         """Wait until somebody closes this consumer: what a program with a handler does for the rest
         of its life."""
-        await self._life.started().closed.wait()
+        await self.lifecycle.started().closed.wait()
 
     def __aiter__(self) -> MessageStream:
         return MessageStream(self._readable())
@@ -329,7 +329,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
     def _begin(self) -> Delivery | None:
         """As ``take(1)``, but from any thread and without waiting: None if no message is ready, or
         nobody may take any. For the blocking face."""
-        running = self._life.running
+        running = self.lifecycle.running
         if running is None or self._push_settings.handler is not None:
             return None
         message = running.ready.begin()
@@ -338,7 +338,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
 
     def give_back(self, messages: Sequence[Delivery]) -> None:
         """Messages that were taken and are not dealt with: they are the next ones again."""
-        running = self._life.running
+        running = self.lifecycle.running
         if running is not None:
             for message in reversed(messages):
                 if not message.settled:
@@ -354,22 +354,22 @@ class PushConsumer(GroupConsumer[RunningPush]):
                 "is up to the tasks that take them"
             )
         self._concurrency = concurrency
-        running = self._life.running
+        running = self.lifecycle.running
         if running is not None and running.handlers is not None:
             running.handlers.resize(concurrency)
 
     def pause(self) -> None:
         """Hand out no message and pull none until ``resume``; what is being handled may end. The
         queues stay ours."""
-        self._life.started().pause()
+        self.lifecycle.started().pause()
 
     def resume(self) -> None:
         """Go on after ``pause``."""
-        self._life.started().resume()
+        self.lifecycle.started().resume()
 
     @property
     def paused(self) -> bool:
-        return self._life.running is not None and self._life.running.ready.paused
+        return self.lifecycle.running is not None and self.lifecycle.running.ready.paused
 
     async def reply(
         self,
@@ -386,15 +386,15 @@ class PushConsumer(GroupConsumer[RunningPush]):
         ReplyError (it did not get there, and why), MessageError (nobody asked, or the body is empty
         or too long), NotStartedError.
         """
-        running = self._life.ready()
+        running = self.lifecycle.ready()
         if self._replier is None:
             self._replier = Replier(running.instance, group=INNER_PRODUCER)
         return await self._replier.reply(request, body, properties, timeout)
 
     def _readable(self) -> ReadyMessages:
-        running = self._life.started()
+        running = self.lifecycle.started()
         if not running.closing:
-            self._life.ready()
+            self.lifecycle.ready()
         if self._push_settings.handler is not None:
             raise ConfigError(
                 "this PushConsumer has a handler, which gets the messages; iterate over one without"
@@ -421,7 +421,7 @@ class PushConsumer(GroupConsumer[RunningPush]):
     async def commit(self, *, acknowledged: bool = False) -> None:
         """Tell the brokers what is done, now instead of at the next five seconds. ``acknowledged``:
         wait until they have it."""
-        running = self._life.started()
+        running = self.lifecycle.started()
         if acknowledged:
             await running.assignment.commit(final=True)
         else:

@@ -109,7 +109,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         self._subscriptions = first_subscriptions(
             namespace, topic, tags, self._environment.clock.now_ms()
         )
-        self._life: Lifecycle[RunningSimple] = Lifecycle("SimpleConsumer")
+        self.lifecycle: Lifecycle[RunningSimple] = Lifecycle("SimpleConsumer")
 
     # --- life
 
@@ -120,7 +120,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         waited for), NotStartedError after ``close``. A start that fails or is cancelled may be
         called again.
         """
-        if not self._life.begins():
+        if not self.lifecycle.begins():
             return
         member = InstanceMember(self._group, consumer=self._consumer_data)
         instance = join_instance(self._settings, self._environment, member)
@@ -141,7 +141,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     async def close(self) -> None:
         """A ``receive`` that waits returns nothing; what is not acknowledged comes again in its
         time. May be called twice."""
-        await self._life.end(RunningSimple.close)
+        await self.lifecycle.end(RunningSimple.close)
 
     # --- what it receives
 
@@ -149,14 +149,14 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         """Receive messages of ``topic`` too (or with other tags); before ``start`` or after. Raises
         ConfigError."""
         self._subscribe(topic, tags)
-        if self._life.running is not None:
-            await self._life.ready().instance.introduce_all()
+        if self.lifecycle.running is not None:
+            await self.lifecycle.ready().instance.introduce_all()
 
     async def unsubscribe(self, topic: str) -> None:
         """Receive no more of ``topic``; says nothing if it was not subscribed to."""
         self._subscriptions.pop(wrap(self._namespace, topic), None)
-        if self._life.running is not None:
-            await self._life.ready().instance.introduce_all()
+        if self.lifecycle.running is not None:
+            await self.lifecycle.ready().instance.introduce_all()
 
     @property
     def subscriptions(self) -> Mapping[str, str | Sql]:
@@ -184,7 +184,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         check(RECEIVE_RULES, locals())
         if not self._subscriptions:
             raise errors.ConfigError("nothing to receive: give topic=… or call subscribe(topic)")
-        return await self._life.ready().receive(max_messages, invisible_seconds, timeout)
+        return await self.lifecycle.ready().receive(max_messages, invisible_seconds, timeout)
 
     # --- what becomes of a message
 
@@ -198,7 +198,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         (code 208: its queue has no such offset), another RemotingError if it could not be told:
         then the message may come again."""
         check_timeout(timeout)
-        running = self._life.ready()
+        running = self.lifecycle.ready()
         several = [messages] if isinstance(messages, PoppedMessage) else list(messages)
         for message in several:
             _refuse_others(message)
@@ -216,7 +216,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         check(INVISIBLE_RULES, {"seconds": seconds})
         check_timeout(timeout)
         _refuse_others(message)
-        message.handle = await self._life.ready().requests.change_invisible_time(
+        message.handle = await self.lifecycle.ready().requests.change_invisible_time(
             message, seconds, timeout=timeout
         )
         return message.handle

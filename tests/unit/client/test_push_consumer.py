@@ -857,7 +857,7 @@ async def test_pulling_waits_while_as_much_is_in_hand_as_was_allowed(
 
         async with consumer_of(cluster, handler=handle, concurrency=1, **limits) as consumer:
             await asyncio.sleep(5)
-            infos = consumer._life.ready().assignment.infos()
+            infos = consumer.lifecycle.ready().assignment.infos()
             mine = [infos[queue] for queue in sorted(infos) if queue.topic == "orders"]
             assert [info.cached_msg_count for info in mine] == in_hand
             assert [info.cached_msg_max_offset for info in mine] == [count - 1 for count in in_hand]
@@ -866,7 +866,7 @@ async def test_pulling_waits_while_as_much_is_in_hand_as_was_allowed(
             )
             waits.set()
             await until(lambda: handled == 100)
-            infos = consumer._life.ready().assignment.infos()
+            infos = consumer.lifecycle.ready().assignment.infos()
             assert all(
                 info.last_consume_timestamp
                 for queue, info in infos.items()
@@ -882,7 +882,7 @@ async def test_a_queue_may_hold_more_when_another_of_its_topic_goes(
         fill(cluster, 50)
         async with consumer_of(cluster, topic_messages_max=10, pull_batch=1) as consumer:
             await asyncio.sleep(5)
-            assignment = consumer._life.ready().assignment
+            assignment = consumer.lifecycle.ready().assignment
             first = MessageQueue("orders", "broker-a", 0)
             assert assignment.infos()[first].cached_msg_count == 5
             await assignment.apply(

@@ -52,12 +52,12 @@ class GroupConsumer(InContext, Generic[RunningT]):
     _namespace: str | None
     _environment: Environment
     _subscriptions: dict[str, Subscription]
-    _life: Lifecycle[RunningT]
+    lifecycle: Lifecycle[RunningT]
 
     @property
     def client_id(self) -> str:
         """What brokers know this client by. Raises NotStartedError before ``start``."""
-        return self._life.ready().instance.client_id
+        return self.lifecycle.ready().instance.client_id
 
     async def _run(
         self,
@@ -68,7 +68,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
     ) -> None:
         """Start what ``make`` makes; if that fails, ``member`` has left ``instance``."""
         try:
-            running = self._life.running = make()
+            running = self.lifecycle.running = make()
         except BaseException:
             await instance.leave(member)
             raise
@@ -77,7 +77,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
             await instance.introduce_all()
             await running.begin()
         except BaseException:
-            await self._life.undo(end)
+            await self.lifecycle.undo(end)
             raise
 
     def _tracing(self, settings: InstanceSettings, topic: str | None) -> Tracing | None:

@@ -17,7 +17,7 @@ from turbopump.testing.simulation import Simulation
 
 
 def statuses(consumer: PushConsumer) -> dict[str, ConsumeStatus]:
-    running = consumer._life.running
+    running = consumer.lifecycle.running
     assert running is not None
     assert running.member.operated is not None
     return running.member.operated.running_info().status_table

@@ -166,7 +166,7 @@ async def test_what_the_end_says_is_for_those_that_were_not_settled_by_themselve
 
 
 def infos(consumer: PushConsumer) -> list[Any]:
-    return list(consumer._life.started().assignment.infos().values())
+    return list(consumer.lifecycle.started().assignment.infos().values())
 
 
 @in_loop(simulated)
@@ -362,7 +362,7 @@ async def test_an_operator_s_message_comes_as_a_list_of_one(
         lists = Lists(lambda messages: kept.extend(messages) if not kept else fate(messages))
         async with consumer_of(cluster, handler=lists, handler_batch=5) as consumer:
             await until(lambda: bool(kept))
-            handlers = consumer._life.started().handlers
+            handlers = consumer.lifecycle.started().handlers
             assert handlers is not None
             clock = simulation.clock("client")
             told = await consume_directly(kept[0], handlers.call, clock, ordered=False)

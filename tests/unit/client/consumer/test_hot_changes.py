@@ -39,9 +39,9 @@ def one_queue(simulation: Simulation) -> AbstractAsyncContextManager[ScriptedClu
 
 
 def reported(consumer: PushConsumer) -> str:
-    assert consumer._life.running is not None
-    assert consumer._life.running.member.operated is not None
-    return consumer._life.running.member.operated.running_info().properties[
+    assert consumer.lifecycle.running is not None
+    assert consumer.lifecycle.running.member.operated is not None
+    return consumer.lifecycle.running.member.operated.running_info().properties[
         "PROP_THREADPOOL_CORE_SIZE"
     ]
 

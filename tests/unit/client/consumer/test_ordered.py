@@ -363,14 +363,14 @@ async def test_a_reset_holds_while_the_message_in_hand_ends_and_if_the_queue_is_
         hands = Hands(seconds=10)
         async with ordered(cluster, handler=hands, close_timeout=60) as consumer:
             await until(lambda: len(hands.seen) == 4)
-            assert consumer._life.running is not None
-            consumer._life.running.assignment.reset({queue: 1})
-            consumer._life.running.assignment.reset({queue: 2})
+            assert consumer.lifecycle.running is not None
+            consumer.lifecycle.running.assignment.reset({queue: 1})
+            consumer.lifecycle.running.assignment.reset({queue: 2})
             await asyncio.sleep(6)
             assert (committed(cluster), hands.running) == (2, 1)
             await until(lambda: len(hands.seen) == 5)
             assert (hands.seen[4], hands.most) == ((b"m2", 0), 1)
-            consumer._life.running.assignment.reset({queue: 0})
+            consumer.lifecycle.running.assignment.reset({queue: 0})
         assert committed(cluster) == 0
 
 

@@ -155,7 +155,7 @@ async def test_a_hanging_handler_keeps_a_queue_for_its_invisible_time(
         settings = {"ordered": True, "pop_invisible_time": 15}
         async with consumer_of(cluster, handler=hang, close_timeout=0, **settings) as first:
             await until(lambda: hung == [b"a", b"b"])
-            first._life.started().pops.stop()
+            first.lifecycle.started().pops.stop()
             async with consumer_of(cluster, handler=handled, **settings):
                 await until(lambda: handled.bodies == [b"b", b"c"])
                 assert handled.attempts == [2, 2], "the broker counts for all that was taken"

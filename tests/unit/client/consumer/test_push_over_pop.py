@@ -398,8 +398,8 @@ async def test_an_operator_sees_what_is_in_hand(simulation: Simulation, /) -> No
     async with popping(simulation) as (cluster, pops), consumer_of(cluster) as consumer:
         pops.store("orders", 0, b"book")
         await consumer.take(1)
-        assert consumer._life.running is not None
-        operated = consumer._life.running.member.operated
+        assert consumer.lifecycle.running is not None
+        operated = consumer.lifecycle.running.member.operated
         assert operated is not None
         (info,) = operated.running_info().mq_pop_table.values()
         assert (info.wait_ack_count, info.droped) == (1, False)
