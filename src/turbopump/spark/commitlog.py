@@ -262,11 +262,12 @@ def plan(options: LogOptions, partitions_default: int) -> tuple[list[list[LogRan
     """
     segments, store = find_log(Path(options.path))
     parts = _parts(segments, store, options)
-    total = sum(_data_size(part) for part in parts)
+    sizes = _sizes(parts)
+    total = sum(sizes)
     count = max(-(-total // TASK_SIZE), min(partitions_default, total // TASK_SIZE_MIN), 1)
     count = max(count, min(options.partitions_min or 1, max(total // _PAGE, 1)))
     count = min(count, options.partitions_max or count)
-    return _divided(parts, total, count), None if store is None else str(store)
+    return _divided(parts, sizes, count), None if store is None else str(store)
 
 
 _PAGE: Final = 4096
@@ -347,30 +348,20 @@ def _is_live(store: Path) -> bool:
     return read_run_state(ReadOnlyDisk(), StorePaths(store), Findings()).running
 
 
-def _data_size(part: LogRange) -> int:
-    """Bytes of a part, without the hole at the end of a file."""
-    if not hasattr(os, "SEEK_DATA"):
-        return part.end - part.begin
-    at = end = 0
-    with open(part.path, "rb") as file:
-        size = min(os.fstat(file.fileno()).st_size, part.end - part.start)
-        try:
-            while at < size:
-                at = os.lseek(file.fileno(), at, os.SEEK_DATA)
-                at = end = os.lseek(file.fileno(), at, os.SEEK_HOLE)
-        except OSError:  # the rest is a hole
-            pass
-    return min(end, size)
+def _sizes(parts: Sequence[LogRange]) -> list[int]:
+    """About how many bytes of each part are written: files are made long before."""
+    from turbopump.spark.log_scan import about_written
+
+    return [about_written(part.path, part.end - part.start) for part in parts]
 
 
-def _divided(parts: Sequence[LogRange], total: int, count: int) -> list[list[LogRange]]:
+def _divided(parts: Sequence[LogRange], sizes: Sequence[int], count: int) -> list[list[LogRange]]:
     """The parts cut into ``count`` tasks of about equal size, or fewer."""
     from turbopump.spark.log_scan import first_good_entry
 
     tasks: list[list[LogRange]] = [[]]
-    step, filled = -(-total // count), 0
-    for part in parts:
-        size = _data_size(part)
+    step, filled = max(-(-sum(sizes) // count), 1), 0
+    for part, size in zip(parts, sizes, strict=True):
         begin = part.begin
         while filled + size > step * len(tasks) and len(tasks) < count:
             nominal = part.begin + step * len(tasks) - filled

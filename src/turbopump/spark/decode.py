@@ -491,19 +491,22 @@ class Entries:
 
     def hosts(self, at: Ints, is_v6: Mask) -> pa.StringArray:
         """``1.2.3.4:5`` or ``[::1]:5``; each distinct host is formatted once."""
-        width = 20 if is_v6.any() else 8
-        table = np.zeros((len(at), width + 1), np.uint8)
-        table[:, :width] = self._bytes[at[:, None] + np.arange(width)]
-        table[:, width] = is_v6
-        if width == 20:
+        if is_v6.any():
+            table = np.zeros((len(at), 21), np.uint8)
+            table[:, :20] = self._bytes[at[:, None] + np.arange(20)]
+            table[:, 20] = is_v6
             table[~is_v6, 8:20] = 0
-        fixed = pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(width + 1), len(at), [None, pa.py_buffer(table)]
-        )
-        encoded = fixed.dictionary_encode()
-        return pa.array(map(_host_text, encoded.dictionary.to_pylist()), pa.string()).take(
-            encoded.indices
-        )
+            hosts = pa.FixedSizeBinaryArray.from_buffers(
+                pa.binary(21), len(at), [None, pa.py_buffer(table)]
+            )
+            encoded = hosts.dictionary_encode()
+            packed = encoded.dictionary.to_pylist()
+        else:
+            encoded = pa.array(self._longs[at].astype(np.int64)).dictionary_encode()
+            packed = [
+                each.to_bytes(9, signed=True)[1:] + b"\0" for each in encoded.dictionary.to_pylist()
+            ]
+        return pa.array(map(_host_text, packed), pa.string()).take(encoded.indices)
 
     def born_hosts(self) -> pa.StringArray:
         return self.hosts(self.positions + 48, (self.sys_flags & SysFlag.BORN_HOST_V6) != 0)
@@ -517,6 +520,15 @@ class Entries:
         """Store host (address and port as int) and CommitLog offset, in upper-case hex: 32
         characters, 56 with a v6 host."""
         host_at = self.positions + self.shift[:, 0] + 64
+        if not (self.sys_flags & SysFlag.STORE_HOST_V6).any():
+            pairs = np.empty((len(self), 2), ">i8")
+            pairs[:, 0], pairs[:, 1] = self._longs[host_at], self._longs[self.positions + 28]
+            text = _HEX.take(pairs.view(np.uint8))
+            return pa.StringArray.from_buffers(
+                len(self),
+                pa.py_buffer(np.arange(len(self) + 1, dtype=np.int32) * np.int32(32)),
+                pa.py_buffer(text),
+            )
         # of four bytes, with the CommitLog offset's two
         words = np.where((self.sys_flags & SysFlag.STORE_HOST_V6) != 0, 7, 4)
         begins = np.append(0, np.cumsum(words))
