@@ -178,9 +178,9 @@ _WRITERS: Final[dict[str, Callable[[DataFrame], None]]] = {"json": _write_json, 
 
 def _named_lake(text: str) -> tuple[str, str]:
     """``NAME=DIR``, or ``DIR``, whose name is ``lake``. Raises UsageError."""
-    name, equals, place = text.partition("=")
+    name, equals, directory = text.partition("=")
     if not equals:
         return "lake", text
-    if not (name and place):
+    if not (name and directory):
         raise click.UsageError(f"--lake {text}: NAME=DIR is expected")
-    return name, place
+    return name, directory
