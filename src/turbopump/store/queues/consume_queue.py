@@ -264,8 +264,7 @@ class ConsumeQueue:
 
     def forget_first(self, file: MappedFile) -> None:
         """The first file was removed."""
-        if self.files.files[:1] == [file]:
-            self.files.forget_first()
+        self.files.forget_first(file)
 
     @property
     def last_unit(self) -> tuple[int, int, int] | None:

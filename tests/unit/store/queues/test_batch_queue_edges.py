@@ -5,18 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.store.batches import BatchDirectory, messages, put_inner, queue_of
+from tests.unit.store.batches import BatchDirectory, messages, put_inner, queue_of, unit_bytes
 
 from turbopump.message.codec import decode_entries
 from turbopump.store.disk import MappedSegment, SystemDisk
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.message_store import MessageStore
-from turbopump.store.queues.batch_consume_queue import (
-    BATCH_UNIT_SIZE,
-    BatchConsumeQueue,
-    BatchUnit,
-    pack_batch_unit,
-)
+from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, BatchConsumeQueue, BatchUnit
 from turbopump.store.queues.checked_entries import GetStatus
 from turbopump.store.queues.consume_queue import pack_unit
 
@@ -342,4 +337,4 @@ def test_a_unit_whose_entry_goes_while_it_is_repaired_is_left_as_it_is(reopened:
     assert repaired == [0]
     assert (reopened.queue.first_number, reopened.queue.min_index) == (1, 3)
     (file,) = reopened.queue.files.files
-    assert file.buffer[:BATCH_UNIT_SIZE] == pack_batch_unit(damaged)
+    assert file.buffer[:BATCH_UNIT_SIZE] == unit_bytes(damaged)
