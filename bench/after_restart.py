@@ -129,7 +129,7 @@ class Place:
         """Send so many messages of ``size`` bytes to a new topic. Raises LoadError."""
         create_topic(broker.port, topic, TOPIC_QUEUES)
         arguments = [*how.arguments(), "--topic", topic, "--size", str(size)]
-        fill(broker, [*arguments, "--limit", str(messages)], core=self.cores.load)
+        fill(broker, arguments, messages, core=self.cores.load)
 
     def forget(self, home: str) -> None:
         """Nothing of a stopped broker's files is in memory afterwards."""

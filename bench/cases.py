@@ -95,5 +95,6 @@ FILLS = {PULL_TOPIC: FILL, INTERLEAVED_TOPIC: FILL_ONE_BY_ONE}
 
 
 def fill_arguments(topic: str) -> list[str]:
-    """The load generator's options that fill this topic; for those that need it."""
-    return [*FILLS[topic].arguments(), "--topic", topic, "--limit", str(PULL_FILL)]
+    """The load generator's options, but for a limit, that fill this topic; for those that need
+    it."""
+    return [*FILLS[topic].arguments(), "--topic", topic]

@@ -27,7 +27,7 @@ from bench.brokers import (
     running_broker,
     seconds_to_first_send,
 )
-from bench.cases import CASES, FILLS, TOPIC_QUEUES, Case, fill_arguments
+from bench.cases import CASES, FILLS, PULL_FILL, TOPIC_QUEUES, Case, fill_arguments
 from bench.cores import Cores, calibration_seconds, held_to
 from bench.cpu_time import CpuMeter
 from bench.generator import LoadError, LoadResult
@@ -37,6 +37,9 @@ from bench.results import Report, Run
 
 BUSY = '"code":2,'  # flow control: the broker's own word for "not now"
 BUSY_ATTEMPTS = 3
+FILL_STEP = 16_000
+"""Messages that one load of a fill sends; whole rounds of the queues and of batches."""
+FILL_ATTEMPTS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +156,21 @@ def prepare(broker: RunningBroker, cases: tuple[Case, ...], cores: Cores) -> Non
         create_topic(broker.port, topic, TOPIC_QUEUES)
     for topic in FILLS:
         if any(case.topic == topic for case in cases):
-            fill(broker, fill_arguments(topic), core=cores.load)
+            fill(broker, fill_arguments(topic), PULL_FILL, core=cores.load)
 
 
-def fill(broker: RunningBroker, arguments: Sequence[str], *, core: int) -> None:
-    """Run a load that ends by its own `--limit`, again where the broker refused it as busy: what a
-    refused attempt has stored stays in the topic and harms nobody. Raises LoadError."""
-    for attempts_left in reversed(range(BUSY_ATTEMPTS)):
+def fill(broker: RunningBroker, arguments: Sequence[str], messages: int, *, core: int) -> None:
+    """Send so many messages in short loads, each again where the broker refused it as busy: what a
+    refused one has stored stays in the topic and harms nobody. Raises LoadError."""
+    refused = 0
+    while messages > 0:
+        limit = str(min(messages, FILL_STEP))
         try:
-            generator.fill(broker.port, arguments, core=core)
-            return
+            messages -= generator.fill(broker.port, [*arguments, "--limit", limit], core=core)
         except LoadError as problem:
-            if BUSY not in str(problem) or not attempts_left:
-                raise
+            refused += 1
+            if BUSY not in str(problem) or refused == FILL_ATTEMPTS:
+                raise LoadError(f"{broker.name}, filling a topic: {problem}") from problem
 
 
 def warm_up(broker: RunningBroker, cases: tuple[Case, ...], cores: Cores, seconds: float) -> None:
