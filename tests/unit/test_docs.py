@@ -91,7 +91,7 @@ def test_the_examples_of_a_page_compile_and_use_what_it_gives(page: str) -> None
 
 def test_no_example_is_overlooked() -> None:
     for text in PAGES.values():
-        assert len(re.findall(r"```\s*py", text)) == len(list(examples(text)))
+        assert len(re.findall(r"^```[ \t]*py", text, re.MULTILINE)) == len(list(examples(text)))
 
 
 def test_faults_are_found() -> None:
