@@ -1,7 +1,9 @@
 """A program that writes with Spark, for tests that kill it: ``python write_program.py KIND …``.
 
-``failing NAME_SERVER TOPIC KEY``: 40,000 rows in four tasks, of which one raises and one dies in
-the middle of its first attempt. ``rows NAME_SERVER TOPIC KEY``: a million rows, none fails.
+``failing NAME_SERVER TOPIC KEY``: 40,000 rows in four tasks, each to a topic of its own
+(TOPIC-0 to TOPIC-3). Two tasks end in the middle of their first attempt, when some of their rows
+are stored: one raises, one dies.
+``rows NAME_SERVER TOPIC KEY``: a million rows, none fails.
 ``stream NAME_SERVER ORIGIN TOPIC CHECKPOINT``: what ORIGIN has, in micro-batches of 20,000.
 """
 
@@ -9,33 +11,45 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from turbopump.spark import end_session, rocketmq_session
+from turbopump.spark.cluster import Cluster
+
+Batches = Iterator[pa.RecordBatch]
 
 
-def failing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    context = TaskContext.get()
-    assert context is not None
-    passed = 0
-    for batch in batches:
-        yield batch
-        passed += batch.num_rows
-        if passed > 4000 and context.attemptNumber() == 0:
-            if context.partitionId() == 1:
-                raise RuntimeError("this attempt fails")
-            if context.partitionId() == 2:
+def failing(name_server: str, topic: str) -> Callable[[Batches], Batches]:
+    """Passes the rows of a task on, and fails in two first attempts."""
+
+    def pass_on(batches: Batches) -> Batches:
+        context = TaskContext.get()
+        assert context is not None
+        partition, passed = context.partitionId(), 0
+        for batch in batches:
+            yield batch
+            passed += batch.num_rows
+            if passed >= 8000 and context.attemptNumber() == 0 and partition in (1, 2):
+                with Cluster([name_server]) as cluster:
+                    queues = cluster.queues(f"{topic}-{partition}")
+                    while not any(map(cluster.offset_max, queues)):
+                        pass
+                if partition == 1:
+                    raise RuntimeError("this attempt fails")
                 os._exit(1)
 
+    return pass_on
 
-def save(rows: DataFrame, name_server: str, topic: str, key: str) -> None:
-    rows = rows if key == "id" else rows.drop("id")
+
+def save(rows: DataFrame, name_server: str, key: str, **options: str) -> None:
+    if key == "none":
+        rows = rows.drop("id")
     writer = rows.write.format("rocketmq").option("nameServer", name_server).mode("append")
-    writer.option("topic", topic).option("idempotencyKey", key).save()
+    writer.option("idempotencyKey", key).options(**options).save()
 
 
 def numbered(spark: SparkSession, count: int) -> DataFrame:
@@ -44,10 +58,16 @@ def numbered(spark: SparkSession, count: int) -> DataFrame:
 
 def run(spark: SparkSession, kind: str, name_server: str, *arguments: str) -> None:
     if kind == "failing":
-        rows = numbered(spark, 40_000)
-        save(rows.mapInArrow(failing, rows.schema), name_server, *arguments)
+        topic, key = arguments
+        rows = numbered(spark, 40_000).selectExpr(
+            "id",
+            "rpad(body, 1000, ' ') as body",  # more than what pipes hold back
+            f"concat('{topic}-', spark_partition_id()) as topic",
+        )
+        save(rows.mapInArrow(failing(name_server, topic), rows.schema), name_server, key)
     elif kind == "rows":
-        save(numbered(spark, 1_000_000), name_server, *arguments)
+        topic, key = arguments
+        save(numbered(spark, 1_000_000), name_server, key, topic=topic)
     else:
         origin, topic, checkpoint = arguments
         stream = spark.readStream.format("rocketmq").option("nameServer", name_server)
