@@ -28,7 +28,7 @@ from turbopump.spark.pipelines.lake import open_lake
 KILLS = int(os.environ.get("TURBOPUMP_SPARK_KILLS", "20"))
 ROUND = 4000
 """Messages before each run: three batches. Each tenth does not fit its schema."""
-WAIT_S = 180
+WAIT_S = 600
 CLUSTER = "local-cluster[2,1,1024]"
 STEPS = {
     "parquet": ("planned", "written", "committed", "placed"),

@@ -29,7 +29,7 @@ COMMANDS: Final = {
     "offset": "Show, reset and clone the offsets of consumer groups.",
     "message": "Find messages by id, by key, by offset in a queue, by time.",
     "dlq": "Look at dead letters, send them again, take them out.",
-    "pipeline": "Keep topics in a lake, on Spark: archive, compact.",
+    "pipeline": "Keep topics in a lake, on Spark: archive, compact, replay.",
     "sql": "Ask topics and lakes in SQL, on Spark.",
     "store": "Look at a store directory: what it holds, whether it is whole.",
 }

@@ -1,4 +1,4 @@
-"""`turbopump pipeline archive|compact`: topics into a lake and what it needs, on Spark.
+"""`turbopump pipeline archive|compact|replay`: topics into a lake and what it needs, on Spark.
 
 Its one rule: each command is one function of `turbopump.spark.pipelines`, with progress, a clean
 stop and a report. Spark is imported when a command runs.
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from turbopump.cli.cluster import checked_topic, name_server_option
+from turbopump.cli.cluster import checked_number, checked_topic, name_server_option
 from turbopump.cli.entry import command_group
-from turbopump.cli.message import TimeOption
+from turbopump.cli.message import TimeOption, begin_option
 from turbopump.cli.serving import log_options
 
 if TYPE_CHECKING:
-    from turbopump.spark.pipelines import ArchiveReport
+    from turbopump.spark.pipelines import ArchiveReport, ReplayReport
 
 STOPPED: Final = 130
 DISAGREES: Final = 1
 
-command = command_group("pipeline", "Keep topics in a lake, on Spark: archive, compact.")
+command = command_group("pipeline", "Keep topics in a lake, on Spark: archive, compact, replay.")
 
 
 def master_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -198,6 +198,92 @@ def compact_command(lake: Path, files: int, size: int) -> None:
     click.echo(f"{gone:,} files less")
 
 
+@command.command(name="replay", short_help="Send what a lake has to a topic.")
+@click.argument("lake", metavar="LAKE", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("topic", callback=checked_topic)
+@click.argument("target", callback=checked_topic)
+@name_server_option
+@begin_option
+@click.option("--end", metavar="TIME", type=TimeOption(), help="Stored before this time.")
+@click.option("--key", "keys", metavar="KEY", multiple=True, help="With this key; more than once.")
+@click.option("--where", metavar="CONDITION", help="In SQL: \"tags = 'UA' and queueId < 2\".")
+@click.option(
+    "--rate",
+    metavar="N",
+    type=click.FloatRange(0, min_open=True),
+    callback=checked_number,
+    help="Messages a second, at most.  [default: as fast as it goes]",
+)
+@click.option(
+    "--name", help="Name of the replay.  [default: the same for the same TOPIC, TARGET and options]"
+)
+@click.option(
+    "--rows-per-batch",
+    type=click.IntRange(1),
+    default=50_000,
+    help="Messages after which progress is noted.",
+)
+@source_option
+@output_option
+@master_option
+def replay_command(
+    lake: Path,
+    topic: str,
+    target: str,
+    namesrv: list[str],
+    begin: int | None,
+    end: int | None,
+    keys: tuple[str, ...],
+    where: str | None,
+    rate: float | None,
+    name: str | None,
+    rows_per_batch: int,
+    options: tuple[str, ...],
+    output: str,
+    master: str | None,
+) -> None:
+    """Send what the directory LAKE has of TOPIC to the topic TARGET, in the order of time.
+
+    Ids, keys, tags and properties stay. Each message says in REPLAY_ID and REPLAYED_FROM that it is
+    a copy, and of what. Start the command again, also after a kill: it goes on where it was.
+    """
+    further = given_options(options)
+
+    from turbopump.spark.pipelines import replay
+    from turbopump.spark.pipelines.running import (
+        Progress,
+        ProgressLine,
+        command_session,
+        stopped_by_signals,
+    )
+
+    line = ProgressLine("replay")
+    with command_session("turbopump replay", master) as spark, stopped_by_signals() as stop:
+        try:
+            report = replay(
+                lake,
+                topic,
+                target,
+                name_server=";".join(namesrv),
+                spark=spark,
+                begin_ms=begin,
+                end_ms=end,
+                keys=keys,
+                where=where,
+                rate=rate,
+                name=name,
+                rows_per_batch=rows_per_batch,
+                options=further,
+                stop=stop,
+                progress=Progress(shown=line),
+            )
+        finally:
+            line.close()
+    _show(report, output, _replayed)
+    code = 0 if report.agrees else DISAGREES
+    click.get_current_context().exit(STOPPED if report.agrees and report.stopped else code)
+
+
 def given_options(texts: tuple[str, ...]) -> dict[str, str]:
     """``NAME=VALUE`` as options. Raises UsageError."""
     found = {}
@@ -209,7 +295,9 @@ def given_options(texts: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _show(report: ArchiveReport, output: str, lines: Callable[[Any], list[str]]) -> None:
+def _show(
+    report: ArchiveReport | ReplayReport, output: str, lines: Callable[[Any], list[str]]
+) -> None:
     if output == "json":
         value = {**dataclasses.asdict(report), "agrees": report.agrees}
         click.echo(json.dumps(value))
@@ -233,6 +321,19 @@ def _archived(report: ArchiveReport) -> list[str]:
     ]
     if report.files_compacted:
         lines.append(f"compacted  {report.files_compacted:,} files less")
+    if report.stopped:
+        lines.append("stopped    before the end; start it again to go on")
+    lines.append(f"agree      {'yes' if report.agrees else 'NO'}")
+    return lines
+
+
+def _replayed(report: ReplayReport) -> list[str]:
+    there = f", {report.present:,} were there already" if report.present else ""
+    lines = [
+        f"replayed   {report.done:,} of {report.selected:,} messages; in this run "
+        f"{report.sent:,} sent{there}, {report.seconds:.1f} s",
+        f"in target  {report.found:,} of {report.name}, of {report.distinct:,} messages",
+    ]
     if report.stopped:
         lines.append("stopped    before the end; start it again to go on")
     lines.append(f"agree      {'yes' if report.agrees else 'NO'}")

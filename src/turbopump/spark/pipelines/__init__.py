@@ -10,8 +10,18 @@ if TYPE_CHECKING:
     from turbopump.spark.pipelines.archiving import ArchiveReport, archive, compact
     from turbopump.spark.pipelines.bodies import avro_bodies, json_bodies
     from turbopump.spark.pipelines.querying import query
+    from turbopump.spark.pipelines.replaying import ReplayReport, replay
 
-__all__ = ["ArchiveReport", "archive", "avro_bodies", "compact", "json_bodies", "query"]
+__all__ = [
+    "ArchiveReport",
+    "ReplayReport",
+    "archive",
+    "avro_bodies",
+    "compact",
+    "json_bodies",
+    "query",
+    "replay",
+]
 
 _HOMES: Final = {
     "ArchiveReport": "archiving",
@@ -20,6 +30,8 @@ _HOMES: Final = {
     "avro_bodies": "bodies",
     "json_bodies": "bodies",
     "query": "querying",
+    "ReplayReport": "replaying",
+    "replay": "replaying",
 }
 
 
