@@ -4,7 +4,8 @@ and from a Kafka broker with Spark's own Kafka source: the same rows, one sessio
 Kafka 3.9 (KRaft, its own defaults) and the connector come from Maven Central into .cache. Each
 topic has four partitions or queues of 100-byte bodies with a key. Read are six columns (topic,
 partition, offset, timestamp, key, body) and all columns; then both brokers are started again, which
-is the usual case of a batch read, and all is read once more. Wall time, CPU of Spark (JVM and
+is the usual case of a batch read, and all is read once more. Between the two the same rows are
+written by both sinks, to topics of their own. Wall time, CPU of Spark (JVM and
 Python workers) and CPU of the broker, in µs a row; ratios of medians. Exit status 1: a figure was
 missed, which on a busy machine says little.
 """
@@ -16,7 +17,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -47,6 +48,7 @@ GOALS = {
     ("all columns", "wall"): 1.6,
     ("all columns", "spark"): 2.5,
     ("six columns", "broker"): 1.6,
+    ("written", "wall"): 1.0,
     ("six columns after a restart", "wall"): 1.0,
     ("six columns after a restart", "spark"): 1.6,
     ("all columns after a restart", "wall"): 1.6,
@@ -149,6 +151,7 @@ def main(rows: int, rounds: int) -> None:
         spark = stack.enter_context(session(",".join(jars)))
         fill(spark, servers, rows)
         found = measured(spark, servers, rows, rounds, "")
+        found |= written(spark, servers, rows, rounds)
         for server in servers.values():
             server.restart()
         for name in servers:
@@ -242,22 +245,44 @@ def measured(
         for columns in ("six columns", "all columns"):
             for name, server in servers.items():
                 wanted = SIX[name] if columns.startswith("six") else ""
-                spark_before, broker_before = cpu_seconds(jvm_pid()), process_seconds(server.pid)
-                began = time.monotonic()
-                frame = read(spark, name, server.address, wanted)
-                frame.write.format("noop").mode("overwrite").save()
-                wall = time.monotonic() - began
-                after = cpu_seconds(jvm_pid())
-                used = (
-                    wall,
-                    after.java - spark_before.java,
-                    after.python - spark_before.python,
-                    process_seconds(server.pid) - broker_before,
-                )
-                found.setdefault((columns + when, name), []).append(
-                    Used(*(value / rows * 1e6 for value in used))
-                )
+                writer = read(spark, name, server.address, wanted).write.format("noop")
+                used = spent(server, rows, writer.mode("overwrite").save)
+                found.setdefault((columns + when, name), []).append(used)
     return found
+
+
+def written(
+    spark: SparkSession, servers: dict[str, Server], rows: int, rounds: int
+) -> dict[tuple[str, str], list[Used]]:
+    """The same rows by both sinks, each into a topic of its own."""
+    found: dict[tuple[str, str], list[Used]] = {}
+    for _ in range(rounds):
+        for name, server in servers.items():
+            body, key = ("body", "keys") if name == OURS else ("value", "key")
+            frame = spark.range(rows, numPartitions=2).selectExpr(
+                f"rpad(cast(id as string), {BODY}, 'x') as {body}", f"concat('k', id) as {key}"
+            )
+            address = "nameServer" if name == OURS else "kafka.bootstrap.servers"
+            writer = frame.write.format(name).mode("append").option("topic", TOPIC + "-written")
+            used = spent(server, rows, writer.option(address, server.address).save)
+            found.setdefault(("written", name), []).append(used)
+    return found
+
+
+def spent(server: Server, rows: int, job: Callable[[], object]) -> Used:
+    """What a job of so many rows takes."""
+    spark_before, broker_before = cpu_seconds(jvm_pid()), process_seconds(server.pid)
+    began = time.monotonic()
+    job()
+    wall = time.monotonic() - began
+    after = cpu_seconds(jvm_pid())
+    used = (
+        wall,
+        after.java - spark_before.java,
+        after.python - spark_before.python,
+        process_seconds(server.pid) - broker_before,
+    )
+    return Used(*(value / rows * 1e6 for value in used))
 
 
 def report(found: dict[tuple[str, str], list[Used]]) -> int:
