@@ -1,10 +1,11 @@
-"""The main job on real input: 336,776 flights through RocketMQ and Spark, counted at both ends.
+"""The whole story on real input: 336,776 flights through RocketMQ into a lake, counted twice.
 
 Starts a name server and a broker, sends every flight of 2013 from New York as a JSON message (tag:
-the carrier, key: the aircraft's tail number), lets one Spark streaming query write them into
-Parquet partitioned by carrier and a second one average the departure delays, draws these, and
-compares what went in with what came out. Exit status 0 means that everything agrees, 1 that it does
-not.
+the carrier, key: the aircraft's tail number), and archives them into a Parquet lake with Spark,
+bodies as columns, exactly once: in the middle the broker is killed with SIGKILL and started again.
+Then a reader that is not Spark (DuckDB) counts the lake, a SQL query averages the departure delays,
+which are drawn, and all is compared with what went in. Exit status 0 means that everything agrees,
+1 that it does not.
 
     python examples/flights_demo.py [--flights N] [--out DIR]
 
@@ -20,26 +21,37 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import duckdb
 from flights import Delays, Flight, average_delays, by_delay, flights, plot
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import avg, col, count, count_distinct, from_json
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import SparkSession
 
 from turbopump import Message, Producer
+from turbopump.spark import archive as lakes
 from turbopump.spark import end_session, rocketmq_session
+from turbopump.spark.pipelines import ArchiveReport, archive, json_bodies, query
+from turbopump.spark.pipelines.running import Progress as Archived
 
 TOPIC = "flights"
 SEND_AT_ONCE = 16
 BATCH = 32
 SCHEMA = (
-    "year int, month int, day int, dep_delay int, carrier string, flight int, tailnum "
+    "year int, month int, day int, dep_delay int, carrier string not null, flight int, tailnum "
     "string, origin string, dest string"
+)
+COLUMNS = (
+    *("topic", "brokerName", "queueId", "queueOffset"),
+    *("keys", "tags", "body", "bornTimestamp", "storeTimestamp"),
+)
+DELAYS = (
+    "select carrier, month, avg(dep_delay) as delay, count(dep_delay) as departed from lake "
+    "group by carrier, month"
 )
 
 
@@ -54,12 +66,13 @@ def main() -> int:
         print("Reading the flights")
         todo = list(flights(options.flights))
         print(f"Starting a name server and a broker in {directory}")
-        name_server = stack.enter_context(running_servers(directory / "store"))
-        sent = asyncio.run(send(name_server, todo))
+        servers = stack.enter_context(running_servers(directory / "store"))
+        sent = asyncio.run(send(servers.name_server, todo))
         print("Starting Spark")
         spark = stack.enter_context(running_spark())
-        delays = stream(spark, name_server, directory)
-        result = compare(spark, directory, todo, sent, delays)
+        archived = archive_all(spark, servers, directory / "lake", len(todo))
+        delays = average(spark, servers, directory / "lake")
+        result = compare(directory / "lake", todo, sent, archived, delays, servers.kills)
         show(delays)
         plot(delays, options.out / "flights.png")
         print(f"Drawn in {options.out / 'flights.png'}")
@@ -81,39 +94,62 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-@contextmanager
-def running_servers(store: Path) -> Iterator[str]:
-    """``turbopump dev`` on free ports; yields the name server's address."""
-    command = [
-        sys.executable,
-        "-m",
-        "turbopump",
-        "dev",
-        "--data",
-        str(store),
-        "--namesrv-port",
-        "0",
-        "--broker-port",
-        "0",
-    ]
-    # In a session of its own, so that Ctrl-C reaches this program alone, which then ends the
-    # servers last.
-    servers = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        assert servers.stdout is not None
-        for line in servers.stdout:
-            if line.startswith("ready "):
-                yield dict(part.split("=", 1) for part in line.split()[1:])["namesrv"]
-                break
-        else:
-            raise SystemExit("the servers did not start; what they said stands above")
-    finally:
-        servers.terminate()
+class Servers:
+    """``turbopump dev``, which keeps its ports and its directory when it is killed and started
+    again."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._ports = ("0", "0")
+        self.name_server = ""
+        self.kills = 0
+        self._process = self._started()
+
+    def kill_and_start(self) -> None:
+        """kill -9, and a new start in the same directory."""
+        self._process.kill()
+        self._process.wait()
+        self.kills += 1
+        self._process = self._started()
+
+    def stop(self) -> None:
+        self._process.terminate()
         try:
-            servers.wait(15)
+            self._process.wait(15)
         except subprocess.TimeoutExpired:
-            servers.kill()
-            servers.wait()
+            self._process.kill()
+            self._process.wait()
+
+    def _started(self) -> subprocess.Popen[str]:
+        namesrv, broker = self._ports
+        command = [sys.executable, "-m", "turbopump", "dev", "--data", str(self._store)]
+        command += ["--namesrv-port", namesrv, "--broker-port", broker]
+        # In a session of its own, so that Ctrl-C reaches this program alone, which then ends the
+        # servers last.
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("ready "):
+                ready = dict(part.split("=", 1) for part in line.split()[1:])
+                self.name_server = ready["namesrv"]
+                self._ports = (
+                    ready["namesrv"].rpartition(":")[2],
+                    ready["broker"].rpartition(":")[2],
+                )
+                return process
+        raise SystemExit("the servers did not start; what they said stands above")
+
+
+@contextmanager
+def running_servers(store: Path) -> Iterator[Servers]:
+    """The servers on free ports."""
+    servers = Servers(store)
+    try:
+        yield servers
+    finally:
+        servers.stop()
 
 
 async def send(name_server: str, todo: list[Flight]) -> int:
@@ -169,67 +205,54 @@ def running_spark(
         end_session(spark)
 
 
-def stream(spark: SparkSession, name_server: str, directory: Path) -> Delays:
-    """Both queries over all there is; the average delays of the second one."""
+def archive_all(spark: SparkSession, servers: Servers, lake: Path, total: int) -> ArchiveReport:
+    """Archive the topic in three batches; the broker is killed while the second one is read."""
+    bar = Progress("Archiving", total)
+    planned = 0
+    is_read = threading.Event()
 
-    def rows(columns: str) -> DataFrame:
-        source = (
-            spark.readStream.format("rocketmq")
-            .option("nameServer", name_server)
-            .option("topic", TOPIC)
-        )
-        source = (
-            source.option("startingOffsets", "earliest")
-            .option("columns", columns)
-            .option("maxOffsetsPerTrigger", 120_000)
-        )
-        return source.load().withColumn("f", from_json(col("body").cast("string"), SCHEMA))
+    def kill_while_it_reads() -> None:
+        while not any((lake / "_staging").iterdir()) and not is_read.wait(0.005):
+            pass  # until a task has begun a file
+        print("\nkill -9 of the broker, and a new start")
+        servers.kill_and_start()
 
-    archive = (
-        rows("brokerName,queueId,queueOffset,keys,tags,body,bornTimestamp,storeTimestamp")
-        .select(
-            "brokerName", "queueId", "queueOffset", "keys", "bornTimestamp", "storeTimestamp", "f.*"
-        )
-        .writeStream.format("parquet")
-        .partitionBy("carrier")
-        .option("checkpointLocation", str(directory / "archive-checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(directory / "parquet"))
+    killing = threading.Thread(target=kill_while_it_reads)
+
+    def at_step(step: str) -> None:
+        nonlocal planned
+        planned += step == "planned"
+        if step == "planned" and planned == 2:
+            killing.start()
+        elif step == "written" and planned == 2:
+            is_read.set()
+
+    found = archive(
+        lake,
+        [TOPIC],
+        name_server=servers.name_server,
+        spark=spark,
+        columns=COLUMNS,
+        bodies=json_bodies(SCHEMA),
+        rows_per_batch=-(-total // 3),
+        progress=Archived(shown=lambda progress: bar.show(progress.done)),
+        at_step=at_step,
     )
-    wait(archive, "Into Parquet")
-    averages = (
-        rows("body")
-        .groupBy(col("f.carrier").alias("carrier"), col("f.month").alias("month"))
-        .agg(avg("f.dep_delay").alias("delay"), count("f.dep_delay").alias("departed"))
-        .writeStream.format("memory")
-        .queryName("delays")
-        .outputMode("complete")
-        .option("checkpointLocation", str(directory / "delays-checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    wait(averages, "Averaging")
+    if killing.ident is not None:
+        killing.join()
+    bar.end()
+    return found
+
+
+def average(spark: SparkSession, servers: Servers, lake: Path) -> Delays:
+    """The average delays, by SQL over the lake."""
+    print(f'turbopump sql --lake {lake.name} "{DELAYS}"')
+    rows = query(DELAYS, name_server=servers.name_server, lakes={"lake": lake}, spark=spark)
     return {
         (row.carrier, row.month): (row.delay, row.departed)
-        for row in spark.table("delays").collect()
+        for row in rows.collect()
         if row.departed
     }
-
-
-def wait(query: StreamingQuery, label: str) -> None:
-    bar = Progress(label, None)
-    rows, seen = 0, -1
-    try:
-        while query.isActive:
-            time.sleep(0.1)
-            for progress in query.recentProgress:
-                if progress.batchId > seen:
-                    seen, rows = progress.batchId, rows + progress.numInputRows
-            bar.show(rows)
-        query.awaitTermination()  # raises what ended it, if that was an error
-    finally:
-        query.stop()
-    bar.end()
 
 
 @dataclass(frozen=True)
@@ -239,37 +262,43 @@ class Comparison:
     flights: int
     sent: int
     rows: int
+    rows_elsewhere: int
     tail_numbers: int
     keys: int
     places: int
+    kills: int
+    archive_agrees: bool
     delays_agree: bool
 
     @property
     def agrees(self) -> bool:
         return (
-            self.flights == self.sent == self.rows == self.places
+            self.flights == self.sent == self.rows == self.rows_elsewhere == self.places
             and self.keys == self.tail_numbers
+            and self.archive_agrees
             and self.delays_agree
         )
 
 
 def compare(
-    spark: SparkSession, directory: Path, todo: list[Flight], sent: int, delays: Delays
+    lake: Path, todo: list[Flight], sent: int, archived: ArchiveReport, delays: Delays, kills: int
 ) -> Comparison:
-    rows = spark.read.parquet(str(directory / "parquet"))
-    found = rows.agg(
-        count("*").alias("rows"),
-        count_distinct("keys").alias("keys"),
-        count_distinct("brokerName", "queueId", "queueOffset").alias("places"),
-    ).collect()[0]
+    """What DuckDB finds in the lake, and what Spark has found, beside what was sent."""
+    counts = duckdb.from_arrow(lakes.dataset(lake)).aggregate(
+        "count(*), count(distinct keys), count(distinct (brokerName, queueId, queueOffset))"
+    )
+    (rows, keys, places) = counts.fetchall()[0]
     expected = average_delays(todo)
     return Comparison(
         flights=len(todo),
         sent=sent,
-        rows=found.rows,
+        rows=archived.rows,
+        rows_elsewhere=rows,
         tail_numbers=len({flight.tail_number for flight in todo} - {None}),
-        keys=found.keys,
-        places=found.places,
+        keys=keys,
+        places=places,
+        kills=kills,
+        archive_agrees=archived.agrees,
         delays_agree=delays.keys() == expected.keys()
         and all(
             delays[group][1] == n and abs(delays[group][0] - delay) < 1e-9
@@ -297,7 +326,9 @@ def report(result: Comparison, seconds: float) -> int:
             f"{result.sent:,}",
             "" if result.sent == result.flights else f"of {result.flights:,} flights",
         ),
-        ("rows in Parquet", f"{result.rows:,}", ""),
+        ("kills of the broker", f"{result.kills}", "while it was read"),
+        ("rows in the lake", f"{result.rows:,}", "by Spark's count"),
+        ("rows by DuckDB", f"{result.rows_elsewhere:,}", ""),
         ("distinct keys", f"{result.keys:,}", f"of {result.tail_numbers:,} tail numbers"),
         ("distinct (queue, offset)", f"{result.places:,}", ""),
         (

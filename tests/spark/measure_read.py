@@ -50,7 +50,8 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="turbopump-measure-") as directory:
         todo = list(flights(options.flights))
-        with running_servers(Path(directory)) as name_server:
+        with running_servers(Path(directory)) as servers:
+            name_server = servers.name_server
             asyncio.run(send(name_server, todo))
             with running_spark(java_options="") as spark:
                 spark.dataSource.register(PlainDataSource)

@@ -45,9 +45,10 @@ def main() -> int:
     count, complete = arguments.rows, True
     with (
         tempfile.TemporaryDirectory(prefix="turbopump-measure-") as directory,
-        running_servers(Path(directory)) as name_server,
+        running_servers(Path(directory)) as servers,
         running_spark(java_options="") as spark,
     ):
+        name_server = servers.name_server
         text = f"cast(lpad(cast(id as string), {BODY_SIZE}, '0') as binary) as body"
         rows = spark.range(count).selectExpr(text)
         for number in range(arguments.rounds):
