@@ -180,14 +180,16 @@ def test_rows_that_are_not_those_of_the_offsets_are_not_committed(
     cluster.fill("T", 0, 10)
     from turbopump.spark.pipelines import archiving
 
-    real = archiving._Run._rows
+    real = archiving.ArchiveRun.wanted_rows
     for condition, said in (("queueOffset < 9", "9 rows .* for the offsets 0 to 9"),):
         monkeypatch.setattr(
-            archiving._Run, "_rows", lambda *given, c=condition: real(*given).where(c)
+            archiving.ArchiveRun, "wanted_rows", lambda *given, c=condition: real(*given).where(c)
         )
         with pytest.raises(OffsetGapError, match=said):
             run("T")
-    monkeypatch.setattr(archiving._Run, "_rows", lambda *given: real(*given).union(real(*given)))
+    monkeypatch.setattr(
+        archiving.ArchiveRun, "wanted_rows", lambda *given: real(*given).union(real(*given))
+    )
     with pytest.raises(OffsetGapError, match="20 rows were written for the offsets 0 to 9"):
         run("T")
     assert lakes.offsets(tmp_path) == {}

@@ -109,7 +109,7 @@ def test_a_replay_that_died_goes_on_and_doubles_nothing(
     def dies(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(replaying._Run, "note", dies)  # all of a batch is sent, and not noted
+    monkeypatch.setattr(replaying.ReplayRun, "note", dies)  # all of a batch is sent, and not noted
     with pytest.raises(KeyboardInterrupt):
         run("again", where="tags = 'A'")
     monkeypatch.undo()
@@ -123,7 +123,7 @@ def test_a_stop_ends_a_replay_between_batches_and_the_rate_is_kept(
     run: Replay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut = [(1, 10), (2, 20), (3, 25), (9, 40)]
-    assert list(replaying._batches(cut, 30)) == [(1, 3, 30), (3, 9, 25), (9, 10, 40)]
+    assert list(replaying.batches_of(cut, 30)) == [(1, 3, 30), (3, 9, 25), (9, 10, 40)]
     stop, waited = threading.Event(), []
     monkeypatch.setattr(stop, "wait", waited.append)
     report = run("paced", rate=0.001, stop=stop)

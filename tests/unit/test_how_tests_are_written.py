@@ -21,7 +21,6 @@ WHOLE_FILES = {"unit/testing/test_asyncio_hooks.py": "pins asyncio's own private
 LEFT: dict[str, int] = {
     "crash/group_member.py": 2,
     "simulation/test_rebalances.py": 2,
-    "spark/test_archive.py": 4,
     "unit/broker/handlers/test_pull.py": 2,
     "unit/broker/pop/test_pop_in_order.py": 1,
     "unit/broker/test_statistics.py": 1,

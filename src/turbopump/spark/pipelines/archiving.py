@@ -145,7 +145,7 @@ def archive(
     Raises LakeInUseError, OffsetGapError and LakeError; ConfigError for a wrong argument;
     DataLossError if messages are gone and ``fail_on_data_loss``; RemotingError without a broker.
     """
-    run = _Run(
+    run = ArchiveRun(
         lake=_opened(Path(lake), format, columns, bodies),
         topics=sorted(set(topics)),
         options={**(options or {}), "nameServer": name_server},
@@ -221,7 +221,7 @@ def _opened(
     return create_or_open(root, wanted)
 
 
-class _Run:
+class ArchiveRun:
     """One run of ``archive``: what it reads, and what it has done."""
 
     spark: SparkSession
@@ -304,7 +304,7 @@ class _Run:
         self, before: Snapshot, begins: Offsets, ends: Offsets, progress: Progress
     ) -> Snapshot:
         """Read, write and commit one batch."""
-        rows = self._rows(begins, ends)
+        rows = self.wanted_rows(begins, ends)
         definition = self.lake.definition
         if definition.bodies is not None:
             rows = with_parsed(rows, definition.bodies)
@@ -326,7 +326,7 @@ class _Run:
         progress.add(count)
         return after
 
-    def _rows(self, begins: Offsets, ends: Offsets) -> DataFrame:
+    def wanted_rows(self, begins: Offsets, ends: Offsets) -> DataFrame:
         """The messages between two sets of offsets."""
         return (
             self.spark.read.format("rocketmq")

@@ -130,7 +130,7 @@ def replay(
         name = f"replay-{digest.hexdigest()[:12]}"
     if not all(each.isalnum() or each in "-_." for each in name) or name.startswith("."):
         raise ConfigError(f"a replay's name has letters, digits, - and _, not {name!r}")
-    run = _Run(
+    run = ReplayRun(
         spark=spark,
         rows=_selected(spark, Path(lake), selection),
         options={**(options or {}), "nameServer": name_server},
@@ -145,7 +145,7 @@ def replay(
     ]
     progress.expect(sum(count for _, count in left))
     sent = present = 0
-    for low, high, count in _batches(left, rows_per_batch):
+    for low, high, count in batches_of(left, rows_per_batch):
         if stop.is_set():
             break
         there = run.already_there(low, high, state)
@@ -202,7 +202,7 @@ def _selected(spark: SparkSession, lake: Path, selection: dict[str, Any]) -> Dat
     return rows.select(*sent, time_of, second)
 
 
-def _batches(seconds: list[tuple[int, int]], rows_max: int) -> Iterator[tuple[int, int, int]]:
+def batches_of(seconds: list[tuple[int, int]], rows_max: int) -> Iterator[tuple[int, int, int]]:
     """``(from, to, rows)``: whole seconds together, up to so many rows where one has not more."""
     low, rows = None, 0
     for second, count in seconds:
@@ -216,7 +216,9 @@ def _batches(seconds: list[tuple[int, int]], rows_max: int) -> Iterator[tuple[in
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Run:
+class ReplayRun:
+    """One run of ``replay``: the rows that it sends, and its notes of what it has sent."""
+
     spark: SparkSession
     rows: DataFrame
     options: dict[str, str]
