@@ -26,6 +26,7 @@ Sql = Callable[..., int]
 
 @pytest.fixture
 def cluster(spark: SparkSession) -> Iterator[FakeCluster]:
+    before = spark.catalog.listTables()
     with FakeCluster({"flights": 2, "my-topic": 1}) as fake:
         for number in range(6):
             fake.queues["flights", number % 2].put(
@@ -36,7 +37,7 @@ def cluster(spark: SparkSession) -> Iterator[FakeCluster]:
             )
         fake.fill("my-topic", 0, 3)
         yield fake
-    assert spark.catalog.listTables() == []
+    assert spark.catalog.listTables() == before
 
 
 @pytest.fixture

@@ -252,14 +252,6 @@ class Broker:
         self.runtime_info.add_source(self.timers.figures)
         self.statistics.timers = self.timers.numbers.in_and_out
         self.pop = Pop(config, store, tables, self.timers, self.forwarding, self.statistics, clock)
-        self.delays.load()
-        tables.save_too(self.delays)
-        self.runtime_info.add_source(self.delays.positions)
-        self.timers = timers_of(config, settings.paths, store, disk, self.forwarding, clock)
-        tables.save_too(self.timers)
-        self.runtime_info.add_source(self.timers.figures)
-        self.statistics.timers = self.timers.numbers.in_and_out
-        self.pop = Pop(config, store, tables, self.timers, self.forwarding, self.statistics, clock)
 
         ha_address = join_address(
             config.broker_ip2 or self._advertised_host, config.ha_listen_port or self.port + 1
