@@ -115,7 +115,9 @@ class Place:
     @contextmanager
     def running(self, name: str, home: str, sources: Path = SOURCES) -> Iterator[RunningBroker]:
         """A broker of one kind on a directory of its own, which may hold a store already."""
-        settings = {"mappedFileSizeCommitLog": SEGMENT_SIZE}
+        settings: dict[str, str | int | bool] = {"mappedFileSizeCommitLog": SEGMENT_SIZE}
+        if name == OURS:  # the scrub would read the log into memory meanwhile
+            settings["scrubBytesPerSecond"] = 0
         with running_broker(
             name, self.data / home, self.cores, settings=settings, sources=sources
         ) as broker:
