@@ -124,6 +124,14 @@ class StoreLockedError(StoreError):
     """Another process holds the store directory."""
 
 
+class ReadsRefusedError(StoreError):
+    """Too many reads wait for the disk: nothing was read, and the same can be asked again in a
+    moment. A server answers it with code 2, which clients try again."""
+
+    def __init__(self) -> None:
+        super().__init__("too many reads wait for the broker's disk; ask again in a moment")
+
+
 class RoomInMakingError(StoreError):
     """The next file of the log is being made: nothing was stored, and the same can be tried again
     when it is there."""

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
-from turbopump.errors import StoreError
+from turbopump.errors import ReadsRefusedError, StoreError
 from turbopump.filtering.tag import code_filter
 from turbopump.protocol.codes import ResponseCode
 from turbopump.remoting.router import Outcome, RequestContext, Response, failure_response, refusal
@@ -26,13 +26,6 @@ from turbopump.store.queues.checked_entries import GetResult
 from turbopump.store.queues.queue_reader import PropertyFilter
 
 T = TypeVar("T")
-
-
-class ReadsRefusedError(StoreError):
-    """Too many reads wait for the disk."""
-
-    def __init__(self) -> None:
-        super().__init__("too many reads wait for the broker's disk; ask again in a moment")
 
 
 BUSY = refusal(

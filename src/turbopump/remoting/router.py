@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from turbopump.errors import HeaderError, ProtocolError, TurbopumpError
+from turbopump.errors import HeaderError, ProtocolError, ReadsRefusedError, TurbopumpError
 from turbopump.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from turbopump.protocol.command import (
     Command,
@@ -219,12 +219,13 @@ def encode_response(opaque: int, response: Response) -> bytes:
 
 def failure_response(error: Exception, context: RequestContext) -> Response:
     """The answer to a request whose handler failed: code 1 and one sentence; the traceback goes to
-    our log only."""
+    our log only. Code 2, which clients try again, where too many reads wait."""
     if isinstance(error, TurbopumpError):
         log.warning(
             "request failed code=%s peer=%s cause=%s", context.code, context.peer.peer, error
         )
-        return refusal(ResponseCode.SYSTEM_ERROR, str(error))
+        busy = isinstance(error, ReadsRefusedError)
+        return refusal(ResponseCode.SYSTEM_BUSY if busy else ResponseCode.SYSTEM_ERROR, str(error))
     log.exception("request failed code=%s peer=%s", context.code, context.peer.peer)
     return refusal(
         ResponseCode.SYSTEM_ERROR,

@@ -22,6 +22,7 @@ from turbopump.errors import RemotingError
 from turbopump.message.codec import decode_entries, encode_host
 from turbopump.message.message import ReceivedMessage
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.consumers import QueryConsumeTimeSpan
 from turbopump.protocol.requests.offsets import OffsetReply, SearchOffset
 from turbopump.protocol.requests.pull import (
     EarliestStoreTimeReply,
@@ -342,9 +343,11 @@ async def test_a_question_is_refused_where_too_many_reads_wait(
     monkeypatch.setattr("turbopump.store.disk.MappedSegment.read_cached_into", lambda *_: False)
     monkeypatch.setattr("turbopump.store.log.cold_reads.AT_ONCE", 0)
     monkeypatch.setattr("turbopump.store.log.cold_reads.WAITING_MAX", 0)
-    code, remark = await talk.client.code(by_key("k"))
-    assert code == ResponseCode.SYSTEM_BUSY
-    assert "too many reads wait" in remark
+    time_span = QueryConsumeTimeSpan(topic="T", group="g")
+    for question in (by_key("k"), time_span):  # by a callback, and by a handler that awaits
+        code, remark = await talk.client.code(question)
+        assert code == ResponseCode.SYSTEM_BUSY
+        assert "too many reads wait" in remark
 
 
 @in_loop(converse)
