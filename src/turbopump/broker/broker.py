@@ -70,7 +70,7 @@ from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, FlushDiskTy
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.delivery_time import DelayLevels
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Router
+from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
 from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.disk_space import SpaceLimits
@@ -102,7 +102,8 @@ class Broker:
     """One broker on one store directory.
 
     ``disk``, ``clock`` and ``source`` (of random numbers) are the system's unless given. ``host``
-    and ``port`` are where it listens once started, ``address`` is what clients are told. Its parts
+    and ``port`` are where it listens once started, ``address`` is what clients are told.
+    ``authorise`` sees every request before its handler (``Router``); None permits all. Its parts
     (``store``, ``tables``, ``timers`` and so on) are there to be looked at from ``start`` on.
     """
 
@@ -113,9 +114,11 @@ class Broker:
         clock: Clock | None = None,
         disk: Disk | None = None,
         source: random.Random | None = None,
+        authorise: Authorise | None = None,
     ) -> None:
         self.config = config
         self.clock = clock or SystemClock()
+        self._authorise = authorise
         self._disk = disk
         self._random = source or random.Random()
         self._timetable = Timetable()
@@ -205,12 +208,12 @@ class Broker:
             config, clients, self._topics, self._groups, request_modes
         )
         self.server = RemotingServer(
-            Router(),
+            Router(self._authorise),
             on_close=self.clients_handler.connection_lost,
             idle_timeout=float(config.server_channel_max_idle_time_seconds),
             backlog=sends.backlog,
         )
-        router, vip_router = Router(), Router()
+        router, vip_router = Router(self._authorise), Router(self._authorise)
         await self._listen(router, vip_router)
         self._flush_wait = FlushWait(
             store.flusher, sync=config.flush_disk_type == FlushDiskType.SYNC_FLUSH

@@ -12,7 +12,7 @@ from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.namesrv.handlers import NamesrvHandlers
 from turbopump.namesrv.route_table import RouteTable
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Router
+from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
 
 log = logging.getLogger(__name__)
@@ -22,17 +22,23 @@ class NameServer:
     """One name server in the running event loop.
 
     `clock` is asked for monotonic seconds. `start` raises `ConfigError` when the address cannot be
-    bound.
+    bound. `authorise` sees every request before its handler (`Router`); None permits all.
     """
 
-    def __init__(self, config: NamesrvConfig | None = None, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: NamesrvConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        authorise: Authorise | None = None,
+    ) -> None:
         self.config = config or NamesrvConfig()
         self._clock = clock or SystemClock()
         self.table = RouteTable(
             support_acting_master=self.config.support_acting_master,
             delete_missing_topics=self.config.delete_topic_with_broker_registration,
         )
-        router = Router()
+        router = Router(authorise)
         NamesrvHandlers(self.config, self.table, self._clock).add_to(router)
         self._server = RemotingServer(
             router,

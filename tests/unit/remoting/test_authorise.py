@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import copy
 import json
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.unit.broker.talking import pull, talking
 from tests.unit.protocol.headers import REQUESTS, filled
 from tests.unit.remoting.wire import Wire
 
+from turbopump.broker.broker import Broker
+from turbopump.errors import ResponseError
+from turbopump.namesrv.server import NameServer
 from turbopump.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from turbopump.protocol.command import Command, decode_command, encode_command
 from turbopump.protocol.frame import JSON, ROCKETMQ, FrameReader, frame_head
 from turbopump.protocol.request import Request
+from turbopump.protocol.requests.namesrv import GetRouteInfo
+from turbopump.protocol.requests.pull import PullMessage
+from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext, Response, Router
 
@@ -101,3 +110,25 @@ async def test_what_is_permitted_is_handled_and_an_error_of_the_policy_is_an_ans
         command = Command(int(REQUESTS[0].code), ext=filled(REQUESTS[0]).to_ext(), body=body)
         (answer,) = answers(connection, wire, encode_command(command))
         assert answer.code == code
+
+
+@in_loop
+async def test_a_broker_and_a_name_server_ask_who_may_do_what(tmp_path: Path) -> None:
+    def no_pulls(request: Request[Any], context: RequestContext) -> Response | None:
+        assert context.peer.peer.startswith("127.0.0.1")
+        if isinstance(request, PullMessage | GetRouteInfo):
+            return Response(code=ResponseCode.NO_PERMISSION, remark="not for you")
+        return None
+
+    async with talking(tmp_path, partial(Broker, authorise=no_pulls)) as talk:
+        await talk.client.send(b"permitted")
+        answer = await talk.client.ask(pull(0))
+        assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, "not for you")
+    server, client = NameServer(authorise=no_pulls), RemotingClient()
+    _, port = await server.start("127.0.0.1", 0)
+    try:
+        with pytest.raises(ResponseError, match="not for you"):
+            await client.call(f"127.0.0.1:{port}", GetRouteInfo(topic="T"))
+    finally:
+        await client.close()
+        await server.close()
