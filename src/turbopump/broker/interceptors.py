@@ -134,7 +134,7 @@ INNER_FLAGS: Final = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 
 
 class InnerBatch(msgspec.Struct, frozen=True):
-    """What is stored of one: an entry of ``count`` messages, with these flags."""
+    """An inner batch as it is stored: one entry of ``count`` messages, with these flags."""
 
     message: NewMessage
     count: int
@@ -144,7 +144,7 @@ class InnerBatch(msgspec.Struct, frozen=True):
 def refuse_false_inner_batch(
     request: SendMessage, destination: Destination
 ) -> Destination | Response:
-    """A rule: a message that is no inner batch does not say of how many messages it is one."""
+    """A rule: only an inner batch may have the property that gives its number of messages."""
     if (
         request.sys_flag & SysFlag.INNER_BATCH
         or property_value(destination.properties, INNER_NUM) is None

@@ -80,8 +80,8 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return True
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """An operator sets the offset. No commit counts before a reader of the queue has been told
-        of it."""
+        """An operator sets the offset. Commits are ignored until a reader of the queue has been
+        told of the reset."""
         self._offsets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
         self._resets[group, topic, queue_id] = None
         self._dirty = True
@@ -89,7 +89,8 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
     def reset_for(
         self, group: str, topic: str, queue_id: int, offset: int, reader: Hashable
     ) -> int | None:
-        """A ``reader`` pulls at ``offset``: where it must go on instead; None: there.
+        """The offset at which a ``reader`` that pulls at ``offset`` must go on instead. None: it
+        may go on at ``offset``.
 
         A reader that pulls at the offset of the reset has been told of it. A reader that was told
         and still pulls elsewhere keeps its own offsets, and may. RocketMQ tells only one pull, and
@@ -111,8 +112,8 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return (group, topic, queue_id) in self._resets
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The broker itself reads the queue for the group (POP): where a reset leads to, of which
-        it has heard now; None: nowhere."""
+        """End the queue's reset, because the broker itself reads the queue for the group (POP) and
+        follows it at once. Returns the offset of the reset; None: there was no reset."""
         if (group, topic, queue_id) not in self._resets:
             return None
         del self._resets[group, topic, queue_id]

@@ -117,7 +117,7 @@ async def ask_each(
 
 
 def refuse_other_server(address: str, answer: Command) -> None:
-    """Raise RemotingError if what answers does not know what brokers are asked."""
+    """Raise RemotingError if the server at this address does not know a broker's request."""
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise RemotingError(
             f"{address} does not know this request ({(answer.remark or '').strip()}): is it a "

@@ -64,7 +64,10 @@ class Environment:
 def environment_of(
     clock: Clock | None, random: random.Random | None, local_ip: str | None
 ) -> Environment:
-    """The system's own for what is not given. Raises ConfigError for what is none of these."""
+    """Clock, random numbers and address of a client; the system's for each one that is None.
+
+    Raises ConfigError for an argument that is no clock, no ``random.Random`` or no address.
+    """
     check(ENVIRONMENT_RULES, {"clock": clock, "random": random, "local_ip": local_ip})
     return Environment(
         SYSTEM_CLOCK if clock is None else clock,

@@ -28,10 +28,11 @@ _NOT_KNOWN: Final = "whether the message was recalled is not known: ask again"
 async def recall_message(
     sender: Sender, topic: str, handle: str | None, timeout: float, tracing: Tracing | None
 ) -> str:
-    """The unique id of the message that will not be delivered. ``topic`` with its namespace.
+    """Recall a delayed message; returns its unique id. ``topic`` is with its namespace.
 
-    Raises MessageError (topic or handle are none), RouteNotFoundError, ResponseError (refused: too
-    late, most likely), RemotingError (not reached: whether it was recalled may not be known).
+    Raises MessageError (topic or handle are not valid), RouteNotFoundError, ResponseError (the
+    broker refused, most likely because it is too late), RemotingError (the broker did not answer;
+    the message may have been recalled all the same).
     """
     if timeout <= 0:
         raise errors.CallTimeoutError(

@@ -502,8 +502,8 @@ class TransactionProducer(Producer):
         sender.hooks.end_transaction(context)
 
     async def _introduce(self, sender: Sender) -> None:
-        """Learn routes; the brokers on them are sent heartbeats. RocketMQ: the producer's
-        ``topics`` (5.x), or TBW102 (4.x)."""
+        """Fetch the routes of the producer's ``topics``, so that the brokers on them are sent
+        heartbeats. RocketMQ: ``topics`` in 5.x; 4.x knows TBW102 only, our default."""
         missing = [wrap(self._namespace, topic) for topic in self._topics] or [DEFAULT_TOPIC]
         while missing:
             for topic in list(missing):

@@ -90,7 +90,7 @@ def _behind(data: bytes, at: int, size: int) -> int:
 
 # The messages of a pull's answer, checked but not read: each keeps its bytes, and reads a
 # field of them when it is first asked for. The rule: it stops at the first entry that is damaged
-# or not of the usual kind (v6 hosts, a batch), which is for ``good_entries`` to look at. What a
+# or not of the usual kind (v6 hosts, a batch), which is for ``pulled_entries`` to look at. What a
 # consumer needs of every message is read at once: its topic, offset, size and how often it came.
 MessageT = TypeVar("MessageT", bound=ReceivedMessage)
 

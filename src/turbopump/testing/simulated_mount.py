@@ -237,7 +237,7 @@ class SimulatedMount:
         self.closed = True
 
     def _beside(self, effect: Callable[[], OSError | None], done: Done) -> None:
-        """Some time later the effect, and some time after that the word of it."""
+        """Call ``effect`` after a random delay, and ``done`` with its result after another one."""
         if self.closed:
             raise RuntimeError("the disk is closed")
         if self._closing:  # started by one of the last ``done``

@@ -126,8 +126,9 @@ class PopView:
 
 @dataclass(slots=True, eq=False)
 class HeldPop:
-    """One that waits: ``again`` is called once, with True if its time is up. ``closed``: whether
-    the connection that asked is closed. ``takes``: it takes what it is woken for."""
+    """A POP request that waits. ``again`` is called once, with True if its time is up. ``closed``:
+    whether the connection that asked is closed. ``takes``: the pop takes the messages it is woken
+    for, so no other pop need be woken for them."""
 
     line: TopicGroup
     queue_id: int

@@ -226,8 +226,8 @@ def deliver_ms(properties: dict[str, str], now: int) -> int | None:
 
 
 def slot_ms(deliver: int, precision: int) -> int:
-    """The slot whose messages go when the next one begins, which is at ``deliver`` or less than a
-    precision later."""
+    """The beginning of a message's slot, in ms. The messages of a slot are delivered when the next
+    slot begins: at ``deliver``, or less than one ``precision`` later."""
     return (deliver - 1) // precision * precision
 
 

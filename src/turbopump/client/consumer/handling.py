@@ -186,8 +186,8 @@ class HandlerPool:
 async def cancelled(
     tasks: Collection[asyncio.Task[None]], patience: float
 ) -> set[asyncio.Task[None]]:
-    """Cancel these; which of them go on all the same, after ``patience`` seconds, or a second if
-    that is longer."""
+    """Cancel these tasks. Returns those that still run after ``patience`` seconds, or after
+    ``CANCELLED_S`` if that is longer."""
     for task in tasks:
         task.cancel()
     _, go_on = await asyncio.wait(tasks, timeout=max(patience, CANCELLED_S))
@@ -195,10 +195,10 @@ async def cancelled(
 
 
 def log_going_on(messages: Sequence[Handled]) -> None:
-    """What the handlers have in hand that a close cannot end."""
+    """Log the messages of handlers that still run after a close."""
     if messages:
         log.warning(
-            "handlers go on though the close has cancelled them, their messages will be "
+            "handlers still run after the close has cancelled them; their messages will be "
             "delivered again count=%d %s%s",
             len(messages),
             "; ".join(keys_of(message) for message in messages[:NAMED_MAX]),

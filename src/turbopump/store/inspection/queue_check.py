@@ -172,8 +172,8 @@ class QueueCheck:
         return None
 
     def newest_at(self, log_end: int) -> int | None:
-        """Where the last unit points that recovery will not cut; −1: there is none, None: there
-        never was one, as far as the files tell."""
+        """The log offset in the last unit that recovery will not cut. −1: there is no such unit;
+        None: the files show no unit at all."""
         if not self.units.max_index:
             return None
         for index in range(self.units.max_index - 1, self.units.min_index - 1, -1):
@@ -185,8 +185,9 @@ class QueueCheck:
     def claim(
         self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0, messages: int = 1
     ) -> str | None:
-        """An entry of the log, which holds so many messages, says that this is its unit: what is
-        wrong with it, or None. Empty text: there is no unit.
+        """Compare unit ``index`` with the entry of the log that belongs to it. The entry has
+        ``messages`` messages. Returns what is wrong with the unit, or None; an empty text: there is
+        no such unit.
 
         A unit of the schedule topic holds the time of delivery: some delay after ``stored_ms``, and
         every delay is a number of seconds.
