@@ -104,7 +104,7 @@ QUICK = Plan(pairs=1, seconds=1.0, apache_warm_s=10.0, our_warm_s=1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BrokerSetup:
     """Where the brokers of one run live: their directories, their cores, their end with the
     stack."""
 
@@ -138,54 +138,54 @@ class Place:
         drop_from_memory(self.data / home / "store")
 
 
-def measure(place: Place, plan: Plan, old: Path | None, say: Say) -> list[tuple[str, ...]]:
+def measure(setup: BrokerSetup, plan: Plan, old: Path | None, say: Say) -> list[tuple[str, ...]]:
     """The whole run; a row a figure. ``old``: the modules of an older build."""
     for name in (APACHE, OURS):
         say(f"filling {name}")
-        with place.running(name, name) as broker:
-            fill_large(place, broker, plan)
+        with setup.running(name, name) as broker:
+            fill_large(setup, broker, plan)
             if name == OURS:
-                fill_small(place, broker, plan)
+                fill_small(setup, broker, plan)
             say(f"stopping {name}")
-        place.forget(name)
+        setup.forget(name)
     say("starting both again")
-    apache, ours = place.start(APACHE, APACHE), place.start(OURS, OURS)
-    written = place.start(OURS, "written")
-    fill_small(place, written, plan)
+    apache, ours = setup.start(APACHE, APACHE), setup.start(OURS, OURS)
+    written = setup.start(OURS, "written")
+    fill_small(setup, written, plan)
     small = {RESTARTED: ours, WRITTEN: written}
     if old is not None:
-        with place.running(OURS, "old", old) as broker:
-            fill_small(place, broker, plan)
-        small[OLD_RESTARTED] = place.start(OURS, "old", old)
-        small[OLD_WRITTEN] = place.start(OURS, "old-written", old)
-        fill_small(place, small[OLD_WRITTEN], plan)
+        with setup.running(OURS, "old", old) as broker:
+            fill_small(setup, broker, plan)
+        small[OLD_RESTARTED] = setup.start(OURS, "old", old)
+        small[OLD_WRITTEN] = setup.start(OURS, "old-written", old)
+        fill_small(setup, small[OLD_WRITTEN], plan)
     say("reading into the kernel's cache what is to come from there")
     for broker in (apache, ours):
-        pulled_once(place, broker, CACHED.topic)
+        pulled_once(setup, broker, CACHED.topic)
     say(f"warming Apache's for {plan.apache_warm_s:.0f} s")
-    warm_up(apache, (CACHED,), place.cores, plan.apache_warm_s)
-    warm_up(ours, (CACHED, SMALL), place.cores, plan.our_warm_s)
+    warm_up(apache, (CACHED,), setup.cores, plan.apache_warm_s)
+    warm_up(ours, (CACHED, SMALL), setup.cores, plan.our_warm_s)
     for name, broker in small.items():
         say(f"warming {name}")
-        warm_up(broker, (SMALL,), place.cores, plan.our_warm_s)
-    cached = in_turn(place, plan, CACHED, {OURS: ours, APACHE: apache}, say)
-    smalls = in_turn(place, plan, SMALL, small, say)
-    disk = from_disk(place, plan, {OURS: ours, APACHE: apache}, say)
+        warm_up(broker, (SMALL,), setup.cores, plan.our_warm_s)
+    cached = in_turn(setup, plan, CACHED, {OURS: ours, APACHE: apache}, say)
+    smalls = in_turn(setup, plan, SMALL, small, say)
+    disk = from_disk(setup, plan, {OURS: ours, APACHE: apache}, say)
     return rows(cached, smalls, disk)
 
 
-def fill_large(place: Place, broker: RunningBroker, plan: Plan) -> None:
+def fill_large(setup: BrokerSetup, broker: RunningBroker, plan: Plan) -> None:
     for topic in plan.disk_topics():
-        place.fill(broker, FILL_ONE_BY_ONE, topic, DISK.body_size, plan.disk_messages)
-    place.fill(broker, FILL_ONE_BY_ONE, CACHED.topic, CACHED.body_size, plan.cached_messages)
+        setup.fill(broker, FILL_ONE_BY_ONE, topic, DISK.body_size, plan.disk_messages)
+    setup.fill(broker, FILL_ONE_BY_ONE, CACHED.topic, CACHED.body_size, plan.cached_messages)
 
 
-def fill_small(place: Place, broker: RunningBroker, plan: Plan) -> None:
-    place.fill(broker, FILL, SMALL.topic, SMALL.body_size, plan.small_messages)
+def fill_small(setup: BrokerSetup, broker: RunningBroker, plan: Plan) -> None:
+    setup.fill(broker, FILL, SMALL.topic, SMALL.body_size, plan.small_messages)
 
 
 def in_turn(
-    place: Place, plan: Plan, case: Case, brokers: dict[str, RunningBroker], say: Say
+    setup: BrokerSetup, plan: Plan, case: Case, brokers: dict[str, RunningBroker], say: Say
 ) -> Results:
     """Windows of one case on each broker, and again."""
     results: Results = {name: [] for name in brokers}
@@ -193,21 +193,23 @@ def in_turn(
         for name, broker in brokers.items():
             os.sync()
             load, _ = attempt(
-                broker, case, core=place.cores.load, seconds=plan.seconds, settle=SETTLE_S
+                broker, case, core=setup.cores.load, seconds=plan.seconds, settle=SETTLE_S
             )
             results[name].append(load)
             say(sentence(case, name, load))
     return results
 
 
-def from_disk(place: Place, plan: Plan, brokers: dict[str, RunningBroker], say: Say) -> Results:
+def from_disk(
+    setup: BrokerSetup, plan: Plan, brokers: dict[str, RunningBroker], say: Say
+) -> Results:
     """Each topic on the disk once through, by each broker."""
     results: Results = {name: [] for name in brokers}
     for topic in plan.disk_topics():
         for name, broker in brokers.items():
             os.sync()
             before = device_reads(broker.pid)
-            load = pulled_once(place, broker, topic)
+            load = pulled_once(setup, broker, topic)
             device = device_reads(broker.pid) - before
             say(f"{sentence(DISK, name, load)}, {device / load.seconds / MIB:.0f} MiB/s of device")
             if device < DEVICE_SHARE_MIN * load.bytes_in:
@@ -220,10 +222,10 @@ def from_disk(place: Place, plan: Plan, brokers: dict[str, RunningBroker], say: 
     return results
 
 
-def pulled_once(place: Place, broker: RunningBroker, topic: str) -> LoadResult:
+def pulled_once(setup: BrokerSetup, broker: RunningBroker, topic: str) -> LoadResult:
     """Every queue of a topic from its start to its end. Raises LoadError."""
     arguments = [*DISK.arguments(), "--topic", topic, "--once", "--watch", str(broker.pid)]
-    out = generator.finish_load(generator.start_load(broker.port, arguments, core=place.cores.load))
+    out = generator.finish_load(generator.start_load(broker.port, arguments, core=setup.cores.load))
     return msgspec.json.decode(out, type=LoadResult)
 
 
@@ -292,7 +294,7 @@ def main(pairs: int, seconds: float, old: Path | None, quick: bool) -> None:
     ):
         try:
             found = measure(
-                Place(Path(data), cores, stack),
+                BrokerSetup(Path(data), cores, stack),
                 plan,
                 sources,
                 lambda line: click.echo(f"{time.monotonic() - begun:6.1f} s  {line}", err=True),

@@ -11,8 +11,8 @@ from collections import Counter, defaultdict
 from typing import Protocol
 
 
-class Life(Protocol):
-    """One life of a consumer."""
+class ConsumerRun(Protocol):
+    """A consumer from its start to its end."""
 
     @property
     def name(self) -> str: ...
@@ -31,15 +31,15 @@ class HandlersInOrder:
         """Of each queue, the offsets in the order in which their handlers began."""
         self.succeeded: dict[int, set[int]] = defaultdict(set)
         self.failed = 0
-        self._running: dict[int, list[tuple[int, Life]]] = defaultdict(list)
-        self._paused: set[Life] = set()
+        self._running: dict[int, list[tuple[int, ConsumerRun]]] = defaultdict(list)
+        self._paused: set[ConsumerRun] = set()
 
-    def paused(self, life: Life) -> None:
+    def paused(self, run: ConsumerRun) -> None:
         """A process that is stopped for minutes cannot know that its lock has gone: its handlers
         are not held against it."""
-        self._paused.add(life)
+        self._paused.add(run)
 
-    def begin(self, queue: int, offset: int, life: Life) -> None:
+    def begin(self, queue: int, offset: int, run: ConsumerRun) -> None:
         starts = self.starts[queue]
         before = starts[-1] if starts else -1
         if offset > before + 1:
@@ -49,13 +49,13 @@ class HandlersInOrder:
         for other, its in self._running[queue]:
             if its.alive and its not in self._paused:
                 self.wrong.append(
-                    f"queue {queue}: {offset} at {life.name} began while {other} ran at {its.name}"
+                    f"queue {queue}: {offset} at {run.name} began while {other} ran at {its.name}"
                 )
         starts.append(offset)
-        self._running[queue].append((offset, life))
+        self._running[queue].append((offset, run))
 
-    def end(self, queue: int, offset: int, life: Life, *, good: bool) -> None:
-        self._running[queue].remove((offset, life))
+    def end(self, queue: int, offset: int, run: ConsumerRun, *, good: bool) -> None:
+        self._running[queue].remove((offset, run))
         if good:
             self.succeeded[queue].add(offset)
         else:

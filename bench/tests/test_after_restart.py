@@ -14,7 +14,7 @@ from bench.after_restart import (
     RESTARTED,
     SMALL,
     WRITTEN,
-    Place,
+    BrokerSetup,
     Plan,
     Results,
     from_disk,
@@ -84,39 +84,39 @@ def test_a_checkout_without_the_compiled_module_is_refused_with_what_to_do(tmp_p
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path, Cores.of_this_machine(), ExitStack())
+def setup(tmp_path: Path) -> BrokerSetup:
+    return BrokerSetup(tmp_path, Cores.of_this_machine(), ExitStack())
 
 
 @pytest.fixture
-def restarted(place: Place) -> RunningBroker:
+def restarted(setup: BrokerSetup) -> RunningBroker:
     """Our broker on topics that it was filled with before it was stopped."""
-    with place.running(OURS, "home") as broker:
-        after_restart.fill_large(place, broker, PLAN)
-        after_restart.fill_small(place, broker, PLAN)
-    place.forget("home")
-    return place.start(OURS, "home")
+    with setup.running(OURS, "home") as broker:
+        after_restart.fill_large(setup, broker, PLAN)
+        after_restart.fill_small(setup, broker, PLAN)
+    setup.forget("home")
+    return setup.start(OURS, "home")
 
 
 def test_a_backlog_is_pulled_after_a_restart_whole_and_once(
-    place: Place, restarted: RunningBroker
+    setup: BrokerSetup, restarted: RunningBroker
 ) -> None:
-    with place.stack:
+    with setup.stack:
         for topic in PLAN.disk_topics():
-            assert pulled_once(place, restarted, topic).messages == PLAN.disk_messages
+            assert pulled_once(setup, restarted, topic).messages == PLAN.disk_messages
         lines: list[str] = []
-        results = in_turn(place, PLAN, SMALL, {"one": restarted, "other": restarted}, lines.append)
+        results = in_turn(setup, PLAN, SMALL, {"one": restarted, "other": restarted}, lines.append)
         assert [len(windows) for windows in results.values()] == [PLAN.pairs, PLAN.pairs]
         assert len(lines) == 2 * PLAN.pairs
 
 
 def test_a_window_that_did_not_come_from_the_disk_ends_the_run(
-    place: Place, restarted: RunningBroker, monkeypatch: pytest.MonkeyPatch
+    setup: BrokerSetup, restarted: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def device_reads(_pid: int) -> int:
         return 0
 
     monkeypatch.setattr(after_restart, "device_reads", device_reads)
     say: Callable[[str], None] = print
-    with place.stack, pytest.raises(LoadError, match="read 0 MiB from the device"):
-        from_disk(place, PLAN, {OURS: restarted}, say)
+    with setup.stack, pytest.raises(LoadError, match="read 0 MiB from the device"):
+        from_disk(setup, PLAN, {OURS: restarted}, say)

@@ -377,12 +377,14 @@ def stories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Stor
             )
             stack.callback(cluster.kill)
             made[version] = Story(cluster, directory)
-        for future in [pool.submit(tell, story, version) for version, story in made.items()]:
+        for future in [
+            pool.submit(send_all_kinds, story, version) for version, story in made.items()
+        ]:
             future.result()
         yield made
 
 
-def tell(story: Story, version: str) -> None:
+def send_all_kinds(story: Story, version: str) -> None:
     story.cluster.start()
     kinds = [kind for of, kind in CASES if of == version]
 

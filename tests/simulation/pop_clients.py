@@ -97,7 +97,7 @@ class World(KeptPrograms):
     async def _producer(self, host: str) -> None:
         rng = self.source(host)
         async with Producer(
-            f"{NAMESRV}:9876", group="sellers", **self._surroundings(host)
+            f"{NAMESRV}:9876", group="sellers", **self._environment(host)
         ) as producer:
             for number in count():
                 await asyncio.sleep(rng.uniform(0, 2))
@@ -151,8 +151,8 @@ class World(KeptPrograms):
             "group": group,
             "topic": TOPIC,
             "consume_from": ConsumeFrom.FIRST,
-            **self._surroundings(host),
+            **self._environment(host),
         }
 
-    def _surroundings(self, host: str) -> dict[str, Any]:
+    def _environment(self, host: str) -> dict[str, Any]:
         return {"clock": self.simulation.clock(host), "random": self.source(host), "local_ip": host}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from turbopump.message.batch import decode_batch
 from turbopump.message.message import MessageQueue
 from turbopump.message.properties import decode_properties
-from turbopump.spark.encode import KEY, MARK, Encoded, Parcel, RowError, encode, parcels
+from turbopump.spark.encode import KEY, MARK, Encoded, PackedRows, RowError, encode, pack_rows
 from turbopump.spark.write_options import layout, write_options
 
 MAP = pa.map_(pa.string(), pa.string())
@@ -53,22 +53,22 @@ def encoded(rows: dict[str, list[Any]], mark: str | None = None, **options: str)
 Message = tuple[str, bytes, dict[str, str], int]
 
 
-def messages(parcel: Parcel) -> list[Message]:
-    """What a broker would make of a parcel."""
-    if parcel.single is not None:
-        text, body, flag = parcel.single
-        return [(parcel.topic, body, decode_properties(text), flag)]
+def messages(packed: PackedRows) -> list[Message]:
+    """What a broker would make of packed rows."""
+    if packed.single is not None:
+        text, body, flag = packed.single
+        return [(packed.topic, body, decode_properties(text), flag)]
     return [
-        (parcel.topic, item.body, decode_properties(item.properties.decode()), item.flag)
-        for item in decode_batch(bytes(parcel.items[: int(parcel.ends[-1])]))
+        (packed.topic, item.body, decode_properties(item.properties.decode()), item.flag)
+        for item in decode_batch(bytes(packed.items[: int(packed.ends[-1])]))
     ]
 
 
 def sent(rows: dict[str, list[Any]], mark: str | None = None, **options: str) -> list[Message]:
     """The messages of all rows, in the order of the rows."""
     found: dict[int, Message] = {}
-    for parcel in parcels(encoded(rows, mark, **options), queues, rows_max=3, size_max=1 << 20):
-        found |= dict(zip(parcel.rows.tolist(), messages(parcel), strict=True))
+    for packed in pack_rows(encoded(rows, mark, **options), queues, rows_max=3, size_max=1 << 20):
+        found |= dict(zip(packed.rows.tolist(), messages(packed), strict=True))
     return [found[row] for row in sorted(found)]
 
 
@@ -96,10 +96,10 @@ def test_keys_may_be_a_list_and_bodies_text() -> None:
         {"body": pa.array(["Ω", "b"]), "keys": pa.array([["a", "b"], None], pa.list_(pa.string()))}
     )
     plan = layout(batch.schema, write_options({"nameServer": "a:1", "topic": "T"}))
-    (parcel,) = parcels(
+    (packed,) = pack_rows(
         encode(batch, plan, queues, lambda: "ID"), queues, rows_max=9, size_max=1 << 20
     )
-    assert messages(parcel) == [
+    assert messages(packed) == [
         ("T", "Ω".encode(), {"KEYS": "a b", "UNIQ_KEY": "ID"}, 0),
         ("T", b"b", {"UNIQ_KEY": "ID"}, 0),
     ]
@@ -134,8 +134,8 @@ def test_delayed_rows_travel_alone() -> None:
             "deliverAt": [None, None, None, at],
         }
     )
-    found = parcels(rows, queues, rows_max=9, size_max=1 << 20)
-    assert [(parcel.single is not None, parcel.rows.tolist()) for parcel in found] == [
+    found = pack_rows(rows, queues, rows_max=9, size_max=1 << 20)
+    assert [(packed.single is not None, packed.rows.tolist()) for packed in found] == [
         (False, [0, 2]),
         (True, [1]),
         (True, [3]),
@@ -183,8 +183,8 @@ def test_equal_keys_go_to_the_queue_that_java_takes_in_their_order() -> None:
     keys = ["k1", "k2", None, "k1", "k2", "Ω"]
     rows = encoded({"body": [b"%d" % n for n in range(6)], "shardingKey": keys})
     assert rows.queue_of.tolist()[:2] == [3366 % 4, 3367 % 4]  # "k1".hashCode() is 3366
-    found = parcels(rows, queues, rows_max=9, size_max=1 << 20)
-    by_queue = {parcel.queue: parcel.rows.tolist() for parcel in found}
+    found = pack_rows(rows, queues, rows_max=9, size_max=1 << 20)
+    by_queue = {packed.queue: packed.rows.tolist() for packed in found}
     assert by_queue[None] == [2]
     assert by_queue[queues("T")[3366 % 4]] == [0, 3]
     assert by_queue[queues("T")[3367 % 4]] == [1, 4]
@@ -207,16 +207,20 @@ def test_keys_of_rows_are_put_into_them() -> None:
 
 def test_parcels_are_bounded_in_rows_and_bytes_and_can_be_cut() -> None:
     rows = encoded({"body": [b"x" * 100] * 25})
-    assert [len(one) for one in parcels(rows, queues, rows_max=10, size_max=1 << 20)] == [10, 10, 5]
-    small = parcels(rows, queues, rows_max=10, size_max=300)
+    assert [len(one) for one in pack_rows(rows, queues, rows_max=10, size_max=1 << 20)] == [
+        10,
+        10,
+        5,
+    ]
+    small = pack_rows(rows, queues, rows_max=10, size_max=300)
     assert [len(one) for one in small] == [2] * 12 + [1]
-    assert [len(one) for one in parcels(rows, queues, rows_max=10, size_max=1)] == [1] * 25
-    (whole,) = parcels(rows, queues, rows_max=99, size_max=1 << 20)
+    assert [len(one) for one in pack_rows(rows, queues, rows_max=10, size_max=1)] == [1] * 25
+    (whole,) = pack_rows(rows, queues, rows_max=99, size_max=1 << 20)
     part = whole.part(3, 10).part(2, 5)
     assert part.rows.tolist() == [5, 6, 7]
     assert messages(part) == messages(whole)[5:8]
     keep = np.arange(25) % 2 == 0
-    kept = parcels(rows, queues, rows_max=99, size_max=1 << 20, keep=keep)
+    kept = pack_rows(rows, queues, rows_max=99, size_max=1 << 20, keep=keep)
     assert [one.rows.tolist() for one in kept] == [list(range(0, 25, 2))]
     assert messages(kept[0]) == messages(whole)[::2]
 
@@ -253,10 +257,10 @@ def test_any_rows_come_out_as_they_went_in(rows: list[tuple[Any, ...]], begin: i
     ).slice(begin)
     plan = layout(batch.schema, write_options({"nameServer": "a:1", "topic": "T"}))
     found: dict[int, Message] = {}
-    for parcel in parcels(
+    for packed in pack_rows(
         encode(batch, plan, queues, lambda: "ID"), queues, rows_max=5, size_max=99
     ):
-        found |= dict(zip(parcel.rows.tolist(), messages(parcel), strict=True))
+        found |= dict(zip(packed.rows.tolist(), messages(packed), strict=True))
     expected = [
         (
             "T",

@@ -21,7 +21,7 @@ from turbopump.spark.cluster import Cluster
 from turbopump.spark.encode import MARK
 from turbopump.spark.offsets import OffsetRange
 from turbopump.spark.options import read_options
-from turbopump.spark.read_back import Attempt, Planned, ReadBack, attempt_of, decode_mark
+from turbopump.spark.read_back import Planned, ReadBack, TaskAttempt, attempt_of, decode_mark
 from turbopump.spark.reading import read_ranges
 from turbopump.spark.sink import Outbox, PackedProducer, WriteError, Written, write_task
 from turbopump.spark.write_options import layout, write_options
@@ -59,7 +59,7 @@ def in_stream(batch: int, partition: int = 0, number: int = 0, run: str = "run-1
 PLANNED = Planned("planned", 1_000_000)
 
 
-def attempt(broker: BrokerThread, context: Any = None, **options: str) -> Attempt:
+def attempt(broker: BrokerThread, context: Any = None, **options: str) -> TaskAttempt:
     given = {"nameServer": broker.namesrv, "idempotencyKey": "k", **options}
     return attempt_of(context, write_options(given), PLANNED, 2_000_000)
 

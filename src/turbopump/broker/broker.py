@@ -92,8 +92,8 @@ DAMAGES_LOGGED = 100
 """Damaged ranges that get a line each at the start; all of them are counted."""
 
 
-class Handler(Protocol):
-    """Answers requests."""
+class HandlerSet(Protocol):
+    """The handlers of some related requests."""
 
     def add_to(self, router: Router) -> None: ...
 
@@ -285,7 +285,7 @@ class Broker:
         clients: ClientTable[Connection],
         request_modes: RequestModes,
         routes: TopicRoutes,
-    ) -> Iterator[Handler]:
+    ) -> Iterator[HandlerSet]:
         """Who answers which requests: each handler is given what it needs, and no more."""
         assert self._registration is not None
         assert self.timers is not None

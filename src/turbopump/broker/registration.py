@@ -65,7 +65,7 @@ class NameServerRegistration:
             if task is not None and not task.done():
                 self._again.add(server)
             else:
-                self._tasks[server] = asyncio.ensure_future(self._keep_told(server))
+                self._tasks[server] = asyncio.ensure_future(self._register_until_current(server))
 
     async def now(self, within: float | None = None) -> None:
         """Register with all name servers and wait until each has answered or failed, ``within``
@@ -96,7 +96,7 @@ class NameServerRegistration:
         )
         await self._remoting.close()
 
-    async def _keep_told(self, server: str) -> None:
+    async def _register_until_current(self, server: str) -> None:
         while True:
             self._again.discard(server)
             await self._register(server)

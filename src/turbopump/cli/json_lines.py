@@ -49,7 +49,7 @@ _NOT_THE_USERS = frozenset(
 )
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=False):
+class _MessageLine(msgspec.Struct, forbid_unknown_fields=False):
     body: Any = msgspec.UNSET
     body_base64: str | None = None
     tags: str | None = None
@@ -58,7 +58,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=False):
     store_ms: Any = None
 
 
-_decoder = msgspec.json.Decoder(_Line)
+_decoder = msgspec.json.Decoder(_MessageLine)
 
 
 def read_message(line: bytes, topic: str, *, number: int) -> Message:
@@ -111,7 +111,7 @@ def write_message(message: ReceivedMessage) -> bytes:
     return msgspec.json.encode(line)
 
 
-def _body(fields: _Line, number: int) -> bytes:
+def _body(fields: _MessageLine, number: int) -> bytes:
     if fields.body_base64 is not None:
         try:
             return base64.b64decode(fields.body_base64, validate=True)

@@ -37,7 +37,7 @@ class LoopThread:
         self.loop = new_event_loop()
         self.ended = False
         """Whether somebody stopped the loop: nothing runs on it any more."""
-        self._called: set[_Outcome] = set()
+        self._called: set[_PendingCall] = set()
         self._posted: deque[Callable[[], None]] = deque()
         self._wake = self._waker()
         self._thread = threading.Thread(target=self._run, name="turbopump-loop", daemon=True)
@@ -74,8 +74,8 @@ class LoopThread:
         finally:
             self.ended = True
             _stopped.add(self.loop)
-            for outcome in list(self._called):
-                outcome.fail(RuntimeError(_ENDED))
+            for call in list(self._called):
+                call.fail(RuntimeError(_ENDED))
 
     def _has_run(self) -> bool:
         """Run until the loop is stopped (True), or something breaks out of it, which is logged."""
@@ -107,30 +107,31 @@ class LoopThread:
         """Run ``function(*args)`` on the loop and return what it returns. An interrupt (Ctrl-C)
         cancels it. Raises RuntimeError if the loop was stopped."""
         self.refuse_itself()
-        outcome = _Outcome(function, args, kwargs)
-        self._called.add(outcome)  # before it looks: the end of the thread looks in the other order
+        call = _PendingCall(function, args, kwargs)
+        self._called.add(call)  # before it looks: the end of the thread looks in the other order
         if self.ended:
-            self._called.discard(outcome)
+            self._called.discard(call)
             raise RuntimeError(_ENDED)
         try:
-            self._post(outcome.start)
-            outcome.ready.acquire()
+            self._post(call.start)
+            call.ready.acquire()
         except BaseException:
-            self._post(outcome.cancel)
+            self._post(call.cancel)
             raise
         finally:
-            self._called.discard(outcome)
-        if outcome.error is not None:
+            self._called.discard(call)
+        if call.error is not None:
             try:
-                raise outcome.error
+                raise call.error
             finally:
-                outcome.error = None  # no cycle through the traceback
-        return outcome.value  # type: ignore[no-any-return]
+                call.error = None  # no cycle through the traceback
+        return call.value  # type: ignore[no-any-return]
 
 
 @dataclass(slots=True, eq=False)
-class _Outcome:
-    """One call: a bare lock wakes the caller, for a concurrent Future costs three times as much."""
+class _PendingCall:
+    """A call on its way. A bare lock wakes the caller, for a concurrent Future costs three times
+    as much."""
 
     _function: Callable[..., Coroutine[Any, Any, Any]]
     _args: Any

@@ -502,8 +502,8 @@ class TransactionProducer(Producer):
         sender.hooks.end_transaction(context)
 
     async def _introduce(self, sender: Sender) -> None:
-        """Fetch the routes of the producer's ``topics``, so that the brokers on them are sent
-        heartbeats. RocketMQ: ``topics`` in 5.x; 4.x knows TBW102 only, our default."""
+        """Fetch the routes of the producer's ``topics``, or of TBW102 if it has none, so that the
+        brokers on them are sent heartbeats. RocketMQ: ``topics`` in 5.x, TBW102 in 4.x."""
         missing = [wrap(self._namespace, topic) for topic in self._topics] or [DEFAULT_TOPIC]
         while missing:
             for topic in list(missing):

@@ -35,7 +35,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class KeyFinding:
     """What is to be said about a key: the reason for having no effect, or the nearest known key."""
 
     key_class: KeyClass
@@ -46,15 +46,17 @@ class Found:
 KeyTable = Mapping[str, Key]
 
 
-def classify(name: str, table: KeyTable) -> Found:
-    """The class of a key in a file; `Found.nearest` is empty when no known key is near."""
+def classify(name: str, table: KeyTable) -> KeyFinding:
+    """The class of a key in a file; `KeyFinding.nearest` is empty when no known key is near."""
     if key := table.get(name):
         return (
-            Found(KeyClass.ACCEPTED, reason=key.reason) if key.reason else Found(KeyClass.HONOURED)
+            KeyFinding(KeyClass.ACCEPTED, reason=key.reason)
+            if key.reason
+            else KeyFinding(KeyClass.HONOURED)
         )
     by_lower = {known.lower(): known for known in table}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
-    return Found(KeyClass.UNKNOWN, nearest=by_lower[near[0]] if near else "")
+    return KeyFinding(KeyClass.UNKNOWN, nearest=by_lower[near[0]] if near else "")
 
 
 def key_table(config: type[SettingsClass], *parts: str, only_5: str = "") -> KeyTable:

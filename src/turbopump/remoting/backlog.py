@@ -56,7 +56,7 @@ class BacklogLimits(NamedTuple):
     room_s: float = 1.0
 
 
-class _Waiting(NamedTuple):
+class _QueuedRequest(NamedTuple):
     connection: Connection
     frame: Frame
     arrived: float
@@ -76,11 +76,11 @@ class Backlog:
         self._loop = asyncio.get_running_loop()
         self._limits = limits
         self._refuse = refuse
-        self._line: deque[_Waiting] = deque()
+        self._line: deque[_QueuedRequest] = deque()
         self._size = 0
         self._turn_ends: float | None = None
         self._armed: asyncio.Handle | None = None
-        self._begun: _Waiting | None = None
+        self._begun: _QueuedRequest | None = None
         self._held_since: float | None = None
         self._still_until = 0.0
         self.busy = False
@@ -134,7 +134,7 @@ class Backlog:
         """Put into the line those that may wait; handle the others."""
         for frame in frames:
             if connection.may_wait(frame):
-                self._wait(_Waiting(connection, frame, arrived))
+                self._wait(_QueuedRequest(connection, frame, arrived))
             else:
                 connection.take(frame)
             if connection.closed:
@@ -148,7 +148,7 @@ class Backlog:
             self._arm()
         self._set_busy(self.busy or self._loop.time() >= self._turn_ends)
 
-    def _wait(self, waiting: _Waiting) -> None:
+    def _wait(self, waiting: _QueuedRequest) -> None:
         """Let a request stand in the line, or refuse it."""
         now = self._loop.time()
         if waiting.arrived < self._still_until:
@@ -169,7 +169,7 @@ class Backlog:
         if self._held_since is None:
             self._held_since = now
         self._set_busy(True)
-        self._line.appendleft(self._begun or _Waiting(connection, frame, now))
+        self._line.appendleft(self._begun or _QueuedRequest(connection, frame, now))
         self._size += _size(frame)
         self._arm()
 
@@ -240,15 +240,15 @@ class Backlog:
             while self._line:
                 self._answer(self._pop(), BacklogRefusal.STOOD_STILL, now)
 
-    def _is_late(self, waiting: _Waiting, now: float) -> bool:
+    def _is_late(self, waiting: _QueuedRequest, now: float) -> bool:
         return self._limits.wait_s is not None and now - waiting.arrived >= self._limits.wait_s
 
-    def _answer(self, waiting: _Waiting, why: BacklogRefusal, now: float) -> None:
+    def _answer(self, waiting: _QueuedRequest, why: BacklogRefusal, now: float) -> None:
         waiting.connection.refuse(
             waiting.frame, self._refuse(why, now - waiting.arrived, len(self._line))
         )
 
-    def _pop(self) -> _Waiting:
+    def _pop(self) -> _QueuedRequest:
         first = self._line.popleft()
         self._size -= _size(first.frame)
         return first

@@ -23,9 +23,9 @@ from turbopump.protocol.request import HeaderT
 from turbopump.remoting.backlog import Backlog
 from turbopump.remoting.router import (
     LATER,
-    Handler,
     Outcome,
     RequestContext,
+    RequestHandler,
     Response,
     Router,
     encode_response,
@@ -302,7 +302,7 @@ class Connection(asyncio.Protocol):
             outcome = failure_response(error, context)
         self.settle(outcome, context)
 
-    def _read_tolerantly(self, frame: Frame) -> tuple[TypedJsonHeader[Any], Handler] | None:
+    def _read_tolerantly(self, frame: Frame) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
         """A request in any form, and who answers it; None if it is an answer, or has been refused
         for what it is."""
         try:

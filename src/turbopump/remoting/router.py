@@ -71,7 +71,7 @@ class Later(Enum):
 LATER: Final = Later.LATER
 
 Outcome = Response | bytes | Awaitable[Response | bytes | None] | Literal[Later.LATER] | None
-Handler = Callable[[Any, "RequestContext"], Outcome]
+RequestHandler = Callable[[Any, "RequestContext"], Outcome]
 
 Authorise = Callable[[Request[Any], "RequestContext"], Response | None]
 """Says whether a request may be handled: None, or the answer that refuses it. It is asked between
@@ -122,10 +122,12 @@ class Router:
 
     def __init__(self, authorise: Authorise | None = None) -> None:
         self.authorise = authorise
-        self.routes: dict[int, tuple[type[Request[Any]], Handler]] = {}
+        self.routes: dict[int, tuple[type[Request[Any]], RequestHandler]] = {}
         # RocketMQ clients written in Java and ours begin a header with its code: that is the key to
         # a one-pass decoder.
-        self.by_type: dict[bytes, tuple[msgspec.json.Decoder[TypedJsonHeader[Any]], Handler]] = {}
+        self.by_type: dict[
+            bytes, tuple[msgspec.json.Decoder[TypedJsonHeader[Any]], RequestHandler]
+        ] = {}
         self._patient: dict[int, bytes] = {}
 
     def add(
@@ -149,7 +151,7 @@ class Router:
         """Every request code that has a handler."""
         return frozenset(self.routes)
 
-    def typed(self, header: bytes) -> tuple[TypedJsonHeader[Any], Handler] | None:
+    def typed(self, header: bytes) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
         """A JSON header decoded in one pass, and who answers it; None: it is an answer, or
         ``resolve`` reads it or says what is wrong."""
         found = self.by_type.get(header[:12])  # {"code":310, as most clients write it
@@ -174,7 +176,7 @@ class Router:
             return False
         return command.code in self._patient and not command.is_response
 
-    def resolve(self, command: Command) -> tuple[TypedJsonHeader[Any], Handler] | Response:
+    def resolve(self, command: Command) -> tuple[TypedJsonHeader[Any], RequestHandler] | Response:
         """The same of a command in any form, or the answer that says why it has no handler."""
         route = self.routes.get(command.code)
         if route is None:

@@ -480,7 +480,7 @@ class Link:
         if self._signer is not None:
             for command in commands:
                 command.ext = self._signer(command.ext, command.body)
-        with self._told_plainly(timeout):
+        with self._socket_errors_translated(timeout):
             self._socket.settimeout(timeout)
             self._socket.sendall(b"".join(map(encode_command, commands)))
 
@@ -489,7 +489,7 @@ class Link:
         deadline = time.monotonic() + timeout
         answers: list[Command | None] = [None] * len(self._asked)
         missing = len(answers)
-        with self._told_plainly(timeout):
+        with self._socket_errors_translated(timeout):
             while missing:
                 self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
                 data = self._socket.recv(_RECEIVE_SIZE)
@@ -510,7 +510,7 @@ class Link:
         return [answer for answer in answers if answer is not None]
 
     @contextmanager
-    def _told_plainly(self, timeout: float) -> Iterator[None]:
+    def _socket_errors_translated(self, timeout: float) -> Iterator[None]:
         try:
             yield
         except TimeoutError:

@@ -49,7 +49,7 @@ class RowError(MessageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class PackedRows:
     """What goes to a broker in one request: rows of one topic, for ``queue`` (None: any).
 
     Rows for a queue must be stored in their order. ``rows`` are their numbers in the record batch;
@@ -68,11 +68,11 @@ class Parcel:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def part(self, begin: int, end: int) -> Parcel:
+    def part(self, begin: int, end: int) -> PackedRows:
         """The rows from number ``begin`` up to ``end`` of these."""
         first = int(self.ends[begin - 1]) if begin else 0
         last = int(self.ends[end - 1])
-        return Parcel(
+        return PackedRows(
             self.topic,
             self.queue,
             self.rows[begin:end],
@@ -81,7 +81,7 @@ class Parcel:
             None if self.keys is None else self.keys.slice(begin, end - begin),
         )
 
-    def without(self, present: Counter[str]) -> Parcel | None:
+    def without(self, present: Counter[str]) -> PackedRows | None:
         """The rows whose keys are not there, each as often as it is there; None if all are."""
         if self.keys is None or self.single is not None:
             gone = self.keys is not None and present[self.keys[0].as_py()] > 0
@@ -97,7 +97,7 @@ class Parcel:
         rows = np.concatenate([one.rows for one in left])
         ends = np.cumsum([int(one.ends[-1]) for one in left])
         keys = pa.concat_arrays([one.keys for one in left])
-        return Parcel(self.topic, self.queue, rows, memoryview(items), ends, keys)
+        return PackedRows(self.topic, self.queue, rows, memoryview(items), ends, keys)
 
 
 def take_present(keys: pa.StringArray, present: Counter[str]) -> Mask:
@@ -116,7 +116,7 @@ def take_present(keys: pa.StringArray, present: Counter[str]) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The rows of a record batch, ready to be put into parcels. ``queue_of``: for each row an index
+    """The rows of a record batch, ready for ``pack_rows``. ``queue_of``: for each row an index
     into the queues of its topic, or -1 for any."""
 
     topics: list[str]
@@ -493,19 +493,19 @@ def _zeros(count: int) -> pa.Array:
     return pa.array(np.zeros(count, np.int64))
 
 
-# Rows into parcels.
+# Rows into requests.
 
 
-def parcels(
+def pack_rows(
     encoded: Encoded, queues: Queues, *, rows_max: int, size_max: int, keep: Mask | None = None
-) -> list[Parcel]:
-    """All rows (``keep``: those that are wanted) in parcels of at most so many rows and bytes. Rows
+) -> list[PackedRows]:
+    """All rows (``keep``: those that are wanted) in parts of at most so many rows and bytes. Rows
     for one queue stay in their order."""
     wanted = np.arange(len(encoded)) if keep is None else np.flatnonzero(keep)
     if not len(wanted):
         return []
     codes = encoded.topic_of * (1 << 32) + encoded.queue_of + 1
-    found: list[Parcel] = []
+    found: list[PackedRows] = []
     for code in np.unique(codes[wanted]).tolist():
         group = wanted[codes[wanted] == code]
         topic = encoded.topics[code >> 32]
@@ -522,8 +522,8 @@ def _group(
     queue: MessageQueue | None,
     rows_max: int,
     size_max: int,
-) -> list[Parcel]:
-    found: list[Parcel] = []
+) -> list[PackedRows]:
+    found: list[PackedRows] = []
     alone = encoded.alone[rows]
     together = rows[~alone]
     if len(together):
@@ -535,7 +535,7 @@ def _group(
         first = items.offset and int(np.frombuffer(items.buffers()[1], np.int32)[items.offset])
         data = memoryview(items.buffers()[2])[first:]
         keys = None if encoded.keys is None else encoded.keys.take(pa.array(together))
-        whole = Parcel(topic, queue, together, data, ends, keys)
+        whole = PackedRows(topic, queue, together, data, ends, keys)
         begin = 0
         while begin < len(together):
             start = int(ends[begin - 1]) if begin else 0
@@ -547,5 +547,5 @@ def _group(
         single = (encoded.texts[row].as_py(), encoded.bodies[row].as_py(), int(encoded.flags[row]))
         numbers = np.array([row], np.int64)
         keys = None if encoded.keys is None else encoded.keys.slice(row, 1)
-        found.append(Parcel(topic, queue, numbers, memoryview(b""), numbers, keys, single))
+        found.append(PackedRows(topic, queue, numbers, memoryview(b""), numbers, keys, single))
     return found

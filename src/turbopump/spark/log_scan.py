@@ -7,8 +7,8 @@ must not know about Spark or brokers, and opens files for reading only.
 ConsumeQueues are a help, never the truth. Where their units lie side by side, without a gap, they
 say where entries begin, so nothing is walked, and what is not asked for is not looked at; and of a
 damaged entry they still know topic, queue and extent. Elsewhere the sizes of the entries are
-walked. A place that holds no entry is passed by a search for the next magic whose entry is good and
-says that it lies right there.
+walked. A position that holds no entry is passed by a search for the next magic whose entry is good
+and says that it lies right there.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class _Scan:
             self._window.hold(at, min(FIXED_SIZE, self._limit - at))
             positions, sizes, following = self._run(at)
             if not len(positions):
-                at = following if following > at else self._odd_place(at)
+                at = following if following > at else self._pass_non_entry(at)
                 continue
             entries = Entries(self._window.data, positions - self._window.start, sizes)
             wrong = entries.misfits | (entries.longs(28) != positions)
@@ -153,7 +153,7 @@ class _Scan:
                 first = int(np.argmax(wrong))
                 following, entries = int(positions[first]), entries.rows(slice(0, first))
             yield from self._rows(entries)
-            at = self._odd_place(following) if wrong.any() else following
+            at = self._pass_non_entry(following) if wrong.any() else following
         if self._damaged:
             yield self._damaged_rows()
 
@@ -195,16 +195,16 @@ class _Scan:
 
     def _walk(self, at: int, window_end: int) -> tuple[Ints, Ints, int]:
         start, data = self._window.start, self._window.data
-        found, place, last = [], at - start, min(window_end, self._part.end) - start
+        found, position, last = [], at - start, min(window_end, self._part.end) - start
         held = window_end - start
-        while place < last and place + FIXED_SIZE <= held:
-            (size,) = _SIZE_AT(data, place)
-            if size < FIXED_SIZE or place + size > held:
+        while position < last and position + FIXED_SIZE <= held:
+            (size,) = _SIZE_AT(data, position)
+            if size < FIXED_SIZE or position + size > held:
                 break
-            found.append(place)
-            place += size
-        ends = np.array([*found, place], np.int64)
-        return ends[:-1] + start, np.diff(ends), place + start
+            found.append(position)
+            position += size
+        ends = np.array([*found, position], np.int64)
+        return ends[:-1] + start, np.diff(ends), position + start
 
     def _rows(self, entries: Entries) -> Iterator[pa.RecordBatch]:
         """The rows of entries whose lengths add up."""
@@ -224,8 +224,8 @@ class _Scan:
         entries = entries.taken_apart(entries.status == OK, lenient=True)
         yield from record_batches(entries, options.schema, self._constants, lenient=True)
 
-    def _odd_place(self, at: int) -> int:
-        """Deal with a place where no entry was seen; where to go on."""
+    def _pass_non_entry(self, at: int) -> int:
+        """Deal with position ``at``, where no entry was seen; returns where to go on."""
         left = self._limit - at
         if left < _BLANK_SIZE_MIN:
             return self._no_more_entries(self._limit)

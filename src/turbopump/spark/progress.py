@@ -26,11 +26,11 @@ from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue
 from turbopump.spark.offsets import VERSION, Offsets, decode_offsets
 
-Progress = StreamingQueryProgress | Mapping[str, Any] | str
+QueryProgress = StreamingQueryProgress | Mapping[str, Any] | str
 """As a listener or ``query.lastProgress`` gives it, or its JSON."""
 
 
-def lag(progress: Progress) -> dict[MessageQueue, int]:
+def lag(progress: QueryProgress) -> dict[MessageQueue, int]:
     """Messages behind in each queue of a query's RocketMQ sources: those that were there when the
     micro-batch was planned, and that it did not read.
 
@@ -73,7 +73,7 @@ class LagReport:
         return self.behind_total / rate if rate > 0 else None
 
 
-def report(progress: Progress) -> LagReport:
+def report(progress: QueryProgress) -> LagReport:
     """What ``progress`` says. Raises ConfigError for what is no progress."""
     fields = _fields(progress)
     return LagReport(
@@ -133,7 +133,7 @@ _NO_PROGRESS: Final = (
 )
 
 
-def _fields(progress: Progress) -> Mapping[str, Any]:
+def _fields(progress: QueryProgress) -> Mapping[str, Any]:
     if isinstance(progress, StreamingQueryProgress):
         progress = progress.json
     if isinstance(progress, str):
@@ -146,7 +146,7 @@ def _fields(progress: Progress) -> Mapping[str, Any]:
     return progress
 
 
-def _sources(progress: Progress) -> list[Mapping[str, Any]]:
+def _sources(progress: QueryProgress) -> list[Mapping[str, Any]]:
     return list(_fields(progress)["sources"])
 
 

@@ -55,7 +55,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class TaskAttempt:
     """One attempt of one task. ``any_partition``: rows may have been in another partition the last
     time. ``looks``: whether there may have been an attempt before. ``since_ms``: no attempt of this
     batch began before that."""
@@ -81,7 +81,7 @@ class Attempt:
 
 def attempt_of(
     context: TaskContext | None, options: WriteOptions, planned: Planned, now_ms: int
-) -> Attempt:
+) -> TaskAttempt:
     """What Spark says about the task. Raises ConfigError if it may run two attempts at a time."""
     said = context.getLocalProperty if context is not None else lambda _name: None
     query, batch, run = said(_QUERY), said(_BATCH), said(_RUN)
@@ -101,7 +101,7 @@ def attempt_of(
     else:
         write = planned.id
         since_ms = planned.at_ms
-    return Attempt(
+    return TaskAttempt(
         write=str(write),
         batch=int(batch) if streams and batch is not None else 0,
         partition=0 if context is None else context.partitionId(),
@@ -134,7 +134,7 @@ def decode_mark(text: str | None) -> Mark | None:
 
 
 @dataclass
-class Found:
+class SentKeys:
     """What is in a topic of this batch: keys, and how often; and where the search began, in each
     queue. ``again``: whether another attempt of this very partition has sent some of it."""
 
@@ -148,11 +148,11 @@ class ReadBack:
     """Looks for the messages of one attempt's batch. Blocking; one thread at a time."""
 
     options: WriteOptions
-    attempt: Attempt
+    attempt: TaskAttempt
 
-    def look(self, topic: str) -> Found:
+    def look(self, topic: str) -> SentKeys:
         """What earlier attempts have sent to a topic. Raises what reading it raises."""
-        found = Found()
+        found = SentKeys()
         since_ms = self.attempt.since_ms
         with self._cluster() as cluster:
             queues = cluster.queues(topic)
@@ -175,7 +175,7 @@ class ReadBack:
             step = min(step * 4, _STEP_MAX)
         return found
 
-    def _count(self, wanted: OffsetRange, found: Found) -> tuple[int, int | None]:
+    def _count(self, wanted: OffsetRange, found: SentKeys) -> tuple[int, int | None]:
         """Add what a range has of this batch; the time of its oldest message, and that of a message
         of an older batch of this write, if there is one."""
         mine = self.attempt
@@ -193,7 +193,7 @@ class ReadBack:
                     found.again |= mark.partition == mine.partition
         return (0 if oldest_ms is None else oldest_ms), older_ms
 
-    def strays(self, found: Found) -> Counter[str]:
+    def strays(self, found: SentKeys) -> Counter[str]:
         """The keys of what an older attempt of this partition has sent since ``found`` was looked
         for, and this one may have sent too."""
         mine, keys_there = self.attempt, Counter[str]()

@@ -41,9 +41,17 @@ from turbopump.errors import (
 )
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
-from turbopump.spark.encode import Encoded, Mask, Parcel, RowError, encode, parcels, take_present
+from turbopump.spark.encode import (
+    Encoded,
+    Mask,
+    PackedRows,
+    RowError,
+    encode,
+    pack_rows,
+    take_present,
+)
 from turbopump.spark.plain_errors import hidden_traceback
-from turbopump.spark.read_back import Attempt, Found, Planned, ReadBack, attempt_of
+from turbopump.spark.read_back import Planned, ReadBack, SentKeys, TaskAttempt, attempt_of
 from turbopump.spark.write_options import Layout, WriteOptions
 
 _log = logging.getLogger(__name__)
@@ -95,7 +103,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing to do but to tell: what was sent is there."""
-        _tell(messages)
+        _log_resent_rows(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """What was sent stays: a topic takes nothing back."""
@@ -113,7 +121,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing to do but to tell: what was sent is there."""
-        _tell(messages)
+        _log_resent_rows(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """What was sent stays: a topic takes nothing back."""
@@ -124,7 +132,7 @@ def _rows(messages: Sequence[WriterCommitMessage | None]) -> int:
     return sum(one.rows for one in messages if isinstance(one, Written))
 
 
-def _tell(messages: Sequence[WriterCommitMessage | None]) -> None:
+def _log_resent_rows(messages: Sequence[WriterCommitMessage | None]) -> None:
     for one in messages:
         if isinstance(one, Written) and one.skipped:
             text = "task %d sent %d rows; %d more were there from an earlier attempt"
@@ -142,7 +150,7 @@ def refuse_overwrite() -> ConfigError:
 
 
 def write_task(
-    batches: Iterator[pa.RecordBatch], options: WriteOptions, layout: Layout, attempt: Attempt
+    batches: Iterator[pa.RecordBatch], options: WriteOptions, layout: Layout, attempt: TaskAttempt
 ) -> Written:
     """One task of a write: all rows of its partition. Raises WriteError, or RouteNotFoundError if
     there is nowhere to send to."""
@@ -177,7 +185,7 @@ class Outbox:
     way when it ends."""
 
     options: WriteOptions
-    attempt: Attempt
+    attempt: TaskAttempt
     stored: int = 0
     """Rows that brokers have said they have."""
     skipped: int = 0
@@ -192,7 +200,7 @@ class Outbox:
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._keyed = self.options.idempotency_key is not None
         self._read_back = ReadBack(self.options, self.attempt)
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, SentKeys] = {}
         self._sent_to: dict[MessageQueue, int] = {}
         self._lanes: dict[MessageQueue, asyncio.Lock] = {}
         self._turn = random.randrange(1 << 16)
@@ -226,12 +234,12 @@ class Outbox:
             self._wait()
             self._check()
             raise self._error(self._taken + error.row, str(error)) from None
-        for parcel in self._parcels(encoded):
+        for packed in self._packed_rows(encoded):
             self._room.acquire()
             if self._failure is not None:
                 self._room.release()
                 break
-            asyncio.run_coroutine_threadsafe(self._send(parcel, self._taken), self._loop.loop)
+            asyncio.run_coroutine_threadsafe(self._send(packed, self._taken), self._loop.loop)
         self._taken += batch.num_rows
 
     def finish(self) -> None:
@@ -249,23 +257,23 @@ class Outbox:
             self._queues[topic] = found
         return found
 
-    def _look(self, topic: str) -> Found:
+    def _look(self, topic: str) -> SentKeys:
         try:
             return self._read_back.look(topic)
         except RouteNotFoundError:  # it comes into being with its first message
-            return Found()
+            return SentKeys()
 
     def twice(self) -> int:
         """How many rows are there twice, by an older attempt that was still sending."""
         found = [one for one in self._found.values() if one.again or self.attempt.number]
         return sum(self._read_back.strays(one).total() for one in found)
 
-    def _parcels(self, encoded: Encoded) -> list[Parcel]:
+    def _packed_rows(self, encoded: Encoded) -> list[PackedRows]:
         rows_max = self.options.batch_rows_max
         free = sum(len(self.queues(topic)) for topic in encoded.topics)
         # a few rows still go to all queues
         spread = max(1, min(rows_max, -(-len(encoded) // free)))
-        return parcels(
+        return pack_rows(
             encoded,
             self.queues,
             rows_max=spread,
@@ -318,17 +326,17 @@ class Outbox:
                     raise
             await asyncio.sleep(PAUSES_S[0])
 
-    async def _send(self, parcel: Parcel, first_row: int) -> None:
-        """Send a parcel, in its turn if it is for a queue. Nothing is raised: ``_failure`` has the
-        first row that could not be sent."""
+    async def _send(self, packed: PackedRows, first_row: int) -> None:
+        """Send packed rows, in their turn if they are for a queue. Nothing is raised:
+        ``_failure`` has the first row that could not be sent."""
         try:
-            if parcel.queue is None:
-                await self._until_stored(parcel, first_row)
+            if packed.queue is None:
+                await self._until_stored(packed, first_row)
             else:
-                async with self._lanes.setdefault(parcel.queue, asyncio.Lock()):
-                    await self._until_stored(parcel, first_row)
+                async with self._lanes.setdefault(packed.queue, asyncio.Lock()):
+                    await self._until_stored(packed, first_row)
         except Exception as error:
-            self._fail(first_row + int(parcel.rows[0]), str(error), error)
+            self._fail(first_row + int(packed.rows[0]), str(error), error)
         finally:
             self._room.release()
 
@@ -336,47 +344,47 @@ class Outbox:
         if self._failure is None or row < self._failure[0]:
             self._failure = row, why, error
 
-    async def _until_stored(self, parcel: Parcel, first_row: int) -> None:
-        """Send a parcel until it is stored, or for good refused. One that a broker refuses for what
-        is in it goes in halves, until the row is found."""
+    async def _until_stored(self, packed: PackedRows, first_row: int) -> None:
+        """Send packed rows until they are stored or refused for good. Rows that a broker refuses
+        for what is in one of them are sent in halves, until that row is found."""
         now = asyncio.get_running_loop().time
         deadline = now() + self.options.send_timeout_ms / 1000
         attempt = 0
         in_doubt = False
         while self._failure is None:
-            queue = parcel.queue or self._next_queue(parcel.topic)
+            queue = packed.queue or self._next_queue(packed.topic)
             left = deadline - now()
             begin = self._begin(queue)
             try:
                 result = await self._producer.deliver(
-                    _outgoing(parcel), queue, min(left, ATTEMPT_S)
+                    _outgoing(packed), queue, min(left, ATTEMPT_S)
                 )
             except (SendError, RouteNotFoundError) as error:
-                if len(parcel) > 1 and is_rows_fault(error):
-                    middle = len(parcel) // 2
-                    await self._until_stored(parcel.part(0, middle), first_row)
-                    await self._until_stored(parcel.part(middle, len(parcel)), first_row)
+                if len(packed) > 1 and is_rows_fault(error):
+                    middle = len(packed) // 2
+                    await self._until_stored(packed.part(0, middle), first_row)
+                    await self._until_stored(packed.part(middle, len(packed)), first_row)
                     return
                 doubtful = may_be_stored(error)
                 pause = PAUSES_S[min(attempt, len(PAUSES_S) - 1)]
                 if not passes(error) or attempt >= self.options.retries or left <= pause:
-                    self._in_doubt += len(parcel) if in_doubt or doubtful else 0
-                    self._fail(first_row + int(parcel.rows[0]), str(error), error)
+                    self._in_doubt += len(packed) if in_doubt or doubtful else 0
+                    self._fail(first_row + int(packed.rows[0]), str(error), error)
                     return
                 attempt += 1
                 if doubtful and self._keyed:
-                    remaining = await self._not_there(parcel, queue, begin)
-                    self.stored += len(parcel) - (0 if remaining is None else len(remaining))
+                    remaining = await self._not_there(packed, queue, begin)
+                    self.stored += len(packed) - (0 if remaining is None else len(remaining))
                     if remaining is None:
                         return
-                    parcel = remaining
+                    packed = remaining
                 else:
                     in_doubt |= doubtful
                     await asyncio.sleep(pause)
             else:
-                self.stored += len(parcel)
+                self.stored += len(packed)
                 if self._keyed:
-                    end = result.queue_offset + len(parcel)
+                    end = result.queue_offset + len(packed)
                     self._sent_to[queue] = max(end, self._sent_to.get(queue, 0))
                 return
 
@@ -385,15 +393,17 @@ class Outbox:
         found = self._found.get(queue.topic)
         return self._sent_to.get(queue) or (0 if found is None else found.ends.get(queue, 0))
 
-    async def _not_there(self, parcel: Parcel, queue: MessageQueue, begin: int) -> Parcel | None:
-        """What of a parcel whose answer was lost is not in its queue from an offset on."""
+    async def _not_there(
+        self, packed: PackedRows, queue: MessageQueue, begin: int
+    ) -> PackedRows | None:
+        """Those of the rows, whose answer was lost, that are not in ``queue`` from ``begin`` on."""
         await asyncio.sleep(SETTLE_S)
         try:
             present = await asyncio.to_thread(self._read_back.own, queue, begin)
         except Exception:
-            self._in_doubt += len(parcel)
+            self._in_doubt += len(packed)
             raise
-        return parcel.without(present)
+        return packed.without(present)
 
     def _next_queue(self, topic: str) -> MessageQueue:
         choice = self._queues[topic]
@@ -401,13 +411,13 @@ class Outbox:
         return choice[self._turn % len(choice)]
 
 
-def _outgoing(parcel: Parcel) -> Outgoing:
-    if parcel.single is not None:
-        text, body, flag = parcel.single
-        return Outgoing(parcel.topic, body, text, 0, flag, "of a row")
-    items = parcel.items[: int(parcel.ends[-1])]
-    count = f"of {len(parcel)} rows"
-    return Outgoing(parcel.topic, bytes(items), "", 0, 0, count, (count,))
+def _outgoing(packed: PackedRows) -> Outgoing:
+    if packed.single is not None:
+        text, body, flag = packed.single
+        return Outgoing(packed.topic, body, text, 0, flag, "of a row")
+    items = packed.items[: int(packed.ends[-1])]
+    count = f"of {len(packed)} rows"
+    return Outgoing(packed.topic, bytes(items), "", 0, 0, count, (count,))
 
 
 def is_rows_fault(error: Exception) -> bool:

@@ -29,7 +29,7 @@ CONFIG = config(
     retention=RetentionRules(hours=frozenset(range(24)), reserved_ms=0, batch_max=6),
 )
 State = dict[str, tuple[int, int, list[Any]]]
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 Damage = Callable[[Image, str], Image]
 
 
@@ -38,7 +38,7 @@ def open_store(
     *,
     at_ms: int = 0,
     unknown: Collection[str] = (),
-    on_progress: Progress = lambda _offset, _end: None,
+    on_progress: OnProgress = lambda _offset, _end: None,
 ) -> Opened:
     """``unknown`` are topics that there are no more."""
     clock = StillClock()

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class _UndoneMessages:
     """Messages of one queue that are not done, the next one first. ``out`` are those that were
     handed out, or soon will be: mostly one, or a batch. ``failed``: of these, which come again, and
     after how many seconds."""
@@ -59,7 +59,7 @@ class OrderedPopQueue(PopQueue):
         super().__init__(shared, queue, pops)
         assert shared.order is not None
         self._order = shared.order
-        self._lines: dict[int, _Line] = {}
+        self._lines: dict[int, _UndoneMessages] = {}
         self._answered()
 
     def drop(self) -> None:
@@ -88,7 +88,7 @@ class OrderedPopQueue(PopQueue):
             return
         unwanted = set(found.unwanted)
         for queue_id, messages in came.items():
-            line = self._lines.setdefault(queue_id, _Line())
+            line = self._lines.setdefault(queue_id, _UndoneMessages())
             # the broker has given the queue out anew: what we had of it is not ours any more
             self._forget(list(line.left))
             line.left.extend(messages)
@@ -108,21 +108,23 @@ class OrderedPopQueue(PopQueue):
 
     # --- the next ones
 
-    def _advance(self, line: _Line) -> None:
+    def _advance(self, line: _UndoneMessages) -> None:
         """Hand out what is next, unless something is out."""
         if not line.out:
             self._pass_over_unwanted(line)
             if line.left and not self.dropped:
                 self._hand_out(line, 0.0, ())
 
-    def _pass_over_unwanted(self, line: _Line) -> None:
+    def _pass_over_unwanted(self, line: _UndoneMessages) -> None:
         while line.left and line.left[0] in line.unwanted:
             message = line.left.popleft()
             line.unwanted.discard(message)
             self._release(message)
             self._requests.acknowledge_later(message, message.deadline)
 
-    def _hand_out(self, line: _Line, delay: float, again: Collection[PoppedDelivery]) -> None:
+    def _hand_out(
+        self, line: _UndoneMessages, delay: float, again: Collection[PoppedDelivery]
+    ) -> None:
         """After ``delay`` seconds, what is next then; with half of the invisible time left then, or
         more is asked for before. ``again``: those that have failed."""
         out = line.out = line.next(self._order.batch or 1)
@@ -140,7 +142,7 @@ class OrderedPopQueue(PopQueue):
 
     async def _keep(
         self,
-        line: _Line,
+        line: _UndoneMessages,
         out: list[PoppedDelivery],
         last: PoppedDelivery,
         delay: float,
@@ -162,7 +164,7 @@ class OrderedPopQueue(PopQueue):
             self._hand_out(line, delay, again)
 
     def _offer(
-        self, line: _Line, out: list[PoppedDelivery], again: Collection[PoppedDelivery]
+        self, line: _UndoneMessages, out: list[PoppedDelivery], again: Collection[PoppedDelivery]
     ) -> None:
         if line.out is not out or self.dropped or not line.left or line.left[0] is not out[0]:
             return
@@ -171,7 +173,7 @@ class OrderedPopQueue(PopQueue):
         ]
         self._ready.put(list(out))
 
-    def _once_more(self, line: _Line, before: PoppedDelivery) -> PoppedDelivery:
+    def _once_more(self, line: _UndoneMessages, before: PoppedDelivery) -> PoppedDelivery:
         """A new delivery of it: a handler that has asked for it again may still say something, of
         the one before."""
         message = copy(before)
@@ -196,7 +198,7 @@ class OrderedPopQueue(PopQueue):
                 self._forget(list(line.left))
         self._go_on(line)
 
-    def _go_on(self, line: _Line) -> None:
+    def _go_on(self, line: _UndoneMessages) -> None:
         """If nobody has any more of what is out: what failed is next, together, or else what
         follows."""
         if any(message not in line.failed for message in line.out):
@@ -220,7 +222,7 @@ class OrderedPopQueue(PopQueue):
             message.reconsume_times += 1
             self._again(line, message, self._order.suspend_s if delay is None else max(delay, 0.0))
 
-    def _given_up(self, line: _Line, message: PoppedDelivery, *, taken: bool) -> None:
+    def _given_up(self, line: _UndoneMessages, message: PoppedDelivery, *, taken: bool) -> None:
         if taken:
             self._release(message)
             if not self._closed:
@@ -231,7 +233,7 @@ class OrderedPopQueue(PopQueue):
         else:
             self._put_down(message)
 
-    def _again(self, line: _Line, message: PoppedDelivery, delay: float) -> None:
+    def _again(self, line: _UndoneMessages, message: PoppedDelivery, delay: float) -> None:
         message.taken = False
         line.failed[message] = delay
         self._go_on(line)

@@ -69,7 +69,7 @@ _NOTHING: Final = (
 )
 
 
-class _Waiting(NamedTuple):
+class _PendingChange(NamedTuple):
     message: HasHandle
     deadline: float
 
@@ -95,7 +95,7 @@ class PopRequests:
         self._loop = asyncio.get_running_loop()
         self._without_batches: set[str] = set()
         """Brokers that know no 200151."""
-        self._waiting: dict[str, list[_Waiting]] = {}
+        self._waiting: dict[str, list[_PendingChange]] = {}
         self._sending: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._refused = False
@@ -163,7 +163,7 @@ class PopRequests:
         """It is done. ``deadline``, in the loop's seconds: when it comes again if its broker does
         not hear of it."""
         broker_name = message.broker_name
-        self._waiting.setdefault(broker_name, []).append(_Waiting(message, deadline))
+        self._waiting.setdefault(broker_name, []).append(_PendingChange(message, deadline))
         if broker_name not in self._sending:
             self._sending.add(broker_name)
             self.spawn(self._send(broker_name), name=f"acknowledge to {broker_name}")
@@ -255,8 +255,9 @@ class PopRequests:
     async def change_invisible_time(
         self, message: HasHandle, seconds: float, *, timeout: float = TIMEOUT_S
     ) -> str:
-        """It comes again ``seconds`` from now, with its whole inner batch if it came in one; its
-        new handle, the old one is void. Raises MessageError, RemotingError."""
+        """Have the message delivered again ``seconds`` from now, with its whole inner batch if it
+        came in one. Returns its new handle; the old one is void. Raises MessageError,
+        RemotingError."""
         batch = message.batch
         if batch is None:
             return await self._change(message, seconds, timeout)

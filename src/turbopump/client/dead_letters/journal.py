@@ -37,7 +37,7 @@ class ResendAim:
     at_ms: int
 
 
-class _Line(msgspec.Struct, omit_defaults=True):
+class _JournalLine(msgspec.Struct, omit_defaults=True):
     run: str | None = None
     at: int = 0
     start: tuple[str, str, int, int] | None = None
@@ -47,7 +47,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
     lost: list[str] = msgspec.field(default_factory=list)
 
 
-_LINE: Final = msgspec.json.Decoder(_Line)
+_LINE: Final = msgspec.json.Decoder(_JournalLine)
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class JournalState:
     in_doubt: dict[str, ResendAim] = field(default_factory=dict)
     starts: dict[MessageQueue, int] = field(default_factory=dict)
 
-    def add(self, line: _Line) -> None:
+    def add(self, line: _JournalLine) -> None:
         if line.run is not None:
             self.starts.clear()
         if line.start is not None:

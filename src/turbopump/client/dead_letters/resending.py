@@ -143,7 +143,7 @@ _NO_ORIGIN: Final = (
 )
 
 
-Waiting = dict[str, tuple[DeadLetter, MessageQueue]]
+WaitingLetters = dict[str, tuple[DeadLetter, MessageQueue]]
 """The letters of a round by id, and the queue each goes to."""
 
 
@@ -281,7 +281,7 @@ class Run:
         self._report_progress(self.report)
         return True
 
-    async def _round(self, waiting: Waiting, *, last: bool) -> dict[str, ResendOutcome]:
+    async def _round(self, waiting: WaitingLetters, *, last: bool) -> dict[str, ResendOutcome]:
         """Send what waits, and take out what has arrived or never will; the outcomes."""
         aims = {id_: queue for id_, (_, queue) in waiting.items()}
         self._aimed.update(aims)
@@ -307,7 +307,7 @@ class Run:
         await self._pace.turn()
         return await send_once(self._instance, letter, queue)
 
-    def _arrived(self, ids: Sequence[str], waiting: Waiting) -> None:
+    def _arrived(self, ids: Sequence[str], waiting: WaitingLetters) -> None:
         self._journal.done(ids)
         for id_ in ids:
             letter, queue = waiting.pop(id_)

@@ -67,7 +67,7 @@ SendBatch = Callable[[Sequence[BatchPart], MessageQueue | None, bool, float], Aw
 BatchKey = tuple[str, MessageQueue | None, str | None, object]
 
 
-class _Waiting(msgspec.Struct, frozen=True):
+class _UnsentMessage(msgspec.Struct, frozen=True):
     """One message of a batch, packed: its user may change the ``Message`` and send it again."""
 
     piece: BatchPart
@@ -77,8 +77,8 @@ class _Waiting(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True, eq=False)
-class _Batch:
-    waiting: list[_Waiting] = field(default_factory=list)
+class _GatheredBatch:
+    waiting: list[_UnsentMessage] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     """The brokers it was sent to so far."""
     size: int = 0
@@ -99,7 +99,7 @@ class Accumulator:
     send_batch: SendBatch
     size_max: int
     statistics: SendStatistics
-    _batches: dict[BatchKey, _Batch] = field(default_factory=dict)
+    _batches: dict[BatchKey, _GatheredBatch] = field(default_factory=dict)
     _under_way: dict[BatchKey, int] = field(default_factory=dict)
     _sending: set[asyncio.Task[None]] = field(default_factory=set)
     _held: int = 0
@@ -144,14 +144,14 @@ class Accumulator:
             self._send(key)
             batch = None
         if batch is None:
-            batch = self._batches[key] = _Batch()
+            batch = self._batches[key] = _GatheredBatch()
             if key in self._under_way:
                 batch.timer = loop.call_later(self.settings.hold, self._send, key)
             else:
                 batch.timer = loop.call_soon(self._send, key)  # with whatever else this turn brings
         future: asyncio.Future[SendResult] = loop.create_future()
         deadline = loop.time() + timeout
-        batch.waiting.append(_Waiting(piece, future, deadline, timeout))
+        batch.waiting.append(_UnsentMessage(piece, future, deadline, timeout))
         batch.size += size
         if timeout <= self.settings.hold and deadline < batch.expiry_at:
             self._look_again(batch, key, deadline)  # it may run out of time while it is held
@@ -192,7 +192,7 @@ class Accumulator:
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _deliver(self, batch: _Batch, key: BatchKey) -> None:
+    async def _deliver(self, batch: _GatheredBatch, key: BatchKey) -> None:
         NotedFrames.notes.set(batch.asked)
         try:
             timeout = max(batch.deadline - asyncio.get_running_loop().time(), 0.001)
@@ -213,17 +213,17 @@ class Accumulator:
             self._held -= batch.size
             self._came_back(key)
 
-    def _look_again(self, batch: _Batch, key: BatchKey, at: float) -> None:
+    def _look_again(self, batch: _GatheredBatch, key: BatchKey, at: float) -> None:
         if batch.expiry is not None:
             batch.expiry.cancel()
         batch.expiry_at = at
         batch.expiry = asyncio.get_running_loop().call_at(at, self._expire, batch, key)
 
-    def _expire(self, batch: _Batch, key: BatchKey) -> None:
+    def _expire(self, batch: _GatheredBatch, key: BatchKey) -> None:
         """Fail those whose time is up, and only them. What is still held is not sent then."""
         now = asyncio.get_running_loop().time()
         held = batch.deadline == inf
-        kept: list[_Waiting] = []
+        kept: list[_UnsentMessage] = []
         following = inf
         for one in batch.waiting:
             if one.deadline > now or one.deadline >= batch.deadline:

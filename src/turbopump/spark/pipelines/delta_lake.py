@@ -81,7 +81,7 @@ class DeltaLake(Lake):
         table = self._table(DATA)
         if table.version() != before.version:
             raise self._other_writer()
-        self.place(files)
+        self.move_staged(files)
         at_step("placed")
         if self.definition.bodies is not None and not half:
             self._commit(REJECTED, batch, self._table(REJECTED))

@@ -202,9 +202,9 @@ class Lake(ABC):
             yield
             lock.truncate(0)
 
-    def place(self, files: Iterable[DataFile]) -> None:
+    def move_staged(self, files: Iterable[DataFile]) -> None:
         """Move staged files to where the table has them, durably. What is there already stays.
-        Raises LakeError for one that is in neither place."""
+        Raises LakeError for a file that is neither staged nor there."""
         folders = set()
         for file in files:
             target = self.root / file.path

@@ -116,7 +116,7 @@ class ParquetLake(Lake):
         )
         self._commit(after, add=list(batch.files), remove=[])
         at_step("committed")
-        self.place(batch.files)
+        self.move_staged(batch.files)
         at_step("placed")
         return after
 
@@ -129,7 +129,7 @@ class ParquetLake(Lake):
         newest = self._read(numbers[-1]) if numbers else None
         if newest is not None:
             self._set_apart(newest)
-            self.place(newest.add)
+            self.move_staged(newest.add)
         shutil.rmtree(self.staging, ignore_errors=True)
         self.staging.mkdir(exist_ok=True)
 
@@ -155,7 +155,7 @@ class ParquetLake(Lake):
         assert after.rows() == before.rows(), (after.rows(), before.rows())
         version = self._commit(after, add=made, remove=sorted(gone_paths))
         self._set_apart(version)
-        self.place(made)
+        self.move_staged(made)
         return len(gone) - len(made)
 
     def paths(self, table: str = DATA) -> list[Path]:

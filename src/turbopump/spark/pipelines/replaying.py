@@ -39,8 +39,16 @@ REPLAYED_FROM: Final = "REPLAYED_FROM"
 
 ROWS_PER_BATCH: Final = 50_000
 SENT_COLUMNS: Final = (
-    *("brokerName", "topic", "queueId", "queueOffset"),
-    *("body", "keys", "tags", "flag", "msgId", "properties"),
+    "brokerName",
+    "topic",
+    "queueId",
+    "queueOffset",
+    "body",
+    "keys",
+    "tags",
+    "flag",
+    "msgId",
+    "properties",
 )
 _REPLAYS: Final = "_replays"
 

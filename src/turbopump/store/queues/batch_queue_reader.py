@@ -46,7 +46,7 @@ _UNITS_HOT: Final = 2_000_000
 
 
 @dataclass(slots=True)
-class _Selected:
+class _SelectedBatchUnits:
     """What one read is to give, and where it goes on."""
 
     next_index: int
@@ -237,10 +237,10 @@ def _select(
     count_max: int,
     bytes_max: int,
     accept: Callable[[int], bool] | None,
-) -> _Selected:
+) -> _SelectedBatchUnits:
     """Which of the units' entries one read gives. What a unit that cannot be says of tags does not
     count: it is repaired by being read."""
-    selected, taken = _Selected(units[0].base), 0
+    selected, taken = _SelectedBatchUnits(units[0].base), 0
     for unit in units:
         if unit.base >= end:
             break

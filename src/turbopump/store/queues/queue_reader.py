@@ -336,7 +336,7 @@ def _units(queue: ConsumeQueue, index: int, count: int) -> Steps[Found]:
 
 
 @dataclass(slots=True)
-class _Selected:
+class _SelectedUnits:
     """What one cold read is to give: ``units`` in order, and the ``next_index`` behind them."""
 
     units: list[Unit]
@@ -402,7 +402,7 @@ def _read_if_all_good(
     return None if isinstance(data, OSError) else _gathered(queue, stretch, index, units, data)
 
 
-class _Stretch(NamedTuple):
+class _PieceOfLog(NamedTuple):
     """One ``piece``, from offset ``start`` of the log on, that holds so many ``messages``; as many
     are given as ``size_max`` bytes hold."""
 
@@ -414,7 +414,7 @@ class _Stretch(NamedTuple):
 
 def _stretch(
     queue: ConsumeQueue, context: ReadContext, index: int, units: bytes, count_max: int
-) -> _Stretch | None:
+) -> _PieceOfLog | None:
     """Where the messages of the units lie, if it is close together in one segment."""
     log, limits = context.log, context.limits
     first, _, _ = UNIT.unpack_from(units)
@@ -436,11 +436,11 @@ def _stretch(
     if not 0 < span <= min(PIECE_SIZE_MAX, segment.end - first):
         return None
     piece = Piece(segment.segment, first - segment.start, span)
-    return _Stretch(piece, first, count, size_max)
+    return _PieceOfLog(piece, first, count, size_max)
 
 
 def _gathered(
-    queue: ConsumeQueue, stretch: _Stretch, index: int, units: bytes, found: bytes | memoryview
+    queue: ConsumeQueue, stretch: _PieceOfLog, index: int, units: bytes, found: bytes | memoryview
 ) -> GetResult | None:
     """The messages in what was found, if all are good that there is room for."""
     _, start, wanted, size_max = stretch
@@ -473,11 +473,11 @@ def _select(
     hot_from: int,
     count_max: int,
     accept: TagsFilter,
-) -> _Selected:
+) -> _SelectedUnits:
     """Which of the units' messages one read gives; it ends before the first that is hot. What a
     unit that cannot be says of tags does not count: it is repaired by being read."""
     chosen: list[Unit] = []
-    selected = _Selected(chosen, index)
+    selected = _SelectedUnits(chosen, index)
     limits, log_end = context.limits, context.log.end
     taken, opened_at, in_memory_from = 0, queue.opened_at, log_end - limits.hot_size
     for offset, size, tags in UNIT.iter_unpack(units):
@@ -505,7 +505,9 @@ def _select(
     return selected
 
 
-def _read_cold(selected: _Selected, queue: ConsumeQueue, context: ReadContext) -> Steps[GetResult]:
+def _read_cold(
+    selected: _SelectedUnits, queue: ConsumeQueue, context: ReadContext
+) -> Steps[GetResult]:
     """From the files, every message checked."""
     checked = yield from checked_entries(selected.units, queue, context)
     low, high = queue.min_index, queue.end.value

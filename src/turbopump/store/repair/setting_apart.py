@@ -34,7 +34,7 @@ from turbopump.store.queues.batch_consume_queue import batch_units
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, unpack_unit
 from turbopump.store.roots import StoreLock
 
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ def set_apart(
     disk: Disk,
     *,
     dry_run: bool = False,
-    on_progress: Progress = lambda _done, _size: None,
+    on_progress: OnProgress = lambda _done, _size: None,
 ) -> SettingApart:
     """Replace each segment of the store at ``paths`` that cannot be read whole by a copy with
     zeros. ``dry_run``: only say what is lost. ``on_progress`` gets bytes of segments read, of how
@@ -136,7 +136,7 @@ def _find_lost(
 
 
 def _scan(
-    disk: Disk, segments: Sequence[StoreFile], found: SettingApart, on_progress: Progress
+    disk: Disk, segments: Sequence[StoreFile], found: SettingApart, on_progress: OnProgress
 ) -> list[StoreFile]:
     """The segments that cannot be read whole; what of them cannot is added to ``found``."""
     found.log_size, done, bad = sum(file.size for file in segments), 0, []

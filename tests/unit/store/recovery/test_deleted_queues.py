@@ -319,7 +319,7 @@ def test_a_first_start_behind_apaches_broker_that_fails_leaves_the_next_one_as_c
         image = kill(found)
 
 
-class Life:
+class RandomStoreRun:
     """Random sends, flushes, retention, deletions that take their time, kills, power cuts and clean
     stops. ``kept`` is what must be there: on the disk, and sent after the last deletion of its
     topic had been told of, or a start that came after it."""
@@ -422,18 +422,18 @@ class Life:
 def test_whatever_is_deleted_when_what_was_sent_afterwards_is_there(
     seed: int, accident: str
 ) -> None:
-    life = Life(seed)
+    run = RandomStoreRun(seed)
     for _ in range(4):
-        for number in range(life.source.randrange(10, 160)):
-            life.step(number)
-        life.end(power_cuts=accident == "power cuts")
+        for number in range(run.source.randrange(10, 160)):
+            run.step(number)
+        run.end(power_cuts=accident == "power cuts")
         for start in range(3):
-            life.clock.ms += 1000
+            run.clock.ms += 1000
             if start == 1 and accident == "lost files":
-                life.lose_a_file()
-            life.open()
-            life.check()
+                run.lose_a_file()
+            run.open()
+            run.check()
             if start < 2:
-                life.disk.kill()
-                life.loop.due.clear()
-    life.disk.kill()
+                run.disk.kill()
+                run.loop.due.clear()
+    run.disk.kill()
