@@ -379,6 +379,8 @@ class MessageStore:
         name = topic.encode()
         body, properties = message.body, message.properties
         with_crc, overhead = self.with_crc, self._overhead
+        # Nearly every text is ended, short, and without a CRC, and can be stored as it is: these
+        # three looks are cheaper than the call.
         if (
             CRC_NAME in properties
             or not properties.endswith(b"\x02")
@@ -392,6 +394,7 @@ class MessageStore:
         if len(name) > TOPIC_SIZE_MAX_V1:
             size += 1
         log = self.log
+        # Only the broker's own messages get here when room is short, and they must leave a reserve.
         if short_of_room and not self.space.has_room_beside_reserve(
             log.new_file_for(size), queue.new_file_for(1)
         ):
@@ -423,6 +426,8 @@ class MessageStore:
             properties,
             with_crc,
         )
+        # Only now does the log end behind the entry: had writing failed, the next message would
+        # have been written over it.
         log.written(size)
         tags = (
             message.tags_code
@@ -467,6 +472,8 @@ class MessageStore:
             + len(name)
             + (len(name) > TOPIC_SIZE_MAX_V1)
         )
+        # All sizes are known before anything is written, so that the batch gets one reservation, in
+        # one segment: it is stored whole or not at all.
         count = batch.count
         size = batch.size + count * fixed
         log = self.log
@@ -496,6 +503,8 @@ class MessageStore:
             name,
             self.with_crc,
         )
+        # The last unit ends where the reservation does, or the entries took another size than was
+        # reserved for them.
         assert sum(unpack_unit(units, -UNIT_SIZE)[:2]) == offset + size
         log.written(size)
         self.dispatcher.dispatch_batch(queue, index, units, keys, log.end, sys_flag, now)

@@ -134,6 +134,8 @@ class SendHandler:
         cares for that."""
         topic = self._topics.find(request.topic)
         queue_id = request.queue_id
+        # Sends to a queue of a known topic that is not watched would pass the checks, and skip them
+        # for speed, unless a setting makes every send pass them (``_guarded``).
         if (
             topic is None
             or not 0 <= queue_id < topic.write_queue_nums
@@ -155,6 +157,8 @@ class SendHandler:
             return body_refusal(len(body), self._body_size_max, self._store)
         special, unique, tags, keys, properties = send_properties(text, self._added)
         name, target, sys_flag, recall_handle = request.topic, queue_id, request.sys_flag, None
+        # An interceptor may change the text, and a missing id is added to it: what was read from it
+        # above is then read again.
         if special or unique is None:
             if unique is None:
                 unique = self._ids.next()
@@ -203,6 +207,8 @@ class SendHandler:
                     self._reply(queue_id, stored.offset, stored.queue_offset, unique, recall_handle)
                 ),
             )
+        # The finished answer is held until the message is safe; ``late`` makes another one if that
+        # takes too long.
         if self._sync:
             late = partial(
                 self._late, queue_id, stored.offset, stored.queue_offset, unique, recall_handle

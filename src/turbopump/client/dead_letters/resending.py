@@ -261,6 +261,7 @@ class Run:
         """Send them; whether to go on."""
         letters = await self._with_topics(batch)
         try:
+            # What came into the targets since the last look shows whether somebody else resends.
             await self._look_for_others()
             letters = await self._not_elsewhere(letters)
             waiting = {letter.resend_id: (letter, self._choose(letter)) for letter in letters}
@@ -272,6 +273,7 @@ class Run:
                     await asyncio.sleep(self._settle_s)
                 outcomes = await self._round(waiting, last=attempt == ROUNDS - 1)
         except (errors.RemotingError, errors.RouteNotFoundError) as error:
+            # What may have been sent is in the journal: the next run looks for it before it sends.
             in_doubt = self._journal.state.in_doubt
             self.report.in_doubt += sum(letter.resend_id in in_doubt for letter in letters)
             self.report.stopped = str(error)

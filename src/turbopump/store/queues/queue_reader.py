@@ -247,6 +247,7 @@ def _read_hot(
             continue
         if count and (taken + size > bytes_max or count >= count_max):
             break
+        # Messages side by side in one segment are a run: one copy reads them all.
         if offset == run_at + run_size and offset < run_end:
             run_size += size
         else:
@@ -266,6 +267,8 @@ def _read_hot(
             break
     if is_there and run_size:
         is_there = _add_run(log, run_at, run_size, pieces)
+    # What was read before the missing run is given first. The next read begins with that run, and
+    # says that it is gone.
     if not is_there and pieces:
         index, count = run_index, run_count
     result.next_offset = index

@@ -246,7 +246,7 @@ class Scrub:
         """See that the entry's unit points to it."""
         sys_flag = int.from_bytes(entry[36:40])
         if sys_flag & SysFlag.TRANSACTION_PREPARED:
-            return
+            return  # prepared or rolled back: such an entry is in no queue
         topic, queue_id, index = queue_position(entry)
         queue = self._queues.find(topic, queue_id)
         if queue is not None and position < queue.deleted_until:
@@ -259,6 +259,8 @@ class Scrub:
         piece = queue.piece(index, _UNITS_AT_ONCE) if queue is not None else None
         if queue is None or piece is None:  # trimmed, or of a topic that was deleted
             return
+        # The next entries of this queue need the units behind this one: one read of many units
+        # serves them all.
         key = (topic, queue_id)
         first, units = self._units.get(key, (0, b""))
         at = (index - first) * UNIT_SIZE
