@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from tests.spark_long.conftest import ROOT, Servers
+from tests.spark_long.processes import children_of, executor_of
 
 from turbopump import Message
 from turbopump.blocking import Producer
@@ -184,34 +185,6 @@ def finished(process: subprocess.Popen[str]) -> dict[str, object]:
     report: dict[str, object] = json.loads(said.splitlines()[-1])
     assert report["agrees"]
     return report
-
-
-def executor_of(driver: int) -> int:
-    """One of its executors' JVMs."""
-    found = children_of(driver, b"CoarseGrainedExecutorBackend")
-    assert found
-    return found[0]
-
-
-def children_of(process: int, name: bytes) -> list[int]:
-    """Processes below one whose command line has a name in it."""
-    parents, named = {}, []
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (directory / "stat").read_text().rpartition(")")[2].split()
-            line = (directory / "cmdline").read_bytes()
-        except OSError:
-            continue
-        parents[int(directory.name)] = int(fields[1])
-        if name in line:
-            named.append(int(directory.name))
-
-    def is_below(pid: int) -> bool:
-        while pid > 1 and pid != process:
-            pid = parents.get(pid, 0)
-        return pid == process
-
-    return [pid for pid in named if is_below(pid)]
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds executors in /proc")

@@ -8,22 +8,14 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 from tests.spark_long.conftest import Servers
-
-from turbopump.blocking import Producer
-from turbopump.message.message import Message
-from turbopump.spark.cluster import Cluster
-from turbopump.spark.offsets import OffsetRange
-from turbopump.spark.options import read_options
-from turbopump.spark.reading import read_ranges
+from tests.spark_long.topics import PATIENCE_S, bodies, create, fill, once, wait_until_stored
 
 PROGRAM = Path(__file__).with_name("write_program.py")
 KILLS = 8
-PATIENCE_S = 300.0
 
 
 def program(environment: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
@@ -41,43 +33,6 @@ def finished(process: subprocess.Popen[str]) -> None:
     said, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors[-3000:]
     assert said.splitlines()[-1] == "done"
-
-
-def create(servers: Servers, *topics: str) -> None:
-    for topic in topics:
-        command = ["topic", "create", topic, "--queues", "4", "--namesrv", servers.name_server]
-        subprocess.run([sys.executable, "-m", "turbopump", *command], check=True, timeout=60)
-
-
-def stored(servers: Servers, topic: str) -> int:
-    with Cluster([servers.name_server]) as cluster:
-        return sum(map(cluster.offset_max, cluster.queues(topic)))
-
-
-def wait_until_stored(
-    servers: Servers, topic: str, count: int, process: subprocess.Popen[str]
-) -> bool:
-    """Until a topic has so many messages; False if the program ends before."""
-    deadline = time.monotonic() + PATIENCE_S
-    while stored(servers, topic) < count:
-        if process.poll() is not None:
-            return False
-        assert time.monotonic() < deadline
-    return True
-
-
-def bodies(servers: Servers, topic: str) -> Counter[str]:
-    options = read_options({"nameServer": servers.name_server, "topic": topic, "columns": "body"})
-    with Cluster(options.name_servers) as cluster:
-        ranges = [OffsetRange(q, 0, cluster.offset_max(q)) for q in cluster.queues(topic)]
-    found: Counter[str] = Counter()
-    for batch in read_ranges(ranges, options):
-        found.update(body.decode() for body in batch.column(0).to_pylist())
-    return found
-
-
-def once(count: int) -> dict[str, int]:
-    return {str(number): 1 for number in range(count)}
 
 
 def of_tasks(servers: Servers, topic: str) -> list[Counter[str]]:
@@ -121,10 +76,7 @@ def test_a_stream_whose_driver_is_killed_again_and_again_sends_each_row_once(
 ) -> None:
     rows = 200_000
     create(servers, "origin", "copy")
-    with Producer(servers.name_server) as producer:
-        for begin in range(0, rows, 1000):
-            part = range(begin, begin + 1000)
-            producer.send_batch([Message("origin", str(number)) for number in part])
+    fill(servers, "origin", rows)
     source = random.Random(7)
     # Each kill comes when a number of rows is there that is anywhere in a micro-batch.
     moments = sorted(source.randrange(1, rows) for _ in range(KILLS))

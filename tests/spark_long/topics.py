@@ -1,0 +1,66 @@
+"""What tests of whole programs do with topics: make them, fill them, look into them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+
+from tests.spark_long.conftest import Servers
+
+from turbopump.blocking import Producer
+from turbopump.message.message import Message
+from turbopump.spark.cluster import Cluster
+from turbopump.spark.offsets import OffsetRange
+from turbopump.spark.options import read_options
+from turbopump.spark.reading import read_ranges
+
+PATIENCE_S = 300.0
+
+
+def create(servers: Servers, *topics: str) -> None:
+    """Topics of four queues."""
+    for topic in topics:
+        command = ["topic", "create", topic, "--queues", "4", "--namesrv", servers.name_server]
+        subprocess.run([sys.executable, "-m", "turbopump", *command], check=True, timeout=60)
+
+
+def fill(servers: Servers, topic: str, count: int) -> None:
+    """Send the numbers from 0 up, one in each message."""
+    with Producer(servers.name_server) as producer:
+        for begin in range(0, count, 1000):
+            part = range(begin, min(begin + 1000, count))
+            producer.send_batch([Message(topic, str(number)) for number in part])
+
+
+def once(count: int) -> dict[str, int]:
+    """What `bodies` finds where each number is there once."""
+    return {str(number): 1 for number in range(count)}
+
+
+def bodies(servers: Servers, topic: str) -> Counter[str]:
+    options = read_options({"nameServer": servers.name_server, "topic": topic, "columns": "body"})
+    with Cluster(options.name_servers) as cluster:
+        ranges = [OffsetRange(q, 0, cluster.offset_max(q)) for q in cluster.queues(topic)]
+    found: Counter[str] = Counter()
+    for batch in read_ranges(ranges, options):
+        found.update(body.decode() for body in batch.column(0).to_pylist())
+    return found
+
+
+def stored(servers: Servers, topic: str) -> int:
+    with Cluster([servers.name_server]) as cluster:
+        return sum(map(cluster.offset_max, cluster.queues(topic)))
+
+
+def wait_until_stored(
+    servers: Servers, topic: str, count: int, process: subprocess.Popen[str]
+) -> bool:
+    """Until a topic has so many messages; False if the program ends before."""
+    deadline = time.monotonic() + PATIENCE_S
+    while stored(servers, topic) < count:
+        if process.poll() is not None:
+            return False
+        assert time.monotonic() < deadline
+    return True
