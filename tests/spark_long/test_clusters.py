@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,7 +74,7 @@ class Trip:
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-        assert process.returncode == 0, wrong[-6000:]
+        assert process.returncode == 0, said[-6000:] + wrong[-6000:]
         report = json.loads(said.splitlines()[-1])
         assert sum(report["read"].values()) == self.rows
         for topic in ("flights-written", "flights-streamed"):
@@ -161,7 +160,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> Path:
     environment = directory / "environment"
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     install(environment, str(checkout), "pyarrow", "pandas", "venv-pack")
-    pack = [str(environment / "bin/venv-pack"), "--output", "environment.tar.gz"]
+    pack = [str(environment / "bin/venv-pack"), "-p", "environment", "-o", "environment.tar.gz"]
     subprocess.run(pack, cwd=directory, check=True, timeout=600, env=bare_environment())
     return directory
 
@@ -186,15 +185,11 @@ def test_a_program_is_submitted_with_a_packed_environment(
 def test_a_program_is_submitted_with_a_zip_where_what_is_compiled_is_installed(
     trip: Trip, standalone: Standalone, checkout: Path, tmp_path: Path
 ) -> None:
-    archive = tmp_path / "turbopump.zip"
-    source = checkout / "src"
-    with zipfile.ZipFile(archive, "w") as zipped:
-        for path in source.rglob("*.py"):
-            zipped.write(path, path.relative_to(source))
+    archive = shutil.make_archive(str(tmp_path / "turbopump"), "zip", checkout / "src")
     read, found = trip.finished(
         trip.start(
             environment=bare_environment(PYSPARK_PYTHON=sys.executable),
-            command=(SUBMIT, "--master", standalone.master, "--py-files", str(archive)),
+            command=(SUBMIT, "--master", standalone.master, "--py-files", archive),
         )
     )
     assert on_both_workers(standalone, read)
