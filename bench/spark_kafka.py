@@ -17,22 +17,20 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import click
 from pyspark.sql import DataFrame, SparkSession
 from tests.interop.apache import end, fetch_maven, free_ports, java, properties_text
-from tests.spark.measure_read import cpu_seconds, jvm_pid
 
 from bench.brokers import start_ours
-from bench.cpu_time import process_seconds
 from bench.generator import CACHE
+from bench.spark_jobs import Used, session, spent
 from turbopump import Message, Producer
-from turbopump.spark import end_session, rocketmq_session
 
 KAFKA, CONNECTOR = "3.9.1", "4.2.0"
 """The connector's newest release; it runs on Spark 4.3."""
@@ -56,19 +54,6 @@ GOALS = {
     ("six columns after a restart", "broker"): 2.0,
 }
 """Issue 13: at most so many times Kafka's."""
-
-
-class Used(NamedTuple):
-    """µs a row."""
-
-    wall: float
-    jvm: float
-    python: float
-    broker: float
-
-    @property
-    def spark(self) -> float:
-        return self.jvm + self.python
 
 
 class Server:
@@ -148,7 +133,7 @@ def main(rows: int, rounds: int) -> None:
         }
         for server in servers.values():
             stack.callback(server.stop)
-        spark = stack.enter_context(session(",".join(jars)))
+        spark = stack.enter_context(session("compared with Kafka", {"spark.jars": ",".join(jars)}))
         fill(spark, servers, rows)
         found = measured(spark, servers, rows, rounds, "")
         found |= written(spark, servers, rows, rounds)
@@ -160,25 +145,13 @@ def main(rows: int, rounds: int) -> None:
     raise SystemExit(report(found))
 
 
-@contextmanager
-def session(jars: str) -> Iterator[SparkSession]:
-    conf = {
-        "spark.jars": jars,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.driver.memory": "2g",
-    }
-    spark = rocketmq_session("compared with Kafka", master="local[2]", conf=conf)
-    try:
-        yield spark
-    finally:
-        end_session(spark)
-
-
 def fill(spark: SparkSession, servers: dict[str, Server], rows: int) -> None:
     """The same bodies and keys into both."""
-    asyncio.run(send(servers[OURS].address, rows))
+    messages = (
+        Message(TOPIC, str(number).ljust(BODY, "x").encode(), keys=f"k{number}")
+        for number in range(rows)
+    )
+    asyncio.run(send(servers[OURS].address, messages))
     (
         spark.range(rows, numPartitions=2)
         .selectExpr(f"rpad(cast(id as string), {BODY}, 'x') as value", "concat('k', id) as key")
@@ -191,17 +164,12 @@ def fill(spark: SparkSession, servers: dict[str, Server], rows: int) -> None:
         await_rows(spark, name, server.address, rows)
 
 
-async def send(name_server: str, rows: int) -> None:
-    numbers = iter(range(0, rows, 50))
+async def send(name_server: str, messages: Iterator[Message]) -> None:
+    """In batches of fifty, which have to be of one topic."""
 
     async def some(producer: Producer) -> None:
-        for first in numbers:
-            await producer.send_batch(
-                [
-                    Message(TOPIC, str(number).ljust(BODY, "x").encode(), keys=f"k{number}")
-                    for number in range(first, min(first + 50, rows))
-                ]
-            )
+        while batch := list(islice(messages, 50)):
+            await producer.send_batch(batch)
 
     async with Producer(name_server, group="compared", send_timeout=30) as producer:
         await asyncio.gather(*(some(producer) for _ in range(16)))
@@ -246,7 +214,7 @@ def measured(
             for name, server in servers.items():
                 wanted = SIX[name] if columns.startswith("six") else ""
                 writer = read(spark, name, server.address, wanted).write.format("noop")
-                used = spent(server, rows, writer.mode("overwrite").save)
+                used = spent(server.pid, rows, writer.mode("overwrite").save)
                 found.setdefault((columns + when, name), []).append(used)
     return found
 
@@ -264,25 +232,9 @@ def written(
             )
             address = "nameServer" if name == OURS else "kafka.bootstrap.servers"
             writer = frame.write.format(name).mode("append").option("topic", TOPIC + "-written")
-            used = spent(server, rows, writer.option(address, server.address).save)
+            used = spent(server.pid, rows, writer.option(address, server.address).save)
             found.setdefault(("written", name), []).append(used)
     return found
-
-
-def spent(server: Server, rows: int, job: Callable[[], object]) -> Used:
-    """What a job of so many rows takes."""
-    spark_before, broker_before = cpu_seconds(jvm_pid()), process_seconds(server.pid)
-    began = time.monotonic()
-    job()
-    wall = time.monotonic() - began
-    after = cpu_seconds(jvm_pid())
-    used = (
-        wall,
-        after.java - spark_before.java,
-        after.python - spark_before.python,
-        process_seconds(server.pid) - broker_before,
-    )
-    return Used(*(value / rows * 1e6 for value in used))
 
 
 def report(found: dict[tuple[str, str], list[Used]]) -> int:

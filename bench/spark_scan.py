@@ -13,7 +13,6 @@ work. Exit status 1: rows differ, or a goal is missed.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 from tests.spark.measure_read import Cpu, cpu_seconds, jvm_pid
 from tests.spark.plain_twin import rows as plain_rows
 
+from bench.spark_jobs import descendants
 from turbopump.clock import SystemClock
 from turbopump.message.java import tags_code
 from turbopump.spark import end_session, rocketmq_session
@@ -237,21 +237,6 @@ def in_turns(rounds: int, rows: int, tables: dict[str, DataFrame]) -> dict[str, 
                 found[name] = used
     if len(found) < len(tables):
         sys.exit("Python workers ended in every round: the machine is too busy to measure")
-    return found
-
-
-def descendants(pid: int) -> set[int]:
-    """The processes below one."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = path.read_text().rpartition(")")[2].split()
-            parents[int(path.parent.name)] = int(fields[1])
-    found: set[int] = set()
-    todo = {pid}
-    while todo:
-        todo = {child for child, parent in parents.items() if parent in todo}
-        found |= todo
     return found
 
 

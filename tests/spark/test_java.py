@@ -1,13 +1,15 @@
-"""Which Java is taken."""
+"""What a session tells the Java that it starts, and which one is taken."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from turbopump.spark.session import java_environment
+from turbopump.spark.session import java_environment, socket_environment
 
 
 def pretended_java(home: Path, version: str) -> Path:
@@ -52,3 +54,15 @@ def test_without_java_the_wheels_runtime_is_offered_through_a_launcher(tmp_path:
     )
     assert answer.returncode == 0, answer.stderr
     assert "said = a b" in answer.stderr
+
+
+def test_python_workers_are_reached_through_unix_sockets(spark: SparkSession) -> None:
+    tasks = spark.sparkContext.parallelize(["PYTHON_UNIX_DOMAIN_ENABLED"], 1)
+    (said,) = tasks.map(os.getenv).collect()
+    assert str(said).lower() == "true"
+
+
+@pytest.mark.parametrize("name", ["PYSPARK_UDS_MODE", "PYSPARK_GATEWAY_PORT"])
+def test_the_sockets_stay_as_the_user_or_spark_submit_has_them(name: str) -> None:
+    assert socket_environment({"PATH": "/bin"}) == {"PYSPARK_UDS_MODE": "true"}
+    assert socket_environment({"PATH": "/bin", name: "false"}) == {}

