@@ -138,6 +138,8 @@ def command_session(name: str, master: str | None) -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "8",
             "spark.sql.session.timeZone": "UTC",
             "spark.driver.extraJavaOptions": java,
+            # Idle workers, when Spark ends them, complain on stderr if they have a Unix socket.
+            "spark.python.unix.domain.socket.enabled": "false",
         },
     )
     try:
