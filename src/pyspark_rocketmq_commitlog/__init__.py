@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from turbopump.spark.commitlog import CommitLogDataSource as DefaultSource
+    from turbopump.spark.source import CommitLogDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]
 
 
 def __getattr__(name: str) -> object:
     if name == "DefaultSource":
-        from turbopump.spark.commitlog import CommitLogDataSource
+        from turbopump.spark.source import CommitLogDataSource
 
         return CommitLogDataSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

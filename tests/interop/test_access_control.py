@@ -190,8 +190,8 @@ def test_the_spark_source_reads_with_credentials_and_is_refused_without(
     cluster: ApacheCluster,
 ) -> None:
     pytest.importorskip("pyspark")
+    from turbopump.spark.batch import BatchReader
     from turbopump.spark.options import read_options
-    from turbopump.spark.reader import BatchReader
     from turbopump.spark.stream import StreamReader
 
     async def produce() -> None:

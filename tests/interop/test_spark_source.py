@@ -46,8 +46,8 @@ async def _produce(name_server: str) -> None:
 
 
 def reader(apache: ApacheCluster, **given: str) -> Any:
+    from turbopump.spark.batch import PushingBatchReader
     from turbopump.spark.options import read_options
-    from turbopump.spark.reader import PushingBatchReader
 
     if not {"subscribePattern", "assign"} & given.keys():
         given["topic"] = "orders-eu"

@@ -9,8 +9,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 from tests.spark.plain_twin import rows
 
+from turbopump.spark.batch import BatchReader
 from turbopump.spark.cluster import Cluster
-from turbopump.spark.reader import BatchReader
 from turbopump.spark.reading import RangesPartition, read_range
 from turbopump.spark.source import RocketMQDataSource
 

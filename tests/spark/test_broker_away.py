@@ -13,9 +13,9 @@ from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
+from turbopump.spark.batch import BatchReader
 from turbopump.spark.offsets import Offsets, decode_offsets, encode_offsets
 from turbopump.spark.options import read_options
-from turbopump.spark.reader import BatchReader
 from turbopump.spark.stream import StreamReader
 from turbopump.testing import BrokerThread
 from turbopump.testing.broker_in_loop import SMALL_FILES

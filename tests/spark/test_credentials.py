@@ -15,8 +15,8 @@ from turbopump.client.identity import Credentials
 from turbopump.errors import ConfigError, ResponseError
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.command import Command
+from turbopump.spark.batch import BatchReader
 from turbopump.spark.options import ReadOptions, read_options
-from turbopump.spark.reader import BatchReader
 from turbopump.spark.stream import StreamReader
 
 SECRET = "s3cr3t-of-the-test"

@@ -13,9 +13,9 @@ from tests.spark.fake_cluster import FakeCluster, FakeQueue
 from turbopump.errors import ClientError, ConfigError, RemotingError
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.command import Command
+from turbopump.spark.batch import BatchReader
 from turbopump.spark.offsets import decode_offsets
 from turbopump.spark.options import ReadOptions, read_options
-from turbopump.spark.reader import BatchReader
 from turbopump.spark.reading import DataLossError, RangesPartition
 from turbopump.spark.stream import StreamReader
 
@@ -211,7 +211,7 @@ def broken(fake: FakeCluster, *codes: int) -> None:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("reader", "stream"):
+    for module in ("batch", "stream"):
         monkeypatch.setattr(f"turbopump.spark.{module}.PLANNING_PATIENCE_S", 0.01)
 
 

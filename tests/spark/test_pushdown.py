@@ -29,9 +29,8 @@ from tests.spark.fake_cluster import FakeCluster
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.command import Command
+from turbopump.spark.batch import CLOCK_SLACK_MS, PushingBatchReader, push
 from turbopump.spark.options import read_options
-from turbopump.spark.pushdown import CLOCK_SLACK_MS, push
-from turbopump.spark.reader import PushingBatchReader
 from turbopump.spark.reading import RangesPartition
 
 ID, OFFSET, STORED = ("queueId",), ("queueOffset",), ("storeTimestamp",)

@@ -12,8 +12,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.spark.fake_cluster import FakeCluster, FakeQueue
 
 from turbopump.errors import ConfigError
+from turbopump.spark.batch import BatchReader
 from turbopump.spark.options import ReadOptions, read_options
-from turbopump.spark.reader import BatchReader
 from turbopump.spark.reading import DataLossError, RangesPartition
 from turbopump.spark.stream import StreamReader
 

@@ -1,41 +1,52 @@
 """``format("rocketmqCommitlog")``: the files of a CommitLog as rows, without a broker: a backup, a
-dead broker's disk, or the store of one that runs. Options, the division into tasks, and what Spark
-asks for.
+dead broker's disk, or the store of one that runs. Options, and the division into tasks.
 
 The one rule: nothing in the directory is changed, locked or created. Reading one task is
-``log_scan.scan``. As with ``source.py`` the module is light to import, for Spark looks at it in
-every session.
+``log_scan.scan``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
+from typing import Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from turbopump.errors import ConfigError
+from turbopump.spark.log_scan import (
+    LogRange,
+    ScanOptions,
+    about_written,
+    dispatched_end,
+    first_good_entry,
+    scan,
+    store_time_at,
+)
+from turbopump.spark.options import (
+    INSTANT_MS,
+    READ_SCHEMA,
+    Option,
+    check_order,
+    column_names,
+    given_values,
+    read_topics,
+    whole_number,
+)
 from turbopump.spark.plain_errors import hidden_traceback, plain_errors
+from turbopump.store.files import StoreFile, StorePaths, segment_offset
+from turbopump.store.inspection.report import Findings
+from turbopump.store.inspection.store_files import read_run_state
+from turbopump.store.read_only_disk import ReadOnlyDisk
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
-
-    from turbopump.spark.log_scan import LogRange, ScanOptions
-    from turbopump.store.files import StoreFile
-
+LOG_SCHEMA: Final = pa.schema([*READ_SCHEMA, ("segment", pa.string()), ("status", pa.string())])
 TASK_SIZE: Final = 64 << 20
 """Bytes of log for a task, unless options or the session say otherwise."""
 TASK_SIZE_MIN: Final = 1 << 20
 """Smaller tasks cost more to start than to run."""
-_READ_ONLY: Final = (
-    'format("rocketmqCommitlog") reads the files of a log, in batches. To write, send to a topic '
-    'with format("rocketmq"); to follow a log that grows, read its topics with '
-    'readStream.format("rocketmq")'
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,48 +61,6 @@ class LogOptions:
     ending_ms: int | None = None
     partitions_min: int | None = None
     partitions_max: int | None = None
-
-
-class CommitLogDataSource(DataSource):
-    """A directory of CommitLog segments as rows. Options and columns:
-    docs/guide/spark-commitlog.md. A wrong option is a ConfigError in one sentence."""
-
-    partitions_default: ClassVar[int] = 1
-    """Into how many tasks a log of some MiB is divided at least. ``session.rocketmq_session`` sets
-    it."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "rocketmqCommitlog"
-
-    @plain_errors
-    def schema(self) -> StructType:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        return from_arrow_schema(log_schema(log_options(self.options).columns))
-
-    @plain_errors
-    def reader(self, schema: StructType) -> CommitLogReader:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        options = log_options(self.options)
-        wanted = log_schema(_columns(",".join(schema.names)))
-        if from_arrow_schema(wanted) != schema:  # Spark compares batches to the letter
-            raise ConfigError(
-                f"the given schema is {schema.simpleString()}, but these columns are "
-                f"{from_arrow_schema(wanted).simpleString()}"
-            )
-        return CommitLogReader(options, wanted, self.partitions_default)
-
-    @plain_errors
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        raise ConfigError(_READ_ONLY)
-
-    streamWriter = writer  # noqa: N815
-
-    @plain_errors
-    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802
-        raise ConfigError(_READ_ONLY)
 
 
 class LogPartition(InputPartition):
@@ -116,7 +85,6 @@ class CommitLogReader(DataSourceReader):
         return [LogPartition(ranges, store) for ranges in tasks or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from turbopump.spark.log_scan import scan
 
         assert isinstance(partition, LogPartition)
         options = scan_options(self._options, self._schema, partition.store)
@@ -127,18 +95,13 @@ class CommitLogReader(DataSourceReader):
 
 def log_schema(columns: Sequence[str] | None = None) -> pa.Schema:
     """These columns (None: all of them) as the Arrow schema that Spark compares batches with."""
-    import pyarrow as pa
-
-    from turbopump.spark.options import READ_SCHEMA
-
-    whole = pa.schema([*READ_SCHEMA, ("segment", pa.string()), ("status", pa.string())])
-    return whole if columns is None else pa.schema([whole.field(name) for name in columns])
+    if columns is None:
+        return LOG_SCHEMA
+    return pa.schema([LOG_SCHEMA.field(name) for name in columns])
 
 
 def scan_options(options: LogOptions, schema: pa.Schema, store: str | None) -> ScanOptions:
     """What one task needs."""
-    from turbopump.spark.log_scan import ScanOptions
-
     return ScanOptions(
         schema=schema,
         broker_name=options.broker_name,
@@ -154,34 +117,13 @@ def scan_options(options: LogOptions, schema: pa.Schema, store: str | None) -> S
 def log_options(options: Mapping[str, str]) -> LogOptions:
     """The options as Spark hands them over (any case). Raises ConfigError in one sentence for what
     cannot be used."""
-    from turbopump.spark.options import did_you_mean
-
-    spelled = {name.lower(): name for name in LOG_OPTIONS}
-    values: dict[str, Any] = {}
-    for spelling, text in options.items():
-        name = spelled.get(spelling.lower())
-        if name is None:
-            raise ConfigError(
-                f"unknown option {spelling!r}{did_you_mean(spelling, LOG_OPTIONS)}; options: "
-                f"{', '.join(LOG_OPTIONS)}"
-            )
-        field, read = LOG_OPTIONS[name]
-        try:
-            value = read(str(text).strip())
-        except ConfigError as error:
-            raise ConfigError(f"option {name}: {error}") from None
-        if values.setdefault(field, value) != value:
-            raise ConfigError(
-                "the options topic and subscribe mean the same thing but differ: give one of them"
-            )
+    values = {name: value for name, (_, value) in given_values(options, LOG_OPTIONS).items()}
     if "path" not in values:
         raise ConfigError(
             "it is not said what to read: give the store's directory, or its commitlog folder, "
             'as .load("/data/store")'
         )
-    low, high = values.get("partitions_min"), values.get("partitions_max")
-    if low is not None and high is not None and low > high:
-        raise ConfigError(f"minPartitions {low} is more than maxPartitions {high}: lower one")
+    check_order(values, "partitions_min", "partitions_max", "minPartitions", "maxPartitions")
     return LogOptions(**values)
 
 
@@ -199,57 +141,21 @@ def _path(text: str) -> str:
     return os.path.abspath(text)
 
 
-def _columns(text: str) -> tuple[str, ...]:
-    from turbopump.spark.options import did_you_mean
-
-    known = log_schema().names
-    spelled = {name.lower(): name for name in known}
-    names: list[str] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name = spelled.get(part.lower())
-        if name is None:
-            raise ConfigError(
-                f"there is no column {part!r}{did_you_mean(part, known)}; columns: "
-                f"{', '.join(known)}"
-            )
-        if name in names:
-            raise ConfigError(f"column {name!r} is listed twice")
-        names.append(name)
-    if not names:
-        raise ConfigError("no column is named; leave the option columns out to read them all")
-    return tuple(names)
+def log_column_names(text: str) -> tuple[str, ...]:
+    """The columns in a comma-separated list. Raises ConfigError as ``options.column_names``."""
+    return column_names(text, LOG_SCHEMA.names)
 
 
-def _topics(text: str) -> tuple[str, ...]:
-    topics = tuple(sorted({topic.strip() for topic in text.split(",") if topic.strip()}))
-    if not topics:
-        raise ConfigError("a topic is expected, several separated by commas")
-    return topics
-
-
-def _broker_name(text: str) -> str:
-    return text
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
-            raise ConfigError(f"a whole number from {low} to {high} is expected, not {text!r}")
-        return int(text)
-
-    return read
-
-
-LOG_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "path": ("path", _path),
-    "columns": ("columns", _columns),
-    "topic": ("topics", _topics),
-    "subscribe": ("topics", _topics),
-    "brokerName": ("broker_name", _broker_name),
-    "startingTimestamp": ("starting_ms", _whole(0, 2**53)),
-    "endingTimestamp": ("ending_ms", _whole(0, 2**53)),
-    "minPartitions": ("partitions_min", _whole(1, 100_000)),
-    "maxPartitions": ("partitions_max", _whole(1, 100_000)),
+LOG_OPTIONS: Final[Mapping[str, Option]] = {
+    "path": Option("path", _path),
+    "columns": Option("columns", log_column_names),
+    "topic": Option("topics", read_topics),
+    "subscribe": Option("topics", read_topics, alias_of="topic"),
+    "brokerName": Option("broker_name", str),
+    "startingTimestamp": Option("starting_ms", INSTANT_MS),
+    "endingTimestamp": Option("ending_ms", INSTANT_MS),
+    "minPartitions": Option("partitions_min", whole_number(1, 100_000)),
+    "maxPartitions": Option("partitions_max", whole_number(1, 100_000)),
 }
 
 
@@ -279,8 +185,6 @@ def find_log(path: Path) -> tuple[list[StoreFile], Path | None]:
 
     Raises ConfigError if there is no log.
     """
-    from turbopump.store.files import StoreFile, segment_offset
-
     if not path.exists():
         raise ConfigError(
             f"there is no {path} on this machine: give a store's directory, or its commitlog "
@@ -310,8 +214,6 @@ def _parts(
     segments: Sequence[StoreFile], store: Path | None, options: LogOptions
 ) -> list[LogRange]:
     """A part for each segment that may have what is asked for."""
-    from turbopump.spark.log_scan import LogRange, dispatched_end, store_time_at
-
     live = store is not None and _is_live(store)
     parts = []
     for number, segment in enumerate(segments):
@@ -340,25 +242,16 @@ _LATE: Final = 1 << 62
 
 def _is_live(store: Path) -> bool:
     """Whether a broker has the store open, as far as its lock tells."""
-    from turbopump.store.files import StorePaths
-    from turbopump.store.inspection.report import Findings
-    from turbopump.store.inspection.store_files import read_run_state
-    from turbopump.store.read_only_disk import ReadOnlyDisk
-
     return read_run_state(ReadOnlyDisk(), StorePaths(store), Findings()).running
 
 
 def _sizes(parts: Sequence[LogRange]) -> list[int]:
     """About how many bytes of each part are written: files are made long before."""
-    from turbopump.spark.log_scan import about_written
-
     return [about_written(part.path, part.end - part.start) for part in parts]
 
 
 def _divided(parts: Sequence[LogRange], sizes: Sequence[int], count: int) -> list[list[LogRange]]:
     """The parts cut into ``count`` tasks of about equal size, or fewer."""
-    from turbopump.spark.log_scan import first_good_entry
-
     tasks: list[list[LogRange]] = [[]]
     step, filled = max(-(-sum(sizes) // count), 1), 0
     for part, size in zip(parts, sizes, strict=True):

@@ -67,21 +67,21 @@ READ_SCHEMA: Final = pa.schema(
 COLUMN_NAMES: Final[tuple[str, ...]] = tuple(READ_SCHEMA.names)
 
 
-def column_names(text: str) -> tuple[str, ...]:
-    """The column names in a comma-separated list, in their own order and with their exact spelling
-    (case does not matter in ``text``).
+def column_names(text: str, known: Iterable[str] = COLUMN_NAMES) -> tuple[str, ...]:
+    """The names of ``known`` columns in a comma-separated list, in the list's order and with their
+    exact spelling (case does not matter in ``text``).
 
     Raises ConfigError for an unknown name (with the nearest known one), a repeated one, or an empty
     list.
     """
-    spelled = {name.lower(): name for name in COLUMN_NAMES}
+    spelled = {name.lower(): name for name in known}
     names: list[str] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name = spelled.get(part.lower())
         if name is None:
             raise ConfigError(
-                f"there is no column {part!r}{did_you_mean(part, COLUMN_NAMES)}; columns: "
-                f"{', '.join(COLUMN_NAMES)}"
+                f"there is no column {part!r}{did_you_mean(part, spelled.values())}; columns: "
+                f"{', '.join(spelled.values())}"
             )
         if name in names:
             raise ConfigError(f"column {name!r} is listed twice")
@@ -185,16 +185,7 @@ def read_options(
 
     Raises ConfigError in one sentence for what cannot be used; the sentence never shows a secret.
     """
-    given: dict[str, tuple[str, Any]] = {}
-    for spelling, text in options.items():
-        name, value = _read_option(spelling, text)
-        field_name = OPTIONS[name].field
-        if field_name in given and given[field_name][1] != value:
-            raise ConfigError(
-                f"the options {given[field_name][0]!r} and {spelling!r} mean the same thing but "
-                "differ: give one of them"
-            )
-        given[field_name] = (spelling, value)
+    given = given_values(options, OPTIONS, hint=_hint)
     values = {name: value for name, (_, value) in given.items()}
     if "name_servers" not in values:
         raise ConfigError(
@@ -202,8 +193,8 @@ def read_options(
         )
     _check_one(given, ("topics", "topic_pattern", "assigned"), needed=True)
     _check_one(given, ("tags", "sql_filter"), needed=False)
-    _check_order(values, "partitions_min", "partitions_max", "minPartitions", "maxPartitions")
-    _check_order(
+    check_order(values, "partitions_min", "partitions_max", "minPartitions", "maxPartitions")
+    check_order(
         values,
         "offsets_per_trigger_min",
         "offsets_per_trigger_max",
@@ -230,27 +221,52 @@ def options_of_mode(options: ReadOptions, mode: str) -> list[str]:
     ]
 
 
-def _read_option(spelling: str, text: str) -> tuple[str, Any]:
-    name = _SPELLED.get(spelling.lower())
-    if name is None:
-        known = tuple(OPTIONS)
-        if spelling.lower() == "path":
+def given_values(
+    options: Mapping[str, str],
+    table: Mapping[str, Option],
+    *,
+    what: str = "options",
+    hint: Callable[[str], str | None] = lambda _: None,
+) -> dict[str, tuple[str, Any]]:
+    """What the options set by a ``table`` of them: the field, with how the option was spelled (in
+    any case) and the value. ``hint``: a sentence for an unknown name, in place of the nearest one.
+
+    Raises ConfigError for an unknown name, a value that cannot be read, and two spellings of one
+    option that differ.
+    """
+    spelled = {name.lower(): name for name in table}
+    given: dict[str, tuple[str, Any]] = {}
+    for spelling, text in options.items():
+        name = spelled.get(spelling.lower())
+        if name is None:
             raise ConfigError(
-                "load() takes no path here: give the topic as the option topic, and load() nothing"
+                hint(spelling)
+                or f"unknown option {spelling!r}{did_you_mean(spelling, table)}; {what}: "
+                f"{', '.join(table)}"
             )
-        if spelling.lower().startswith("kafka."):
+        field_name = table[name].field
+        try:
+            value = table[name].read(str(text).strip())
+        except ConfigError as error:
+            raise ConfigError(f"option {name}: {error}") from None
+        if field_name in given and given[field_name][1] != value:
             raise ConfigError(
-                f"{spelling!r} is an option of Kafka's own clients, which RocketMQ does not have; "
-                "brokers are found by the option nameServer, such as 127.0.0.1:9876"
+                f"the options {given[field_name][0]!r} and {spelling!r} mean the same thing but "
+                "differ: give one of them"
             )
-        raise ConfigError(
-            f"unknown option {spelling!r}{did_you_mean(spelling, known)}; "
-            f"options: {', '.join(known)}"
+        given[field_name] = (spelling, value)
+    return given
+
+
+def _hint(name: str) -> str | None:
+    if name.lower() == "path":
+        return "load() takes no path here: give the topic as the option topic, and load() nothing"
+    if name.lower().startswith("kafka."):
+        return (
+            f"{name!r} is an option of Kafka's own clients, which RocketMQ does not have; "
+            "brokers are found by the option nameServer, such as 127.0.0.1:9876"
         )
-    try:
-        return name, OPTIONS[name].read(str(text).strip())
-    except ConfigError as error:
-        raise ConfigError(f"option {name}: {error}") from None
+    return None
 
 
 def _check_one(
@@ -266,7 +282,9 @@ def _check_one(
         )
 
 
-def _check_order(values: Mapping[str, Any], low: str, high: str, *names: str) -> None:
+def check_order(values: Mapping[str, Any], low: str, high: str, *names: str) -> None:
+    """Raises ConfigError if both fields have a value, and the ``low`` one is more; ``names`` are
+    those of their options."""
     if low in values and high in values and values[low] > values[high]:
         raise ConfigError(
             f"{names[0]} {values[low]} is more than {names[1]} {values[high]}: lower one of them"
@@ -350,7 +368,7 @@ def read_addresses(text: str) -> tuple[str, ...]:
     return addresses
 
 
-def _topics(text: str) -> tuple[str, ...]:
+def read_topics(text: str) -> tuple[str, ...]:
     topics = tuple(sorted({topic.strip() for topic in text.split(",") if topic.strip()}))
     if not topics:
         raise ConfigError("a topic is expected, several separated by commas")
@@ -480,7 +498,7 @@ def not_empty(text: str) -> str:
     return text
 
 
-_INSTANT_MS: Final = whole_number(0, 2**53)
+INSTANT_MS: Final = whole_number(0, 2**53)
 _COUNT: Final = whole_number(1, 2**53)
 _BEYOND: Final = _one_of("error", "latest")
 _DURATION_MS: Final = _with_unit(
@@ -507,17 +525,17 @@ class Option:
 OPTIONS: Final[Mapping[str, Option]] = {
     "nameServer": Option("name_servers", read_addresses),
     "namesrvAddr": Option("name_servers", read_addresses, alias_of="nameServer"),
-    "topic": Option("topics", _topics),
-    "subscribe": Option("topics", _topics, alias_of="topic"),
+    "topic": Option("topics", read_topics),
+    "subscribe": Option("topics", read_topics, alias_of="topic"),
     "subscribePattern": Option("topic_pattern", _pattern),
     "assign": Option("assigned", _assigned),
     "startingOffsets": Option("starting", _wanted_offsets),
-    "startingTimestamp": Option("starting_timestamp_ms", _INSTANT_MS),
+    "startingTimestamp": Option("starting_timestamp_ms", INSTANT_MS),
     "startingOffsetsByTimestamp": Option("starting_timestamps", _timestamps),
     "startingOffsetsByTimestampStrategy": Option("starting_time_beyond", _BEYOND),
     "startingGroup": Option("starting_group", group_name),
     "endingOffsets": Option("ending", _wanted_offsets, "batch"),
-    "endingTimestamp": Option("ending_timestamp_ms", _INSTANT_MS, "batch"),
+    "endingTimestamp": Option("ending_timestamp_ms", INSTANT_MS, "batch"),
     "endingOffsetsByTimestamp": Option("ending_timestamps", _timestamps, "batch"),
     "endingOffsetsByTimestampStrategy": Option("ending_time_beyond", _BEYOND, "batch"),
     "tags": Option("tags", _tags),
@@ -544,4 +562,3 @@ OPTIONS: Final[Mapping[str, Option]] = {
 }
 """Every option of a read; docs/reference/spark.md says what each means."""
 OPTION_NAMES: Final = tuple(OPTIONS)
-_SPELLED: Final = {name.lower(): name for name in OPTIONS}

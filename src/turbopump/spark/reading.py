@@ -145,7 +145,7 @@ def read_range(
         begins = range(offset, wanted.end, step)[:depth]
         asked = [(begin, min(step, wanted.end - begin)) for begin in begins]
         answers = cluster.start_pull(wanted.queue, asked, hold_ms=options.pull_timeout_ms)
-        if len(chunk) >= CHUNK_SIZE_MAX or rows >= CHUNK_ROWS_MAX:
+        if _is_full(chunk, rows):
             yield chunk  # it is decoded while the broker answers
             chunk, rows = bytearray(), 0
         for begin, answer in zip(begins, answers(), strict=True):
@@ -159,9 +159,7 @@ def read_range(
                 offset = _after_gap(wanted, offset, reply, fail)
             given = offset - begin
         rows += offset - begins[0]
-        if (
-            len(chunk) >= CHUNK_SIZE_MAX or rows >= CHUNK_ROWS_MAX
-        ) and step < options.pull_batch_size:
+        if _is_full(chunk, rows) and step < options.pull_batch_size:
             step, depth = options.pull_batch_size, 1  # it may give more by now
         elif offset < begins[-1] + step and depth > 1:
             step, depth = min(given, step), depth // 2
@@ -170,6 +168,10 @@ def read_range(
             depth = max(1, min(PULLS_MAX, PULLED_ROWS_MAX // step))
     if chunk:
         yield chunk
+
+
+def _is_full(chunk: bytearray, rows: int) -> bool:
+    return len(chunk) >= CHUNK_SIZE_MAX or rows >= CHUNK_ROWS_MAX
 
 
 def _read_filtered(
@@ -188,7 +190,7 @@ def _read_filtered(
         answers = cluster.start_pull(
             wanted.queue, [(offset, count)], hold_ms=options.pull_timeout_ms, wanted=messages
         )
-        if len(chunk) >= CHUNK_SIZE_MAX or rows >= CHUNK_ROWS_MAX:
+        if _is_full(chunk, rows):
             yield chunk  # it is decoded while the broker answers
             chunk, rows = bytearray(), 0
         (answer,) = answers()
@@ -196,9 +198,14 @@ def _read_filtered(
         if _is_gap(answer, reply, offset):
             offset = _after_gap(wanted, offset, reply, options.fail_on_data_loss)
         else:
-            entries = _undamaged(wanted, answer.body, options.fail_on_data_loss)
-            chunk += b"".join(entries)
-            rows += len(entries)
+            good = _all_good(answer.body)
+            if good is None:
+                entries = _undamaged(wanted, answer.body, options.fail_on_data_loss)
+                chunk += b"".join(entries)
+                rows += len(entries)
+            else:
+                chunk += answer.body
+                rows += good
             offset = reply.next_begin_offset
     if chunk:
         yield chunk
@@ -212,6 +219,13 @@ def _is_gap(answer: Command, reply: PullMessageReply, offset: int) -> bool:
         # RocketMQ: the same code says that the messages are being deleted.
         return answer.remark == "MESSAGE_WAS_REMOVING"
     return answer.code != ResponseCode.SUCCESS
+
+
+def _all_good(body: bytes) -> int | None:
+    """How many messages an answer has, if all are good and none is a batch: nearly always. About
+    0.04 µs for each of 100 bytes."""
+    positions, end = good_positions(body)
+    return len(positions) // 8 if end == len(body) else None
 
 
 def _undamaged(wanted: OffsetRange, body: bytes, fail: bool) -> list[bytes]:
@@ -232,8 +246,7 @@ def _undamaged(wanted: OffsetRange, body: bytes, fail: bool) -> list[bytes]:
 def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -> bytes:
     """The good messages of an answer that should hold those from ``begin`` to ``end``; what else
     should be there is loss."""
-    positions, good_end = good_positions(body)
-    if good_end == len(body) and len(positions) == 8 * (end - begin):
+    if _all_good(body) == end - begin:
         return body
     damaged: list[DamagedEntry] = []
     entries = list(pulled_entries(body, damaged.append))

@@ -26,8 +26,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from turbopump.errors import ConfigError
-from turbopump.spark.commitlog import CommitLogDataSource
-from turbopump.spark.source import RocketMQDataSource
+from turbopump.spark.source import CommitLogDataSource, RocketMQDataSource
 
 FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 """PySpark refuses a reader that can push filters down where this is off, its default."""

@@ -1,5 +1,5 @@
-"""``format("rocketmq")``: what Spark asks first. Options are checked here, before anything is
-planned, and the schema is settled.
+"""``format("rocketmq")`` and ``format("rocketmqCommitlog")``: what Spark asks first. Options are
+checked here, before anything is planned, and the schema is settled.
 
 The one rule: light to import (Spark looks at it in every session on the machine), so the rest is
 imported when it is used. It must not hold anything that lives: Spark pickles it into each process
@@ -9,7 +9,7 @@ that needs it.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
@@ -17,13 +17,22 @@ from turbopump.errors import ConfigError
 from turbopump.spark.plain_errors import plain_errors
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructField, StructType
 
+    from turbopump.spark.batch import BatchReader
+    from turbopump.spark.commitlog import CommitLogReader
     from turbopump.spark.options import ReadOptions
-    from turbopump.spark.reader import BatchReader
     from turbopump.spark.sink import BatchWriter, StreamWriter
     from turbopump.spark.stream import StreamReader
     from turbopump.spark.write_options import Layout, WriteOptions
+
+
+_READ_ONLY: Final = (
+    'format("rocketmqCommitlog") reads the files of a log, in batches. To write, send to a topic '
+    'with format("rocketmq"); to follow a log that grows, read its topics with '
+    'readStream.format("rocketmq")'
+)
 
 
 class RocketMQDataSource(DataSource):
@@ -42,13 +51,13 @@ class RocketMQDataSource(DataSource):
 
     @plain_errors
     def schema(self) -> StructType:
-        from turbopump.spark.options import read_options
+        from turbopump.spark.options import arrow_schema, read_options
 
-        return _struct(read_options(self.options).columns)
+        return _struct(arrow_schema(read_options(self.options).columns))
 
     @plain_errors
     def reader(self, schema: StructType) -> BatchReader:
-        from turbopump.spark.reader import BatchReader, PushingBatchReader
+        from turbopump.spark.batch import BatchReader, PushingBatchReader
 
         options = self._settled(schema)
         pushes = options.filter_pushdown
@@ -89,15 +98,11 @@ class RocketMQDataSource(DataSource):
     def _settled(self, schema: StructType) -> ReadOptions:
         """The options, with the columns that the query wants: those of ``.schema(...)`` where it
         was given."""
-        from turbopump.spark.options import column_names, read_options
+        from turbopump.spark.options import arrow_schema, column_names, read_options
 
         options = read_options(self.options)
         columns = column_names(",".join(schema.names))
-        for wanted, offered in zip(schema.fields, _struct(columns).fields, strict=True):
-            if wanted != offered:  # Spark compares batches with the schema to the letter
-                raise ConfigError(
-                    f"the given schema says {_said(wanted)}, but there is {_said(offered)}"
-                )
+        _check_schema(schema, arrow_schema(columns))
         return replace(
             options,
             columns=columns,
@@ -105,13 +110,61 @@ class RocketMQDataSource(DataSource):
         )
 
 
+class CommitLogDataSource(DataSource):
+    """A directory of CommitLog segments as rows. Options and columns:
+    docs/guide/spark-commitlog.md. A wrong option is a ConfigError in one sentence."""
+
+    partitions_default: ClassVar[int] = 1
+    """Into how many tasks a log of some MiB is divided at least. ``session.rocketmq_session`` sets
+    it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmqCommitlog"
+
+    @plain_errors
+    def schema(self) -> StructType:
+        from turbopump.spark.commitlog import log_options, log_schema
+
+        return _struct(log_schema(log_options(self.options).columns))
+
+    @plain_errors
+    def reader(self, schema: StructType) -> CommitLogReader:
+        from turbopump.spark.commitlog import (
+            CommitLogReader,
+            log_column_names,
+            log_options,
+            log_schema,
+        )
+
+        options = log_options(self.options)
+        wanted = log_schema(log_column_names(",".join(schema.names)))
+        _check_schema(schema, wanted)
+        return CommitLogReader(options, wanted, self.partitions_default)
+
+    @plain_errors
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        raise ConfigError(_READ_ONLY)
+
+    streamWriter = writer  # noqa: N815
+
+    @plain_errors
+    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802
+        raise ConfigError(_READ_ONLY)
+
+
+def _check_schema(given: StructType, offered: pa.Schema) -> None:
+    """Spark compares batches with the schema to the letter."""
+    for wanted, there in zip(given.fields, _struct(offered).fields, strict=True):
+        if wanted != there:
+            raise ConfigError(f"the given schema says {_said(wanted)}, but there is {_said(there)}")
+
+
 def _said(field: StructField) -> str:
     return f"{field.name} {field.dataType.simpleString()}{'' if field.nullable else ' not null'}"
 
 
-def _struct(columns: tuple[str, ...]) -> StructType:
+def _struct(schema: pa.Schema) -> StructType:
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from turbopump.spark.options import arrow_schema
-
-    return from_arrow_schema(arrow_schema(columns))
+    return from_arrow_schema(schema)

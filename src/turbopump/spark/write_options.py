@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -20,8 +20,10 @@ from turbopump.message.rules import NOT_SENDABLE_TOPICS, topic_fault
 from turbopump.spark.options import (
     COLUMN_NAMES,
     SECRET_FIELDS,
+    Option,
     credentials_of,
     did_you_mean,
+    given_values,
     group_name,
     not_empty,
     read_addresses,
@@ -61,27 +63,11 @@ def write_options(
     """The options as Spark hands them over (any case). Credentials come from the options, else the
     file they name, else ``environment``. Raises ConfigError in one sentence for what
     cannot be used."""
-    given: dict[str, tuple[str, Any]] = {}
-    for spelling, text in options.items():
-        if spelling.lower() in _SPARKS_OWN:
-            continue
-        name = _SPELLED.get(spelling.lower())
-        if name is None:
-            raise ConfigError(
-                f"unknown option {spelling!r}{did_you_mean(spelling, _FIELDS)}; options of a "
-                f"write: {', '.join(_FIELDS)}"
-            )
-        field, read = _FIELDS[name]
-        try:
-            value = read(str(text).strip())
-        except ConfigError as error:
-            raise ConfigError(f"option {name}: {error}") from None
-        if field in given and given[field][1] != value:
-            raise ConfigError(
-                f"the options {given[field][0]!r} and {spelling!r} mean the same thing but "
-                "differ: give one of them"
-            )
-        given[field] = (spelling, value)
+    given = given_values(
+        {name: text for name, text in options.items() if name.lower() not in _SPARKS_OWN},
+        WRITE_OPTIONS,
+        what="options of a write",
+    )
     values = {field: value for field, (_, value) in given.items()}
     if "name_servers" not in values:
         raise ConfigError(
@@ -272,27 +258,27 @@ def _name(text: str) -> str:
     return text
 
 
-_FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "nameServer": ("name_servers", read_addresses),
-    "namesrvAddr": ("name_servers", read_addresses),
-    "topic": ("topic", _topic),
-    "idempotencyKey": ("idempotency_key", _key),
-    "onConflict": ("skips_present", _conflict),
-    "orderingKey": ("ordering_key", str),
-    "keepQueueId": ("keeps_queue_id", true_or_false),
-    "maxInFlight": ("in_flight_max", whole_number(1, 1000)),
-    "sendBatchSize": ("batch_rows_max", whole_number(1, 100_000)),
-    "sendTimeoutMs": ("send_timeout_ms", whole_number(1, 86_400_000)),
-    "retries": ("retries", whole_number(0, 1_000_000)),
-    "producerGroup": ("producer_group", group_name),
-    "writeId": ("write_id", _name),
-    "readBackMs": ("read_back_ms", whole_number(1, 2**53)),
-    "accessKey": ("access_key", not_empty),
-    "secretKey": ("secret_key", not_empty),
-    "securityToken": ("security_token", not_empty),
-    "credentialsFile": ("credentials_file", not_empty),
+WRITE_OPTIONS: Final[Mapping[str, Option]] = {
+    "nameServer": Option("name_servers", read_addresses),
+    "namesrvAddr": Option("name_servers", read_addresses, alias_of="nameServer"),
+    "topic": Option("topic", _topic),
+    "idempotencyKey": Option("idempotency_key", _key),
+    "onConflict": Option("skips_present", _conflict),
+    "orderingKey": Option("ordering_key", str),
+    "keepQueueId": Option("keeps_queue_id", true_or_false),
+    "maxInFlight": Option("in_flight_max", whole_number(1, 1000)),
+    "sendBatchSize": Option("batch_rows_max", whole_number(1, 100_000)),
+    "sendTimeoutMs": Option("send_timeout_ms", whole_number(1, 86_400_000)),
+    "retries": Option("retries", whole_number(0, 1_000_000)),
+    "producerGroup": Option("producer_group", group_name),
+    "writeId": Option("write_id", _name),
+    "readBackMs": Option("read_back_ms", whole_number(1, 2**53)),
+    "accessKey": Option("access_key", not_empty),
+    "secretKey": Option("secret_key", not_empty),
+    "securityToken": Option("security_token", not_empty),
+    "credentialsFile": Option("credentials_file", not_empty),
 }
-WRITE_OPTION_NAMES: Final = tuple(_FIELDS)
-_SPELLED: Final = {name.lower(): name for name in _FIELDS}
+"""Every option of a write; docs/reference/spark.md says what each means."""
+WRITE_OPTION_NAMES: Final = tuple(WRITE_OPTIONS)
 _SPARKS_OWN: Final[Iterable[str]] = frozenset(("checkpointlocation", "queryname"))
 """Options of a streaming query, which Spark hands on to its sink."""

@@ -103,7 +103,8 @@ class QueueReader:
             return None
         context = self._context_for(count_max, size_max)
         result = _read_hot_at_once(queue, context, offset, count_max)
-        if result is None:
+        # Often a reader is at the end, and its pull will be held: there is nothing to look at.
+        if result is None and queue.min_index <= offset < queue.end.value:
             result = self._reads.at_once(
                 partial(_read_cold_at_once, queue, context, offset, count_max, self._seen_units)
             )

@@ -1,34 +1,103 @@
-"""What Spark's filters over a batch read say about which messages need not be read at all.
-
-The one rule: only a superset may be read. A filter counts as dealt with, so that Spark drops it, if
-the ranges alone make it true: those on topic, brokerName, queueId and queueOffset. Times and tags
-only narrow what is read, and Spark filters again: store times are not quite in order, and brokers
-compare hashes of tags. What is not understood is left to Spark.
+"""``spark.read.format("rocketmq")``: one look at the queues when the query is planned, then its
+tasks; and what Spark's filters say about which messages need not be read at all. Must not know
+about streams.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql.datasource import (
+    DataSourceReader,
     EqualNullSafe,
     EqualTo,
     Filter,
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    InputPartition,
     IsNotNull,
     LessThan,
     LessThanOrEqual,
 )
 
 from turbopump.message.message import MessageQueue
-from turbopump.spark.cluster import Cluster
+from turbopump.spark import planning, reading
+from turbopump.spark.cluster import PLANNING_PATIENCE_S, Cluster
 from turbopump.spark.offsets import Offsets
+from turbopump.spark.options import ReadOptions, options_of_mode
+from turbopump.spark.plain_errors import plain_errors
 
+_log = logging.getLogger(__name__)
+
+
+class BatchReader(DataSourceReader):
+    """Reads from ``startingOffsets`` (default earliest) up to ``endingOffsets`` (default latest,
+    seen once at planning)."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._pushed = NOTHING_PUSHED
+        for name in options_of_mode(options, "stream"):
+            _log.warning("%s does nothing in a batch read, which reads up to endingOffsets", name)
+
+    @plain_errors
+    def partitions(self) -> Sequence[InputPartition]:
+        options, pushed = self._options, self._pushed
+        begin, end = options.begin("earliest"), options.end()
+        with reading.connected(options, patience=PLANNING_PATIENCE_S) as cluster:
+            queues = planning.queues_wanted(cluster, options)
+            planning.check_named(queues, begin)
+            planning.check_named(queues, end)
+            planning.check_begins_before_end(queues, begin, end)
+            queues = [queue for queue in queues if pushed.takes(queue)]
+            if options.broker_offline == "skip":
+                queues = planning.reachable(cluster, queues)
+            begins = planning.offsets_at(cluster, queues, begin, options)
+            ends = planning.offsets_at(cluster, queues, end, options)
+            begins, ends = pushed.narrowed(cluster, begins, ends)
+            tags = self._tags_to_ask_for(cluster, begins, ends)
+        return planning.tasks(begins, ends, options, tags)
+
+    def _tags_to_ask_for(
+        self, cluster: Cluster, begins: Offsets, ends: Offsets
+    ) -> frozenset[str] | None:
+        """The tags that Spark wants, if brokers can be asked for them: not where there is another
+        filter already, nor where they would leave out too much."""
+        tags = self._pushed.tags
+        if tags is None or self._options.sql_filter is not None:
+            return None
+        one_each: dict[tuple[str, str], MessageQueue] = {}
+        for queue in ends:
+            if begins[queue] < ends[queue]:
+                one_each[queue.topic, queue.broker_name] = queue
+        if any(map(cluster.may_hold_inner_batches, one_each.values())):
+            return None
+        return tags
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return reading.read_partition(partition, self._options)
+
+
+class PushingBatchReader(BatchReader):
+    """The same for sessions in which Spark pushes filters down: PySpark refuses this method in all
+    others."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self._pushed, left = push(filters)
+        return left
+
+
+# Filters that Spark pushes down. The one rule: only a superset may be read. A filter counts as
+# dealt with, so that Spark drops it, if the ranges alone make it true: those on topic, brokerName,
+# queueId and queueOffset. Times and tags only narrow what is read, and Spark filters again: store
+# times are not quite in order, and brokers compare hashes of tags. What is not understood is left
+# to Spark.
 CLOCK_SLACK_MS: Final = 3_600_000
 """How much a broker's clock may have been set back: a queue is searched so much earlier and later
 than the filter says, because behind such a moment times are out of order."""
