@@ -10,14 +10,20 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from turbopump import __version__
 from turbopump.errors import ConfigError, TurbopumpError
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+INTERRUPTED: Final = 130
+"""Exit code after Ctrl-C."""
 COMMANDS: Final = {
     "dev": "A name server and a broker in one process, for development.",
     "namesrv": "A name server.",
@@ -36,7 +42,9 @@ COMMANDS: Final = {
 
 
 class LazyGroup(click.Group):
-    """A group whose commands live in `turbopump.cli.<name>`, each as `command`."""
+    """A group whose commands live in `turbopump.cli.<name>`, each as `command`. Who stops reading
+    its output (`turbopump consume | head`) and Ctrl-C end it quietly; to click's own `main` the
+    first is a failure."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -51,6 +59,35 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        fitting = [
+            CompletionItem(name, help=about)
+            for name, about in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*fitting, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def make_context(self, *given: Any, **extra: Any) -> click.Context:
+        with _quiet_ends():
+            return super().make_context(*given, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _quiet_ends():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _quiet_ends() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        drop_output()
+        raise click.exceptions.Exit(0) from None
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 def command_group(name: str, about: str, **settings: Any) -> click.Group:
@@ -77,16 +114,12 @@ turbopump = click.version_option(__version__, prog_name="turbopump")(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
+    """Run the command line and return its exit code. With the variable `_TURBOPUMP_COMPLETE` it
+    answers a shell that completes a line (docs/reference/cli.md), and raises SystemExit."""
     _open_closed_descriptors()
     try:
-        # Not click's own main: it takes a broken pipe for a failure.
-        with turbopump.make_context(
-            "turbopump", list(sys.argv[1:] if arguments is None else arguments)
-        ) as context:
-            turbopump.invoke(context)
-    except click.exceptions.Exit as end:
-        return end.exit_code
+        code = turbopump.main(arguments, prog_name="turbopump", standalone_mode=False)
+        return code if isinstance(code, int) else 0
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx is not None else "turbopump"
         return _failed(f"{where}: {_sentence(error.format_message())}; see {where} --help", 2)
@@ -94,14 +127,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(f"turbopump: {_sentence(str(error))}", 2)
     except click.ClickException as error:
         return _failed(f"turbopump: {_sentence(error.format_message())}", 1)
-    except (KeyboardInterrupt, click.Abort):
-        return 130
-    except BrokenPipeError:  # nobody reads on (`turbopump consume | head`): that is no failure
-        drop_output()
-        return 0
+    except click.Abort:
+        return INTERRUPTED
     except (TurbopumpError, OSError) as error:
         return _failed(f"turbopump: {_sentence(cause(error))}", 1)
-    return 0
 
 
 def _failed(sentence: str, code: int) -> int:
