@@ -22,7 +22,7 @@ from turbopump.protocol.requests.clients import (
     MessageModel,
     SubscriptionData,
 )
-from turbopump.remoting.router import Response, refusal
+from turbopump.remoting.router import Refusal, refusal
 from turbopump.store.queues.queue_reader import PropertyFilter
 
 TAG: Final = "TAG"
@@ -347,7 +347,7 @@ def read_subscription(data: SubscriptionData) -> Subscription:
     return Subscription(data, frozenset(), fault=fault)
 
 
-def no_property_filter(kind: str | None) -> Response:
+def no_property_filter(kind: str | None) -> Refusal:
     """The answer to a consumer that filters by properties, where the broker is told not to."""
     return refusal(
         ResponseCode.SYSTEM_ERROR,

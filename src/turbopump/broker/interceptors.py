@@ -28,7 +28,7 @@ from turbopump.message.properties import (
 )
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
-from turbopump.remoting.router import Response, refusal
+from turbopump.remoting.router import Refusal, Response, refusal
 from turbopump.store.log.commit_log import NewMessage
 
 
@@ -46,7 +46,7 @@ class Destination(msgspec.Struct, frozen=True):
     recall_handle: str | None = None
 
 
-Interceptor = Callable[[SendMessage, Destination], Destination | Response]
+Interceptor = Callable[[SendMessage, Destination], Destination | Refusal]
 """A rule: the destination as it is, another one, or the answer to a message that is refused."""
 
 
@@ -60,7 +60,7 @@ class Interceptors:
     def add(self, rule: Interceptor) -> None:
         self._rules.append(rule)
 
-    def find(self, request: SendMessage, destination: Destination) -> Destination | Response:
+    def find(self, request: SendMessage, destination: Destination) -> Destination | Refusal:
         """Where the message goes. A message of a retried delivery passes by the same rules."""
         for rule in self._rules:
             found = rule(request, destination)
@@ -87,7 +87,7 @@ _TAKEN: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS
 """Kinds that a rule takes."""
 
 
-def refuse_unknown_kinds(request: SendMessage, destination: Destination) -> Destination | Response:
+def refuse_unknown_kinds(request: SendMessage, destination: Destination) -> Destination | Refusal:
     """The last rule: what no rule before has taken and this broker cannot treat is refused, not
     delivered as if it were plain."""
     kind = _kind(destination.properties, _TAKEN) if destination.topic == request.topic else None
@@ -99,7 +99,7 @@ def refuse_unknown_kinds(request: SendMessage, destination: Destination) -> Dest
     )
 
 
-def kind_in_batch(properties: str) -> Response | None:
+def kind_in_batch(properties: str) -> Refusal | None:
     """The answer to a message of a batch that must not be in one; None: it may."""
     kind = _kind(properties)
     if kind is None:
@@ -143,7 +143,7 @@ class InnerBatch(msgspec.Struct, frozen=True):
 
 def refuse_false_inner_batch(
     request: SendMessage, destination: Destination
-) -> Destination | Response:
+) -> Destination | Refusal:
     """A rule: only an inner batch may have the property that gives its number of messages."""
     if (
         request.sys_flag & SysFlag.INNER_BATCH
@@ -155,7 +155,7 @@ def refuse_false_inner_batch(
     )
 
 
-def inner_batch(request: SendMessage, body: bytes, added: str, base: int) -> InnerBatch | Response:
+def inner_batch(request: SendMessage, body: bytes, added: str, base: int) -> InnerBatch | Refusal:
     """The entry of a batch whose request has a UNIQ_KEY, or of a message that comes as an inner
     batch, from queue offset ``base`` on."""
     text, flags = request.properties or "", request.sys_flag
@@ -199,6 +199,6 @@ def _count(body: bytes) -> int:
     return len(found)
 
 
-def _illegal(cause: str) -> Response:
+def _illegal(cause: str) -> Refusal:
     said = "the message is illegal, maybe msg body or properties length not matched"
     return refusal(ResponseCode.MESSAGE_ILLEGAL, f"{said}: {cause}")

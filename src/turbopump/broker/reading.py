@@ -18,7 +18,8 @@ from typing import Literal, TypeVar
 from turbopump.errors import ReadsRefusedError, StoreError
 from turbopump.filtering.tag import code_filter
 from turbopump.protocol.codes import ResponseCode
-from turbopump.remoting.router import Outcome, RequestContext, Response, failure_response, refusal
+from turbopump.protocol.request import ReplyT
+from turbopump.remoting.router import Outcome, Refusal, RequestContext, failure_response, refusal
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, ReadState, Steps
 from turbopump.store.message_store import MessageStore
@@ -36,11 +37,11 @@ BUSY = refusal(
 def answer(
     reads: ColdReads,
     steps: Steps[T],
-    respond: Callable[[T], Outcome],
+    respond: Callable[[T], Outcome[ReplyT]],
     context: RequestContext,
     *,
-    busy: Response = BUSY,
-) -> Outcome:
+    busy: Refusal = BUSY,
+) -> Outcome[ReplyT]:
     """What ``respond`` makes of the outcome; or None, and the answer is sent later, unless the peer
     has gone. ``busy`` if too many reads wait."""
 

@@ -40,7 +40,7 @@ from turbopump.message.rules import (
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
 from turbopump.protocol.requests.topics import PERM_WRITE, TopicConfig
-from turbopump.remoting.router import Response, refusal
+from turbopump.remoting.router import Refusal, refusal
 from turbopump.store.disk_space import NO_ROOM
 from turbopump.store.message_store import MessageStore
 
@@ -69,7 +69,7 @@ class SendChecks:
         self.all = bool(config.start_accept_send_request_time_stamp) or not writable or self._types
         """Whether every send must pass, not only those to new or watched topics."""
 
-    def check(self, request: SendMessage, topic: TopicConfig | None) -> int | Response:
+    def check(self, request: SendMessage, topic: TopicConfig | None) -> int | Refusal:
         """The queue id to use, or why not. ``topic`` is what is known of the request's topic."""
         early = self._too_early() or self._forbidden(request, topic)
         if early is not None:
@@ -96,7 +96,7 @@ class SendChecks:
 
     # --- in the order in which they are asked
 
-    def _too_early(self) -> Response | None:
+    def _too_early(self) -> Refusal | None:
         opens = self._config.start_accept_send_request_time_stamp
         if self._clock.now_ms() >= opens:
             return None
@@ -107,7 +107,7 @@ class SendChecks:
             f"(startAcceptSendRequestTimeStamp={opens}); send to another broker meanwhile",
         )
 
-    def _forbidden(self, request: SendMessage, topic: TopicConfig | None) -> Response | None:
+    def _forbidden(self, request: SendMessage, topic: TopicConfig | None) -> Refusal | None:
         config = self._config
         if not config.broker_permission & PERM_WRITE and topic is not None and topic.order:
             return refusal(
@@ -135,7 +135,7 @@ class SendChecks:
             made = self._topics.find_or_make(request.topic, 1)
         return made
 
-    def _unfit_for_batch(self, request: SendMessage) -> Response | None:
+    def _unfit_for_batch(self, request: SendMessage) -> Refusal | None:
         if len(request.topic) > TOPIC_SIZE_MAX:
             remark = (
                 f"message topic length too long {len(request.topic)}; a batch allows "
@@ -150,7 +150,7 @@ class SendChecks:
             return None
         return refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
 
-    def _without_group(self, request: SendMessage) -> Response | None:
+    def _without_group(self, request: SendMessage) -> Refusal | None:
         if not request.topic.startswith(RETRY_PREFIX):
             return None
         group = request.topic[len(RETRY_PREFIX) :]
@@ -164,7 +164,7 @@ class SendChecks:
             "autoCreateSubscriptionGroup=true on the broker",
         )
 
-    def _unfit_for_topic(self, request: SendMessage, topic: TopicConfig) -> Response | None:
+    def _unfit_for_topic(self, request: SendMessage, topic: TopicConfig) -> Refusal | None:
         """What the attributes of the topic forbid. Of a batch the messages themselves are not
         looked into."""
         attributes, name = topic.attributes, request.topic
@@ -189,7 +189,7 @@ class SendChecks:
         return None if remark is None else refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
 
 
-def _unfit_queue(request: SendMessage, topic: TopicConfig) -> Response | None:
+def _unfit_queue(request: SendMessage, topic: TopicConfig) -> Refusal | None:
     """RocketMQ divides by the number of queues where there is none to choose from, and answers 1
     (``/ by zero``)."""
     queues = max(topic.write_queue_nums, topic.read_queue_nums)
@@ -216,7 +216,7 @@ def _wrong_type(topic: str, expected: str, actual: str) -> str | None:
     )
 
 
-def body_refusal(size: int, size_max: int, store: MessageStore) -> Response:
+def body_refusal(size: int, size_max: int, store: MessageStore) -> Refusal:
     """The answer to a body that cannot be; to any, while the store takes no writes: that comes
     first."""
     if store.refusal is not None:
@@ -230,7 +230,7 @@ def body_refusal(size: int, size_max: int, store: MessageStore) -> Response:
     )
 
 
-def batch_refusal(request: SendMessage, store: MessageStore) -> Response | None:
+def batch_refusal(request: SendMessage, store: MessageStore) -> Refusal | None:
     """The answer to a batch whose request says of the whole that it is delayed or part of a
     transaction; None: it says nothing of it.
 
@@ -248,7 +248,7 @@ def batch_refusal(request: SendMessage, store: MessageStore) -> Response | None:
     return refused
 
 
-def store_refusal(error: Exception) -> Response:
+def store_refusal(error: Exception) -> Refusal:
     """The answer to a message that the store has not taken."""
     if isinstance(error, MessageError):
         return _illegal(str(error))
@@ -262,7 +262,7 @@ def store_refusal(error: Exception) -> Response:
     return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {cause}")
 
 
-def _illegal(cause: str) -> Response:
+def _illegal(cause: str) -> Refusal:
     said = "the message is illegal, maybe msg body or properties length not matched"
     return refusal(ResponseCode.MESSAGE_ILLEGAL, f"{said}: {cause}")
 

@@ -17,7 +17,7 @@ from typing import Final
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.codes import ResponseCode
 from turbopump.remoting.backlog import Backlog, BacklogLimits, BacklogRefusal
-from turbopump.remoting.router import Response, refusal
+from turbopump.remoting.router import Refusal, refusal
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class SendQueue:
         )
         self.backlog.stood_still(seconds)
 
-    def _refuse(self, why: BacklogRefusal, waited_s: float, left: int) -> Response:
+    def _refuse(self, why: BacklogRefusal, waited_s: float, left: int) -> Refusal:
         self.refused[why] += 1
         code = (
             ResponseCode.SERVICE_NOT_AVAILABLE
@@ -101,7 +101,7 @@ class SendQueue:
             )
         return "the broker is stopping; nothing was stored"
 
-    def _log(self, response: Response) -> None:
+    def _log(self, response: Refusal) -> None:
         self._unlogged += 1
         now = self._loop.time()
         if now >= self._next_line:

@@ -92,7 +92,7 @@ class PendingRequests:
     def remove(self, correlation_id: str) -> None:
         self._waiting.pop(correlation_id, None)
 
-    def reply_came(self, push: PushReplyMessageToClient, context: RequestContext) -> Response:
+    def reply_came(self, push: PushReplyMessageToClient, context: RequestContext) -> Response[None]:
         text = push.properties or ""
         future = self._waiting.pop(names.property_value(text, names.CORRELATION_ID) or "", None)
         if future is None or future.done():

@@ -36,7 +36,7 @@ from turbopump.protocol.requests.offsets import (
     ResetConsumerOffset,
     ResetOffsetBody,
 )
-from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.router import Refusal, RequestContext, Response, Router, refusal
 
 STACK_MAX: Final = 256 * 1024
 """Characters of stacks in an answer."""
@@ -45,14 +45,14 @@ STACK_MAX: Final = 256 * 1024
 def add_operator_requests(router: Router, members: Callable[[], Sequence[InstanceMember]]) -> None:
     """Have the consumers among ``members`` answer operators."""
 
-    def find(group: str) -> Operated | Response:
+    def find(group: str) -> Operated | Refusal:
         for member in members():
             if member.group == group and member.operated is not None and not member.left:
                 return member.operated
         remark = f"The Consumer Group <{group}> not exist in this consumer"
-        return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+        return refusal(ResponseCode.SYSTEM_ERROR, remark)
 
-    def reset(request: ResetConsumerOffset, context: RequestContext) -> Response:
+    def reset(request: ResetConsumerOffset, context: RequestContext) -> Response[None]:
         consumer = find(request.group)
         if isinstance(consumer, Response):
             return consumer
@@ -63,14 +63,16 @@ def add_operator_requests(router: Router, members: Callable[[], Sequence[Instanc
         consumer.reset(_of_topic(request.topic, offsets))
         return Response()
 
-    def status(request: GetConsumerStatusFromClient, _context: RequestContext) -> Response:
+    def status(request: GetConsumerStatusFromClient, _context: RequestContext) -> Response[None]:
         consumer = find(request.group)
         if isinstance(consumer, Response):
             return consumer
         offsets = _of_topic(request.topic, consumer.done_offsets())
         return Response(body=fastjson.encode(GetConsumerStatusBody(message_queue_table=offsets)))
 
-    def running(request: consumers.GetConsumerRunningInfo, _context: RequestContext) -> Response:
+    def running(
+        request: consumers.GetConsumerRunningInfo, _context: RequestContext
+    ) -> Response[None]:
         consumer = find(request.consumer_group)
         if isinstance(consumer, Response):
             return consumer
@@ -81,7 +83,7 @@ def add_operator_requests(router: Router, members: Callable[[], Sequence[Instanc
 
     async def directly(
         request: consumers.ConsumeMessageDirectly, context: RequestContext
-    ) -> Response:
+    ) -> Response[None]:
         consumer = find(request.consumer_group)
         if isinstance(consumer, Response):
             return consumer

@@ -47,7 +47,7 @@ from turbopump.protocol.requests.topics import (
     TopicConfigAndMappingSerializeWrapper,
     TopicList,
 )
-from turbopump.remoting.router import RequestContext, Response, Router, refusal
+from turbopump.remoting.router import Refusal, RequestContext, Response, Router, refusal
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,9 @@ class NamesrvHandlers:
         router.add(AddWritePerm, self.add_write_perm)
         router.add(DeleteTopicInNamesrv, self.delete_topic)
 
-    def register_broker(self, request: RegisterBroker, context: RequestContext) -> Response:
+    def register_broker(
+        self, request: RegisterBroker, context: RequestContext
+    ) -> Response[RegisterBrokerReply]:
         if request.body_crc32 and body_crc32(context.body) != request.body_crc32:
             return _refused(
                 "crc32 not match: the body is not the one that the broker sent; register again"
@@ -124,7 +126,9 @@ class NamesrvHandlers:
         master, ha_server = outcome.master_address, outcome.ha_address
         return Response(RegisterBrokerReply(ha_server_addr=ha_server, master_addr=master))
 
-    def unregister_broker(self, request: UnregisterBroker, context: RequestContext) -> Response:
+    def unregister_broker(
+        self, request: UnregisterBroker, context: RequestContext
+    ) -> Response[None]:
         broker = BrokerIdentity(
             request.cluster_name, request.broker_name, request.broker_id, request.broker_addr
         )
@@ -135,18 +139,20 @@ class NamesrvHandlers:
             log.warning(said, broker, context.peer.peer)
         return Response()
 
-    def broker_heartbeat(self, request: BrokerHeartbeat, context: RequestContext) -> Response:
+    def broker_heartbeat(self, request: BrokerHeartbeat, context: RequestContext) -> Response[None]:
         self._table.heartbeat(request.cluster_name, request.broker_addr, self._clock.monotonic())
         return Response()
 
-    def query_data_version(self, request: QueryDataVersion, context: RequestContext) -> Response:
+    def query_data_version(
+        self, request: QueryDataVersion, context: RequestContext
+    ) -> Response[QueryDataVersionReply]:
         version = fastjson.decode(context.body, DataVersion) if context.body else DataVersion()
         registered = self._table.data_version(request.cluster_name, request.broker_addr)
         self._table.heartbeat(request.cluster_name, request.broker_addr, self._clock.monotonic())
         body = b"" if registered is None else fastjson.encode(registered)
         return Response(QueryDataVersionReply(changed=registered != version), body=body)
 
-    def route_info(self, request: GetRouteInfo, context: RequestContext) -> Response:
+    def route_info(self, request: GetRouteInfo, context: RequestContext) -> Response[None]:
         if self._config.need_wait_for_service:
             ready_at = self._started_at + self._config.wait_seconds_for_service
             left = ready_at - self._clock.monotonic()
@@ -163,21 +169,27 @@ class NamesrvHandlers:
             body=fastjson.encode_standard(route) if standard else fastjson.encode(route)
         )
 
-    def cluster_info(self, request: GetBrokerClusterInfo, context: RequestContext) -> Response:
+    def cluster_info(
+        self, request: GetBrokerClusterInfo, context: RequestContext
+    ) -> Response[None]:
         return Response(body=fastjson.encode(self._table.cluster_info()))
 
-    def member_group(self, request: GetBrokerMemberGroup, context: RequestContext) -> Response:
+    def member_group(
+        self, request: GetBrokerMemberGroup, context: RequestContext
+    ) -> Response[None]:
         group = self._table.member_group(request.cluster_name, request.broker_name)
         return Response(body=fastjson.encode(BrokerMemberGroupBody(broker_member_group=group)))
 
-    def all_topics(self, request: GetAllTopicList, context: RequestContext) -> Response:
+    def all_topics(self, request: GetAllTopicList, context: RequestContext) -> Response[None]:
         if not self._config.enable_all_topic_list:
             return _refused(
                 "disable: this name server does not list topics (enableAllTopicList=false)"
             )
         return Response(body=fastjson.encode(TopicList(topic_list=self._table.topics())))
 
-    def topics_by_cluster(self, request: GetTopicsByCluster, context: RequestContext) -> Response:
+    def topics_by_cluster(
+        self, request: GetTopicsByCluster, context: RequestContext
+    ) -> Response[None]:
         if not self._config.enable_topic_list:
             return _refused(
                 "disable: this name server does not list topics (enableTopicList=false)"
@@ -185,19 +197,25 @@ class NamesrvHandlers:
         topics = self._table.topics_of_cluster(request.cluster)
         return Response(body=fastjson.encode(TopicList(topic_list=topics)))
 
-    def wipe_write_perm(self, request: WipeWritePerm, context: RequestContext) -> Response:
+    def wipe_write_perm(
+        self, request: WipeWritePerm, context: RequestContext
+    ) -> Response[WipeWritePermReply]:
         count = self._table.wipe_write_perm(request.broker_name)
         said = "write permission taken broker=%s topics=%d peer=%s"
         log.info(said, request.broker_name, count, context.peer.peer)
         return Response(WipeWritePermReply(wipe_topic_count=count))
 
-    def add_write_perm(self, request: AddWritePerm, context: RequestContext) -> Response:
+    def add_write_perm(
+        self, request: AddWritePerm, context: RequestContext
+    ) -> Response[AddWritePermReply]:
         count = self._table.add_write_perm(request.broker_name)
         said = "write permission given broker=%s topics=%d peer=%s"
         log.info(said, request.broker_name, count, context.peer.peer)
         return Response(AddWritePermReply(add_topic_count=count))
 
-    def delete_topic(self, request: DeleteTopicInNamesrv, context: RequestContext) -> Response:
+    def delete_topic(
+        self, request: DeleteTopicInNamesrv, context: RequestContext
+    ) -> Response[None]:
         count = self._table.delete_topic(request.topic, request.cluster_name or None)
         log.info(
             "topic forgotten topic=%s brokers=%d peer=%s", request.topic, count, context.peer.peer
@@ -234,5 +252,5 @@ def _is_address(text: str) -> bool:
     return bool(host) and port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65535
 
 
-def _refused(remark: str) -> Response:
+def _refused(remark: str) -> Refusal:
     return refusal(ResponseCode.SYSTEM_ERROR, remark)

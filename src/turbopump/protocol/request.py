@@ -57,7 +57,7 @@ class Request(Header, Generic[ReplyT], kw_only=True):
     """
 
     code: ClassVar[int]
-    reply: ClassVar[Any] = None
+    reply: ClassVar[type[ReplyT] | None] = None
 
     namespace: str | None = msgspec.field(default=None, name="ns")
     namespaced: bool | None = msgspec.field(default=None, name="nsd")

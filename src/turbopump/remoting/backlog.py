@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import Frame
-from turbopump.remoting.router import Response, refusal
+from turbopump.remoting.router import Refusal, refusal
 
 if TYPE_CHECKING:
     from turbopump.remoting.connection import Connection
@@ -71,7 +71,7 @@ class Backlog:
     """
 
     def __init__(
-        self, limits: BacklogLimits, refuse: Callable[[BacklogRefusal, float, int], Response]
+        self, limits: BacklogLimits, refuse: Callable[[BacklogRefusal, float, int], Refusal]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._limits = limits

@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from turbopump.errors import ConnectError, ResponseError
 from turbopump.protocol.codes import ResponseCode
@@ -66,10 +66,8 @@ class RemotingClient:
             raise ResponseError(
                 command.code, command.remark, request=type(request).__name__, address=address
             )
-        if request.reply is None:
-            return None  # type: ignore[return-value]
-        reply: ReplyT = header_from_ext(request.reply, command.ext or {})
-        return reply
+        type_: type[Any] | None = request.reply
+        return cast(ReplyT, None if type_ is None else header_from_ext(type_, command.ext or {}))
 
     async def exchange(
         self, address: str, request: Request[Any], body: bytes = b"", *, timeout: float = 3.0

@@ -254,7 +254,7 @@ class Connection(asyncio.Protocol):
                 waiter.set_result(None)
         self._writers.clear()
 
-    def send_response(self, opaque: int, response: Response) -> None:
+    def send_response(self, opaque: int, response: Response[Any]) -> None:
         """Answer the request ``opaque``."""
         self.send_frame(encode_response(opaque, response))
 
@@ -292,7 +292,7 @@ class Connection(asyncio.Protocol):
         context = RequestContext(
             self, frame, header.code, header.opaque, header.flag, header.version, frame.body
         )
-        outcome: Outcome
+        outcome: Outcome[Any]
         try:
             authorise = self._router.authorise
             outcome = None if authorise is None else authorise(header.ext, context)
@@ -357,7 +357,7 @@ class Connection(asyncio.Protocol):
         if waiting is not None and not waiting[0].done():
             waiting[0].set_result(answer)
 
-    def settle(self, outcome: Outcome, context: RequestContext) -> None:
+    def settle(self, outcome: Outcome[Any], context: RequestContext) -> None:
         """Send what a handler made of a request, now or when it is there."""
         if outcome.__class__ is bytes:  # the hot way out
             if not context.flag & FLAG_ONEWAY:
@@ -375,7 +375,7 @@ class Connection(asyncio.Protocol):
             task.add_done_callback(self._tasks.discard)
 
     async def _settle_later(
-        self, outcome: Awaitable[Response | bytes | None], context: RequestContext
+        self, outcome: Awaitable[Response[Any] | bytes | None], context: RequestContext
     ) -> None:
         try:
             response = await outcome
@@ -386,7 +386,7 @@ class Connection(asyncio.Protocol):
         elif response is not None and not context.is_oneway:
             self.send_frame(response)
 
-    def refuse(self, frame: Frame, response: Response) -> None:
+    def refuse(self, frame: Frame, response: Response[Any]) -> None:
         """Answer a request that was not handled."""
         try:
             command = decode_command(frame)

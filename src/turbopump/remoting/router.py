@@ -1,10 +1,11 @@
 """Which handler answers which request. A table from request code to handler; knows nothing of
 sockets.
 
-A handler is called with the typed request and a ``RequestContext``. It returns a ``Response``; or
-an awaitable of one; or bytes, a whole answer frame (the hot way out); or None: the answer comes
-later through ``context.answer`` (a held pull), or never; or ``LATER``: it has done nothing and is
-to be called again when there is room (``backlog.py``).
+A handler is called with the typed request and a ``RequestContext``. It returns a ``Response`` with
+the reply that the request declares, as mypy checks; or an awaitable of one; or bytes, a whole
+answer frame (the hot way out); or None: the answer comes later through ``context.answer`` (a held
+pull), or never; or ``LATER``: it has done nothing and is to be called again when there is room
+(``backlog.py``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    Never,
+    Protocol,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import msgspec
 
@@ -26,21 +38,42 @@ from turbopump.protocol.command import (
     typed_json_decoder,
 )
 from turbopump.protocol.frame import JSON, Frame
-from turbopump.protocol.request import Header, Request, header_from_ext
+from turbopump.protocol.request import Header, ReplyT, Request, header_from_ext
 
 if TYPE_CHECKING:
     from turbopump.remoting.connection import Connection
 
 
-RequestT = TypeVar("RequestT", bound=Request[Any])
+RequestT = TypeVar("RequestT", bound=Request[Any], covariant=True)
 
 
-class Response:
+class Response(Generic[ReplyT]):
     """What a handler answers: code, remark, header fields, body, and ``ext`` for fields outside the
-    declared header."""
+    declared header. ``Response[SendReply]`` answers a ``Request[SendReply]``; ``refusal`` answers
+    any."""
 
     __slots__ = ("body", "code", "ext", "header", "remark")
 
+    @overload
+    def __init__(
+        self: Response[None],
+        header: None = None,
+        *,
+        code: int = ...,
+        remark: str | None = ...,
+        body: bytes = ...,
+        ext: dict[str, str] | None = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        header: ReplyT,
+        *,
+        code: int = ...,
+        remark: str | None = ...,
+        body: bytes = ...,
+        ext: dict[str, str] | None = ...,
+    ) -> None: ...
     def __init__(
         self,
         header: Header | None = None,
@@ -57,9 +90,13 @@ class Response:
         self.ext = ext
 
 
-def refusal(code: int, remark: str) -> Response:
-    """The answer to a request that is not fulfilled: why, by number and in words."""
-    return Response(code=code, remark=remark)
+Refusal = Response[Never]
+"""The answer to a request that is not fulfilled, of whatever type the request is."""
+
+
+def refusal(code: int, remark: str) -> Refusal:
+    """Why a request is not fulfilled, by number and in words."""
+    return cast("Refusal", Response(code=code, remark=remark))
 
 
 class Later(Enum):
@@ -70,10 +107,16 @@ class Later(Enum):
 
 LATER: Final = Later.LATER
 
-Outcome = Response | bytes | Awaitable[Response | bytes | None] | Literal[Later.LATER] | None
-RequestHandler = Callable[[Any, "RequestContext"], Outcome]
+Outcome = (
+    Response[ReplyT]
+    | bytes
+    | Awaitable[Response[ReplyT] | bytes | None]
+    | Literal[Later.LATER]
+    | None
+)
+RequestHandler = Callable[[Any, "RequestContext"], Outcome[Any]]
 
-Authorise = Callable[[Request[Any], "RequestContext"], Response | None]
+Authorise = Callable[[Request[Any], "RequestContext"], Refusal | None]
 """Says whether a request may be handled: None, or the answer that refuses it. It is asked between
 decoding and the handler, for every request of a server, and sees the typed request, and in the
 context every header field as it came (``command.ext``, with AccessKey and Signature), the raw body
@@ -106,14 +149,23 @@ class RequestContext(msgspec.Struct, gc=False):
     def is_oneway(self) -> bool:
         return bool(self.flag & FLAG_ONEWAY)
 
-    def answer(self, response: Response) -> None:
+    def answer(self, response: Response[Any]) -> None:
         """Send the answer now, if one is wanted; for handlers that returned None."""
         if not self.flag & FLAG_ONEWAY:
             self.peer.send_response(self.opaque, response)
 
-    def settle(self, outcome: Outcome) -> None:
+    def settle(self, outcome: Outcome[Any]) -> None:
         """Do with a later outcome what is done with one that a handler returns."""
         self.peer.settle(outcome, self)
+
+
+class RequestType(Protocol[RequestT, ReplyT]):
+    """The class of a request, as mypy is to see it: it makes a ``RequestT``, which is answered with
+    a ``ReplyT``."""
+
+    @property
+    def reply(self) -> type[ReplyT] | None: ...
+    def __call__(self, *args: Any, **fields: Any) -> RequestT: ...
 
 
 class Router:
@@ -132,17 +184,18 @@ class Router:
 
     def add(
         self,
-        request_type: type[RequestT],
-        handler: Callable[[RequestT, RequestContext], Outcome],
+        request_type: RequestType[RequestT, ReplyT],
+        handler: Callable[[RequestT, RequestContext], Outcome[ReplyT]],
         *,
         may_wait: bool = False,
     ) -> None:
         """Let ``handler`` answer requests of this type. Each code has one handler. ``may_wait``: in
         the server's line, if it has one; only such a handler may return ``LATER``."""
-        code = int(request_type.code)
+        declared = cast("type[Request[Any]]", request_type)
+        code = int(declared.code)
         assert code not in self.routes, f"code {code} has two handlers"
-        self.routes[code] = (request_type, handler)
-        self.by_type[b'{"code":%d,' % code] = (typed_json_decoder(request_type), handler)
+        self.routes[code] = (declared, handler)
+        self.by_type[b'{"code":%d,' % code] = (typed_json_decoder(declared), handler)
         if may_wait:
             self._patient[code] = b'{"code":%d,' % code
 
@@ -176,7 +229,7 @@ class Router:
             return False
         return command.code in self._patient and not command.is_response
 
-    def resolve(self, command: Command) -> tuple[TypedJsonHeader[Any], RequestHandler] | Response:
+    def resolve(self, command: Command) -> tuple[TypedJsonHeader[Any], RequestHandler] | Refusal:
         """The same of a command in any form, or the answer that says why it has no handler."""
         route = self.routes.get(command.code)
         if route is None:
@@ -202,7 +255,7 @@ class Router:
 log = logging.getLogger(__name__)
 
 
-def encode_response(opaque: int, response: Response) -> bytes:
+def encode_response(opaque: int, response: Response[Any]) -> bytes:
     """The frame that answers request ``opaque``."""
     ext = response.header.to_ext() if response.header is not None else {}
     if response.ext:
@@ -219,7 +272,7 @@ def encode_response(opaque: int, response: Response) -> bytes:
     )
 
 
-def failure_response(error: Exception, context: RequestContext) -> Response:
+def failure_response(error: Exception, context: RequestContext) -> Refusal:
     """The answer to a request whose handler failed: code 1 and one sentence; the traceback goes to
     our log only. Code 2, which clients try again, where too many reads wait."""
     if isinstance(error, TurbopumpError):

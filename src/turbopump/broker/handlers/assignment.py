@@ -53,7 +53,7 @@ class AssignmentHandler:
         router.add(QueryAssignment, self.query)
         router.add(SetMessageRequestMode, self.set_mode)
 
-    async def query(self, _request: QueryAssignment, context: RequestContext) -> Response:
+    async def query(self, _request: QueryAssignment, context: RequestContext) -> Response[None]:
         """The queues of one client, each with the way to read it; nothing where that cannot be
         said: the client keeps what it has."""
         body = _body(context, QueryAssignmentRequestBody)
@@ -90,7 +90,7 @@ class AssignmentHandler:
             )
         return strategy(queues, clients, body.client_id)
 
-    def set_mode(self, _request: SetMessageRequestMode, context: RequestContext) -> Response:
+    def set_mode(self, _request: SetMessageRequestMode, context: RequestContext) -> Response[None]:
         """Note how a group reads a topic; its consumers hear of it when they ask next."""
         body = _body(context, SetMessageRequestModeRequestBody)
         topic, group = body.topic or "", body.consumer_group or ""

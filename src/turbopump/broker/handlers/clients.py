@@ -46,7 +46,7 @@ from turbopump.protocol.requests.offsets import (
     GetConsumerStatusFromClient,
 )
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import RequestContext, Response, Router, refusal
+from turbopump.remoting.router import Refusal, RequestContext, Response, Router, refusal
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
 
@@ -81,7 +81,9 @@ class ClientsHandler:
         router.add(requests.GetConsumerListByGroup, self.consumer_list)
         router.add(requests.CheckClientConfig, self.check)
 
-    def heartbeat(self, _request: requests.Heartbeat, context: RequestContext) -> Response:
+    def heartbeat(
+        self, _request: requests.Heartbeat, context: RequestContext
+    ) -> Response[requests.HeartbeatReply]:
         """RocketMQ reports no conflicts. The remark beside code 0 is read by our clients and by no
         other."""
         try:
@@ -164,7 +166,9 @@ class ClientsHandler:
             log.info("consumers no longer in conflict group=%s", name)
         return found
 
-    def unregister(self, request: requests.UnregisterClient, context: RequestContext) -> Response:
+    def unregister(
+        self, request: requests.UnregisterClient, context: RequestContext
+    ) -> Response[None]:
         if request.producer_group:
             self.clients.remove_producer(context.peer, request.producer_group)
         if request.consumer_group and self.clients.remove_consumer(
@@ -176,7 +180,7 @@ class ClientsHandler:
 
     def consumer_list(
         self, request: requests.GetConsumerListByGroup, _context: RequestContext
-    ) -> Response:
+    ) -> Response[None]:
         ids = self.clients.client_ids(request.consumer_group)
         if not ids:
             return refusal(
@@ -184,7 +188,9 @@ class ClientsHandler:
             )
         return Response(body=fastjson.encode(requests.ConsumerIdList(consumer_id_list=ids)))
 
-    def check(self, _request: requests.CheckClientConfig, context: RequestContext) -> Response:
+    def check(
+        self, _request: requests.CheckClientConfig, context: RequestContext
+    ) -> Response[None]:
         """Whether a consumer's subscription will be understood."""
         try:
             data = fastjson.decode(context.body, CheckClientRequestBody).subscription_data
@@ -211,7 +217,7 @@ class ClientsHandler:
             log.warning("client sends no heartbeat, closing its connection peer=%s", peer.peer)
             peer.close()
 
-    def _prepare_group(self, consumer: requests.ConsumerData) -> Response | None:
+    def _prepare_group(self, consumer: requests.ConsumerData) -> Refusal | None:
         """The group must have a legal name; its settings and its retry topic are made when it is
         first heard of."""
         fault = group_fault(consumer.group_name or "")
@@ -266,7 +272,7 @@ class ClientQuestionsHandler:
         router.add(GetConsumerRunningInfo, self.running_info)
         router.add(ConsumeMessageDirectly, self.consume_directly)
 
-    async def status(self, request: GetConsumerStatus, _context: RequestContext) -> Response:
+    async def status(self, request: GetConsumerStatus, _context: RequestContext) -> Response[None]:
         """How far each consumer of a group is; who does not answer is left out."""
         group = self.clients.groups.get(request.group)
         if group is None:
@@ -303,12 +309,12 @@ class ClientQuestionsHandler:
 
     async def running_info(
         self, request: GetConsumerRunningInfo, _context: RequestContext
-    ) -> Response:
+    ) -> Response[None]:
         return await self._ask(request.consumer_group, request.client_id, request, b"")
 
     async def consume_directly(
         self, request: ConsumeMessageDirectly, _context: RequestContext
-    ) -> Response:
+    ) -> Response[None]:
         """Have one consumer handle a message now, and return what came of it."""
         try:
             _, _, offset = decode_offset_msg_id(request.msg_id or "")
@@ -342,7 +348,7 @@ class ClientQuestionsHandler:
 
     async def _ask(
         self, group: str, client_id: str, request: Request[Any], body: bytes
-    ) -> Response:
+    ) -> Response[None]:
         peer = self.clients.find_consumer(group, client_id)
         if peer is None:
             return refusal(

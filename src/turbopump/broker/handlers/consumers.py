@@ -87,7 +87,9 @@ class ConsumersHandler:
 
     # --- who
 
-    def consumers(self, request: GetConsumerConnectionList, _context: RequestContext) -> Response:
+    def consumers(
+        self, request: GetConsumerConnectionList, _context: RequestContext
+    ) -> Response[None]:
         group = self.clients.groups.get(request.consumer_group)
         if group is None:
             remark = f"the consumer group[{request.consumer_group}] not online"
@@ -104,7 +106,9 @@ class ConsumersHandler:
         )
         return Response(body=fastjson.encode(body))
 
-    def producers(self, request: GetProducerConnectionList, _context: RequestContext) -> Response:
+    def producers(
+        self, request: GetProducerConnectionList, _context: RequestContext
+    ) -> Response[None]:
         members = self.clients.producers.get(request.producer_group)
         if members is None:
             remark = f"the producer group[{request.producer_group}] not exist"
@@ -112,7 +116,9 @@ class ConsumersHandler:
         found = tuple(_connection(peer, member) for peer, member in members.items())
         return Response(body=fastjson.encode(ProducerConnection(connection_set=found)))
 
-    def all_producers(self, _request: GetAllProducerInfo, _context: RequestContext) -> Response:
+    def all_producers(
+        self, _request: GetAllProducerInfo, _context: RequestContext
+    ) -> Response[None]:
         now, monotonic = self.clock.now_ms(), self.clock.monotonic()
         data = {
             group: [
@@ -131,7 +137,7 @@ class ConsumersHandler:
 
     def subscription(
         self, request: QuerySubscriptionByConsumer, _context: RequestContext
-    ) -> Response:
+    ) -> Response[None]:
         group = self.clients.groups.get(request.group)
         found = group.subscriptions.get(request.topic) if group is not None else None
         body = QuerySubscriptionResponseBody(
@@ -141,20 +147,22 @@ class ConsumersHandler:
         )
         return Response(body=fastjson.encode(body))
 
-    def groups_of(self, request: QueryTopicConsumeByWho, _context: RequestContext) -> Response:
+    def groups_of(
+        self, request: QueryTopicConsumeByWho, _context: RequestContext
+    ) -> Response[None]:
         groups = dict.fromkeys(
             [*self.clients.subscribers(request.topic), *self.offsets.groups_of(request.topic)]
         )
         return Response(body=fastjson.encode(group_requests.GroupList(group_list=tuple(groups))))
 
-    def topics_of(self, request: QueryTopicsByConsumer, _context: RequestContext) -> Response:
+    def topics_of(self, request: QueryTopicsByConsumer, _context: RequestContext) -> Response[None]:
         return Response(
             body=fastjson.encode(TopicList(topic_list=tuple(self.offsets.topics_of(request.group))))
         )
 
     # --- how far
 
-    async def how_far(self, request: GetConsumeStats, _context: RequestContext) -> Response:
+    async def how_far(self, request: GetConsumeStats, _context: RequestContext) -> Response[None]:
         """The group's offset in each queue, and the end of each."""
         body = ConsumeStats()
         for name in self._topics_for(request):
@@ -165,7 +173,7 @@ class ConsumersHandler:
 
     async def all_standings(
         self, request: GetBrokerConsumeStats, _context: RequestContext
-    ) -> Response:
+    ) -> Response[None]:
         """How far every group is in each of its topics. What members do not subscribe to any more
         is left out, as by Apache's broker."""
         body = ConsumeStatsList(broker_addr=self.address)
@@ -210,7 +218,9 @@ class ConsumersHandler:
             topics = [topic for topic in topics if topic in group.subscriptions]
         return topics
 
-    async def time_span(self, request: QueryConsumeTimeSpan, _context: RequestContext) -> Response:
+    async def time_span(
+        self, request: QueryConsumeTimeSpan, _context: RequestContext
+    ) -> Response[None]:
         """When the first, the last and the last consumed message of each queue were stored, and how
         late the next one is."""
         topic = self.topics.find(request.topic)
@@ -288,35 +298,41 @@ class GroupsHandler:
         router.add(group_requests.GetAllGroups, self.list_all)
         router.add(group_requests.GetGroup, self.one)
 
-    def create(self, _request: group_requests.CreateGroup, context: RequestContext) -> Response:
+    def create(
+        self, _request: group_requests.CreateGroup, context: RequestContext
+    ) -> Response[None]:
         return self._put([_body(context, group_requests.SubscriptionGroupConfig)])
 
     def create_list(
         self, _request: group_requests.CreateGroupList, context: RequestContext
-    ) -> Response:
+    ) -> Response[None]:
         """All of them, or none if one has no legal name."""
         return self._put(_body(context, group_requests.SubscriptionGroupList).group_config_list)
 
-    def delete(self, request: group_requests.DeleteGroup, _context: RequestContext) -> Response:
+    def delete(
+        self, request: group_requests.DeleteGroup, _context: RequestContext
+    ) -> Response[None]:
         """Says nothing if there is no such group, as Apache's."""
         self.groups.delete(request.group_name)
         if request.clean_offset:
             self.offsets.forget_group(request.group_name)
         return Response()
 
-    def list_all(self, _request: group_requests.GetAllGroups, _context: RequestContext) -> Response:
+    def list_all(
+        self, _request: group_requests.GetAllGroups, _context: RequestContext
+    ) -> Response[group_requests.GetAllGroupsReply]:
         table = self.groups.wrapper()
         return Response(
             group_requests.GetAllGroupsReply(total_group_num=len(table.subscription_group_table)),
             body=fastjson.encode(table),
         )
 
-    def one(self, request: group_requests.GetGroup, _context: RequestContext) -> Response:
+    def one(self, request: group_requests.GetGroup, _context: RequestContext) -> Response[None]:
         if not self.groups.knows(request.group):
             return refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return Response(body=fastjson.encode(self.groups.find(request.group)))
 
-    def _put(self, configs: list[group_requests.SubscriptionGroupConfig]) -> Response:
+    def _put(self, configs: list[group_requests.SubscriptionGroupConfig]) -> Response[None]:
         for config in configs:
             fault = group_fault(config.group_name or "")
             if fault is not None:

@@ -51,7 +51,7 @@ class LocksHandler:
 
     def lock(
         self, _request: LockBatchMq, context: RequestContext
-    ) -> Response | Awaitable[Response]:
+    ) -> Response[None] | Awaitable[Response[None]]:
         body = _body(context)
         if not body.consumer_group or not body.client_id:
             return refusal(
@@ -80,14 +80,14 @@ class LocksHandler:
         kept.save()
         return self._when_saved(granted)
 
-    def unlock(self, _request: UnlockBatchMq, context: RequestContext) -> Response:
+    def unlock(self, _request: UnlockBatchMq, context: RequestContext) -> Response[None]:
         body = _body(context)
         if body.consumer_group and body.client_id:
             self.saved_locks.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
             self.saved_locks.save()
         return Response()
 
-    async def _when_saved(self, granted: dict[MessageQueue, int]) -> Response:
+    async def _when_saved(self, granted: dict[MessageQueue, int]) -> Response[None]:
         """What a disk that is late does not know yet is not granted: the client asks again."""
         saved = self.saved_locks.saved
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -113,5 +113,5 @@ def _body(context: RequestContext) -> LockBatchRequestBody:
         raise BodyError(f"the body of a lock cannot be read: {error}") from None
 
 
-def _answer(granted: dict[MessageQueue, int]) -> Response:
+def _answer(granted: dict[MessageQueue, int]) -> Response[None]:
     return Response(body=fastjson.encode(LockBatchResponseBody(locked=tuple(granted))))

@@ -61,7 +61,9 @@ class OffsetsHandler:
         router.add(GetMinOffset, self.minimum)
         router.add(SearchOffset, self.at_time)
 
-    def query(self, request: QueryConsumerOffset, _context: RequestContext) -> Response:
+    def query(
+        self, request: QueryConsumerOffset, _context: RequestContext
+    ) -> Response[OffsetReply]:
         """The group's offset. Without one: 0 for a queue whose first message is still hot, else not
         found.
 
@@ -83,7 +85,7 @@ class OffsetsHandler:
             return Response(OffsetReply(offset=0))
         return not_found
 
-    def update(self, request: UpdateConsumerOffset, _context: RequestContext) -> Response:
+    def update(self, request: UpdateConsumerOffset, _context: RequestContext) -> Response[None]:
         if not self.groups.knows(request.consumer_group):
             return refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -105,13 +107,13 @@ class OffsetsHandler:
             return Response(remark="Offset has been previously reset")
         return Response()
 
-    def maximum(self, request: GetMaxOffset, _context: RequestContext) -> Response:
+    def maximum(self, request: GetMaxOffset, _context: RequestContext) -> Response[OffsetReply]:
         return Response(OffsetReply(offset=self.store.max_offset(request.topic, request.queue_id)))
 
-    def minimum(self, request: GetMinOffset, _context: RequestContext) -> Response:
+    def minimum(self, request: GetMinOffset, _context: RequestContext) -> Response[OffsetReply]:
         return Response(OffsetReply(offset=self.store.min_offset(request.topic, request.queue_id)))
 
-    def at_time(self, request: SearchOffset, context: RequestContext) -> Outcome:
+    def at_time(self, request: SearchOffset, context: RequestContext) -> Outcome[OffsetReply]:
         upper = request.boundary_type == "UPPER"
         question = self.store.lookup.offset_in_time(
             request.topic, request.queue_id, request.timestamp, upper=upper
@@ -150,7 +152,7 @@ class OffsetControlHandler:
         router.add(CloneGroupOffset, self.clone)
         router.add(QueryCorrectionOffset, self.correction)
 
-    def reset(self, request: ResetOffset, context: RequestContext) -> Outcome:
+    def reset(self, request: ResetOffset, context: RequestContext) -> Outcome[None]:
         """Set a group's offsets. The answer names every queue and its offset now."""
         topic = self.topics.find(request.topic)
         if topic is None:
@@ -182,7 +184,9 @@ class OffsetControlHandler:
             return self._apply(request, ends, context.peer.peer)
         return self._at_time(request, list(queue_ids), context.peer.peer)
 
-    async def _at_time(self, request: ResetOffset, queue_ids: list[int], operator: str) -> Response:
+    async def _at_time(
+        self, request: ResetOffset, queue_ids: list[int], operator: str
+    ) -> Response[None]:
         lookup = self.store.lookup
         found = {
             queue_id: await read(
@@ -192,7 +196,7 @@ class OffsetControlHandler:
         }
         return self._apply(request, found, operator)
 
-    def _apply(self, request: ResetOffset, wanted: dict[int, int], operator: str) -> Response:
+    def _apply(self, request: ResetOffset, wanted: dict[int, int], operator: str) -> Response[None]:
         group, topic = request.group, request.topic
         running = self.clients.groups.get(group)
         broadcast = running is not None and running.message_model == MessageModel.BROADCASTING
@@ -246,7 +250,7 @@ class OffsetControlHandler:
             )
             peer.send_frame(encode_command(command))
 
-    def clone(self, request: CloneGroupOffset, context: RequestContext) -> Response:
+    def clone(self, request: CloneGroupOffset, context: RequestContext) -> Response[None]:
         """give one group the offsets of another. RocketMQ: 5.3.3 clones nothing where no topic is
         named."""
         if not self.groups.knows(request.dest_group):
@@ -280,7 +284,9 @@ class OffsetControlHandler:
         self.offsets.save()
         return Response()
 
-    def correction(self, request: QueryCorrectionOffset, _context: RequestContext) -> Response:
+    def correction(
+        self, request: QueryCorrectionOffset, _context: RequestContext
+    ) -> Response[None]:
         """The lowest offsets of the others, to be compared with those of one group."""
         lowest = self.offsets.lowest(request.topic, (request.filter_groups or "").split(","))
         for queue_id, offset in self.offsets.of_group(request.compare_group, request.topic).items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable
-from typing import Final
+from typing import Final, TypeVar
 
 from turbopump.broker.consumers import TAG, Subscription, no_property_filter, read_subscription
 from turbopump.broker.forwarding import Forwarding
@@ -25,6 +25,7 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import StoreError
 from turbopump.message.handles import ORDER_REVIVE_QUEUE, encode_numbers, encode_offsets
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.request import Reply
 from turbopump.protocol.requests.clients import SubscriptionData
 from turbopump.protocol.requests.pop import (
     Notification,
@@ -38,6 +39,8 @@ from turbopump.protocol.requests.pop import (
 from turbopump.protocol.requests.topics import PERM_READ
 from turbopump.remoting.router import RequestContext, Response, Router, failure_response
 from turbopump.store.message_store import MessageStore
+
+HeaderT = TypeVar("HeaderT", bound=Reply)
 
 LATE_MS: Final = 500
 """A pop whose time was up so long ago is not looked at: its client does not wait any more."""
@@ -78,14 +81,21 @@ class PopHandler:
         router.add(Notification, self.notify)
         router.add(PollingInfo, self.waiting)
 
-    async def pop(self, request: PopMessage, context: RequestContext) -> Response | None:
+    async def pop(
+        self, request: PopMessage, context: RequestContext
+    ) -> Response[PopMessageReply] | None:
         """Answer with messages, or hold."""
         born_ms = request.born_time or self._clock.now_ms()
         if self._clock.now_ms() - born_ms - request.poll_time > LATE_MS:
             remark = f"the broker[{self._config.broker_ip1}] pop message is timeout too much"
             return Response(PopMessageReply(), code=ResponseCode.POLLING_TIMEOUT, remark=remark)
         refused = self._refusal(
-            request.consumer_group, request.topic, request.queue_id, request.max_msg_nums, "pop"
+            request.consumer_group,
+            request.topic,
+            request.queue_id,
+            request.max_msg_nums,
+            "pop",
+            PopMessageReply(),
         )
         refused = refused or self._time_refusal(request)
         subscription = refused or self._subscription(request)
@@ -123,7 +133,7 @@ class PopHandler:
         deadline: float,
         *,
         expired: bool,
-    ) -> Response | None:
+    ) -> Response[PopMessageReply] | None:
         """Messages; or the answer that there are none; or None: the pop waits."""
         pop, line = self._pop, TopicGroup(wish.topic, wish.group)
         revive_queue_id = ORDER_REVIVE_QUEUE if wish.ordered else pop.revive_log.next_queue()
@@ -171,10 +181,17 @@ class PopHandler:
 
     # --- looking
 
-    async def peek(self, request: PeekMessage, _context: RequestContext) -> Response:
+    async def peek(
+        self, request: PeekMessage, _context: RequestContext
+    ) -> Response[PopMessageReply]:
         """Messages that a pop would find, without a checkpoint."""
         refused = self._refusal(
-            request.consumer_group, request.topic, request.queue_id, request.max_msg_nums, "peeking"
+            request.consumer_group,
+            request.topic,
+            request.queue_id,
+            request.max_msg_nums,
+            "peeking",
+            PopMessageReply(),
         )
         if refused is not None:
             return refused
@@ -199,7 +216,9 @@ class PopHandler:
             PopMessageReply(rest_num=left), code=code, remark="FOUND" if data else None, body=data
         )
 
-    def notify(self, request: Notification, context: RequestContext) -> Response | None:
+    def notify(
+        self, request: Notification, context: RequestContext
+    ) -> Response[NotificationReply] | None:
         """Say that there is something, now or when there is."""
         refused = self._refusal(
             request.consumer_group,
@@ -241,7 +260,7 @@ class PopHandler:
             return Response(NotificationReply(has_msg=False, polling_full=True))
         return None
 
-    def waiting(self, request: PollingInfo, _context: RequestContext) -> Response:
+    def waiting(self, request: PollingInfo, _context: RequestContext) -> Response[PollingInfoReply]:
         """How many pops wait."""
         refused = self._refusal(
             request.consumer_group,
@@ -267,12 +286,12 @@ class PopHandler:
         queue_id: int,
         count: int,
         what: str,
-        header: PopMessageReply | NotificationReply | PollingInfoReply | None = None,
-    ) -> Response | None:
+        header: HeaderT,
+    ) -> Response[HeaderT] | None:
         """Why this may not be, or None."""
-        config, header = self._config, header or PopMessageReply()
+        config = self._config
 
-        def refuse(code: int, remark: str) -> Response:
+        def refuse(code: int, remark: str) -> Response[HeaderT]:
             return Response(header, code=code, remark=remark)
 
         if not config.broker_permission & PERM_READ:
@@ -322,7 +341,7 @@ class PopHandler:
             )
         return None
 
-    def _time_refusal(self, request: PopMessage) -> Response | None:
+    def _time_refusal(self, request: PopMessage) -> Response[PopMessageReply] | None:
         """RocketMQ: what no timer takes is popped, and lost if it is not acknowledged."""
         most = self._config.timer_max_delay_sec * 1000
         if 0 <= request.invisible_time <= most:
@@ -333,7 +352,7 @@ class PopHandler:
         )
         return Response(PopMessageReply(), code=ResponseCode.INVALID_PARAMETER, remark=remark)
 
-    def _subscription(self, request: PopMessage) -> Subscription | Response:
+    def _subscription(self, request: PopMessage) -> Subscription | Response[PopMessageReply]:
         kind = request.exp_type or TAG
         if kind != TAG and not self._config.enable_property_filter:
             return no_property_filter(kind)
@@ -352,7 +371,9 @@ class PopHandler:
         return subscription
 
 
-async def _answer(taking: Awaitable[Response | None], context: RequestContext) -> None:
+async def _answer(
+    taking: Awaitable[Response[PopMessageReply] | None], context: RequestContext
+) -> None:
     """Send what a pop that was woken has come to."""
     try:
         response = await taking
@@ -374,9 +395,9 @@ def _header(wish: PopQuery, taken: PoppedEntries) -> PopMessageReply:
     )
 
 
-def _found(wish: PopQuery, taken: PoppedEntries) -> Response:
+def _found(wish: PopQuery, taken: PoppedEntries) -> Response[PopMessageReply]:
     return Response(_header(wish, taken), remark="FOUND", body=b"".join(taken.parts))
 
 
-def _nothing(wish: PopQuery, taken: PoppedEntries, code: int) -> Response:
+def _nothing(wish: PopQuery, taken: PoppedEntries, code: int) -> Response[PopMessageReply]:
     return Response(_header(wish, taken), code=code, remark="NO_MESSAGE_IN_QUEUE")

@@ -39,7 +39,7 @@ from turbopump.protocol.requests.pop import (
     ChangeInvisibleTimeReply,
     unpack_bits,
 )
-from turbopump.remoting.router import RequestContext, Response, Router, refusal
+from turbopump.remoting.router import Refusal, RequestContext, Response, Router, refusal
 from turbopump.store.message_store import MessageStore
 
 
@@ -61,7 +61,7 @@ class PopAcksHandler:
         router.add(BatchAckMessage, self.acknowledge_batch)
         router.add(ChangeInvisibleTime, self.change)
 
-    async def acknowledge(self, request: AckMessage, _context: RequestContext) -> Response:
+    async def acknowledge(self, request: AckMessage, _context: RequestContext) -> Response[None]:
         """One message is done. A second time says the same."""
         refused = self._refusal(request, past_end=True)
         if refused is not None:
@@ -77,7 +77,7 @@ class PopAcksHandler:
 
     async def acknowledge_batch(
         self, _request: BatchAckMessage, context: RequestContext
-    ) -> Response:
+    ) -> Response[None]:
         """Many are. RocketMQ: what names no queue, or no message of one, is passed over."""
         try:
             body = fastjson.decode(context.body, BatchAckBody) if context.body else BatchAckBody()
@@ -96,7 +96,9 @@ class PopAcksHandler:
                 answer = response
         return answer
 
-    async def change(self, request: ChangeInvisibleTime, _context: RequestContext) -> Response:
+    async def change(
+        self, request: ChangeInvisibleTime, _context: RequestContext
+    ) -> Response[ChangeInvisibleTimeReply]:
         """A new checkpoint for the one message, and then the old one is done."""
         refused = self._refusal(request, past_end=False)
         if refused is not None:
@@ -159,7 +161,7 @@ class PopAcksHandler:
 
     async def _end(
         self, group_queue: GroupQueue, handle: PopHandle, offsets: list[int]
-    ) -> Response:
+    ) -> Response[None]:
         answer = await self._acknowledge(group_queue, handle, offsets)
         if answer.code == ResponseCode.SUCCESS and self.pop.in_flight.ended(group_queue, offsets):
             self.pop.held.look(
@@ -169,7 +171,7 @@ class PopAcksHandler:
 
     async def _acknowledge(
         self, group_queue: GroupQueue, handle: PopHandle, offsets: list[int]
-    ) -> Response:
+    ) -> Response[None]:
         if not self._is_queue(handle.revive_queue_id):
             return refusal(
                 ResponseCode.MESSAGE_ILLEGAL, f"no revive queue {handle.revive_queue_id}"
@@ -195,7 +197,7 @@ class PopAcksHandler:
             return refusal(ResponseCode.MESSAGE_ILLEGAL, str(error))
         return Response()
 
-    async def _acknowledge_some(self, ack: BatchAck, broker_name: str) -> Response:
+    async def _acknowledge_some(self, ack: BatchAck, broker_name: str) -> Response[None]:
         group, kind = (
             ack.consumer_group or "",
             QueueKind(ack.retry) if ack.retry in ("1", "2") else QueueKind.NORMAL,
@@ -227,7 +229,7 @@ class PopAcksHandler:
 
     def _acknowledge_in_order(
         self, group_queue: GroupQueue, offset: int, pop_time_ms: int
-    ) -> Response:
+    ) -> Response[None]:
         before = self.offsets.find(*group_queue)
         if before is not None and offset < before:
             return Response()
@@ -246,7 +248,7 @@ class PopAcksHandler:
 
     def _change_in_order(
         self, group_queue: GroupQueue, request: ChangeInvisibleTime, handle: PopHandle, now: int
-    ) -> Response:
+    ) -> Response[ChangeInvisibleTimeReply]:
         before = self.offsets.find(*group_queue)
         if before is not None and request.offset < before:
             return Response(ChangeInvisibleTimeReply())
@@ -267,7 +269,7 @@ class PopAcksHandler:
 
     def _refusal(
         self, request: AckMessage | ChangeInvisibleTime, *, past_end: bool
-    ) -> Response | None:
+    ) -> Refusal | None:
         topic = self.topics.find(request.topic)
         if topic is None:
             return refusal(
@@ -296,5 +298,5 @@ class PopAcksHandler:
         return topic is not None and 0 <= revive_queue_id < topic.read_queue_nums
 
 
-def _changed(code: int, remark: str | None) -> Response:
+def _changed(code: int, remark: str | None) -> Response[ChangeInvisibleTimeReply]:
     return Response(ChangeInvisibleTimeReply(), code=code, remark=remark)

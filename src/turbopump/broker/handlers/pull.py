@@ -136,7 +136,7 @@ class PullHandler:
         router.add(PullMessage, self.pull)
         router.add(LitePullMessage, self.pull)
 
-    def pull(self, request: PullMessage, context: RequestContext) -> Outcome:
+    def pull(self, request: PullMessage, context: RequestContext) -> Outcome[PullMessageReply]:
         """Answer with messages, or hold: check, read, answer or hold; woken: read, answer or hold
         again."""
         refused = self._checks.refusal(request)
@@ -159,7 +159,7 @@ class PullHandler:
             return self._pull_cold(pull)
         return self._read(pull)
 
-    def _pull_cold(self, pull: _Pull) -> Outcome:
+    def _pull_cold(self, pull: _Pull) -> Outcome[PullMessageReply]:
         """A pull of what may not be in memory: a group that has read too much of it comes again
         later, or gets one message, later."""
         pull.is_cold = True
@@ -180,7 +180,7 @@ class PullHandler:
         self._cold_held -= 1
         self._read_and_settle(pull)
 
-    def _read(self, pull: _Pull) -> Outcome:
+    def _read(self, pull: _Pull) -> Outcome[PullMessageReply]:
         request, wants = pull.request, pull.wants
         if wants is EVERYTHING:
             result = self.store.reader.at_once(
@@ -209,7 +209,7 @@ class PullHandler:
             busy=_BUSY,
         )
 
-    def _answer_or_hold(self, pull: _Pull, result: GetResult) -> Outcome:
+    def _answer_or_hold(self, pull: _Pull, result: GetResult) -> Outcome[PullMessageReply]:
         # Called after each read of this pull: the first one, and each one after it was woken.
         #
         # Held is only who can gain by it. An offset outside of the queue is answered at once, for
@@ -263,7 +263,7 @@ class PullHandler:
             outcome = failure_response(error, pull.context)
         pull.context.settle(outcome)
 
-    def _answer(self, pull: _Pull, offset: int, result: GetResult) -> Outcome:
+    def _answer(self, pull: _Pull, offset: int, result: GetResult) -> Outcome[PullMessageReply]:
         """The answer to a pull; what was passed over is logged."""
         request, context = pull.request, pull.context
         if result.unreadable is not None:
@@ -305,7 +305,7 @@ class PullHandler:
             return _found(context.opaque, result)
         return _response(result, _code_of(result, offset))
 
-    def _moved(self, request: PullMessage, offset: int) -> Response:
+    def _moved(self, request: PullMessage, offset: int) -> Response[PullMessageReply]:
         """An operator has reset the offset of the group. RocketMQ:
         ``GetMessageStatus.OFFSET_RESET``."""
         first = self.store.min_offset(request.topic, request.queue_id)
@@ -328,7 +328,7 @@ def _code_of(result: GetResult, offset: int) -> int:
     return _CODES[result.status]
 
 
-def _response(result: GetResult, code: int) -> Response:
+def _response(result: GetResult, code: int) -> Response[PullMessageReply]:
     header = PullMessageReply(
         suggest_which_broker_id=0,
         next_begin_offset=result.next_offset,
@@ -396,7 +396,7 @@ class PullChecks:
     groups: GroupTable
     clients: ClientTable[Connection]
 
-    def refusal(self, request: PullMessage) -> Response | None:
+    def refusal(self, request: PullMessage) -> Response[PullMessageReply] | None:
         """Why this pull may not be, or None."""
         config = self.config
         if not config.broker_permission & PERM_READ:
@@ -439,7 +439,7 @@ class PullChecks:
             )
         return None
 
-    def wants(self, request: PullMessage) -> PullFilters | Response:
+    def wants(self, request: PullMessage) -> PullFilters | Response[PullMessageReply]:
         """What this pull is to be given: from the request itself, or from the group's heartbeat."""
         if request.sys_flag & PullSysFlag.SUBSCRIPTION:
             if request.subscription == ALL and request.expression_type == TAG:  # nearly always
@@ -487,7 +487,9 @@ class PullChecks:
             )
         return self._judges(known, ResponseCode.FILTER_DATA_NOT_EXIST)
 
-    def _judges(self, subscription: Subscription, fault_code: int) -> PullFilters | Response:
+    def _judges(
+        self, subscription: Subscription, fault_code: int
+    ) -> PullFilters | Response[PullMessageReply]:
         kind = subscription.data.expression_type
         if kind not in (None, "", TAG) and not self.config.enable_property_filter:
             return no_property_filter(kind)
@@ -501,6 +503,6 @@ class PullChecks:
         return EVERYTHING if accept is None and matches is None else PullFilters(accept, matches)
 
 
-def forbidden(kind: int, remark: str) -> Response:
+def forbidden(kind: int, remark: str) -> Response[PullMessageReply]:
     header = PullMessageReply(next_begin_offset=0, min_offset=0, max_offset=0, forbidden_type=kind)
     return Response(header, code=ResponseCode.NO_PERMISSION, remark=remark)

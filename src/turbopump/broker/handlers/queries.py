@@ -42,7 +42,7 @@ class QueriesHandler:
         router.add(ViewMessageById, self.by_offset)
         router.add(GetEarliestMsgStoreTime, self.earliest)
 
-    def by_key(self, request: QueryMessage, context: RequestContext) -> Outcome:
+    def by_key(self, request: QueryMessage, context: RequestContext) -> Outcome[QueryMessageReply]:
         """The newest messages with a key, oldest of them first; 22 if there are none."""
         unique = request.unique_key is True
         wanted = self.config.default_query_max_num if unique else request.max_num
@@ -55,7 +55,7 @@ class QueriesHandler:
             unique=unique,
         )
 
-        def respond(answer: ByKey) -> Response:
+        def respond(answer: ByKey) -> Response[QueryMessageReply]:
             for entry in answer.damaged:
                 log.error(
                     "damaged message left out of an answer offset=%d cause=%s",
@@ -94,10 +94,10 @@ class QueriesHandler:
 
         return answer(self.reads, question, respond, context)
 
-    def by_offset(self, request: ViewMessageById, context: RequestContext) -> Outcome:
+    def by_offset(self, request: ViewMessageById, context: RequestContext) -> Outcome[None]:
         """The message at an offset of the log."""
 
-        def respond(entry: StoredEntry | None) -> Response:
+        def respond(entry: StoredEntry | None) -> Response[None]:
             if entry is not None and entry.fault is None:
                 return Response(body=entry.data)
             remark = f"can not find message by the offset, {request.offset}"
@@ -112,7 +112,9 @@ class QueriesHandler:
 
         return answer(self.reads, self.lookup.entry_at(request.offset), respond, context)
 
-    def earliest(self, request: GetEarliestMsgStoreTime, context: RequestContext) -> Outcome:
+    def earliest(
+        self, request: GetEarliestMsgStoreTime, context: RequestContext
+    ) -> Outcome[EarliestStoreTimeReply]:
         question = self.lookup.earliest_time(request.topic, request.queue_id)
         return answer(
             self.reads,

@@ -25,8 +25,9 @@ from turbopump.message.codec import encode_host
 from turbopump.message.handles import RecallHandle, delete_key
 from turbopump.message.java import tags_code
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.request import ReplyT
 from turbopump.protocol.requests.send import RecallMessage, RecallMessageReply
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
+from turbopump.remoting.router import Outcome, Refusal, RequestContext, Response, Router, refusal
 from turbopump.store.message_store import MessageStore, NewMessage, PutResult
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
@@ -61,7 +62,9 @@ class RecallHandler:
         """Answer these requests."""
         router.add(RecallMessage, self.recall)
 
-    def recall(self, request: RecallMessage, context: RequestContext) -> Outcome:
+    def recall(
+        self, request: RecallMessage, context: RequestContext
+    ) -> Outcome[RecallMessageReply]:
         """Recall the message of a handle."""
         if not self._config.recall_message_enable or not self._config.timer_wheel_enable:
             return self._refuse(
@@ -92,7 +95,7 @@ class RecallHandler:
 
     async def _recall(
         self, request: RecallMessage, handle: RecallHandle, born_host: tuple[str, int]
-    ) -> Response:
+    ) -> Response[RecallMessageReply]:
         if (
             handle.time_ms <= 0
             or handle.time_ms - self._clock.now_ms() >= self._config.timer_max_delay_sec * 1000
@@ -119,7 +122,7 @@ class RecallHandler:
             return self._refuse(ResponseCode.SYSTEM_ERROR, f"execute error: {error}")
         return refused or self._answer(Response(RecallMessageReply(msg_id=handle.unique_id)))
 
-    async def _find(self, handle: RecallHandle, out: int) -> TimerMessage | Response | None:
+    async def _find(self, handle: RecallHandle, out: int) -> TimerMessage | Refusal | None:
         """The message that got the slot ``out``, or why there is none, as far as the index tells;
         None: nobody knows."""
         lookup = self._store.lookup
@@ -152,7 +155,7 @@ class RecallHandler:
         out: int,
         due: int,
         born_host: tuple[str, int],
-    ) -> Response | None:
+    ) -> Response[RecallMessageReply] | None:
         """Store the recall; why that cannot be, if it cannot."""
         while True:
             if not self._timers.may_recall(due):
@@ -198,7 +201,7 @@ class RecallHandler:
             store_host=self._store_host,
         )
 
-    def _too_late(self, due: int) -> Response:
+    def _too_late(self, due: int) -> Refusal:
         at = due + self._config.timer_precision_ms
         return self._refuse(
             ResponseCode.ILLEGAL_OPERATION,
@@ -206,13 +209,9 @@ class RecallHandler:
             f"1970, and the broker's clock says {self._clock.now_ms()}",
         )
 
-    def _refuse(self, code: ResponseCode, why: str) -> Response:
+    def _refuse(self, code: ResponseCode, why: str) -> Refusal:
         return self._answer(refusal(code, f"recall failed, {why}"))
 
-    def _answer(self, response: Response) -> Response:
-        return Response(
-            response.header,
-            code=response.code,
-            remark=response.remark,
-            ext={"MSG_REGION": self._config.region_id},
-        )
+    def _answer(self, response: Response[ReplyT]) -> Response[ReplyT]:
+        response.ext = {"MSG_REGION": self._config.region_id}
+        return response

@@ -31,7 +31,7 @@ from turbopump.protocol.requests.send import (
 )
 from turbopump.protocol.requests.topics import TopicConfig
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
+from turbopump.remoting.router import Outcome, Refusal, RequestContext, Response, Router, refusal
 
 PUSH_TIMEOUT_S: Final = 10.0
 """Longest wait for the producer to take a reply. RocketMQ: ``Broker2Client.callClient``."""
@@ -52,7 +52,7 @@ class RepliesHandler:
         clock: Clock,
         forwarding: Forwarding,
         store_host: tuple[str, int],
-        check: Callable[[SendMessage, TopicConfig | None], int | Response],
+        check: Callable[[SendMessage, TopicConfig | None], int | Refusal],
     ) -> None:
         self._config = config
         self._topics = topics
@@ -71,7 +71,7 @@ class RepliesHandler:
         router.add(SendReplyMessage, self.reply)
         router.add(SendReplyMessageV2, self.reply)
 
-    def reply(self, request: SendMessage, context: RequestContext) -> Outcome:
+    def reply(self, request: SendMessage, context: RequestContext) -> Outcome[SendMessageReply]:
         """Push one reply to the producer that waits for it."""
         checked = self._check(request, self._topics.find(request.topic))
         if isinstance(checked, Response):
@@ -93,7 +93,7 @@ class RepliesHandler:
 
     async def _pass_on(
         self, request: SendMessage, queue_id: int, context: RequestContext
-    ) -> Response:
+    ) -> Response[SendMessageReply]:
         size = len(context.body)
         self._pushes += 1
         self._pushed_bytes += size

@@ -129,7 +129,9 @@ class SendHandler:
         router.add(SendMessageV2, self.send, may_wait=True)
         router.add(SendBatchMessage, self.send, may_wait=True)
 
-    def send(self, request: SendMessage, context: RequestContext, fresh: bool = False) -> Outcome:
+    def send(
+        self, request: SendMessage, context: RequestContext, fresh: bool = False
+    ) -> Outcome[SendMessageReply]:
         """Store one message or one batch. ``fresh``: its topic has just been made, and the caller
         cares for that."""
         topic = self._topics.find(request.topic)
@@ -216,7 +218,9 @@ class SendHandler:
             return self._when_flushed(stored.log_end, frame, late, context, text)
         return frame
 
-    def _to_new_topic(self, request: SendMessage, context: RequestContext) -> Outcome:
+    def _to_new_topic(
+        self, request: SendMessage, context: RequestContext
+    ) -> Outcome[SendMessageReply]:
         """Store at once, answer when the new topic is on the disk, without which its messages are
         lost, and when the name servers route it, so that a client that learns of it finds it there.
 
@@ -225,14 +229,18 @@ class SendHandler:
         outcome = self.send(request, context, fresh=True)
         return self._announced(outcome) if isinstance(outcome, Response | bytes) else outcome
 
-    async def _announced(self, outcome: Response | bytes) -> Response | bytes:
+    async def _announced(
+        self, outcome: Response[SendMessageReply] | bytes
+    ) -> Response[SendMessageReply] | bytes:
         with contextlib.suppress(TimeoutError):  # a producer waits 3 s, then sends again
             await asyncio.wait_for(
                 asyncio.gather(self._announce(), self._topics.saved()), ANNOUNCE_WAIT_S
             )
         return outcome
 
-    def _send_batch(self, request: SendMessage, queue_id: int, context: RequestContext) -> Outcome:
+    def _send_batch(
+        self, request: SendMessage, queue_id: int, context: RequestContext
+    ) -> Outcome[SendMessageReply]:
         if not context.body or len(context.body) > self._body_size_max:
             return body_refusal(len(context.body), self._body_size_max, self._store)
         header_text = request.properties or ""
@@ -300,7 +308,7 @@ class SendHandler:
 
     def _send_inner_batch(
         self, request: SendMessage, queue_id: int, context: RequestContext
-    ) -> Outcome:
+    ) -> Outcome[SendMessageReply]:
         """Store a batch as one entry; its own id tells the producer that it did."""
         base = self._store.queues.find_or_make(request.topic, queue_id).max_index
         inner = inner_batch(request, context.body, self._added_text, base)
@@ -340,10 +348,10 @@ class SendHandler:
         self,
         log_end: int,
         frame: bytes,
-        late: Callable[[], Response],
+        late: Callable[[], Response[SendMessageReply]],
         context: RequestContext,
         properties: str,
-    ) -> Outcome:
+    ) -> Outcome[SendMessageReply]:
         self._flush.begin_soon()
         if _DO_NOT_WAIT in properties and property_value(properties, WAIT_STORE_MSG_OK) == "false":
             return frame
@@ -360,10 +368,10 @@ class SendHandler:
         queue_offset: int,
         unique: str | None,
         recall_handle: str | None = None,
-    ) -> Response:
+    ) -> Response[SendMessageReply]:
         return self._stored_late(self._reply(queue_id, at, queue_offset, unique, recall_handle))
 
-    def _stored_late(self, reply: SendMessageReply) -> Response:
+    def _stored_late(self, reply: SendMessageReply) -> Response[SendMessageReply]:
         remark = (
             f"the disk has not answered within {self._config.sync_flush_timeout} ms; the "
             "message is stored but may be lost"
@@ -393,7 +401,7 @@ class SendHandler:
 
     def _answer(
         self, reply: SendMessageReply, code: int = ResponseCode.SUCCESS, remark: str | None = None
-    ) -> Response:
+    ) -> Response[SendMessageReply]:
         trace = "true" if self._config.trace_on else "false"
         return Response(
             reply,
@@ -503,7 +511,7 @@ def _frame(
 # Messages reach the disk in the order in which they were stored, so the answers stand in one line,
 # with one waiter at the flush and one timer for all of them. It must not know what is answered.
 
-_Held = tuple[int, float, RequestContext, bytes, Callable[[], Response]]
+_Held = tuple[int, float, RequestContext, bytes, Callable[[], Response[SendMessageReply]]]
 """End in the log, deadline, whose request, its answer, what makes the answer for one that is late.
 A plain tuple: one a message."""
 
@@ -522,7 +530,11 @@ class HeldAnswers:
         return len(self._line)
 
     def hold(
-        self, log_end: int, context: RequestContext, frame: bytes, late: Callable[[], Response]
+        self,
+        log_end: int,
+        context: RequestContext,
+        frame: bytes,
+        late: Callable[[], Response[SendMessageReply]],
     ) -> None:
         """Answer with ``frame`` once ``log_end`` is confirmed, which is never less than
         that of the answer before; with what ``late`` makes if it does not in time, with the error
@@ -536,8 +548,12 @@ class HeldAnswers:
             self._timer = loop.call_at(deadline, self._expire)
 
     async def hold_both(
-        self, log_end: int, saved: Awaitable[bool], frame: bytes, late: Callable[[], Response]
-    ) -> Response | bytes:
+        self,
+        log_end: int,
+        saved: Awaitable[bool],
+        frame: bytes,
+        late: Callable[[], Response[SendMessageReply]],
+    ) -> Response[SendMessageReply] | bytes:
         """The same for an answer that must wait for something else to be ``saved``, too."""
         confirmed = self._confirmed
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()

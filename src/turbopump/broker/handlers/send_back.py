@@ -62,7 +62,7 @@ class SendBackHandler:
         """Answer these requests."""
         router.add(ConsumerSendMsgBack, self.send_back)
 
-    def send_back(self, request: ConsumerSendMsgBack, _context: RequestContext) -> Outcome:
+    def send_back(self, request: ConsumerSendMsgBack, _context: RequestContext) -> Outcome[None]:
         """Store a copy where it is to come from."""
         group = self.groups.find(request.group)
         if group is None:
@@ -89,7 +89,7 @@ class SendBackHandler:
 
     async def _return(
         self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig
-    ) -> Response:
+    ) -> Response[None]:
         try:
             entry = await read(self.reads, self.lookup.entry_at(request.offset))
             if entry is None or entry.fault is not None:

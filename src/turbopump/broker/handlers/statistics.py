@@ -48,7 +48,7 @@ class StatisticsHandler:
         router.add(ViewBrokerStatsData, self.view)
         router.add(GetBrokerRuntimeInfo, self.runtime)
 
-    def view(self, request: ViewBrokerStatsData, _context: RequestContext) -> Response:
+    def view(self, request: ViewBrokerStatsData, _context: RequestContext) -> Response[None]:
         """One statistic over the last minute, hour and day."""
         found = self._statistics.find(request.stats_name, request.stats_key)
         if found is None:
@@ -65,10 +65,10 @@ class StatisticsHandler:
             )
         )
 
-    def runtime(self, _request: GetBrokerRuntimeInfo, context: RequestContext) -> Outcome:
+    def runtime(self, _request: GetBrokerRuntimeInfo, context: RequestContext) -> Outcome[None]:
         """The table of figures."""
 
-        def respond(oldest: StoredEntry | None) -> Response:
+        def respond(oldest: StoredEntry | None) -> Response[None]:
             earliest = (
                 oldest.message.store_timestamp
                 if oldest is not None and oldest.fault is None
@@ -104,7 +104,7 @@ class ColdFlowHandler:
         router.add(GetColdFlow, self.info)
         router.add(SetCommitLogReadMode, self.read_mode)
 
-    def update(self, _request: UpdateColdFlow, context: RequestContext) -> Response:
+    def update(self, _request: UpdateColdFlow, context: RequestContext) -> Response[None]:
         try:
             wanted = {group: int(value) for group, value in properties.decode(context.body).items()}
         except (ConfigError, ValueError) as error:
@@ -132,14 +132,14 @@ class ColdFlowHandler:
         )
         return Response()
 
-    def remove(self, _request: RemoveColdFlow, context: RequestContext) -> Response:
+    def remove(self, _request: RemoveColdFlow, context: RequestContext) -> Response[None]:
         self.cold.remove_threshold(context.body.decode(errors="replace"))
         return Response()
 
-    def info(self, _request: GetColdFlow, _context: RequestContext) -> Response:
+    def info(self, _request: GetColdFlow, _context: RequestContext) -> Response[None]:
         return Response(body=fastjson.encode(self.cold.info()))
 
-    def read_mode(self, request: SetCommitLogReadMode, context: RequestContext) -> Response:
+    def read_mode(self, request: SetCommitLogReadMode, context: RequestContext) -> Response[None]:
         """Until the next start."""
         try:
             mode = int(request.mode or "")

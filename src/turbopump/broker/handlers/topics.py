@@ -47,7 +47,7 @@ from turbopump.protocol.requests.topics import (
     TopicConfigAndQueueMapping,
     TopicFilterType,
 )
-from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
+from turbopump.remoting.router import Outcome, Refusal, RequestContext, Response, Router, refusal
 from turbopump.store.log.cold_reads import ColdReads, Steps
 from turbopump.store.message_store import MessageStore
 
@@ -95,7 +95,7 @@ class TopicsHandler:
         router.add(GetAllTopicConfig, self.list_all)
         router.add(GetTopicStatsInfo, self.queues)
 
-    async def create(self, request: CreateTopic, context: RequestContext) -> Response:
+    async def create(self, request: CreateTopic, context: RequestContext) -> Response[None]:
         """Create a topic, or change it."""
         missing = [name for name in _NEEDED if name not in (context.command.ext or {})]
         if missing:
@@ -119,7 +119,9 @@ class TopicsHandler:
         )
         return await self._put([(wanted, changes)])
 
-    async def create_list(self, _request: CreateTopicList, context: RequestContext) -> Response:
+    async def create_list(
+        self, _request: CreateTopicList, context: RequestContext
+    ) -> Response[None]:
         """The same for several: all or none. RocketMQ: after one that changes nothing, the rest is
         not looked at."""
         try:
@@ -136,7 +138,9 @@ class TopicsHandler:
             return refusal(ResponseCode.INVALID_PARAMETER, remark)
         return await self._put([(topic, topic.attributes or {}) for topic in wanted])
 
-    async def _put(self, wanted: list[tuple[TopicConfig, Mapping[str, str] | str]]) -> Response:
+    async def _put(
+        self, wanted: list[tuple[TopicConfig, Mapping[str, str] | str]]
+    ) -> Response[None]:
         """Each topic with the changes of its attributes."""
         topics = []
         for topic, changes in wanted:
@@ -154,9 +158,7 @@ class TopicsHandler:
             )
         return Response()
 
-    def _judge(
-        self, topic: TopicConfig, changes: Mapping[str, str] | str
-    ) -> TopicConfig | Response:
+    def _judge(self, topic: TopicConfig, changes: Mapping[str, str] | str) -> TopicConfig | Refusal:
         """The topic as it is to be, or why not. Codes and their order:
         ``AdminBrokerProcessor.updateAndCreateTopic``."""
         name = topic.topic_name or ""
@@ -177,7 +179,7 @@ class TopicsHandler:
             return refusal(ResponseCode.SYSTEM_ERROR, attributes)
         return msgspec.structs.replace(topic, attributes=attributes)
 
-    async def delete(self, request: DeleteTopic, _context: RequestContext) -> Response:
+    async def delete(self, request: DeleteTopic, _context: RequestContext) -> Response[None]:
         """Forget a topic; one that does not exist is forgotten already. Its messages go with the
         log, as files of that are deleted."""
         topic = request.topic
@@ -219,7 +221,7 @@ class TopicsHandler:
         self.records.store.delete_queues(name, forget)
         return await done
 
-    def one(self, request: GetTopicConfig, _context: RequestContext) -> Response:
+    def one(self, request: GetTopicConfig, _context: RequestContext) -> Response[None]:
         """The settings of one topic."""
         topic = self._topics.find(request.topic)
         if topic is None:
@@ -232,7 +234,9 @@ class TopicsHandler:
             body=fastjson.encode(TopicConfigAndQueueMapping(**msgspec.structs.asdict(topic)))
         )
 
-    def list_all(self, _request: GetAllTopicConfig, _context: RequestContext) -> Response:
+    def list_all(
+        self, _request: GetAllTopicConfig, _context: RequestContext
+    ) -> Response[GetAllTopicConfigReply]:
         """The settings of every topic."""
         wrapper = self._topics.wrapper()
         return Response(
@@ -240,7 +244,7 @@ class TopicsHandler:
             body=fastjson.encode(wrapper),
         )
 
-    def queues(self, request: GetTopicStatsInfo, context: RequestContext) -> Outcome:
+    def queues(self, request: GetTopicStatsInfo, context: RequestContext) -> Outcome[None]:
         """Where each queue of a topic begins and ends, when it last got a message, and messages a
         second over the last minute."""
         topic = self._topics.find(request.topic)
@@ -252,7 +256,7 @@ class TopicsHandler:
         tps = self.records.statistics.tps(TOPIC_PUT_NUMS, request.topic)
         count = max(topic.write_queue_nums, topic.read_queue_nums)
 
-        def respond(offsets: dict[MessageQueue, TopicOffset]) -> Response:
+        def respond(offsets: dict[MessageQueue, TopicOffset]) -> Response[None]:
             return Response(
                 body=fastjson.encode(TopicStatsTable(topic_put_tps=tps, offset_table=offsets))
             )

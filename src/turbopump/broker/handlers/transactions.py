@@ -23,7 +23,7 @@ from turbopump.protocol.requests.send import (
     TransactionOutcome,
 )
 from turbopump.remoting.router import Outcome as Answer
-from turbopump.remoting.router import RequestContext, Response, Router, refusal
+from turbopump.remoting.router import Refusal, RequestContext, Response, Router, refusal
 
 UNDER_WAY_MAX: Final = 100_000
 """Ends that wait for the disk; more are refused (as many as RocketMQ's
@@ -44,7 +44,7 @@ class TransactionsHandler:
         router.add(EndTransaction, self.end)
         router.add(ResumeCheckHalfMessage, self.resume)
 
-    def end(self, request: EndTransaction, context: RequestContext) -> Answer:
+    def end(self, request: EndTransaction, context: RequestContext) -> Answer[None]:
         """Commit or roll back; no answer to who does not know yet."""
         try:
             outcome = TransactionOutcome(request.commit_or_rollback)
@@ -64,7 +64,7 @@ class TransactionsHandler:
 
     async def _end(
         self, request: EndTransaction, outcome: TransactionOutcome, *, lasting: bool
-    ) -> Response:
+    ) -> Response[None]:
         self._under_way += 1
         try:
             half = await self._find(request)
@@ -86,7 +86,7 @@ class TransactionsHandler:
         finally:
             self._under_way -= 1
 
-    async def _find(self, request: EndTransaction) -> HalfMessage | Response:
+    async def _find(self, request: EndTransaction) -> HalfMessage | Response[None]:
         message = await self._transactions.message_at(request.commit_log_offset)
         half = read_half(message) if message is not None and message.topic == HALF_TOPIC else None
         if half is None:
@@ -116,7 +116,9 @@ class TransactionsHandler:
             )
         return half
 
-    async def resume(self, request: ResumeCheckHalfMessage, _context: RequestContext) -> Response:
+    async def resume(
+        self, request: ResumeCheckHalfMessage, _context: RequestContext
+    ) -> Response[None]:
         """Put a message that was given up back among the half messages, as one that nobody was
         asked about."""
         try:
@@ -143,5 +145,5 @@ class TransactionsHandler:
         )
 
 
-def _failed(remark: str) -> Response:
+def _failed(remark: str) -> Refusal:
     return refusal(ResponseCode.SYSTEM_ERROR, remark)

@@ -39,7 +39,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import DelayOffsetTable
 from turbopump.protocol.requests.send import SendMessage
 from turbopump.protocol.requests.topics import DataVersion
-from turbopump.remoting.router import Response, refusal
+from turbopump.remoting.router import Refusal, refusal
 from turbopump.store.json_table import JsonTable
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
@@ -349,7 +349,7 @@ def by_way_of_level(destination: Destination, level: int, levels: DelayLevels) -
 def delay_level_interceptor(levels: DelayLevels) -> Interceptor:
     """The rule for DELAY; a message that another rule has sent elsewhere stays there."""
 
-    def rule(request: SendMessage, destination: Destination) -> Destination | Response:
+    def rule(request: SendMessage, destination: Destination) -> Destination | Refusal:
         if destination.topic != request.topic:
             return destination
         try:

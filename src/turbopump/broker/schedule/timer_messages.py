@@ -23,7 +23,7 @@ from turbopump.message.message import ReceivedMessage
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
-from turbopump.remoting.router import Response, refusal
+from turbopump.remoting.router import Refusal, refusal
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 NEVER_WAITED: Final = (1 << 63) - 1
@@ -149,7 +149,7 @@ _LONG_MAX: Final = (1 << 63) - 1
 def timer_interceptor(config: BrokerConfig, clock: Clock) -> Interceptor:
     """The rule; a message that another rule has sent elsewhere stays there."""
 
-    def rule(request: SendMessage, destination: Destination) -> Destination | Response:
+    def rule(request: SendMessage, destination: Destination) -> Destination | Refusal:
         if destination.topic != request.topic or "TIMER_D" not in destination.properties:
             return destination
         return by_way_of_timer(destination, config, clock.now_ms())
@@ -159,7 +159,7 @@ def timer_interceptor(config: BrokerConfig, clock: Clock) -> Interceptor:
 
 def by_way_of_timer(
     destination: Destination, config: BrokerConfig, now: int
-) -> Destination | Response:
+) -> Destination | Refusal:
     """Where the message waits, the destination as it is if it is due, or why it cannot be taken."""
     half = destination.sys_flag & names.TRANSACTION_MASK not in (
         0,
@@ -240,7 +240,7 @@ def parse_long(text: str) -> int | None:
     return number if -_LONG_MAX - 1 <= number <= _LONG_MAX else None
 
 
-def _illegal(config: BrokerConfig, why: str) -> Response:
+def _illegal(config: BrokerConfig, why: str) -> Refusal:
     most = config.timer_max_delay_sec
     return refusal(
         ResponseCode.MESSAGE_ILLEGAL,

@@ -52,7 +52,7 @@ from turbopump.message.properties import (
 )
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import CheckTransactionState, SendMessage
-from turbopump.remoting.router import Response, refusal
+from turbopump.remoting.router import Refusal, refusal
 from turbopump.store.log.commit_log import PutResult
 from turbopump.store.queues.lookup import StoredEntry
 
@@ -88,7 +88,7 @@ class HalfMessageInterceptor:
         self._name = config.broker_name
         self._size_max = PROPERTIES_SIZE_MAX - ROOM - len(added_properties(config).encode())
 
-    def __call__(self, request: SendMessage, destination: Destination) -> Destination | Response:
+    def __call__(self, request: SendMessage, destination: Destination) -> Destination | Refusal:
         text = destination.properties
         if (property_value(text, TRANSACTION_PREPARED) or "").lower() != "true":
             return destination
