@@ -20,7 +20,7 @@ from bench.comparison import Plan, compare
 from bench.generator import LoadError
 from bench.plot import draw
 from bench.results import Report
-from bench.table import as_markdown, as_text, exit_status, target_rows
+from bench.table import as_markdown, as_text, exit_status, publish, target_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out"
@@ -60,6 +60,7 @@ TABLE_START, TABLE_END = "<!-- table: python -m bench --publish -->", "<!-- end 
 )
 @click.option(
     "--publish",
+    "published",
     is_flag=True,
     help="Do not run: put out/bench.json, once reviewed, into docs/explanations/.",
 )
@@ -71,9 +72,9 @@ def main(
     apache_only: bool,
     no_start: bool,
     quick: bool,
-    publish: bool,
+    published: bool,
 ) -> None:
-    if publish:
+    if published:
         publish_report()
         return
     if ours_only and apache_only:
@@ -119,11 +120,8 @@ def publish_report() -> None:
     """Copy the last run's JSON to docs/explanations/benchmarks.json and its tables between the
     marks in docs/explanations/benchmarks.md."""
     data = (OUT / "bench.json").read_bytes()
-    page = (DOCS / "benchmarks.md").read_text()
-    before, _, rest = page.partition(TABLE_START)
-    _, _, after = rest.partition(TABLE_END)
     tables = as_markdown(msgspec.json.decode(data, type=Report))
-    (DOCS / "benchmarks.md").write_text(f"{before}{TABLE_START}\n\n{tables}\n\n{TABLE_END}{after}")
+    publish(DOCS / "benchmarks.md", TABLE_START, TABLE_END, tables)
     (DOCS / "benchmarks.json").write_bytes(data)
 
 

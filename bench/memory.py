@@ -22,3 +22,12 @@ def memory_of(pid: int) -> Memory:
         name, size, _unit = line.split()
         fields[name.rstrip(":")] = int(size) * 1024
     return Memory(resident=fields["Rss"], anonymous=fields["Anonymous"])
+
+
+def anonymous_of(pid: int) -> int:
+    """The anonymous bytes alone, which costs the process nothing. Raises FileNotFoundError when it
+    is gone."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0  # it has ended, and nobody has waited for it

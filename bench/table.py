@@ -2,6 +2,7 @@
 results.py does."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from bench.brokers import APACHE, OURS
 from bench.results import METRICS, Report, Spread, targets
@@ -103,6 +104,13 @@ def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(headings) + " |", "|---" + "|---:" * (len(headings) - 1) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def publish(page: Path, start: str, end: str, tables: str) -> None:
+    """Put tables between two marks in a page of the docs."""
+    before, _, rest = page.read_text().partition(start)
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{start}\n\n{tables}\n\n{end}{after}")
 
 
 def as_text(report: Report) -> str:

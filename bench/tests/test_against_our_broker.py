@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench.brokers import OURS, RunningBroker, running_broker
+from bench.bystander import TOPIC as BYSTANDER_TOPIC
+from bench.bystander import running_bystander, window_of
 from bench.clients.consuming import MODES, QUEUES, TOPIC, fill
 from bench.clients.programs import ClientError, Window, judged, running_client
 from bench.cores import Cores
@@ -83,6 +85,18 @@ def test_held_polls_are_answered_where_a_message_arrives_and_nowhere_else(tmp_pa
     # each queue is held by both groups
     assert (held.polls, held.woken, held.woken_wrongly) == (60, 8, 0)
     assert len(held.wake_ms) == 4
+
+
+def test_a_bystander_counts_its_sends_and_the_longest_of_their_waits(broker: RunningBroker) -> None:
+    create_topic(broker.port, BYSTANDER_TOPIC, 1)
+    with running_bystander(broker.port, broker.pid) as bystander:
+        window = window_of(bystander)
+    stored = int(
+        call(broker.port, GET_MAX_OFFSET, {"topic": BYSTANDER_TOPIC, "queueId": "0"})["offset"]
+    )
+    assert (window.sends > 0, stored > window.sends) == (True, True), "the first window had one"
+    assert (window.refused, window.lost) == (0, 0)
+    assert 0 < window.p99_ms <= window.p999_ms <= window.longest_ms
 
 
 def test_filtered_pulls_are_counted_message_by_message(broker: RunningBroker) -> None:
