@@ -14,6 +14,7 @@ from turbopump.protocol.request import Request, header_from_ext
 from turbopump.protocol.requests import (
     assignment,
     clients,
+    configuration,
     consumers,
     groups,
     namesrv,
@@ -23,7 +24,18 @@ from turbopump.protocol.requests import (
     topics,
 )
 
-MODULES = (assignment, clients, consumers, groups, namesrv, offsets, pull, send, topics)
+MODULES = (
+    assignment,
+    clients,
+    configuration,
+    consumers,
+    groups,
+    namesrv,
+    offsets,
+    pull,
+    send,
+    topics,
+)
 NOT_RECORDED = {37, 39, 323, 370, 400, 401}
 """Transactions, recall and assignment: not recorded; Java's clients send them in tests/interop."""
 FORMS = {"JSON": JSON, "ROCKETMQ": ROCKETMQ}

@@ -48,16 +48,18 @@ def command(
     Prints `ready broker=HOST:PORT`, the address that clients are told, when it can serve.
     """
     serving.refuse_unmeant_directory(data)
-    given = {
+    given: dict[str, object | None] = {
         "namesrv_addr": namesrv,
         "store_path_root_dir": data,
         "bind_address": host,
         "listen_port": port,
     }
-    overrides = {name: value for name, value in given.items() if value is not None}
-    config = load_broker_config(file, {**overrides, **serving.advertised(advertise)})
+    given.update(serving.advertised(advertise))
+    config = load_broker_config(
+        file, {name: value for name, value in given.items() if value is not None}
+    )
     if show:
-        serving.print_effective(config)
+        serving.print_effective(config, file, given)
         return
     serving.refuse_open_bind(config.bind_address, insecure=insecure)
     serving.serve(lambda: _running(config))
@@ -71,6 +73,10 @@ async def _running(config: BrokerConfig) -> AsyncIterator[None]:
     try:
         await broker.start()
         serving.log_effective(config)
+        click.echo(
+            f"The broker[{config.broker_name}, {broker.address}] boot success. serializeType=JSON"
+            + (f" and name server is {config.namesrv_addr}" if config.namesrv_addr else "")
+        )
         click.echo(f"ready broker={broker.address}")
         yield
     finally:

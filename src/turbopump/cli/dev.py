@@ -1,6 +1,7 @@
 """`turbopump dev`: a name server and a broker in one process, in a directory of their own, with
 files that start small."""
 
+import asyncio
 import dataclasses
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -90,12 +91,16 @@ async def _running(
 ) -> AsyncIterator[None]:
     from turbopump.broker.broker import Broker
     from turbopump.namesrv.server import NameServer
+    from turbopump.store.disk import SystemDisk
 
     async with AsyncExitStack() as stack:
         if data is not None:
             _refuse_directory_in_use(Path(data))
         directory = data or stack.enter_context(tempfile.TemporaryDirectory(prefix="turbopump-"))
-        server = NameServer(namesrv)
+        disk = SystemDisk(asyncio.get_running_loop().call_soon_threadsafe)
+        stack.callback(disk.close)
+        kv_path = str(Path(directory) / "namesrv" / "kvConfig.json")
+        server = NameServer(dataclasses.replace(namesrv, kv_config_path=kv_path), disk=disk)
         stack.push_async_callback(server.close)
         bound = await server.start()
         config = dataclasses.replace(

@@ -1,7 +1,9 @@
 """`turbopump namesrv`: a name server in the foreground."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import click
 
@@ -33,21 +35,27 @@ def command(
         file, {name: value for name, value in given.items() if value is not None}
     )
     if show:
-        serving.print_effective(config)
+        serving.print_effective(config, file, given)
         return
     serving.refuse_open_bind(config.bind_address, insecure=insecure)
-    serving.serve(lambda: _running(config))
+    serving.serve(lambda: _running(config, file))
 
 
 @asynccontextmanager
-async def _running(config: NamesrvConfig) -> AsyncIterator[None]:
+async def _running(config: NamesrvConfig, file: str | None) -> AsyncIterator[None]:
     from turbopump.namesrv.server import NameServer
+    from turbopump.store.disk import SystemDisk
 
-    server = NameServer(config)
+    disk = SystemDisk(asyncio.get_running_loop().call_soon_threadsafe)
+    server = NameServer(config, disk=disk, file=None if file is None else Path(file))
     try:
         address = await server.start()
         serving.log_effective(config)
+        click.echo(
+            f"The Name Server boot success. serializeType=JSON, address {address[0]}:{address[1]}"
+        )
         click.echo(f"ready namesrv={serving.reachable(address, outward_address())}")
         yield
     finally:
         await server.close()
+        disk.close()

@@ -14,13 +14,14 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
 from turbopump.config import addresses
-from turbopump.config.properties import encode
-from turbopump.config.setting import SettingsClass, effective
+from turbopump.config.properties import decode, encode
+from turbopump.config.setting import SettingsClass, effective, settings_of
 from turbopump.errors import ConfigError
 from turbopump.event_loop import loop_factory
 
@@ -141,9 +142,27 @@ def reachable(address: tuple[str, int], host: str) -> str:
     )
 
 
-def print_effective(config: SettingsClass) -> None:
-    """What `-p` prints: the effective configuration as a file that could be given with `-c`."""
-    click.echo(encode(effective(config)), nl=False)
+def print_effective(
+    config: SettingsClass, file: str | None, given: Mapping[str, object | None]
+) -> None:
+    """What `-p` prints: the effective configuration as a file that could be given with `-c`, by
+    where each value comes from. ``given``: field name to what the command line says, None where it
+    says nothing."""
+    in_file = {} if file is None else decode(Path(file).read_bytes())
+    origins: dict[str, dict[str, str]] = {}
+    values = effective(config)
+    for name, known in settings_of(type(config)):
+        if given.get(name) is not None:
+            origin = "the command line"
+        elif known.key in in_file:
+            origin = str(file)
+        elif known.key == "namesrvAddr" and values[known.key]:
+            origin = "the environment variable NAMESRV_ADDR"
+        else:
+            origin = "defaults"
+        origins.setdefault(origin, {})[known.key] = values[known.key]
+    for origin in sorted(origins, key="defaults".__eq__):
+        click.echo(f"# from {origin}\n{encode(origins[origin])}", nl=False)
 
 
 def log_effective(config: SettingsClass) -> None:

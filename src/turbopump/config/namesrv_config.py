@@ -11,6 +11,11 @@ from turbopump.config.properties import read_properties
 from turbopump.config.setting import LONG_MAX, build, setting, unserved
 
 
+def default_kv_config_path() -> str:
+    """`namesrv/kvConfig.json` in the home directory, where Apache's name server has it."""
+    return str(Path.home() / "namesrv" / "kvConfig.json")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamesrvConfig:
     """The effective configuration of one name server. Times are in the unit of Apache's key."""
@@ -21,17 +26,36 @@ class NamesrvConfig:
         120, "a silent connection is closed after", "s", low=1
     )
     scan_not_active_broker_interval: int = setting(
-        5000, "time between scans for silent brokers; 4.x has 10 s", "ms", low=1, high=LONG_MAX
+        5000,
+        "time between scans for silent brokers; 4.x has 10 s",
+        "ms",
+        low=1,
+        high=LONG_MAX,
+        hot=True,
     )
-    enable_all_topic_list: bool = setting(True, "serve the list of all topics")
-    enable_topic_list: bool = setting(True, "serve the lists of topics by cluster and by unit")
-    need_wait_for_service: bool = setting(False, "refuse route queries for a while after the start")
-    wait_seconds_for_service: int = setting(45, "how long", "s")
+    enable_all_topic_list: bool = setting(True, "serve the list of all topics", hot=True)
+    enable_topic_list: bool = setting(
+        True, "serve the lists of topics by cluster and by unit", hot=True
+    )
+    need_wait_for_service: bool = setting(
+        False, "refuse route queries for a while after the start", hot=True
+    )
+    wait_seconds_for_service: int = setting(45, "how long", "s", hot=True)
     delete_topic_with_broker_registration: bool = setting(
         False, "topics missing from a registration are removed from that broker"
     )
     support_acting_master: bool = setting(
         False, "where a master is gone, its slave with the smallest id is shown as one"
+    )
+    order_message_enable: bool = setting(
+        False, "routes carry the queues of ordered topics (ORDER_TOPIC_CONFIG)", hot=True
+    )
+    return_order_topic_config_to_broker: bool = setting(
+        True, "brokers are told which topics are ordered", hot=True
+    )
+    kv_config_path: str = setting(default_kv_config_path, "file of the KV configuration")
+    config_store_path: str = setting(
+        "", "file that keeps settings changed by request; empty: the one given with -c"
     )
     enable_controller_in_namesrv: bool = unserved(
         False, "run a controller too", "the controller comes with a later release"

@@ -35,9 +35,10 @@ def decode(data: bytes) -> dict[str, str]:
 def decode_text(text: str) -> dict[str, str]:
     """As `decode`, from text."""
     found: dict[str, str] = {}
-    for line in _logical_lines(text):
-        raw_key, raw_value = _split(line)
-        found[_unescape(raw_key)] = _unescape(raw_value)
+    for _, entry in lines_of(text):
+        if entry:
+            raw_key, raw_value = _split(entry)
+            found[_unescape(raw_key)] = _unescape(raw_value)
     return found
 
 
@@ -51,17 +52,42 @@ def encode(values: Mapping[str, str]) -> str:
     return "".join(lines)
 
 
-def _logical_lines(text: str) -> Iterator[str]:
+def lines_of(text: str) -> Iterator[tuple[list[str], str]]:
+    """The lines of a text as they stand, and what they say together: an entry, which may run over
+    several lines, or nothing (a comment, a blank line)."""
     # Only \n, \r and \r\n end a line: str.splitlines knows many more.
     natural = iter(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
     for first in natural:
-        line = first.lstrip(_BLANK)
+        lines, line = [first], first.lstrip(_BLANK)
         if not line or line[0] in "#!":
+            yield lines, ""
             continue
         while _continues(line):
-            line = line[:-1] + next(natural, "").lstrip(_BLANK)
-        if line:
-            yield line
+            following = next(natural, None)
+            lines += [] if following is None else [following]
+            line = line[:-1] + (following or "").lstrip(_BLANK)
+        yield lines, line
+
+
+def key_of(entry: str) -> str:
+    """The key of an entry that ``lines_of`` found."""
+    return _unescape(_split(entry)[0])
+
+
+def with_values(text: str, values: Mapping[str, str]) -> str:
+    """A properties file with other values for some keys; comments, order and the rest stay. Keys
+    that it does not have come at its end."""
+    left = dict(values)
+    lines: list[str] = []
+    for natural, entry in lines_of(text):
+        key = key_of(entry) if entry else None
+        if key is None or key not in values:
+            lines += natural
+        elif key in left:  # a repeated key goes: its last line would win
+            lines += encode({key: left.pop(key)}).splitlines()
+    while lines and not lines[-1]:
+        lines.pop()
+    return "".join(f"{line}\n" for line in [*lines, *encode(left).splitlines()])
 
 
 def _continues(line: str) -> bool:

@@ -63,6 +63,7 @@ def _honoured_row(key: Key, known: Setting, default: str) -> str:
     notes = [
         known.about,
         known.unit and f"in {known.unit}",
+        known.hot and "can be changed while the server runs",
         only and f"only {only}: {known.otherwise}",
     ]
     if known.own:
@@ -72,7 +73,11 @@ def _honoured_row(key: Key, known: Setting, default: str) -> str:
 
 def _shown_default(name: str, value: object) -> str:
     # What depends on the machine is named, not shown.
-    machine = {"broker_name": "host name", "store_path_root_dir": "~/store"}
+    machine = {
+        "broker_name": "host name",
+        "store_path_root_dir": "~/store",
+        "kv_config_path": "~/namesrv/kvConfig.json",
+    }
     return machine.get(name, render(value))
 
 

@@ -26,6 +26,8 @@ class Setting:
     own: bool = False
     """A key of Turbopump's, not one of Apache's."""
     held: tuple[int, int] | None = None
+    hot: bool = False
+    """It can be changed while the server runs: whoever needs it reads it when it is used."""
 
 
 class SettingsClass(Protocol):
@@ -49,6 +51,7 @@ def setting(
     otherwise: str = "",
     own: bool = False,
     held: tuple[int, int] | None = None,
+    hot: bool = False,
 ) -> Any:
     """A field of a configuration class. `key` is the field's name in camelCase unless it is given.
     A function as the default is called for each configuration.
@@ -56,9 +59,9 @@ def setting(
     `low` and `high` bound numbers, both included. `only` lists the values that this release can
     serve, where ignoring another value would do harm; `otherwise` then says why. A number outside
     of `held`, both included, counts as the nearest within, as it does for Apache's servers, and is
-    shown so.
+    shown so. `hot`: it can be changed while the server runs.
     """
-    known = Setting(key, about, unit, low, high, only, otherwise, own, held)
+    known = Setting(key, about, unit, low, high, only, otherwise, own, held, hot)
     if callable(default):
         return dataclasses.field(default_factory=default, metadata={"setting": known})
     return dataclasses.field(default=default, metadata={"setting": known})
@@ -96,6 +99,24 @@ def build(
     strangers = overrides.keys() - types.keys()
     assert not strangers, f"no such setting: {sorted(strangers)}"
     return config(**values)
+
+
+def change(config: SettingsClass, texts: Mapping[str, str]) -> None:
+    """Give fields of a configuration in use other values, all of them or none. Raises `ConfigError`
+    in one sentence."""
+    types = get_type_hints(type(config))
+    values = {
+        name: _checked(known, _parsed(known, types[name], texts[known.key].strip()))
+        for name, known in settings_of(type(config))
+        if known.key in texts
+    }
+    for name, value in values.items():
+        object.__setattr__(config, name, value)  # frozen for everybody else
+
+
+def hot_keys(config: type[SettingsClass]) -> frozenset[str]:
+    """The keys that can be changed while a server runs."""
+    return frozenset(known.key for _, known in settings_of(config) if known.hot)
 
 
 def effective(config: SettingsClass) -> dict[str, str]:

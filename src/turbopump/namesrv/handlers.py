@@ -12,6 +12,7 @@ from typing import Final
 from turbopump.clock import Clock
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.message.codec import body_crc32
+from turbopump.namesrv.kv_table import ORDER_TOPIC_CONFIG, KvTable
 from turbopump.namesrv.route_table import (
     DEFAULT_TIMEOUT_MS,
     BrokerIdentity,
@@ -33,6 +34,7 @@ from turbopump.protocol.requests.namesrv import (
     GetBrokerMemberGroup,
     GetRouteInfo,
     GetTopicsByCluster,
+    KVTable,
     QueryDataVersion,
     QueryDataVersionReply,
     RegisterBroker,
@@ -57,9 +59,10 @@ ZONE_FIELD: Final = "__ZONE_NAME"
 class NamesrvHandlers:
     """The answers of one name server. `clock` is asked for monotonic time only."""
 
-    def __init__(self, config: NamesrvConfig, table: RouteTable, clock: Clock) -> None:
+    def __init__(self, config: NamesrvConfig, table: RouteTable, kv: KvTable, clock: Clock) -> None:
         self._config = config
         self._table = table
+        self._kv = kv
         self._clock = clock
         self._started_at = clock.monotonic()
 
@@ -124,7 +127,10 @@ class NamesrvHandlers:
             topics = len(body.topic_config_serialize_wrapper.topic_config_table)
             log.info("broker registered %s cluster=%s topics=%d", broker, broker.cluster, topics)
         master, ha_server = outcome.master_address, outcome.ha_address
-        return Response(RegisterBrokerReply(ha_server_addr=ha_server, master_addr=master))
+        return Response(
+            RegisterBrokerReply(ha_server_addr=ha_server, master_addr=master),
+            body=self._ordered_topics(),
+        )
 
     def unregister_broker(
         self, request: UnregisterBroker, context: RequestContext
@@ -163,6 +169,8 @@ class NamesrvHandlers:
         route = self._table.route(request.topic)
         if route is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, self._why_no_route(request.topic))
+        if self._config.order_message_enable:
+            route.order_topic_conf = self._kv.get(ORDER_TOPIC_CONFIG, request.topic)
         # RocketMQ: older clients cannot read quoted number keys.
         standard = context.version >= V4_9_4 or bool(request.accept_standard_json_only)
         return Response(
@@ -221,6 +229,13 @@ class NamesrvHandlers:
             "topic forgotten topic=%s brokers=%d peer=%s", request.topic, count, context.peer.peer
         )
         return Response()
+
+    def _ordered_topics(self) -> bytes:
+        """What a broker is told of ordered topics, as the body of the answer to 103."""
+        if not self._config.return_order_topic_config_to_broker:
+            return b""
+        texts = self._kv.namespace(ORDER_TOPIC_CONFIG)
+        return b"" if texts is None else fastjson.encode(KVTable(table=dict(texts)))
 
     def _why_no_route(self, topic: str) -> str:
         start = f"No topic route info in name server for the topic: {topic[:128]}. "

@@ -27,6 +27,7 @@ from turbopump.protocol.requests.topics import (
     DataVersion,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
+    TopicList,
     TopicQueueMappingInfo,
 )
 
@@ -162,6 +163,23 @@ class RouteTable:
             topic for topic, queues in self._queues.items() if not names.isdisjoint(queues)
         )
 
+    def system_topics(self) -> TopicList:
+        """The names of clusters and brokers, which are topics of theirs, and the address of one
+        broker."""
+        clusters = {broker.cluster or "": None for broker in self._brokers.values()}
+        address = next(
+            (one for broker in self._brokers.values() for one in broker.broker_addrs.values()), None
+        )
+        return TopicList(topic_list=(*clusters, *self._brokers), broker_addr=address)
+
+    def flagged(self, wanted: Callable[[int], bool]) -> tuple[str, ...]:
+        """The topics whose system flag is wanted. RocketMQ: that of any one broker counts."""
+        return tuple(
+            topic
+            for topic, queues in self._queues.items()
+            if wanted(next(iter(queues.values())).topic_sys_flag)
+        )
+
     @property
     def broker_count(self) -> int:
         """How many broker names are known."""
@@ -178,6 +196,16 @@ class RouteTable:
         """Give every topic of a broker read and write permission; returns how many topics it
         has."""
         return self._change_perms(name, lambda perm: PERM_READ | PERM_WRITE)
+
+    def set_queues(self, topic: str, queues: list[QueueData]) -> str | None:
+        """Give a topic these queues; None, or the name of one that is no registered broker, and
+        nothing has changed."""
+        strangers = [one.broker_name for one in queues if one.broker_name not in self._brokers]
+        if strangers:
+            return str(strangers[0])
+        for one in queues:
+            self._queues.setdefault(topic, {})[one.broker_name or ""] = one
+        return None
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> int:
         """Forget the routes of a topic to the brokers of a cluster, or to all; how many it had."""

@@ -6,23 +6,35 @@ know files or signals.
 
 import asyncio
 import logging
+from pathlib import Path
+from typing import Final
 
 from turbopump.clock import Clock, SystemClock
-from turbopump.config.namesrv_config import NamesrvConfig
+from turbopump.config.namesrv_config import NAMESRV_KEYS, NamesrvConfig
+from turbopump.config.running import RunningConfiguration
 from turbopump.namesrv.handlers import NamesrvHandlers
+from turbopump.namesrv.kv_table import KvTable
+from turbopump.namesrv.operator_handlers import OperatorHandlers
 from turbopump.namesrv.route_table import RouteTable
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
+from turbopump.store.disk import Disk
+from turbopump.store.json_table import JsonTable
 
 log = logging.getLogger(__name__)
+
+LIST_KV_S: Final = 600.0
+"""How often the log lists the KV configuration."""
 
 
 class NameServer:
     """One name server in the running event loop.
 
-    `clock` is asked for monotonic seconds. `start` raises `ConfigError` when the address cannot be
-    bound. `authorise` sees every request before its handler (`Router`); None permits all.
+    `clock` is asked for monotonic seconds. `disk` keeps the KV configuration and changed settings;
+    None: they are in memory only. `file` is what it was configured by. `start` raises `ConfigError`
+    when the address cannot be bound, OSError for a KV configuration that cannot be read.
+    `authorise` sees every request before its handler (`Router`); None permits all.
     """
 
     def __init__(
@@ -30,6 +42,8 @@ class NameServer:
         config: NamesrvConfig | None = None,
         *,
         clock: Clock | None = None,
+        disk: Disk | None = None,
+        file: Path | None = None,
         authorise: Authorise | None = None,
     ) -> None:
         self.config = config or NamesrvConfig()
@@ -38,32 +52,45 @@ class NameServer:
             support_acting_master=self.config.support_acting_master,
             delete_missing_topics=self.config.delete_topic_with_broker_registration,
         )
+        kv_file = (
+            JsonTable(disk, Path(self.config.kv_config_path).expanduser(), log.error, log.info)
+            if disk is not None
+            else None
+        )
+        self.kv = KvTable(kv_file)
+        running = RunningConfiguration.of(
+            self.config, NAMESRV_KEYS, file, self.config.config_store_path
+        )
         router = Router(authorise)
-        NamesrvHandlers(self.config, self.table, self._clock).add_to(router)
+        NamesrvHandlers(self.config, self.table, self.kv, self._clock).add_to(router)
+        OperatorHandlers(running, self.table, self.kv, disk).add_to(router)
         self._server = RemotingServer(
             router,
             on_close=self._connection_lost,
             idle_timeout=self.config.server_channel_max_idle_time_seconds,
         )
         self._scan: asyncio.TimerHandle | None = None
+        self._listing: asyncio.TimerHandle | None = None
 
     async def start(self, host: str | None = None, port: int | None = None) -> tuple[str, int]:
         """Listen, on the configuration's address unless another is given (port 0 picks a free one);
         returns the address bound."""
+        self.kv.load()
         bound = await self._server.listen(
             self.config.bind_address if host is None else host,
             self.config.listen_port if port is None else port,
         )
         self._schedule_scan()
+        self._schedule_listing()
         log.info("name server ready address=%s:%d", *bound)
         return bound
 
     async def close(self) -> None:
         """Stop listening, then close every connection after what it still has to send. May be
         called twice."""
-        if self._scan is not None:
-            self._scan.cancel()
-            self._scan = None
+        for timer in (self._scan, self._listing):
+            if timer is not None:
+                timer.cancel()
         await self._server.close()
 
     def _schedule_scan(self) -> None:
@@ -72,8 +99,17 @@ class NameServer:
             self.config.scan_not_active_broker_interval / 1000, self._expire
         )
 
+    def _schedule_listing(self) -> None:
+        self._listing = asyncio.get_running_loop().call_later(LIST_KV_S, self._list_kv)
+
+    def _list_kv(self) -> None:
+        self._schedule_listing()
+        for namespace, key, text in self.kv.lines():
+            log.info("KV configuration namespace=%r key=%r value=%r", namespace, key, text)
+
     def _expire(self) -> None:
         self._schedule_scan()
+        self.kv.save_again()
         for broker, connection in self.table.expire(self._clock.monotonic()):
             log.warning("broker expired %s", broker)
             assert isinstance(connection, Connection)

@@ -27,11 +27,14 @@ def test_p_prints_a_file_that_says_the_same(
 ) -> None:
     first = run(command, "-p", "--port", "1234")
     assert first.returncode == 0
-    assert first.stdout.count("\n") == len(list(settings_of(config)))
-    assert "listenPort=1234\n" in first.stdout
+    lines = first.stdout.splitlines()
+    assert lines[:3] == ["# from the command line", "listenPort=1234", "# from defaults"]
+    assert len(lines) == len(list(settings_of(config))) + 2
     conf = tmp_path / "server.conf"
     conf.write_text(first.stdout)
-    assert run(command, "-p", "-c", str(conf)).stdout == first.stdout
+    again = run(command, "-p", "-c", str(conf)).stdout.splitlines()
+    assert again[0] == f"# from {conf}"
+    assert sorted(again[1:]) == sorted(line for line in lines if not line.startswith("#"))
     assert load(conf).listen_port == 1234
 
 

@@ -1,7 +1,8 @@
 """What brokers and clients ask a name server: 103 REGISTER_BROKER, 104 UNREGISTER_BROKER, 904
 BROKER_HEARTBEAT, 322 QUERY_DATA_VERSION, 105 GET_ROUTEINFO_BY_TOPIC, 106 GET_BROKER_CLUSTER_INFO,
-901 GET_BROKER_MEMBER_GROUP, topic lists (206, 224), write permissions (205, 327) and the deletion
-of a topic (216)."""
+901 GET_BROKER_MEMBER_GROUP, topic lists (206, 224, 304, 311–313), write permissions (205, 327),
+topics that an operator deletes or registers (216, 217), the KV configuration (100–102, 219) and the
+server's own (318, 319)."""
 
 from __future__ import annotations
 
@@ -158,6 +159,89 @@ class AddWritePerm(Request[AddWritePermReply], kw_only=True):
 
     code = RequestCode.ADD_WRITE_PERM_OF_BROKER
     broker_name: str
+
+
+class RegisterTopicInNamesrv(Request[None], kw_only=True):
+    """Give a topic queues on brokers that are registered; the body is a ``TopicRouteData``."""
+
+    code = RequestCode.REGISTER_TOPIC_IN_NAMESRV
+    topic: str
+
+
+class GetSystemTopicList(Request[None], kw_only=True):
+    """The names of clusters and brokers, and the address of one broker, which can be asked for its
+    own system topics; answered with a ``TopicList``."""
+
+    code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
+
+
+class GetUnitTopicList(Request[None], kw_only=True):
+    """Topics of a unit; answered with a ``TopicList``."""
+
+    code = RequestCode.GET_UNIT_TOPIC_LIST
+
+
+class GetHasUnitSubTopicList(Request[None], kw_only=True):
+    """Topics that a unit's group has subscribed to; answered with a ``TopicList``."""
+
+    code = RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST
+
+
+class GetHasUnitSubUnunitTopicList(Request[None], kw_only=True):
+    """Those of them that are no unit's; answered with a ``TopicList``."""
+
+    code = RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST
+
+
+class PutKvConfig(Request[None], kw_only=True):
+    """Set one text of the KV configuration."""
+
+    code = RequestCode.PUT_KV_CONFIG
+    kv_namespace: str = msgspec.field(name="namespace")
+    key: str
+    value: str
+
+
+class GetKvConfigReply(Reply, kw_only=True):
+    """The text."""
+
+    value: str | None = None
+
+
+class GetKvConfig(Request[GetKvConfigReply], kw_only=True):
+    """One text of the KV configuration; 22 QUERY_NOT_FOUND where there is none."""
+
+    code = RequestCode.GET_KV_CONFIG
+    kv_namespace: str = msgspec.field(name="namespace")
+    key: str
+
+
+class DeleteKvConfig(Request[None], kw_only=True):
+    """Remove one text of the KV configuration; nothing happens where there is none."""
+
+    code = RequestCode.DELETE_KV_CONFIG
+    kv_namespace: str = msgspec.field(name="namespace")
+    key: str
+
+
+class GetKvListByNamespace(Request[None], kw_only=True):
+    """Every text of a namespace; answered with a ``KVTable``, 22 QUERY_NOT_FOUND where there is
+    none."""
+
+    code = RequestCode.GET_KVLIST_BY_NAMESPACE
+    kv_namespace: str = msgspec.field(name="namespace")
+
+
+class UpdateNamesrvConfig(Request[None], kw_only=True):
+    """Change settings of the running name server; the body is the text of a properties file."""
+
+    code = RequestCode.UPDATE_NAMESRV_CONFIG
+
+
+class GetNamesrvConfig(Request[None], kw_only=True):
+    """Every setting of the name server; answered with the text of a properties file."""
+
+    code = RequestCode.GET_NAMESRV_CONFIG
 
 
 # What the name server says about whole clusters (106) and about one broker's replicas (901).

@@ -78,6 +78,40 @@ final class Commands {
         request("unlock-42", RequestCode.UNLOCK_BATCH_MQ, null, unlock.encode());
         offsetsFromOutside();
         groupsAndConsumers(empty);
+        PutKVConfigRequestHeader put = new PutKVConfigRequestHeader();
+        put.setNamespace("ORDER_TOPIC_CONFIG");
+        put.setKey("TopicTest");
+        put.setValue("broker-a:4;broker-b:2");
+        request("kv-put-100", RequestCode.PUT_KV_CONFIG, put, null);
+        GetKVConfigRequestHeader get = new GetKVConfigRequestHeader();
+        get.setNamespace("ORDER_TOPIC_CONFIG");
+        get.setKey("TopicTest");
+        request("kv-get-101", RequestCode.GET_KV_CONFIG, get, null);
+        GetKVConfigResponseHeader got = new GetKVConfigResponseHeader();
+        got.setValue("broker-a:4;broker-b:2");
+        response("kv-get-answer", ResponseCode.SUCCESS, null, got, null, RequestCode.GET_KV_CONFIG, Map.of());
+        DeleteKVConfigRequestHeader forgetKey = new DeleteKVConfigRequestHeader();
+        forgetKey.setNamespace("ORDER_TOPIC_CONFIG");
+        forgetKey.setKey("TopicTest");
+        request("kv-delete-102", RequestCode.DELETE_KV_CONFIG, forgetKey, null);
+        GetKVListByNamespaceRequestHeader space = new GetKVListByNamespaceRequestHeader();
+        space.setNamespace("ORDER_TOPIC_CONFIG");
+        request("kv-list-219", RequestCode.GET_KVLIST_BY_NAMESPACE, space, null);
+        RegisterTopicRequestHeader single = new RegisterTopicRequestHeader();
+        single.setTopic("TopicTest");
+        request("topic-register-217", RequestCode.REGISTER_TOPIC_IN_NAMESRV, single, empty);
+        request("system-topics-304", RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, null, null);
+        request("unit-topics-311", RequestCode.GET_UNIT_TOPIC_LIST, null, null);
+        request("unit-sub-topics-312", RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, null, null);
+        request("unit-sub-ununit-topics-313", RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, null, null);
+        byte[] settings = "enableTopicList=false\n".getBytes(StandardCharsets.UTF_8);
+        request("namesrv-config-update-318", RequestCode.UPDATE_NAMESRV_CONFIG, null, settings);
+        request("namesrv-config-319", RequestCode.GET_NAMESRV_CONFIG, null, null);
+        request("broker-config-update-25", RequestCode.UPDATE_BROKER_CONFIG, null, settings);
+        request("broker-config-26", RequestCode.GET_BROKER_CONFIG, null, null);
+        GetBrokerConfigResponseHeader version = new GetBrokerConfigResponseHeader();
+        version.setVersion("{\"counter\":3,\"stateVersion\":0,\"timestamp\":1700000000123}");
+        response("broker-config-answer", ResponseCode.SUCCESS, null, version, null, RequestCode.GET_BROKER_CONFIG, Map.of());
     }
 
     private void offsetsFromOutside() {

@@ -1,0 +1,123 @@
+"""The configuration of a running server, as tools read and change it.
+
+Its one rule: only keys declared ``hot`` can be changed, all of a request or none. Paths, addresses
+and whatever concerns access are never hot (CVE-2023-33246, CVE-2023-37582). Values that are secrets
+are never shown. It must not know which server it is. Source: apache/rocketmq ``Configuration``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from turbopump.config import properties
+from turbopump.config.keys import KeyClass, KeyTable, classify
+from turbopump.config.setting import SettingsClass, change, effective, hot_keys
+from turbopump.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+SECRETS: Final = frozenset(
+    {
+        "initAuthenticationUser",
+        "innerClientAuthenticationCredentials",
+        "tls.server.keyPassword",
+        "tls.client.keyPassword",
+    }
+)
+"""Keys whose values are shown as ``HIDDEN``."""
+HIDDEN: Final = "******"
+
+
+class FileDisk(Protocol):
+    """What a configuration file needs of a ``Disk``."""
+
+    def read_file(self, path: Path) -> bytes | None: ...
+    def replace_file(self, path: Path, data: bytes) -> None: ...
+    def start(
+        self, operation: Callable[[], None], done: Callable[[OSError | None], None]
+    ) -> None: ...
+
+
+class ReadOnlyKeyError(ConfigError):
+    """A key that cannot be changed while the server runs."""
+
+
+@dataclass
+class RunningConfiguration:
+    """``config``, whose hot fields the server's parts read when they use them. ``table``: every key
+    of the server. ``path``: the file that it was started with, which keeps what is changed; None:
+    changes last until the server stops. ``given``: what the file says of keys that have no effect
+    here."""
+
+    config: SettingsClass
+    table: KeyTable
+    path: Path | None = None
+    given: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, config: SettingsClass, table: KeyTable, file: Path | None, store: str = ""
+    ) -> RunningConfiguration:
+        """That of a server started with ``file``, or without one. Changes are kept in ``store``
+        if it is named."""
+        given = {} if file is None else properties.decode(file.read_bytes())
+        return cls(config, table, Path(store).expanduser() if store else file, given)
+
+    def texts(self) -> dict[str, str]:
+        """Every key with its value, sorted: those that are honoured as they are in force, those
+        that have no effect as the file has them, else with Apache's default."""
+        inert = {
+            key.name: self.given.get(key.name, default)
+            for key in self.table.values()
+            if key.reason and (default := key.default_5) is not None
+        }
+        shown = inert | effective(self.config)
+        return {
+            key: HIDDEN if key in SECRETS and shown[key] else shown[key] for key in sorted(shown)
+        }
+
+    def change(self, text: str) -> dict[str, str]:
+        """Put the keys of a properties file in force; they are returned.
+
+        Raises ReadOnlyKeyError for a key that cannot be changed now, ConfigError for a key or value
+        that makes no sense; then nothing is changed."""
+        wanted = properties.decode_text(text)
+        hot = hot_keys(type(self.config))
+        for key in wanted:
+            found = classify(key, self.table)
+            if found.key_class is KeyClass.UNKNOWN:
+                nearest = f"; the nearest is {found.nearest}" if found.nearest else ""
+                raise ConfigError(f"{key[:80]!r} is no key of this server{nearest}")
+            if found.key_class is KeyClass.ACCEPTED:
+                raise ReadOnlyKeyError(f"{key} has no effect here: {found.reason}")
+            if key not in hot:
+                raise ReadOnlyKeyError(
+                    f"{key} cannot be changed while the server runs: change its configuration file "
+                    f"and start it again. Keys that can: {', '.join(sorted(hot))}"
+                )
+        change(self.config, wanted)
+        return wanted
+
+    async def keep(self, changed: Mapping[str, str], disk: FileDisk | None) -> str | None:
+        """Write changed keys into the file, beside the loop; None, or why they last until the
+        server stops only."""
+        path = self.path
+        if path is None or disk is None:
+            return "in force until the server stops: it was started without a file (-c)"
+        done: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+
+        def write() -> None:
+            text = (disk.read_file(path) or b"").decode("utf-8", "replace")
+            disk.replace_file(path, properties.with_values(text, changed).encode())
+
+        disk.start(write, done.set_result)
+        error = await done
+        if error is None:
+            return None
+        log.error("configuration file cannot be written file=%s cause=%s", path, error)
+        return f"in force until the server stops: {path} cannot be written ({error.strerror})"

@@ -1,0 +1,86 @@
+"""The KV configuration of a name server: texts by namespace and key, kept in one JSON file.
+
+Its one rule: an answer to a change waits until the change is on the disk. Source: apache/rocketmq
+``KVConfigManager``, ``KVConfigSerializeWrapper``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from turbopump.protocol import fastjson
+from turbopump.store.json_table import JsonTable
+
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
+"""The namespace of ordered topics: topic to ``broker:queues;…``."""
+
+
+class KvFile(msgspec.Struct, kw_only=True, rename="camel"):
+    """What ``kvConfigPath`` holds."""
+
+    config_table: dict[str, dict[str, str]] = {}
+
+
+class KvTable:
+    """The table. ``file``: where it is kept; None: in memory only."""
+
+    def __init__(self, file: JsonTable | None) -> None:
+        self._file = file
+        self._texts: dict[str, dict[str, str]] = {}
+        self._waiting: list[asyncio.Future[bool]] = []
+        if file is not None:
+            file.on_settled = self._settled
+
+    def load(self) -> None:
+        """Read the file. Raises OSError."""
+        if self._file is not None:
+            found = self._file.load(lambda data: fastjson.decode(data, KvFile), KvFile)
+            self._texts = found.config_table
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """The text of a key."""
+        return self._texts.get(namespace, {}).get(key)
+
+    def namespace(self, name: str) -> Mapping[str, str] | None:
+        """Every key of a namespace; None: nothing was ever put there."""
+        return self._texts.get(name)
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a text; ``saved`` waits for the disk."""
+        self._texts.setdefault(namespace, {})[key] = value
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Remove a text; ``saved`` waits for the disk. RocketMQ: the namespace stays."""
+        self._texts.get(namespace, {}).pop(key, None)
+
+    def lines(self) -> list[tuple[str, str, str]]:
+        """Namespace, key and text of everything."""
+        return [
+            (namespace, key, text)
+            for namespace, texts in self._texts.items()
+            for key, text in texts.items()
+        ]
+
+    async def saved(self) -> bool:
+        """Save the table; whether it is on the disk now. If not, it is tried again until it is."""
+        if self._file is None:
+            return True
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        self._file.save(fastjson.encode(KvFile(config_table=self._texts)))
+        return bool(await waiter)
+
+    def save_again(self) -> None:
+        """Try again what could not be saved."""
+        if self._file is not None:
+            self._file.repeat()
+
+    def _settled(self, good: bool) -> None:
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(good)

@@ -1,0 +1,176 @@
+"""What operators and their tools ask a name server: the KV configuration, lists of special topics,
+a topic registered by hand, and the server's own configuration.
+
+Its one rule: a change is answered when it is on the disk. It must not know sockets. Codes follow
+apache/rocketmq `DefaultRequestProcessor`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from turbopump.config import properties
+from turbopump.config.running import ReadOnlyKeyError, RunningConfiguration
+from turbopump.errors import ConfigError
+from turbopump.namesrv.kv_table import KvTable
+from turbopump.namesrv.route_table import RouteTable
+from turbopump.protocol import fastjson
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests import namesrv as requests
+from turbopump.protocol.requests.topics import TopicList
+from turbopump.remoting.router import RequestContext, Response, Router, refusal
+from turbopump.store.disk import Disk
+
+log = logging.getLogger(__name__)
+
+UNIT: Final = 1
+UNIT_SUB: Final = 2
+"""Bits of a topic's `topicSysFlag` (apache/rocketmq `TopicSysFlag`)."""
+
+
+class OperatorHandlers:
+    """The answers of one name server. `disk` keeps changed settings; None: nothing does."""
+
+    def __init__(
+        self, running: RunningConfiguration, table: RouteTable, kv: KvTable, disk: Disk | None
+    ) -> None:
+        self._running = running
+        self._table = table
+        self._kv = kv
+        self._disk = disk
+
+    def add_to(self, router: Router) -> None:
+        """Let `router` ask these handlers."""
+        router.add(requests.PutKvConfig, self.put_kv)
+        router.add(requests.GetKvConfig, self.get_kv)
+        router.add(requests.DeleteKvConfig, self.delete_kv)
+        router.add(requests.GetKvListByNamespace, self.kv_namespace)
+        router.add(requests.RegisterTopicInNamesrv, self.register_topic)
+        router.add(requests.GetSystemTopicList, self.system_topics)
+        router.add(requests.GetUnitTopicList, self.unit_topics)
+        router.add(requests.GetHasUnitSubTopicList, self.unit_sub_topics)
+        router.add(requests.GetHasUnitSubUnunitTopicList, self.unit_sub_ununit_topics)
+        router.add(requests.UpdateNamesrvConfig, self.update_config)
+        router.add(requests.GetNamesrvConfig, self.get_config)
+
+    # --- the KV configuration
+
+    async def put_kv(
+        self, request: requests.PutKvConfig, context: RequestContext
+    ) -> Response[None]:
+        self._kv.put(request.kv_namespace, request.key, request.value)
+        log.info(
+            "KV configuration set namespace=%r key=%r value=%r peer=%s",
+            request.kv_namespace,
+            request.key,
+            request.value,
+            context.peer.peer,
+        )
+        return await self._saved_kv()
+
+    def get_kv(
+        self, request: requests.GetKvConfig, context: RequestContext
+    ) -> Response[requests.GetKvConfigReply]:
+        value = self._kv.get(request.kv_namespace, request.key)
+        if value is None:
+            return refusal(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {request.kv_namespace} Key: {request.key}",
+            )
+        return Response(requests.GetKvConfigReply(value=value))
+
+    async def delete_kv(
+        self, request: requests.DeleteKvConfig, context: RequestContext
+    ) -> Response[None]:
+        self._kv.delete(request.kv_namespace, request.key)
+        log.info(
+            "KV configuration removed namespace=%r key=%r peer=%s",
+            request.kv_namespace,
+            request.key,
+            context.peer.peer,
+        )
+        return await self._saved_kv()
+
+    def kv_namespace(
+        self, request: requests.GetKvListByNamespace, context: RequestContext
+    ) -> Response[None]:
+        texts = self._kv.namespace(request.kv_namespace)
+        if texts is None:
+            return refusal(
+                ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {request.kv_namespace}"
+            )
+        return Response(body=fastjson.encode(requests.KVTable(table=dict(texts))))
+
+    async def _saved_kv(self) -> Response[None]:
+        if await self._kv.saved():
+            return Response()
+        return refusal(
+            ResponseCode.SYSTEM_ERROR,
+            "the change is in force but not on the disk, and lost if the name server stops before "
+            "it is; the server's log says why, and it is tried again",
+        )
+
+    # --- topics
+
+    def register_topic(
+        self, request: requests.RegisterTopicInNamesrv, context: RequestContext
+    ) -> Response[None]:
+        route = fastjson.decode(context.body or b"{}", requests.TopicRouteData)
+        stranger = self._table.set_queues(request.topic, route.queue_datas)
+        if stranger is not None:
+            # RocketMQ: answers 0, and the topic has no route
+            return refusal(
+                ResponseCode.SYSTEM_ERROR, f"no broker {stranger!r} is registered; nothing changed"
+            )
+        said = "topic registered by hand topic=%r brokers=%d peer=%s"
+        log.info(said, request.topic, len(route.queue_datas), context.peer.peer)
+        return Response()
+
+    def system_topics(
+        self, request: requests.GetSystemTopicList, context: RequestContext
+    ) -> Response[None]:
+        return Response(body=fastjson.encode(self._table.system_topics()))
+
+    def unit_topics(
+        self, request: requests.GetUnitTopicList, context: RequestContext
+    ) -> Response[None]:
+        return self._listed(lambda flag: bool(flag & UNIT))
+
+    def unit_sub_topics(
+        self, request: requests.GetHasUnitSubTopicList, context: RequestContext
+    ) -> Response[None]:
+        return self._listed(lambda flag: bool(flag & UNIT_SUB))
+
+    def unit_sub_ununit_topics(
+        self, request: requests.GetHasUnitSubUnunitTopicList, context: RequestContext
+    ) -> Response[None]:
+        return self._listed(lambda flag: flag & (UNIT | UNIT_SUB) == UNIT_SUB)
+
+    def _listed(self, wanted: Callable[[int], bool]) -> Response[None]:
+        if self._running.texts()["enableTopicList"] != "true":
+            return refusal(
+                ResponseCode.SYSTEM_ERROR,
+                "disable: this name server does not list topics (enableTopicList=false)",
+            )
+        return Response(body=fastjson.encode(TopicList(topic_list=self._table.flagged(wanted))))
+
+    # --- the server's own configuration
+
+    def get_config(
+        self, request: requests.GetNamesrvConfig, context: RequestContext
+    ) -> Response[None]:
+        return Response(body=properties.encode(self._running.texts()).encode())
+
+    async def update_config(
+        self, request: requests.UpdateNamesrvConfig, context: RequestContext
+    ) -> Response[None]:
+        try:
+            changed = self._running.change(context.body.decode("utf-8", "replace"))
+        except ReadOnlyKeyError as error:
+            return refusal(ResponseCode.NO_PERMISSION, str(error))
+        except ConfigError as error:
+            return refusal(ResponseCode.SYSTEM_ERROR, str(error))
+        log.warning("configuration changed %s peer=%s", changed, context.peer.peer)
+        return Response(remark=await self._running.keep(changed, self._disk))
