@@ -1,16 +1,27 @@
-"""Turbopump: Apache RocketMQ in Python. The public names are imported on first use, so that
-``import turbopump`` is cheap."""
+"""Apache RocketMQ in Python: producers and consumers for asyncio, brokers, a data source for Spark.
 
+::
+
+    async with Producer("127.0.0.1:9876") as producer:
+        await producer.send("orders", b"body")
+
+``turbopump.blocking`` has the same clients without asyncio, ``turbopump.testing`` a broker for
+tests. Pages named as ``docs/…`` are installed with the package, below ``share/doc/turbopump`` in
+the environment (``sys.prefix``); the first is ``docs/guide/getting-started.md``.
+"""
+
+# Its one rule: the public names are imported on first use, so that ``import turbopump`` is cheap.
 from __future__ import annotations
 
 import logging
 
 TYPE_CHECKING = False  # as `typing` has it, which need not be imported for that
 if TYPE_CHECKING:
-    from turbopump.client.consumer.delivery import Retry
+    from turbopump.client.consumer.delivery import Delivery, Retry
     from turbopump.client.consumer.offsets import ConsumeFrom
     from turbopump.client.consumer.pop import PoppedMessage
-    from turbopump.client.consumer.pull import FoundMessages
+    from turbopump.client.consumer.pull import FoundMessages, PullResult, PullStatus
+    from turbopump.client.consumer.ready_messages import NoMoreMessages
     from turbopump.client.consumer.subscription import Sql
     from turbopump.client.hooks import SendHook
     from turbopump.client.idempotence import (
@@ -35,7 +46,42 @@ if TYPE_CHECKING:
         TransactionResult,
         TransactionState,
     )
-    from turbopump.errors import TurbopumpError
+    from turbopump.errors import (
+        BodyError,
+        CallTimeoutError,
+        ClientError,
+        ConfigError,
+        ConnectError,
+        ConnectionLostError,
+        DataLossError,
+        FrameError,
+        HeaderError,
+        LakeError,
+        LakeInUseError,
+        MessageError,
+        MessageNotFoundError,
+        NotStartedError,
+        OffsetGapError,
+        PipelineError,
+        ProtocolError,
+        ReadsRefusedError,
+        RemotingError,
+        ReplyError,
+        RequestError,
+        RequestTimeoutError,
+        ResendError,
+        ResponseError,
+        RoomInMakingError,
+        RouteNotFoundError,
+        SendError,
+        StoreClosedError,
+        StoreDamagedError,
+        StoredMessageError,
+        StoreError,
+        StoreLockedError,
+        TurbopumpError,
+        WriteError,
+    )
     from turbopump.message.message import Message, MessageQueue, ReceivedMessage
 
 __version__ = "0.1.0"
@@ -43,66 +89,110 @@ __version__ = "0.1.0"
 __all__ = [
     "AutoBatch",
     "BackPressure",
+    "BodyError",
+    "CallTimeoutError",
+    "ClientError",
+    "ConfigError",
+    "ConnectError",
+    "ConnectionLostError",
     "ConsumeFrom",
     "Credentials",
+    "DataLossError",
+    "Delivery",
     "FoundMessages",
+    "FrameError",
+    "HeaderError",
     "IdempotentConsumer",
+    "LakeError",
+    "LakeInUseError",
     "LatencyFaults",
     "LitePullConsumer",
     "MemoryStore",
     "Message",
+    "MessageError",
     "MessageFinder",
+    "MessageNotFoundError",
     "MessageQueue",
+    "NoMoreMessages",
+    "NotStartedError",
+    "OffsetGapError",
+    "PipelineError",
     "PoppedMessage",
     "Producer",
+    "ProtocolError",
     "PullConsumer",
+    "PullResult",
+    "PullStatus",
     "PushConsumer",
+    "ReadsRefusedError",
     "ReceivedMessage",
     "RedisStore",
+    "RemotingError",
+    "ReplyError",
+    "RequestError",
+    "RequestTimeoutError",
+    "ResendError",
+    "ResponseError",
     "Retry",
+    "RoomInMakingError",
+    "RouteNotFoundError",
+    "SendError",
     "SendHook",
     "SendResult",
     "SendStatus",
     "SimpleConsumer",
     "Sql",
     "SqliteStore",
+    "StoreClosedError",
+    "StoreDamagedError",
+    "StoreError",
+    "StoreLockedError",
+    "StoredMessageError",
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",
     "TurbopumpError",
+    "WriteError",
     "__version__",
 ]
 
 _HOME = {
-    "AutoBatch": "turbopump.client.sending.accumulator",
-    "BackPressure": "turbopump.client.sending.back_pressure",
-    "Credentials": "turbopump.client.identity",
-    "LatencyFaults": "turbopump.client.sending.queue_chooser",
-    "LitePullConsumer": "turbopump.client.lite_pull_consumer",
-    "SendHook": "turbopump.client.hooks",
-    "ConsumeFrom": "turbopump.client.consumer.offsets",
-    "IdempotentConsumer": "turbopump.client.idempotence",
-    "MemoryStore": "turbopump.client.idempotence",
-    "RedisStore": "turbopump.client.idempotence",
-    "SqliteStore": "turbopump.client.idempotence",
-    "FoundMessages": "turbopump.client.consumer.pull",
-    "Message": "turbopump.message.message",
-    "MessageFinder": "turbopump.client.message_finder",
-    "MessageQueue": "turbopump.message.message",
-    "PoppedMessage": "turbopump.client.consumer.pop",
-    "Producer": "turbopump.client.producer",
-    "PullConsumer": "turbopump.client.pull_consumer",
-    "PushConsumer": "turbopump.client.push_consumer",
-    "ReceivedMessage": "turbopump.message.message",
-    "Retry": "turbopump.client.consumer.delivery",
-    "SendResult": "turbopump.client.sending.send_result",
-    "SendStatus": "turbopump.client.sending.send_result",
-    "SimpleConsumer": "turbopump.client.simple_consumer",
-    "Sql": "turbopump.client.consumer.subscription",
-    "TransactionProducer": "turbopump.client.transaction_producer",
-    "TransactionResult": "turbopump.client.transaction_producer",
-    "TransactionState": "turbopump.client.transaction_producer",
-    "TurbopumpError": "turbopump.errors",
+    name: module
+    for module, names in {
+        "turbopump.client.consumer.delivery": "Delivery Retry",
+        "turbopump.client.consumer.offsets": "ConsumeFrom",
+        "turbopump.client.consumer.pop": "PoppedMessage",
+        "turbopump.client.consumer.pull": "FoundMessages PullResult PullStatus",
+        "turbopump.client.consumer.ready_messages": "NoMoreMessages",
+        "turbopump.client.consumer.subscription": "Sql",
+        "turbopump.client.hooks": "SendHook",
+        "turbopump.client.idempotence": "IdempotentConsumer MemoryStore RedisStore SqliteStore",
+        "turbopump.client.identity": "Credentials",
+        "turbopump.client.lite_pull_consumer": "LitePullConsumer",
+        "turbopump.client.message_finder": "MessageFinder",
+        "turbopump.client.producer": "Producer",
+        "turbopump.client.pull_consumer": "PullConsumer",
+        "turbopump.client.push_consumer": "PushConsumer",
+        "turbopump.client.sending.accumulator": "AutoBatch",
+        "turbopump.client.sending.back_pressure": "BackPressure",
+        "turbopump.client.sending.queue_chooser": "LatencyFaults",
+        "turbopump.client.sending.send_result": "SendResult SendStatus",
+        "turbopump.client.simple_consumer": "SimpleConsumer",
+        "turbopump.client.transaction_producer": """
+            TransactionProducer TransactionResult TransactionState
+        """,
+        "turbopump.errors": """
+            BodyError CallTimeoutError ClientError ConfigError ConnectError
+            ConnectionLostError DataLossError FrameError HeaderError LakeError
+            LakeInUseError MessageError MessageNotFoundError NotStartedError OffsetGapError
+            PipelineError ProtocolError ReadsRefusedError RemotingError ReplyError
+            RequestError RequestTimeoutError ResendError ResponseError RoomInMakingError
+            RouteNotFoundError SendError StoreClosedError StoreDamagedError StoreError
+            StoreLockedError StoredMessageError TurbopumpError WriteError
+        """,
+        "turbopump.message.message": "Message MessageQueue ReceivedMessage",
+    }.items()
+    for name in names.split()
 }
 
 logging.getLogger("turbopump").addHandler(logging.NullHandler())
@@ -114,3 +204,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -17,9 +17,14 @@
     │   └── ResponseError           the peer answered with an error code and a remark
     ├── StoreError                  the store directory cannot be used as asked
     │   ├── StoreLockedError        another process has the directory open
+    │   ├── ReadsRefusedError       too many reads wait for the disk: try again
     │   ├── RoomInMakingError       the next file of the log is being made: try again
     │   ├── StoreClosedError        the store was closed, or refuses writes
     │   └── StoreDamagedError       files that contradict each other or their format
+    ├── LakeError                   a lake that cannot be read or written as asked
+    │   ├── LakeInUseError          another process writes to it
+    │   └── OffsetGapError          a batch does not begin where the table ends
+    ├── PipelineError               what Spark could not do
     └── ClientError                 what a producer or consumer could not do
         ├── RouteNotFoundError      no broker is known for the topic
         ├── SendError               no broker took the message
@@ -28,6 +33,8 @@
         ├── ReplyError              a reply did not reach who asked
         ├── MessageNotFoundError    no broker has the message that was asked for
         ├── ResendError             dead letters cannot be resent now
+        ├── DataLossError           Spark: messages of an asked range are gone or damaged
+        ├── WriteError              Spark: rows that no broker took
         └── NotStartedError         used before start, after close, or in a forked child
 
 Local mistakes (ConfigError, MessageError) are raised before anything is sent; ResponseError is the
@@ -217,3 +224,30 @@ class ResendError(ClientError):
 class NotStartedError(ClientError):
     """Used before ``start``, after ``close``, or in a process forked from the one that started
     it."""
+
+
+# What the data source and the pipelines on Spark raise. They are here so that a program can name
+# them without Spark.
+class DataLossError(ClientError):
+    """Messages of an asked range are no longer (or not) in the broker, or are damaged."""
+
+
+class WriteError(ClientError):
+    """Rows that no broker took: the text names the first of them, why, and how many of the task's
+    rows are stored."""
+
+
+class LakeError(TurbopumpError):
+    """A lake that cannot be read or written as asked; the text says what to do."""
+
+
+class LakeInUseError(LakeError):
+    """Another process writes to the lake."""
+
+
+class OffsetGapError(LakeError):
+    """A batch does not begin where the table ends: rows would be missing or there twice."""
+
+
+class PipelineError(TurbopumpError):
+    """What Spark could not do, in one sentence."""

@@ -14,13 +14,11 @@ from pyspark.sql import SparkSession
 from tests.spark.fake_cluster import FakeCluster
 
 from turbopump.cli import main
-from turbopump.errors import ConfigError
+from turbopump.errors import ConfigError, DataLossError, OffsetGapError
 from turbopump.message.message import MessageQueue
 from turbopump.spark import archive as lakes
 from turbopump.spark.pipelines import ArchiveReport, archive, json_bodies
-from turbopump.spark.pipelines.lake import OffsetGapError
 from turbopump.spark.pipelines.running import Progress, ProgressLine, spark_sentence
-from turbopump.spark.reading import DataLossError
 
 Archive = Callable[..., ArchiveReport]
 

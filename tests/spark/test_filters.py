@@ -9,12 +9,11 @@ import pytest
 from tests.spark.fake_cluster import FakeCluster
 
 from turbopump import Message, Producer
-from turbopump.errors import ResponseError
+from turbopump.errors import DataLossError, ResponseError
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.spark.batch import BatchReader
 from turbopump.spark.options import read_options
-from turbopump.spark.reading import DataLossError
 from turbopump.testing import BrokerThread
 
 

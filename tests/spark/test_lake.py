@@ -28,16 +28,13 @@ from tests.spark.lake_batches import (
     definition,
 )
 
-from turbopump.errors import ConfigError
+from turbopump.errors import ConfigError, LakeError, LakeInUseError, OffsetGapError
 from turbopump.message.message import MessageQueue
 from turbopump.spark import archive
 from turbopump.spark.pipelines.lake import (
     DATA,
     REJECTED,
     Batch,
-    LakeError,
-    LakeInUseError,
-    OffsetGapError,
     Stretch,
     create_or_open,
     no_step,

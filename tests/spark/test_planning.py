@@ -10,13 +10,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.spark.fake_cluster import FakeCluster, FakeQueue
 
-from turbopump.errors import ClientError, ConfigError, RemotingError
+from turbopump.errors import ClientError, ConfigError, DataLossError, RemotingError
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.command import Command
 from turbopump.spark.batch import BatchReader
 from turbopump.spark.offsets import decode_offsets
 from turbopump.spark.options import ReadOptions, read_options
-from turbopump.spark.reading import DataLossError, RangesPartition
+from turbopump.spark.reading import RangesPartition
 from turbopump.spark.stream import StreamReader
 
 Range = tuple[str, int, int, int]

@@ -10,7 +10,13 @@ import pytest
 from tests.spark.fake_cluster import FakeCluster
 from tests.spark.stored_messages import stored_message
 
-from turbopump.errors import ConnectError, RemotingError, ResponseError, RouteNotFoundError
+from turbopump.errors import (
+    ConnectError,
+    DataLossError,
+    RemotingError,
+    ResponseError,
+    RouteNotFoundError,
+)
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.command import Command
@@ -18,7 +24,7 @@ from turbopump.spark.cluster import Cluster, Link
 from turbopump.spark.decode import decode
 from turbopump.spark.offsets import OffsetRange
 from turbopump.spark.options import read_options
-from turbopump.spark.reading import DataLossError, read_range
+from turbopump.spark.reading import read_range
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 

@@ -14,7 +14,13 @@ from tests.spark.fake_cluster import FakeCluster
 
 from turbopump.client.sending.outgoing import Outgoing
 from turbopump.client.sending.send_result import SendResult
-from turbopump.errors import ConfigError, ConnectionLostError, RouteNotFoundError, SendError
+from turbopump.errors import (
+    ConfigError,
+    ConnectionLostError,
+    RouteNotFoundError,
+    SendError,
+    WriteError,
+)
 from turbopump.message.message import MessageQueue
 from turbopump.spark import sink
 from turbopump.spark.cluster import Cluster
@@ -23,7 +29,7 @@ from turbopump.spark.offsets import OffsetRange
 from turbopump.spark.options import read_options
 from turbopump.spark.read_back import Planned, ReadBack, TaskAttempt, attempt_of, decode_mark
 from turbopump.spark.reading import read_ranges
-from turbopump.spark.sink import Outbox, PackedProducer, WriteError, Written, write_task
+from turbopump.spark.sink import Outbox, PackedProducer, Written, write_task
 from turbopump.spark.write_options import layout, write_options
 from turbopump.testing import BrokerThread
 

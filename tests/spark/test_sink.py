@@ -15,9 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
 
 from turbopump import Message, Producer
+from turbopump.errors import WriteError
 from turbopump.spark.cluster import Cluster
 from turbopump.spark.read_back import Planned, attempt_of
-from turbopump.spark.sink import WriteError, write_task
+from turbopump.spark.sink import write_task
 from turbopump.spark.write_options import layout, write_options
 from turbopump.testing import BrokerThread
 

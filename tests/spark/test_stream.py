@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.spark.fake_cluster import FakeCluster, FakeQueue
 
-from turbopump.errors import ConfigError, RouteNotFoundError
+from turbopump.errors import ConfigError, DataLossError, RouteNotFoundError
 from turbopump.protocol.command import Command
 from turbopump.spark.cluster import Link
 from turbopump.spark.options import read_options
-from turbopump.spark.reading import DataLossError, RangesPartition
+from turbopump.spark.reading import RangesPartition
 from turbopump.spark.stream import StreamReader
 
 Maker = Callable[..., StreamReader]

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.spark.fake_cluster import FakeCluster, FakeQueue
 
-from turbopump.errors import ConfigError
+from turbopump.errors import ConfigError, DataLossError
 from turbopump.spark.batch import BatchReader
 from turbopump.spark.options import ReadOptions, read_options
-from turbopump.spark.reading import DataLossError, RangesPartition
+from turbopump.spark.reading import RangesPartition
 from turbopump.spark.stream import StreamReader
 
 Found = list[tuple[int, int]]

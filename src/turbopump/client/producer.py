@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Final, Unpack, overload
 
 from turbopump.client.heartbeat import InstanceMember
@@ -245,6 +246,9 @@ class Producer(InContext):
         tags: str | None = None,
         keys: str | Iterable[str] | None = None,
         properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
+        deliver_at: int | datetime | None = None,
+        delay: float | timedelta | None = None,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         sharding_key: object = None,
@@ -260,6 +264,9 @@ class Producer(InContext):
         tags: str | None = None,
         keys: str | Iterable[str] | None = None,
         properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
+        deliver_at: int | datetime | None = None,
+        delay: float | timedelta | None = None,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         sharding_key: object = None,
@@ -267,6 +274,7 @@ class Producer(InContext):
     ) -> SendResult:
         """Send one message and wait until a broker has stored it.
 
+        It is given as a ``Message``, or as its topic and body with what else ``Message`` takes.
         ``queue``: send to this queue and no other (one attempt). ``selector``: a function of
         (queues, message) that chooses it (see ``turbopump.client.selectors``). ``sharding_key``:
         messages with an equal one go to the same queue, in the order of sends that await each
@@ -274,8 +282,19 @@ class Producer(InContext):
         itself), RouteNotFoundError (no broker known), SendError (no broker took it; after a
         time-out or a lost connection it may be stored all the same), NotStartedError.
         """
-        if message.__class__ is not Message or body is not None:
-            message = as_message(message, body, tags, keys, properties)
+        if (
+            message.__class__ is not Message
+            or body is not None
+            or tags is not None
+            or keys is not None
+            or properties is not None
+            or delay_level
+            or deliver_at is not None
+            or delay is not None
+        ):
+            message = as_message(
+                message, body, tags, keys, properties, delay_level, deliver_at, delay
+            )
         if timeout is not None:
             check_timeout(timeout)
         sender = self._ready()
@@ -376,6 +395,9 @@ class Producer(InContext):
         tags: str | None = None,
         keys: str | Iterable[str] | None = None,
         properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
+        deliver_at: int | datetime | None = None,
+        delay: float | timedelta | None = None,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         sharding_key: object = None,
@@ -390,6 +412,9 @@ class Producer(InContext):
         tags: str | None = None,
         keys: str | Iterable[str] | None = None,
         properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
+        deliver_at: int | datetime | None = None,
+        delay: float | timedelta | None = None,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         sharding_key: object = None,
@@ -399,7 +424,7 @@ class Producer(InContext):
         Raises MessageError, RouteNotFoundError, SendError (no connection, or for ``send_timeout``
         the broker has not read what was sent before), NotStartedError.
         """
-        message = as_message(message, body, tags, keys, properties)
+        message = as_message(message, body, tags, keys, properties, delay_level, deliver_at, delay)
         sender = self._ready()
         message, target = self._chooser.aim(message, queue, selector, sharding_key)
         await sender.send_oneway(self._pack.pack(message), self._chooser.inside(target))

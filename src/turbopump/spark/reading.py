@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
-from turbopump.errors import ClientError
+from turbopump.errors import DataLossError
 from turbopump.message.batch import inner_entries, is_wrapped
 from turbopump.message.pulled import DamagedEntry, good_positions, pulled_entries
 from turbopump.protocol.codes import ResponseCode
@@ -114,10 +114,6 @@ small enough for the JVM."""
 PULLS_MAX: Final = 16
 PULLED_ROWS_MAX: Final = 2048
 """So many pulls, or messages, are asked for at once."""
-
-
-class DataLossError(ClientError):
-    """Messages of an asked range are no longer (or not) in the broker, or are damaged."""
 
 
 def read_range(

@@ -33,11 +33,11 @@ from turbopump.client.sending.outgoing import Outgoing
 from turbopump.client.sending.send_result import SendResult
 from turbopump.errors import (
     CallTimeoutError,
-    ClientError,
     ConfigError,
     ConnectionLostError,
     RouteNotFoundError,
     SendError,
+    WriteError,
 )
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
@@ -69,11 +69,6 @@ _PASSES: Final = frozenset(
     (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY)
 )
 """Refusals that pass."""
-
-
-class WriteError(ClientError):
-    """Rows that no broker took: the text names the first of them, why, and how many of the task's
-    rows are stored."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from turbopump.errors import ClientError, ConfigError, ResponseError, TurbopumpError
+from turbopump.errors import ClientError, ConfigError, DataLossError, ResponseError, TurbopumpError
 from turbopump.message.message import MessageQueue
 from turbopump.message.pulled import pulled_entries
 from turbopump.spark import planning, reading
@@ -188,7 +188,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lost(self, text: str) -> None:
         if self._options.fail_on_data_loss:
-            raise reading.DataLossError(
+            raise DataLossError(
                 f"{text}: the topic or broker was made anew, or lost its end. Start with a new "
                 "checkpoint, or set the option failOnDataLoss to false to wait until it grows "
                 "beyond"

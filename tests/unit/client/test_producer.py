@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+from typing import Any
 
 import pytest
 from tests.forks import in_a_fork
@@ -648,6 +649,48 @@ async def test_a_topic_and_a_message_cannot_be_mixed(simulation: Simulation, /) 
             await producer.send(Message("orders", "x"), b"y")  # type: ignore[call-overload]
         with pytest.raises(TypeError, match="without a body"):
             await producer.send("orders")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tags": "a"},
+        {"keys": "a"},
+        {"properties": {"a": "b"}},
+        {"delay_level": 1},
+        {"deliver_at": 1795318200001},
+        {"delay": 5},
+    ],
+)
+@in_loop(simulated)
+async def test_what_a_message_brings_itself_is_not_dropped_beside_it(
+    simulation: Simulation, /, given: dict[str, Any]
+) -> None:
+    async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+        with pytest.raises(TypeError, match="brings its own"):
+            await producer.send(Message("orders", "x"), **given)
+        with pytest.raises(TypeError, match="brings its own"):
+            await producer.send_oneway(Message("orders", "x"), **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"delay_level": 3}, "DELAY"),
+        ({"deliver_at": 1795318200001}, "TIMER_DELIVER_MS"),
+        ({"delay": 5}, "TIMER_DELAY_SEC"),
+    ],
+)
+@in_loop(simulated)
+async def test_a_send_takes_the_times_that_a_message_takes(
+    simulation: Simulation, /, given: dict[str, Any], name: str
+) -> None:
+    async with scripted_cluster(simulation) as cluster, producer_of(cluster) as producer:
+        await producer.send("orders", "x", **given)
+        await producer.send_oneway("orders", "x", **given)
+        await until(lambda: len(cluster.broker.requests(SendMessageV2)) == 2)
+        for sent in cluster.broker.requests(SendMessageV2):
+            assert decode_properties(sent.properties or "")[name] == str(*given.values())
 
 
 @in_loop(simulated)

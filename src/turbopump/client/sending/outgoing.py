@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 import msgspec
@@ -312,18 +313,31 @@ def as_message(
     tags: str | None,
     keys: str | Iterable[str] | None,
     properties: Mapping[str, str] | None,
+    delay_level: int,
+    deliver_at: int | datetime | None,
+    delay: float | timedelta | None,
 ) -> Message:
     """A ``Message`` of either form of ``send``. Raises TypeError if the two are mixed."""
     if isinstance(message, Message):
-        if body is not None or tags is not None or keys is not None or properties is not None:
+        beside = (body, tags, keys, properties, deliver_at, delay)
+        if delay_level or any(one is not None for one in beside):
             raise TypeError(
-                "a Message brings its own body, tags, keys and properties; give either a Message "
-                "or a topic with them"
+                "a Message brings its own body, tags, keys, properties and delay; give either a "
+                "Message or a topic with them"
             )
         return message
     if body is None:
         raise TypeError("a topic without a body was given; give a Message, or topic and body")
-    return Message(message, body, tags=tags, keys=keys, properties=properties)
+    return Message(
+        message,
+        body,
+        tags=tags,
+        keys=keys,
+        properties=properties,
+        delay_level=delay_level,
+        deliver_at=deliver_at,
+        delay=delay,
+    )
 
 
 # The frame of a send is written from prepared parts: the generic writer costs several times as

@@ -21,7 +21,7 @@ import msgspec
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 
-from turbopump.errors import ConfigError
+from turbopump.errors import ConfigError, DataLossError, LakeError, OffsetGapError
 from turbopump.message.message import MessageQueue
 from turbopump.spark.offsets import Offsets, admit, encode_offsets
 from turbopump.spark.options import COLUMN_NAMES, read_options
@@ -35,8 +35,6 @@ from turbopump.spark.pipelines.lake import (
     DataFile,
     Definition,
     Lake,
-    LakeError,
-    OffsetGapError,
     Snapshot,
     create_or_open,
     definition_at,
@@ -51,7 +49,7 @@ from turbopump.spark.pipelines.writing import (
     checked_columns,
     data_schema,
 )
-from turbopump.spark.reading import DataLossError, connected
+from turbopump.spark.reading import connected
 from turbopump.spark.session import rocketmq_session
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
+from turbopump.errors import LakeError, LakeInUseError
 from turbopump.message.message import MessageQueue
 from turbopump.spark.offsets import Offsets
 from turbopump.spark.pipelines.lake import (
@@ -35,8 +36,6 @@ from turbopump.spark.pipelines.lake import (
     Batch,
     DataFile,
     Lake,
-    LakeError,
-    LakeInUseError,
     Snapshot,
     Stretch,
     Stretches,

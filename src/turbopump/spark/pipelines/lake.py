@@ -30,7 +30,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from turbopump.errors import ConfigError, TurbopumpError
+from turbopump.errors import ConfigError, LakeError, LakeInUseError, OffsetGapError
 from turbopump.message.message import MessageQueue
 from turbopump.spark.offsets import Offsets
 
@@ -50,18 +50,6 @@ STAGING: Final = "_staging"
 _DEFINITION: Final = "_lake.json"
 _LOCK: Final = "_lock"
 _VERSION: Final = 1
-
-
-class LakeError(TurbopumpError):
-    """A lake that cannot be read or written as asked; the text says what to do."""
-
-
-class LakeInUseError(LakeError):
-    """Another process writes to the lake."""
-
-
-class OffsetGapError(LakeError):
-    """A batch does not begin where the table ends: rows would be missing or there twice."""
 
 
 class Bodies(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,14 +29,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from turbopump.errors import LakeError, LakeInUseError
 from turbopump.message.message import MessageQueue
 from turbopump.spark.pipelines.lake import (
     DATA,
     Batch,
     DataFile,
     Lake,
-    LakeError,
-    LakeInUseError,
     Snapshot,
     Stretch,
     Stretches,

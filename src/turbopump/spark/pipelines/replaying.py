@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from turbopump.errors import ConfigError, RouteNotFoundError
+from turbopump.errors import ConfigError, LakeError, RouteNotFoundError
 from turbopump.spark import archive as lakes
 from turbopump.spark.cluster import Cluster
 from turbopump.spark.offsets import encode_offsets
 from turbopump.spark.options import read_options
-from turbopump.spark.pipelines.lake import LakeError, open_lake, sync_directory
+from turbopump.spark.pipelines.lake import open_lake, sync_directory
 from turbopump.spark.pipelines.running import Progress
 from turbopump.spark.reading import connected
 from turbopump.spark.session import rocketmq_session

@@ -25,7 +25,7 @@ from typing import Final, TextIO
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from turbopump.errors import TurbopumpError
+from turbopump.errors import PipelineError
 from turbopump.spark.session import end_session, rocketmq_session
 
 TERMINAL_EVERY_S: Final = 0.2
@@ -115,10 +115,6 @@ def stopped_by_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class PipelineError(TurbopumpError):
-    """What Spark could not do, in one sentence."""
 
 
 @contextmanager
