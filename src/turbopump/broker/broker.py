@@ -23,6 +23,7 @@ from turbopump.broker.forwarding import FlushWait, Forwarding
 from turbopump.broker.groups import RequestModes
 from turbopump.broker.handlers.assignment import AssignmentHandler
 from turbopump.broker.handlers.clients import ClientQuestionsHandler, ClientsHandler
+from turbopump.broker.handlers.configuration import ConfigurationHandler
 from turbopump.broker.handlers.consumers import ConsumersHandler, GroupsHandler
 from turbopump.broker.handlers.locks import LocksHandler
 from turbopump.broker.handlers.offsets import OffsetControlHandler, OffsetsHandler
@@ -66,7 +67,14 @@ from turbopump.broker.transactions.transactions import Transactions
 from turbopump.clock import Clock, SystemClock
 from turbopump.compiled import KIND
 from turbopump.config.addresses import join_address
-from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, FlushDiskType
+from turbopump.config.broker_config import (
+    BROKER_KEYS,
+    VIP_OFFSET,
+    BrokerConfig,
+    FlushDiskType,
+    check_together,
+)
+from turbopump.config.running import RunningConfiguration
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.delivery_time import DelayLevels
 from turbopump.remoting.connection import Connection
@@ -102,7 +110,8 @@ class Broker:
     """One broker on one store directory.
 
     ``disk``, ``clock`` and ``source`` (of random numbers) are the system's unless given. ``host``
-    and ``port`` are where it listens once started, ``address`` is what clients are told.
+    and ``port`` are where it listens once started, ``address`` is what clients are told. ``file``
+    is what it was configured by; it keeps settings that are changed by request.
     ``authorise`` sees every request before its handler (``Router``); None permits all. Its parts
     (``store``, ``tables``, ``timers`` and so on) are there to be looked at from ``start`` on.
     """
@@ -114,9 +123,11 @@ class Broker:
         clock: Clock | None = None,
         disk: Disk | None = None,
         source: random.Random | None = None,
+        file: Path | None = None,
         authorise: Authorise | None = None,
     ) -> None:
         self.config = config
+        self._file = file
         self.clock = clock or SystemClock()
         self._authorise = authorise
         self._disk = disk
@@ -261,7 +272,7 @@ class Broker:
         )
         self._registration = NameServerRegistration(config, self._topics, self.address, ha_address)
         self._routes = TopicRoutes(config, self._topics, clock)
-        for handler in self._handlers(store, tables, clients, request_modes, self._routes):
+        for handler in self._handlers(store, tables, clients, request_modes, self._routes, disk):
             handler.add_to(router)
             if not isinstance(handler, PullHandler | PopHandler):  # a VIP port takes no pulls
                 handler.add_to(vip_router)
@@ -285,6 +296,7 @@ class Broker:
         clients: ClientTable[Connection],
         request_modes: RequestModes,
         routes: TopicRoutes,
+        disk: Disk,
     ) -> Iterator[HandlerSet]:
         """Who answers which requests: each handler is given what it needs, and no more."""
         assert self._registration is not None
@@ -355,6 +367,25 @@ class Broker:
         )
         yield StatisticsHandler(statistics, self.runtime_info, store, reads)
         yield ColdFlowHandler(cold, store.log)
+        yield ConfigurationHandler(
+            RunningConfiguration.of(config, BROKER_KEYS, self._file, check=check_together),
+            disk,
+            clock,
+            lambda: self._settings_changed(send),
+        )
+
+    def _settings_changed(self, send: SendHandler) -> None:
+        """Pass on to those who do not read a setting when they use it."""
+        config, tables, settings = self.config, self.tables, store_config(self.config)
+        send.read_settings()
+        self.sends.read_settings()
+        tables.topics.auto_create = config.auto_create_topic_enable
+        tables.groups.auto_create = config.auto_create_subscription_group
+        tables.topics.add_system_topics(config)
+        self.store.retention.rules = settings.retention
+        self.store.space.limits = settings.space
+        if self._registration is not None:
+            self._registration.soon()  # brokerPermission
 
     async def close(self) -> None:
         """Unregister, answer held pulls, close connections, save the tables, close the store. Safe

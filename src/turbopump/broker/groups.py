@@ -38,7 +38,7 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
     def __init__(self, file: JsonTable, clock: Clock, *, auto_create: bool) -> None:
         super().__init__(file, SubscriptionGroupWrapper)
         self._clock = clock
-        self._auto_create = auto_create
+        self.auto_create = auto_create
         self._saved = SubscriptionGroupWrapper()
 
     def load(self) -> None:
@@ -51,7 +51,7 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """The group's settings; made now if that is allowed and the name is legal."""
         config = self._saved.subscription_group_table.get(group)
-        if config is None and self._auto_create and group_fault(group) is None:
+        if config is None and self.auto_create and group_fault(group) is None:
             config = SubscriptionGroupConfig(group_name=group)
             self.put(config)
         return config

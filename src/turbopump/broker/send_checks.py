@@ -64,10 +64,15 @@ class SendChecks:
         self._groups = groups
         self._clock = clock
         self._random = source
+        self.read_settings()
+
+    def read_settings(self) -> bool:
+        """Take over what the configuration says now; whether every send must pass, not only those
+        to new or watched topics."""
+        config = self._config
         self._types = config.enable_topic_message_type_check
         writable = config.broker_permission & PERM_WRITE
-        self.all = bool(config.start_accept_send_request_time_stamp) or not writable or self._types
-        """Whether every send must pass, not only those to new or watched topics."""
+        return bool(config.start_accept_send_request_time_stamp) or not writable or self._types
 
     def check(self, request: SendMessage, topic: TopicConfig | None) -> int | Refusal:
         """The queue id to use, or why not. ``topic`` is what is known of the request's topic."""

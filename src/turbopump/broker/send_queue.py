@@ -33,18 +33,25 @@ class SendQueue:
     reason."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        self._busy_ms = config.os_page_cache_busy_time_out_mills
-        self._wait_ms = config.wait_time_mills_in_send_queue
-        self._size = config.send_thread_pool_queue_capacity
-        wait_s = self._wait_ms / 1000 if config.broker_fast_failure_enable else None
-        self.backlog = Backlog(
-            BacklogLimits(self._size, wait_s, self._busy_ms / 1000), self._refuse
-        )
+        self._config = config
+        self.backlog = Backlog(self._limits(), self._refuse)
         self.refused: Counter[BacklogRefusal] = Counter()
         self._cause = ""
         self._loop = asyncio.get_running_loop()
         self._unlogged = 0
         self._next_line = 0.0
+
+    def read_settings(self) -> None:
+        """Take over what the configuration says now, after a change of it."""
+        self.backlog.limits = self._limits()
+
+    def _limits(self) -> BacklogLimits:
+        config = self._config
+        self._busy_ms = config.os_page_cache_busy_time_out_mills
+        self._wait_ms = config.wait_time_mills_in_send_queue
+        self._size = config.send_thread_pool_queue_capacity
+        wait_s = self._wait_ms / 1000 if config.broker_fast_failure_enable else None
+        return BacklogLimits(self._size, wait_s, self._busy_ms / 1000)
 
     def append_took(self, seconds: float) -> None:
         """An append was slow: over ``osPageCacheBusyTimeOutMills`` the sends that waited behind it

@@ -52,7 +52,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
     def __init__(self, file: JsonTable, clock: Clock, *, auto_create: bool) -> None:
         super().__init__(file, TopicConfigSerializeWrapper)
         self._clock = clock
-        self._auto_create = auto_create
+        self.auto_create = auto_create
         self._topics: dict[str, TopicConfig] = {}
         self.version = DataVersion()
         self.on_change: Callable[[], None] = lambda: None
@@ -94,7 +94,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         ]
         if config.trace_topic_enable:
             wanted.append((config.msg_trace_topic_name, 1, READ_WRITE))
-        if self._auto_create:
+        if self.auto_create:
             model = (DEFAULT_TOPIC, config.default_topic_queue_nums, READ_WRITE | PERM_INHERIT)
             wanted.insert(1, model)
         self.system = frozenset(name for name, _, _ in wanted)
@@ -153,7 +153,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         model = self._topics.get(default_topic)
         if model is None or not model.perm & PERM_INHERIT:
             return None
-        if default_topic == DEFAULT_TOPIC and not self._auto_create:
+        if default_topic == DEFAULT_TOPIC and not self.auto_create:
             return None
         count = max(min(queues, model.write_queue_nums), 0)
         config = plain_topic(topic, count, model.perm & ~PERM_INHERIT)

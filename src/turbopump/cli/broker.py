@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import click
 
@@ -62,14 +63,14 @@ def command(
         serving.print_effective(config, file, given)
         return
     serving.refuse_open_bind(config.bind_address, insecure=insecure)
-    serving.serve(lambda: _running(config))
+    serving.serve(lambda: _running(config, file))
 
 
 @asynccontextmanager
-async def _running(config: BrokerConfig) -> AsyncIterator[None]:
+async def _running(config: BrokerConfig, file: str | None) -> AsyncIterator[None]:
     from turbopump.broker.broker import Broker
 
-    broker = Broker(config)
+    broker = Broker(config, file=None if file is None else Path(file))
     try:
         await broker.start()
         serving.log_effective(config)

@@ -118,8 +118,12 @@ class BrokerConfig:
     )
 
     # Topics and groups.
-    auto_create_topic_enable: bool = setting(True, "a send to an unknown topic creates it")
-    auto_create_subscription_group: bool = setting(True, "a request of an unknown group creates it")
+    auto_create_topic_enable: bool = setting(
+        True, "a send to an unknown topic creates it", hot=True
+    )
+    auto_create_subscription_group: bool = setting(
+        True, "a request of an unknown group creates it", hot=True
+    )
     cluster_topic_enable: bool = setting(
         True, "the topic named after the cluster can be read and written"
     )
@@ -129,31 +133,36 @@ class BrokerConfig:
     default_topic_queue_nums: int = setting(
         8, "most queues of an automatically created topic", low=1, high=65535
     )
-    broker_permission: int = setting(6, "4 read + 2 write", high=7)
+    broker_permission: int = setting(6, "4 read + 2 write", high=7, hot=True)
     validate_system_topic_when_update_topic: bool = setting(
-        True, "system topics cannot be changed by request"
+        True, "system topics cannot be changed by request", hot=True
     )
     clear_retry_topic_when_delete_topic: bool = setting(
-        True, "with a topic go the POP retry topics that its groups have of it"
+        True, "with a topic go the POP retry topics that its groups have of it", hot=True
     )
-    enable_mixed_message_type: bool = setting(False, "a topic may have message.type=MIXED")
+    enable_mixed_message_type: bool = setting(
+        False, "a topic may have message.type=MIXED", hot=True
+    )
     enable_topic_message_type_check: bool = setting(
         False,
         "a message of another type than its topic's message.type is refused; with Apache only "
         "the proxy does so",
         own=True,
+        hot=True,
     )
     enable_detail_stat: bool = setting(
         True, "statistics are kept for each queue too, not only for its topic"
     )
 
     # Pulling.
-    long_polling_enable: bool = setting(True, "hold a pull that finds nothing")
+    long_polling_enable: bool = setting(True, "hold a pull that finds nothing", hot=True)
     short_polling_time_mills: int = setting(
-        1000, "how long it is held if not longPollingEnable", "ms", high=LONG_MAX
+        1000, "how long it is held if not longPollingEnable", "ms", high=LONG_MAX, hot=True
     )
-    enable_property_filter: bool = setting(True, "consumers may filter by SQL92 over properties")
-    lite_pull_message_enable: bool = setting(True, "serve LITE_PULL_MESSAGE")
+    enable_property_filter: bool = setting(
+        True, "consumers may filter by SQL92 over properties", hot=True
+    )
+    lite_pull_message_enable: bool = setting(True, "serve LITE_PULL_MESSAGE", hot=True)
     max_transfer_bytes_on_message_in_memory: int = setting(
         256 * 1024, "most of one pull, hot data", "bytes", low=1
     )
@@ -175,10 +184,12 @@ class BrokerConfig:
         5000, "time between saves of consumer offsets", "ms", low=1
     )
     notify_consumer_ids_changed_enable: bool = setting(
-        True, "tell a group's consumers when one comes or goes"
+        True, "tell a group's consumers when one comes or goes", hot=True
     )
     use_server_side_reset_offset: bool = setting(
-        True, "readers hear of a reset with their next pull; false: it is pushed to them too"
+        True,
+        "readers hear of a reset with their next pull; false: it is pushed to them too",
+        hot=True,
     )
     channel_expired_timeout: int = setting(
         120_000, "a client without heartbeat is forgotten after", "ms", low=1, high=LONG_MAX
@@ -216,10 +227,10 @@ class BrokerConfig:
         20_000_000, "room of an index file; one entry is not used", "entries", low=2
     )
     max_msgs_num_batch: int = setting(
-        64, "messages that a query by key gives at most", "messages", low=1
+        64, "messages that a query by key gives at most", "messages", low=1, hot=True
     )
     default_query_max_num: int = setting(
-        32, "messages that a query by unique id gives at most", "messages", low=1
+        32, "messages that a query by unique id gives at most", "messages", low=1, hot=True
     )
 
     enabled_append_prop_crc: bool = setting(
@@ -284,14 +295,16 @@ class BrokerConfig:
 
     # How long.
     file_reserved_time: int = setting(
-        72, "a commit log file is deleted so long after its last write", "hours"
+        72, "a commit log file is deleted so long after its last write", "hours", hot=True
     )
     delete_when: str = setting(
-        "04", "hours of the local day in which such files are deleted, separated by semicolons"
+        "04",
+        "hours of the local day in which such files are deleted, separated by semicolons",
+        hot=True,
     )
     clean_resource_interval: int = setting(10_000, "time between rounds of deletion", "ms", low=100)
     delete_file_batch_max: int = setting(
-        10, "most commit log files deleted in a round", "files", low=1
+        10, "most commit log files deleted in a round", "files", low=1, hot=True
     )
     delete_commit_log_files_interval: int = setting(100, "pause between two of them", "ms")
     delete_consume_queue_files_interval: int = setting(
@@ -304,12 +317,14 @@ class BrokerConfig:
         "above it expired files are deleted at any hour; held within 10 and 95",
         "%",
         held=(10, 95),
+        hot=True,
     )
     disk_space_clean_forcibly_ratio: int = setting(
         85,
         "above it the oldest files are deleted whatever their age; held within 30 and 85",
         "%",
         held=(30, 85),
+        hot=True,
     )
     disk_space_warning_level_ratio: int = setting(
         90,
@@ -317,9 +332,10 @@ class BrokerConfig:
         "within 35 and 90",
         "%",
         held=(35, 90),
+        hot=True,
     )
     clean_file_forcibly_enable: bool = setting(
-        True, "the oldest files may be deleted before fileReservedTime if space is short"
+        True, "the oldest files may be deleted before fileReservedTime if space is short", hot=True
     )
     disk_free_space_min: int = setting(
         0,
@@ -329,6 +345,7 @@ class BrokerConfig:
         "bytes",
         high=LONG_MAX,
         own=True,
+        hot=True,
     )
 
     # When delayed messages come.
@@ -373,32 +390,35 @@ class BrokerConfig:
         100 * 1024 * 1024, "size of a file of the timer log", "bytes", low=1024
     )
     recall_message_enable: bool = setting(
-        True, "a message may be recalled before its time; off by default with Apache"
+        True, "a message may be recalled before its time; off by default with Apache", hot=True
     )
 
     # Sending.
     max_message_size: int = setting(
-        4 * _MIB, "largest message body", "bytes", low=1, high=512 * _MIB
+        4 * _MIB, "largest message body", "bytes", low=1, high=512 * _MIB, hot=True
     )
     start_accept_send_request_time_stamp: int = setting(
-        0, "sends are refused before", "ms since 1970", high=LONG_MAX
+        0, "sends are refused before", "ms since 1970", high=LONG_MAX, hot=True
     )
     send_thread_pool_queue_capacity: int = setting(
-        10_000, "sends that may wait to be stored; more are refused", "messages", low=1
+        10_000, "sends that may wait to be stored; more are refused", "messages", low=1, hot=True
     )
     wait_time_mills_in_send_queue: int = setting(
-        200, "a send that waits longer is refused", "ms", low=1, high=LONG_MAX
+        200, "a send that waits longer is refused", "ms", low=1, high=LONG_MAX, hot=True
     )
-    broker_fast_failure_enable: bool = setting(True, "false: a send may wait as long as it takes")
+    broker_fast_failure_enable: bool = setting(
+        True, "false: a send may wait as long as it takes", hot=True
+    )
     os_page_cache_busy_time_out_mills: int = setting(
         1000,
         "sends behind an append, or the making of a file, that takes longer are refused",
         "ms",
         low=1,
         high=LONG_MAX,
+        hot=True,
     )
     region_id: str = setting("DefaultRegion", "region named in answers to sends")
-    trace_on: bool = setting(True, "clients may trace; told in answers to sends")
+    trace_on: bool = setting(True, "clients may trace; told in answers to sends", hot=True)
     trace_topic_enable: bool = setting(
         True, "the topic of traces is there from the start; off by default with Apache"
     )
@@ -406,21 +426,24 @@ class BrokerConfig:
         "RMQ_SYS_TRACE_TOPIC", "the topic of traces that is there from the start"
     )
     store_reply_message_enable: bool = setting(
-        True, "replies to requests are kept in the cluster's reply topic, too"
+        True, "replies to requests are kept in the cluster's reply topic, too", hot=True
     )
 
     # Transactions.
-    reject_transaction_message: bool = setting(False, "messages of transactions are refused")
+    reject_transaction_message: bool = setting(
+        False, "messages of transactions are refused", hot=True
+    )
     transaction_time_out: int = setting(
-        6000, "a transaction is not asked about before", "ms", low=1, high=LONG_MAX
+        6000, "a transaction is not asked about before", "ms", low=1, high=LONG_MAX, hot=True
     )
     transaction_check_max: int = setting(
         15,
         "so often a transaction is asked about; then it goes to TRANS_CHECK_MAX_TIME_TOPIC",
         low=1,
+        hot=True,
     )
     transaction_check_interval: int = setting(
-        30_000, "time between rounds of asking", "ms", low=1, high=LONG_MAX
+        30_000, "time between rounds of asking", "ms", low=1, high=LONG_MAX, hot=True
     )
     transaction_op_msg_max_size: int = setting(
         4096, "so much about ended transactions is written down at once", "bytes"
@@ -462,7 +485,11 @@ class BrokerConfig:
     pop_polling_size: int = setting(1024, "pops that may wait for one queue of a group", "pops")
     max_pop_polling_size: int = setting(100_000, "pops that may wait in all", "pops")
     pop_from_retry_probability: int = setting(
-        20, "so often the retry topic is popped before the topic, else after it", "%", high=100
+        20,
+        "so often the retry topic is popped before the topic, else after it",
+        "%",
+        high=100,
+        hot=True,
     )
     enable_retry_topic_v2: bool = setting(
         False, "what was not acknowledged goes to `%RETRY%group+topic`, not `%RETRY%group_topic`"
@@ -489,7 +516,7 @@ class BrokerConfig:
 
     # Assignment.
     server_load_balancer_enable: bool = setting(
-        True, "false: every consumer that asks the broker gets all queues"
+        True, "false: every consumer that asks the broker gets all queues", hot=True
     )
     load_balance_poll_name_server_interval: int = setting(
         30_000, "so long a route that an assignment was made from is relied upon", "ms", low=1
@@ -563,11 +590,12 @@ def load_broker_config(
     if environ.get("NAMESRV_ADDR"):
         texts.setdefault("namesrvAddr", environ["NAMESRV_ADDR"])
     config = build(BrokerConfig, texts, overrides or {})
-    _check_together(config)
+    check_together(config)
     return config
 
 
-def _check_together(config: BrokerConfig) -> None:
+def check_together(config: BrokerConfig) -> None:
+    """Check what no key alone can tell. Raises ConfigError."""
     parse_addresses(config.namesrv_addr, what="namesrvAddr")
     _ = config.delete_hours, config.delay_levels_ms
     _ = config.commit_log_directories, config.read_only_commit_log_directories

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from turbopump.config import properties
 from turbopump.config.keys import KeyClass, KeyTable, classify
@@ -58,15 +58,22 @@ class RunningConfiguration:
     table: KeyTable
     path: Path | None = None
     given: Mapping[str, str] = field(default_factory=dict)
+    check: Callable[[Any], None] | None = None
+    """Sees what a change would come to, and raises ConfigError for what cannot be."""
 
     @classmethod
     def of(
-        cls, config: SettingsClass, table: KeyTable, file: Path | None, store: str = ""
+        cls,
+        config: SettingsClass,
+        table: KeyTable,
+        file: Path | None,
+        store: str = "",
+        check: Callable[[Any], None] | None = None,
     ) -> RunningConfiguration:
         """That of a server started with ``file``, or without one. Changes are kept in ``store``
         if it is named."""
         given = {} if file is None else properties.decode(file.read_bytes())
-        return cls(config, table, Path(store).expanduser() if store else file, given)
+        return cls(config, table, Path(store).expanduser() if store else file, given, check)
 
     def texts(self) -> dict[str, str]:
         """Every key with its value, sorted: those that are honoured as they are in force, those
@@ -100,7 +107,7 @@ class RunningConfiguration:
                     f"{key} cannot be changed while the server runs: change its configuration file "
                     f"and start it again. Keys that can: {', '.join(sorted(hot))}"
                 )
-        change(self.config, wanted)
+        change(self.config, wanted, self.check)
         return wanted
 
     async def keep(self, changed: Mapping[str, str], disk: FileDisk | None) -> str | None:

@@ -3,7 +3,7 @@ how text becomes a value and back. This module must not know which keys exist.""
 
 import dataclasses
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 from turbopump.errors import ConfigError
@@ -101,15 +101,19 @@ def build(
     return config(**values)
 
 
-def change(config: SettingsClass, texts: Mapping[str, str]) -> None:
-    """Give fields of a configuration in use other values, all of them or none. Raises `ConfigError`
-    in one sentence."""
+def change(
+    config: Config, texts: Mapping[str, str], check: Callable[[Config], None] | None = None
+) -> None:
+    """Give fields of a configuration in use other values, all of them or none. `check` sees the
+    result first. Raises `ConfigError` in one sentence."""
     types = get_type_hints(type(config))
     values = {
         name: _checked(known, _parsed(known, types[name], texts[known.key].strip()))
         for name, known in settings_of(type(config))
         if known.key in texts
     }
+    if check is not None:
+        check(dataclasses.replace(config, **values))
     for name, value in values.items():
         object.__setattr__(config, name, value)  # frozen for everybody else
 

@@ -74,7 +74,7 @@ class Backlog:
         self, limits: BacklogLimits, refuse: Callable[[BacklogRefusal, float, int], Refusal]
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._limits = limits
+        self.limits = limits
         self._refuse = refuse
         self._line: deque[_QueuedRequest] = deque()
         self._size = 0
@@ -153,9 +153,9 @@ class Backlog:
         now = self._loop.time()
         if waiting.arrived < self._still_until:
             self._answer(waiting, BacklogRefusal.STOOD_STILL, now)
-        elif self._held_since is not None and now - self._held_since > self._limits.room_s:
+        elif self._held_since is not None and now - self._held_since > self.limits.room_s:
             self._answer(waiting, BacklogRefusal.NO_ROOM, now)
-        elif len(self._line) >= self._limits.size or self._size > LINE_SIZE_MAX:
+        elif len(self._line) >= self.limits.size or self._size > LINE_SIZE_MAX:
             self._answer(waiting, BacklogRefusal.FULL, now)
         else:
             self._line.append(waiting)
@@ -184,7 +184,7 @@ class Backlog:
         """An append or a turn of the loop took so long and is over: refuse what waited behind
         it."""
         now = self._loop.time()
-        if self._limits.wait_s is None:
+        if self.limits.wait_s is None:
             return
         self._still_until = now
         self._set_busy(True)
@@ -229,7 +229,7 @@ class Backlog:
                 break
 
     def _refuse_the_late(self) -> None:
-        now, limits = self._loop.time(), self._limits
+        now, limits = self._loop.time(), self.limits
         while self._line and self._is_late(self._line[0], now):
             self._answer(self._pop(), BacklogRefusal.WAITED, now)
         if (
@@ -241,7 +241,7 @@ class Backlog:
                 self._answer(self._pop(), BacklogRefusal.STOOD_STILL, now)
 
     def _is_late(self, waiting: _QueuedRequest, now: float) -> bool:
-        return self._limits.wait_s is not None and now - waiting.arrived >= self._limits.wait_s
+        return self.limits.wait_s is not None and now - waiting.arrived >= self.limits.wait_s
 
     def _answer(self, waiting: _QueuedRequest, why: BacklogRefusal, now: float) -> None:
         waiting.connection.refuse(

@@ -111,14 +111,19 @@ class SendHandler:
         self._reply_host = self._msg_id_host.encode()
         self._store_flag = SysFlag.STORE_HOST_V6 if len(self._store_host) == 20 else 0
         self._ids = UniqueIds(clock, ip=store_host[0], token=source.getrandbits(32))
-        self._body_size_max = config.max_message_size
-        checks = SendChecks(config, topics, groups, clock, source)
-        self.check = checks.check
-        self._guarded = checks.all
+        self._checks = SendChecks(config, topics, groups, clock, source)
+        self.check = self._checks.check
         self._interceptors = interceptors
         self._flush = flush
         self._sync = flush.sync
         self._held = HeldAnswers(store.confirmed, config.sync_flush_timeout / 1000)
+        self.read_settings()
+
+    def read_settings(self) -> None:
+        """Take over what the configuration says now, after a change of it too."""
+        config = self._config
+        self._body_size_max = config.max_message_size
+        self._guarded = self._checks.read_settings()
         self._added_text = added_properties(config)
         self._added = self._added_text.encode()
         self._reply_head, self._reply_tail = reply_ends(config.region_id, config.trace_on)

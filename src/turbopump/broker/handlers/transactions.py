@@ -34,7 +34,7 @@ class TransactionsHandler:
     """Ends transactions for producers."""
 
     def __init__(self, config: BrokerConfig, transactions: Transactions, clock: Clock) -> None:
-        self._timeout_ms = config.transaction_time_out
+        self._config = config
         self._transactions = transactions
         self._clock = clock
         self._under_way = 0
@@ -96,7 +96,7 @@ class TransactionsHandler:
                 "it may be too old, or of another broker"
             )
         if not request.from_transaction_check and half.immunity_ms is not None:
-            immunity = max(half.immunity_ms, self._timeout_ms)
+            immunity = max(half.immunity_ms, self._config.transaction_time_out)
             age = self._clock.now_ms() - half.message.born_timestamp
             if age > immunity:
                 return refusal(

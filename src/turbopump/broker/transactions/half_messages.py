@@ -84,7 +84,7 @@ class HalfMessageInterceptor:
     """The rule that makes messages of transactions half messages."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        self._refusing = config.reject_transaction_message
+        self._config = config
         self._name = config.broker_name
         self._size_max = PROPERTIES_SIZE_MAX - ROOM - len(added_properties(config).encode())
 
@@ -95,7 +95,7 @@ class HalfMessageInterceptor:
         if request.reconsume_times and property_value(text, DELAY_TIME_LEVEL) not in (None, "0"):
             # RocketMQ: sent back by a consumer before 4.6.1, which keeps the property
             return destination
-        if self._refusing:
+        if self._config.reject_transaction_message:
             return refusal(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._name}] sending transaction message is forbidden "

@@ -1,0 +1,64 @@
+"""The configuration of a running broker: read (26) and changed (25).
+
+Its one rule: what is changed is in force when the answer goes. Source: apache/rocketmq
+``AdminBrokerProcessor.updateBrokerConfig``; there every key can be changed but a few.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from turbopump.clock import Clock
+from turbopump.config import properties
+from turbopump.config.running import ReadOnlyKeyError, RunningConfiguration
+from turbopump.errors import ConfigError
+from turbopump.protocol import fastjson
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.configuration import (
+    GetBrokerConfig,
+    GetBrokerConfigReply,
+    UpdateBrokerConfig,
+)
+from turbopump.protocol.requests.topics import DataVersion
+from turbopump.remoting.router import RequestContext, Response, Router, refusal
+from turbopump.store.disk import Disk
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class ConfigurationHandler:
+    """``on_change`` is called after each change, for those parts that do not read a setting when
+    they use it."""
+
+    running: RunningConfiguration
+    disk: Disk
+    clock: Clock
+    on_change: Callable[[], None]
+    version: DataVersion = field(default_factory=DataVersion)
+
+    def add_to(self, router: Router) -> None:
+        router.add(GetBrokerConfig, self.get)
+        router.add(UpdateBrokerConfig, self.update)
+
+    def get(
+        self, request: GetBrokerConfig, context: RequestContext
+    ) -> Response[GetBrokerConfigReply]:
+        return Response(
+            GetBrokerConfigReply(version=fastjson.encode(self.version).decode()),
+            body=properties.encode(self.running.texts()).encode(),
+        )
+
+    async def update(self, request: UpdateBrokerConfig, context: RequestContext) -> Response[None]:
+        try:
+            changed = self.running.change(context.body.decode("utf-8", "replace"))
+        except ReadOnlyKeyError as error:
+            return refusal(ResponseCode.NO_PERMISSION, str(error))
+        except ConfigError as error:
+            return refusal(ResponseCode.SYSTEM_ERROR, str(error))
+        self.version = DataVersion(counter=self.version.counter + 1, timestamp=self.clock.now_ms())
+        self.on_change()
+        log.warning("configuration changed %s peer=%s", changed, context.peer.peer)
+        return Response(remark=await self.running.keep(changed, self.disk))
