@@ -1,5 +1,5 @@
-"""What client commands share: their frame, asking the servers of a cluster, and how an answer is
-shown. It must not know what is asked."""
+"""What client commands share: their frame, their names and numbers, and how an answer is shown. It
+must not know what is asked."""
 
 from __future__ import annotations
 
@@ -9,120 +9,21 @@ import math
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from difflib import get_close_matches
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
+from turbopump.admin.cluster import Servers
 from turbopump.cli.entry import complain
 from turbopump.cli.serving import log_options, run_client
 from turbopump.config.addresses import parse_address, parse_addresses
-from turbopump.errors import ConfigError, MessageNotFoundError, RemotingError
+from turbopump.errors import ConfigError, MessageNotFoundError
 from turbopump.message.rules import is_unicode, topic_fault
-from turbopump.protocol import fastjson
-from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.command import Command
-from turbopump.protocol.request import Request
-from turbopump.protocol.requests.namesrv import MASTER_ID, ClusterInfo, GetBrokerClusterInfo
-from turbopump.remoting.client import RemotingClient
 
-BodyT = TypeVar("BodyT")
 INCOMPLETE: Final = 1
 """Exit code: not every broker could be asked, or not all of it could be done."""
 NOT_FOUND: Final = 3
 """Exit code: what was asked for is not there."""
-
-
-class Servers(RemotingClient):
-    """Connections to the servers of a cluster, closed at the end of an `async with`."""
-
-    def __init__(self, name_servers: list[str]) -> None:
-        super().__init__()
-        self.name_servers = name_servers
-
-    async def __aenter__(self) -> Servers:
-        return self
-
-    async def __aexit__(self, *_failure: object) -> None:
-        await self.close()
-
-    async def ask_name_servers(self, request: Request[None], body: type[BodyT]) -> BodyT:
-        """The answer of the first name server that can be reached. Raises RemotingError."""
-        failures: list[str] = []
-        for address in self.name_servers:
-            try:
-                answer = await self.exchange(address, request)
-            except RemotingError as error:
-                failures.append(str(error))
-                continue
-            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise RemotingError(
-                    f"{address} is no name server ({(answer.remark or '').strip()}); look at -n "
-                    "and NAMESRV_ADDR: is it a broker's address?"
-                )
-            if answer.code != ResponseCode.SUCCESS:
-                raise RemotingError(
-                    answer.remark or f"the name server {address} answered with code {answer.code}"
-                )
-            return fastjson.decode(answer.body, body)
-        raise RemotingError(
-            f"no name server can be reached: {'; '.join(failures)}. "
-            "Look at -n and NAMESRV_ADDR, and whether it runs (`turbopump dev` starts one)"
-        )
-
-    async def masters(self, cluster: str | None = None) -> list[str]:
-        """The masters' addresses, of one ``cluster`` or of all. Raises ClickException if there is
-        none."""
-        info = await self.ask_name_servers(GetBrokerClusterInfo(), ClusterInfo)
-        if cluster is not None:
-            refuse_unknown_cluster(info, cluster)
-        found = [
-            broker.broker_addrs[MASTER_ID]
-            for broker in info.broker_addr_table.values()
-            if MASTER_ID in broker.broker_addrs and cluster in (None, broker.cluster)
-        ]
-        if not found:
-            raise click.ClickException(
-                "no broker is registered with the name server: start one with this address in its "
-                "namesrvAddr"
-            )
-        return sorted(found)
-
-
-def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:
-    """Raise ClickException that names those there are."""
-    if cluster not in info.cluster_addr_table:
-        known = ", ".join(sorted(info.cluster_addr_table)) or "none"
-        raise click.ClickException(f"there is no cluster {cluster}; the name server knows: {known}")
-
-
-async def ask_each(
-    client: RemotingClient,
-    addresses: list[str],
-    request: Request[Any],
-    body: type[BodyT],
-    *without: int,
-) -> dict[str, BodyT]:
-    """What each broker answers, by address; those that answer with a code of ``without`` have
-    nothing to say. Raises RemotingError."""
-    found: dict[str, BodyT] = {}
-    for address in addresses:
-        answer = await client.exchange(address, request)
-        refuse_other_server(address, answer)
-        if answer.code == ResponseCode.SUCCESS:
-            found[address] = fastjson.decode(answer.body, body)
-        elif answer.code not in without:
-            raise RemotingError(f"broker {address}: {answer.remark or f'code {answer.code}'}")
-    return found
-
-
-def refuse_other_server(address: str, answer: Command) -> None:
-    """Raise RemotingError if the server at this address does not know a broker's request."""
-    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        raise RemotingError(
-            f"{address} does not know this request ({(answer.remark or '').strip()}): is it a "
-            "name server's address, or an older broker?"
-        )
 
 
 def show(output: str, value: object, lines: Iterable[str]) -> None:
@@ -240,13 +141,6 @@ def checked_address(
     except ConfigError as error:
         raise click.BadParameter(str(error)) from None
     return address
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``" (did you mean orders?)"`` if a known name is near (case does not matter), else ``""``."""
-    spelled = {one.lower(): one for one in known}
-    near = get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
-    return f" (did you mean {spelled[near[0]]}?)" if near else ""
 
 
 def checked_number(

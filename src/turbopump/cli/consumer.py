@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
+from turbopump.admin.cluster import Servers
+from turbopump.admin.groups import group_members, group_names, group_offsets
 from turbopump.broker.consumers import Member, MemberInfo, member_info
 from turbopump.broker.consumers import conflicts as found_among
-from turbopump.cli.cluster import NOT_FOUND, Servers, ask_each, client_command, did_you_mean, show
+from turbopump.cli.cluster import NOT_FOUND, client_command, show
 from turbopump.cli.entry import command_group, complain
-from turbopump.cli.offset import group_offsets
 from turbopump.errors import BodyError, RemotingError
-from turbopump.message.rules import RETRY_PREFIX
+from turbopump.message.rules import RETRY_PREFIX, did_you_mean
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import consumers as requests
@@ -25,7 +26,6 @@ from turbopump.protocol.requests.clients import (
     ConsumeType,
     MessageModel,
 )
-from turbopump.protocol.requests.groups import GetAllGroups, SubscriptionGroupWrapper
 from turbopump.remoting.client import RemotingClient
 
 command = command_group("consumer", "List consumer groups, and look at one.")
@@ -37,7 +37,7 @@ async def list_groups(servers: Servers, output: str) -> None:
     behind."""
     addresses = await servers.masters()
     rows = []
-    for group in await _groups(servers, addresses):
+    for group in await group_names(servers, addresses):
         clients = {row["client_id"] for row in (await _group(servers, addresses, group))["clients"]}
         queues = await group_offsets(servers, addresses, group)
         if clients or queues:
@@ -83,7 +83,7 @@ async def show_status(servers: Servers, group: str, output: str) -> int:
     not, or one does not answer; 3 if no broker knows the group."""
     addresses = await servers.masters()
     status = await consumer_status(servers, addresses, group)
-    groups = [group] if status["clients"] else await _groups(servers, addresses)
+    groups = [group] if status["clients"] else await group_names(servers, addresses)
     show(output, status, status_lines(status) if group in groups else [])
     if group not in groups:
         complain(
@@ -93,22 +93,6 @@ async def show_status(servers: Servers, group: str, output: str) -> int:
         )
         return NOT_FOUND
     return int(bool(status["conflicts"]) or any(row["fault"] for row in status["clients"]))
-
-
-async def _groups(client: RemotingClient, addresses: list[str]) -> list[str]:
-    """The names of those that some broker knows, in order."""
-    tables = await ask_each(client, addresses, GetAllGroups(), SubscriptionGroupWrapper)
-    return sorted({name for table in tables.values() for name in table.subscription_group_table})
-
-
-async def _members(
-    client: RemotingClient, addresses: list[str], group: str
-) -> dict[str, requests.ConsumerConnection]:
-    """Who is in a group, by the address of the broker that says so."""
-    asked = requests.GetConsumerConnectionList(consumer_group=group)
-    return await ask_each(
-        client, addresses, asked, requests.ConsumerConnection, ResponseCode.CONSUMER_NOT_ONLINE
-    )
 
 
 def _client_row(client_id: str | None, one: requests.Connection) -> dict[str, Any]:
@@ -126,7 +110,7 @@ def _client_line(row: dict[str, Any]) -> str:
 
 async def _group(client: RemotingClient, addresses: list[str], group: str) -> dict[str, Any]:
     """The clients of a group, each once, and its subscriptions."""
-    answers = (await _members(client, addresses, group)).values()
+    answers = (await group_members(client, addresses, group)).values()
     clients = {one.client_id: one for body in answers for one in body.connection_set}
     subscriptions = {
         topic: data for body in answers for topic, data in body.subscription_table.items()
@@ -159,7 +143,7 @@ async def consumer_status(
     found: dict[str, dict[str, Any]] = {}
     members: list[Member] = []
     conflicts: dict[str, None] = {}
-    for address, body in (await _members(client, addresses, group)).items():
+    for address, body in (await group_members(client, addresses, group)).items():
         conflicts |= dict.fromkeys(body.conflicts or ())
         connections = Counter(one.client_id or "" for one in body.connection_set)
         for one in body.connection_set:

@@ -30,7 +30,7 @@ COMMANDS: Final = {
     "broker": "A broker.",
     "produce": "Send messages from JSON lines on standard input.",
     "consume": "Write messages as JSON lines to standard output.",
-    "topic": "List, create and find topics.",
+    "topic": "List, create, change, delete and find topics.",
     "consumer": "List consumer groups, and look at one.",
     "offset": "Show, reset and clone the offsets of consumer groups.",
     "message": "Find messages by id, by key, by offset in a queue, by time.",

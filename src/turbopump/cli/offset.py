@@ -4,22 +4,14 @@ from typing import Any
 
 import click
 
-from turbopump.cli.cluster import (
-    NOT_FOUND,
-    Servers,
-    ask_each,
-    checked_address,
-    client_command,
-    show,
-)
+from turbopump.admin.cluster import Servers, ask_each
+from turbopump.admin.groups import group_offsets
+from turbopump.cli.cluster import NOT_FOUND, checked_address, client_command, show
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.message import TimeOption
 from turbopump.errors import RemotingError
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.consumers import GetConsumeStats
 from turbopump.protocol.requests.offsets import CloneGroupOffset, ResetOffset, ResetOffsetBody
-from turbopump.protocol.requests.statistics import ConsumeStats
-from turbopump.remoting.client import RemotingClient
 
 END = -1
 
@@ -136,27 +128,3 @@ def complain_of_no_offset(group: str, topic: str | None = None) -> int:
     where = "in any topic" if topic is None else f"in the topic {topic}"
     complain(f"the group {group} has no offset {where}; turbopump consumer list shows the groups")
     return NOT_FOUND
-
-
-async def group_offsets(
-    client: RemotingClient, addresses: list[str], group: str, topic: str | None = None
-) -> list[dict[str, Any]]:
-    """Where a group stands, queue by queue, in order. Raises RemotingError."""
-    answers = await ask_each(
-        client, addresses, GetConsumeStats(consumer_group=group, topic=topic), ConsumeStats
-    )
-    table = {
-        queue: stands for body in answers.values() for queue, stands in body.offset_table.items()
-    }
-    return [
-        {
-            "topic": queue.topic,
-            "broker": queue.broker_name,
-            "queue": queue.queue_id,
-            "offset": stands.consumer_offset,
-            "end": stands.broker_offset,
-            "behind": stands.broker_offset - stands.consumer_offset,
-            "last_timestamp": stands.last_timestamp,
-        }
-        for queue, stands in sorted(table.items())
-    ]

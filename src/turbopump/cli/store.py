@@ -15,11 +15,12 @@ from typing import Any, Final
 
 import click
 
-from turbopump.cli.cluster import FORM_OF_ANSWER, did_you_mean, hex_lines, show, time_text
+from turbopump.cli.cluster import FORM_OF_ANSWER, hex_lines, show, time_text
 from turbopump.cli.entry import cause, command_group, complain
 from turbopump.cli.json_lines import write_message
 from turbopump.errors import StoredMessageError, StoreError
 from turbopump.message.message import ReceivedMessage
+from turbopump.message.rules import did_you_mean
 from turbopump.protocol import fastjson
 from turbopump.store import inspection
 from turbopump.store.disk import SystemDisk

@@ -1,91 +1,296 @@
-"""`turbopump topic list|create|route`: what a cluster's topics are and where they live."""
+"""`turbopump topic list|create|alter|delete|route`: what a cluster's topics are, where they live,
+and what a change of one would hide."""
 
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import click
+from msgspec import structs
 
+from turbopump.admin.cluster import Servers, refuse_unknown_cluster
+from turbopump.admin.topics import (
+    QueueContent,
+    delete_topic_on_broker,
+    delete_topic_route,
+    find_topic,
+    put_topic,
+    queue_contents,
+    topic_names,
+    unread_ids,
+    users_topics,
+)
 from turbopump.cli.cluster import (
-    Servers,
+    INCOMPLETE,
+    NOT_FOUND,
     checked_address,
     checked_topic,
     client_command,
-    refuse_other_server,
-    refuse_unknown_cluster,
     show,
 )
-from turbopump.cli.entry import command_group
-from turbopump.errors import RemotingError
+from turbopump.cli.entry import command_group, complain
+from turbopump.errors import ResponseError
+from turbopump.message.rules import did_you_mean
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.request import Request
 from turbopump.protocol.requests import namesrv as requests
-from turbopump.protocol.requests.topics import CreateTopic, TopicList
+from turbopump.protocol.requests.topics import TopicConfig
 
-command = command_group("topic", "List, create and find topics.")
+ASKED_WRONGLY: Final = 2
+"""Exit code: `--yes` is missing."""
+QUEUES_MAX: Final = 65535
+T = TypeVar("T", bound=Callable[..., Any])
+
+command = command_group("topic", "List, create, change, delete and find topics.")
 
 
 @client_command(command, "list")
 @click.option("--cluster", metavar="NAME", help="Only the topics of this cluster.")
-async def list_topics(servers: Servers, cluster: str | None, output: str) -> None:
-    """List topics, one a line."""
-    asked: Request[None] = (
-        requests.GetAllTopicList()
-        if cluster is None
-        else requests.GetTopicsByCluster(cluster=cluster)
-    )
-    topics = sorted((await servers.ask_name_servers(asked, TopicList)).topic_list)
-    if cluster is not None and not topics:
-        info = await servers.ask_name_servers(requests.GetBrokerClusterInfo(), requests.ClusterInfo)
+@click.option("--all", "every", is_flag=True, help="RocketMQ's own topics too.")
+async def list_topics(servers: Servers, cluster: str | None, every: bool, output: str) -> None:
+    """List your topics, one a line."""
+    names = await topic_names(servers, cluster)
+    info = await servers.brokers()
+    if cluster is not None and not names:
         refuse_unknown_cluster(info, cluster)
+    topics = names if every else users_topics(names, info)
     show(output, {"topics": topics}, topics)
+    if names and not topics:
+        complain(f"there are no topics but {len(names)} of RocketMQ's own, which --all shows")
+
+
+def _where(command: T) -> T:
+    broker = click.option(
+        "--broker", metavar="ADDR", callback=checked_address, help="Only on this broker."
+    )
+    cluster = click.option(
+        "--cluster",
+        metavar="NAME",
+        help="Only on the brokers of this cluster.  [default: on every broker]",
+    )
+    return broker(cluster(command))
+
+
+async def _addresses(servers: Servers, broker: str | None, cluster: str | None) -> list[str]:
+    return [broker] if broker is not None else await servers.masters(cluster)
 
 
 @client_command(command, "create")
 @click.argument("name", callback=checked_topic)
-@click.option("--queues", type=click.IntRange(1, 65535), default=8, help="Queues on each broker.")
+@click.option(
+    "--queues", type=click.IntRange(1, QUEUES_MAX), default=8, help="Queues on each broker."
+)
 @click.option("--perm", type=click.IntRange(0, 7), default=6, help="4 read + 2 write.")
-@click.option(
-    "--broker", metavar="ADDR", callback=checked_address, help="Create it on this broker alone."
-)
-@click.option(
-    "--cluster",
-    metavar="NAME",
-    help="Create it on the brokers of this cluster.  [default: on every broker]",
-)
+@click.option("--if-not-exists", is_flag=True, help="Leave it as it is where it exists.")
+@_where
 async def create_topic(
     servers: Servers,
     name: str,
     queues: int,
     perm: int,
+    if_not_exists: bool,
     broker: str | None,
     cluster: str | None,
     output: str,
 ) -> None:
-    """Create a topic, or change the one that exists."""
-    wanted = CreateTopic(topic=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
-    addresses = [broker] if broker is not None else await servers.masters(cluster)
-    for address in addresses:
-        answer = await servers.exchange(address, wanted)
-        refuse_other_server(address, answer)
-        if answer.code != ResponseCode.SUCCESS:
-            raise RemotingError(
-                f"{address} does not create {name}: {answer.remark or f'code {answer.code}'}"
-            )
-    lines = [f"created {name} on {address}" for address in addresses]
-    show(output, {"topic": name, "brokers": addresses}, lines)
+    """Create a topic. One that exists is not touched: `turbopump topic alter` changes it."""
+    addresses = await _addresses(servers, broker, cluster)
+    existing = await find_topic(servers, addresses, name)
+    if existing and not if_not_exists:
+        there = ", ".join(f"{_settings(topic)} on {at}" for at, topic in existing.items())
+        raise click.ClickException(
+            f"the topic {name} exists: {there}. `turbopump topic alter {name}` changes it; "
+            "--if-not-exists leaves it as it is, and creates it where it is missing"
+        )
+    made = [address for address in addresses if address not in existing]
+    wanted = TopicConfig(
+        topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
+    )
+    for address in made:
+        await put_topic(servers, address, wanted)
+    lines = [f"created {name} on {address}: {_settings(wanted)}" for address in made]
+    lines += [f"exists  {name} on {address}: {_settings(one)}" for address, one in existing.items()]
+    show(output, {"topic": name, "brokers": made, "existing": list(existing)}, lines)
+
+
+def _settings(topic: TopicConfig) -> str:
+    read, write = topic.read_queue_nums, topic.write_queue_nums
+    queues = f"{read} queues" if read == write else f"{read} queues to read, {write} to write"
+    return f"{queues}, perm {topic.perm}"
+
+
+@client_command(command, "alter", short_help="Change a topic, and say what that hides.")
+@click.argument("name", callback=checked_topic)
+@click.option("--queues", type=click.IntRange(1, QUEUES_MAX), help="Queues on each broker.")
+@click.option("--read-queues", type=click.IntRange(0, QUEUES_MAX), help="Those that are read.")
+@click.option(
+    "--write-queues", type=click.IntRange(0, QUEUES_MAX), help="Those that are written to."
+)
+@click.option("--perm", type=click.IntRange(0, 7), help="4 read + 2 write.")
+@click.option("--yes", is_flag=True, help="Also if messages can no longer be read then.")
+@_where
+async def alter_topic(
+    servers: Servers,
+    name: str,
+    queues: int | None,
+    read_queues: int | None,
+    write_queues: int | None,
+    perm: int | None,
+    yes: bool,
+    broker: str | None,
+    cluster: str | None,
+    output: str,
+) -> int:
+    """Change a topic that exists; what is not given stays. Queues that would no longer be read are
+    named, with what is in them; if there are messages, --yes is wanted."""
+    if queues is not None and (read_queues is not None or write_queues is not None):
+        raise click.UsageError("give --queues, or --read-queues and --write-queues, not both")
+    given = {
+        "read_queue_nums": queues if read_queues is None else read_queues,
+        "write_queue_nums": queues if write_queues is None else write_queues,
+        "perm": perm,
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    if not changes:
+        raise click.UsageError("give --queues, --read-queues, --write-queues or --perm")
+    found = await find_topic(servers, await _addresses(servers, broker, cluster), name)
+    if not found:
+        return await _complain_of_no_topic(servers, name)
+    wanted = {address: structs.replace(topic, **changes) for address, topic in found.items()}
+    hidden = [
+        content
+        for address, topic in found.items()
+        for content in await queue_contents(
+            servers, address, name, unread_ids(topic, wanted[address])
+        )
+    ]
+    messages = sum(content.messages for content in hidden)
+    done = yes or not messages
+    if done:
+        for address, topic in wanted.items():
+            if topic != found[address]:
+                await put_topic(servers, address, topic)
+    lines = [f"no longer read: {line}" for line in _content_lines(hidden)]
+    lines += [
+        f"{'altered' if done else 'not altered:'} {name} on {address}: {_settings(found[address])} "
+        f"-> {_settings(topic)}"
+        for address, topic in wanted.items()
+    ]
+    answer = {
+        "topic": name,
+        "altered": done,
+        "brokers": list(wanted),
+        "unread": [_content_row(content) for content in hidden],
+    }
+    show(output, answer, lines)
+    if done:
+        return 0
+    complain(
+        f"{_count(messages, 'message')} of {name} could no longer be read: --yes does it all the "
+        f"same. To lose none, take away --write-queues first, and --read-queues when "
+        "`turbopump offset show GROUP` says that all is read"
+    )
+    return ASKED_WRONGLY
+
+
+@client_command(command, "delete", short_help="Delete a topic, with its queues and offsets.")
+@click.argument("name", callback=checked_topic)
+@click.option("--yes", is_flag=True, help="Delete it. Without, it is said what would go.")
+async def delete_topic(servers: Servers, name: str, yes: bool, output: str) -> int:
+    """Delete a topic on all brokers and name servers: its settings, its queues, and how far groups
+    are in it. Say what goes."""
+    found = await find_topic(servers, await servers.masters(), name)
+    if not found and name not in await topic_names(servers):
+        return await _complain_of_no_topic(servers, name)
+    contents = [
+        content
+        for address, topic in found.items()
+        for content in await queue_contents(
+            servers, address, name, range(max(topic.read_queue_nums, topic.write_queue_nums))
+        )
+    ]
+    outcomes: dict[str, str | None] = {}
+    if yes:
+        for address in found:
+            await delete_topic_on_broker(servers, address, name)
+        outcomes = await delete_topic_route(servers, name)
+    lines = [f"{'gone' if yes else 'would go'}: {line}" for line in _content_lines(contents)]
+    lines += [f"deleted {name} on {address}" for address in found if yes]
+    lines += [f"deleted the route on {at}" for at, failure in outcomes.items() if failure is None]
+    answer = {
+        "topic": name,
+        "deleted": yes,
+        "brokers": list(found),
+        "name_servers": [at for at, failure in outcomes.items() if failure is None],
+        "queues": [_content_row(content) for content in contents],
+    }
+    show(output, answer, lines)
+    if not yes:
+        messages = sum(content.messages for content in contents)
+        where = ", ".join(found) or "no broker, but name servers know a route"
+        complain(f"{name} with {_count(messages, 'message')} is on {where}: --yes deletes it")
+        return ASKED_WRONGLY
+    failures = [failure for failure in outcomes.values() if failure is not None]
+    for failure in failures:
+        complain(f"a name server still has the route of {name}: {failure}; delete it once more")
+    return INCOMPLETE if failures else 0
+
+
+async def _complain_of_no_topic(servers: Servers, name: str) -> int:
+    """Say that there is no such topic (its name may be mistyped); the exit code for it. Raises
+    ClientError if there is no broker either."""
+    await servers.masters()
+    near = did_you_mean(name, users_topics(await topic_names(servers), await servers.brokers()))
+    complain(f"there is no topic {name}{near}; turbopump topic list shows them")
+    return NOT_FOUND
+
+
+def _content_lines(contents: Sequence[QueueContent]) -> list[str]:
+    lines = []
+    for content in contents:
+        behind = ", ".join(
+            f"{one.group} {one.behind} behind ({_count(one.consumers, 'consumer')})"
+            for one in content.groups
+        )
+        where = f"{content.broker}:{content.queue_id}"
+        lines.append(f"{where}  {_count(content.messages, 'message')}  {behind}".rstrip())
+    return lines
+
+
+def _content_row(content: QueueContent) -> dict[str, Any]:
+    return {
+        "broker": content.broker,
+        "queue": content.queue_id,
+        "messages": content.messages,
+        "groups": [
+            {"group": one.group, "behind": one.behind, "consumers": one.consumers}
+            for one in content.groups
+        ],
+    }
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 @client_command(command, "route")
 @click.argument("name")
-async def show_route(servers: Servers, name: str, output: str) -> None:
-    """Show which brokers have a topic, with how many queues."""
+async def show_route(servers: Servers, name: str, output: str) -> int:
+    """Show which brokers have a topic, with how many queues. Exit code 3 if none has it."""
     asked = requests.GetRouteInfo(topic=name, accept_standard_json_only=True)
-    rows = _route_rows(await servers.ask_name_servers(asked, requests.TopicRouteData))
+    try:
+        rows = _route_rows(await servers.ask_name_servers(asked, requests.TopicRouteData))
+    except ResponseError as error:
+        if error.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise
+        return await _complain_of_no_topic(servers, name)
     lines = [
         f"{row['broker']}  read {row['read_queues']}  write {row['write_queues']}  perm "
         f"{row['perm']}  " + "  ".join(f"{key}={at}" for key, at in row["addresses"].items())
         for row in rows
     ]
     show(output, {"topic": name, "brokers": rows}, lines)
+    return 0
 
 
 def _route_rows(route: requests.TopicRouteData) -> list[dict[str, Any]]:

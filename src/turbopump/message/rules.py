@@ -4,6 +4,7 @@ checks; the first broken rule is named in a sentence that says what to do."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 TOPIC_SIZE_MAX: Final = 127
@@ -55,6 +56,15 @@ def is_unicode(text: str) -> bool:
 def is_system_topic(topic: str) -> bool:
     """Whether the broker keeps this topic for itself."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``" (did you mean orders?)"`` if a known name is near (case does not matter), else ``""``."""
+    from difflib import get_close_matches
+
+    spelled = {one.lower(): one for one in known}
+    near = get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
+    return f" (did you mean {spelled[near[0]]}?)" if near else ""
 
 
 def _name_fault(kind: str, name: str, size_max: int) -> str | None:

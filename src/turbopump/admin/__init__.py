@@ -1,0 +1,1 @@
+"""Operations on a cluster: what the command line, the doctor and a console share."""

@@ -1,0 +1,113 @@
+"""The servers of a cluster, as who operates it sees them: whom to ask, and what each answers. It
+must not know what is asked, nor how answers are shown."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from turbopump.errors import ClientError, RemotingError, ResponseError
+from turbopump.protocol import fastjson
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import Command
+from turbopump.protocol.request import Request
+from turbopump.protocol.requests.namesrv import MASTER_ID, ClusterInfo, GetBrokerClusterInfo
+from turbopump.remoting.client import RemotingClient
+
+BodyT = TypeVar("BodyT")
+
+
+class Servers(RemotingClient):
+    """Connections to the servers of a cluster, closed at the end of an `async with`."""
+
+    def __init__(self, name_servers: list[str]) -> None:
+        super().__init__()
+        self.name_servers = name_servers
+
+    async def __aenter__(self) -> Servers:
+        return self
+
+    async def __aexit__(self, *_failure: object) -> None:
+        await self.close()
+
+    async def ask_name_servers(self, request: Request[None], body: type[BodyT]) -> BodyT:
+        """The answer of the first name server that can be reached. Raises RemotingError
+        (ResponseError for its refusal)."""
+        failures: list[str] = []
+        for address in self.name_servers:
+            try:
+                answer = await self.exchange(address, request)
+            except RemotingError as error:
+                failures.append(str(error))
+                continue
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise RemotingError(
+                    f"{address} is no name server ({(answer.remark or '').strip()}); look at -n "
+                    "and NAMESRV_ADDR: is it a broker's address?"
+                )
+            if answer.code != ResponseCode.SUCCESS:
+                raise ResponseError(
+                    answer.code, answer.remark, request=type(request).__name__, address=address
+                )
+            return fastjson.decode(answer.body, body)
+        raise RemotingError(
+            f"no name server can be reached: {'; '.join(failures)}. "
+            "Look at -n and NAMESRV_ADDR, and whether it runs (`turbopump dev` starts one)"
+        )
+
+    async def brokers(self) -> ClusterInfo:
+        """Every cluster and broker that the name servers know. Raises RemotingError."""
+        return await self.ask_name_servers(GetBrokerClusterInfo(), ClusterInfo)
+
+    async def masters(self, cluster: str | None = None) -> list[str]:
+        """The masters' addresses, of one ``cluster`` or of all. Raises ClientError if there is
+        none."""
+        info = await self.brokers()
+        if cluster is not None:
+            refuse_unknown_cluster(info, cluster)
+        found = [
+            broker.broker_addrs[MASTER_ID]
+            for broker in info.broker_addr_table.values()
+            if MASTER_ID in broker.broker_addrs and cluster in (None, broker.cluster)
+        ]
+        if not found:
+            raise ClientError(
+                "no broker is registered with the name server: start one with this address in its "
+                "namesrvAddr"
+            )
+        return sorted(found)
+
+
+def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:
+    """Raise ClientError that names those there are."""
+    if cluster not in info.cluster_addr_table:
+        known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+        raise ClientError(f"there is no cluster {cluster}; the name server knows: {known}")
+
+
+async def ask_each(
+    client: RemotingClient,
+    addresses: list[str],
+    request: Request[Any],
+    body: type[BodyT],
+    *without: int,
+) -> dict[str, BodyT]:
+    """What each broker answers, by address; those that answer with a code of ``without`` have
+    nothing to say. Raises RemotingError."""
+    found: dict[str, BodyT] = {}
+    for address in addresses:
+        answer = await client.exchange(address, request)
+        refuse_other_server(address, answer)
+        if answer.code == ResponseCode.SUCCESS:
+            found[address] = fastjson.decode(answer.body, body)
+        elif answer.code not in without:
+            raise RemotingError(f"broker {address}: {answer.remark or f'code {answer.code}'}")
+    return found
+
+
+def refuse_other_server(address: str, answer: Command) -> None:
+    """Raise RemotingError if the server at this address does not know a broker's request."""
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        raise RemotingError(
+            f"{address} does not know this request ({(answer.remark or '').strip()}): is it a "
+            "name server's address, or an older broker?"
+        )

@@ -1,0 +1,56 @@
+"""Consumer groups of a cluster: where they stand, who is in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from turbopump.admin.cluster import ask_each
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.consumers import (
+    ConsumerConnection,
+    GetConsumerConnectionList,
+    GetConsumeStats,
+)
+from turbopump.protocol.requests.groups import GetAllGroups, SubscriptionGroupWrapper
+from turbopump.protocol.requests.statistics import ConsumeStats
+from turbopump.remoting.client import RemotingClient
+
+
+async def group_names(client: RemotingClient, addresses: list[str]) -> list[str]:
+    """The names of the groups that some broker knows, in order. Raises RemotingError."""
+    tables = await ask_each(client, addresses, GetAllGroups(), SubscriptionGroupWrapper)
+    return sorted({name for table in tables.values() for name in table.subscription_group_table})
+
+
+async def group_members(
+    client: RemotingClient, addresses: list[str], group: str
+) -> dict[str, ConsumerConnection]:
+    """Who is in a group, by the address of the broker that says so. Raises RemotingError."""
+    asked = GetConsumerConnectionList(consumer_group=group)
+    return await ask_each(
+        client, addresses, asked, ConsumerConnection, ResponseCode.CONSUMER_NOT_ONLINE
+    )
+
+
+async def group_offsets(
+    client: RemotingClient, addresses: list[str], group: str, topic: str | None = None
+) -> list[dict[str, Any]]:
+    """Where a group stands, queue by queue, in order. Raises RemotingError."""
+    answers = await ask_each(
+        client, addresses, GetConsumeStats(consumer_group=group, topic=topic), ConsumeStats
+    )
+    table = {
+        queue: stands for body in answers.values() for queue, stands in body.offset_table.items()
+    }
+    return [
+        {
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "offset": stands.consumer_offset,
+            "end": stands.broker_offset,
+            "behind": stands.broker_offset - stands.consumer_offset,
+            "last_timestamp": stands.last_timestamp,
+        }
+        for queue, stands in sorted(table.items())
+    ]

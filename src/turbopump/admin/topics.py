@@ -1,0 +1,195 @@
+"""Topics of a cluster: which there are and of whom, making, changing and deleting one, and what no
+one could read afterwards.
+
+Its one rule: what exists is not changed by making it again, and who changes or deletes is told
+first which messages that hides or takes. Source of the requests: apache/rocketmq
+``DefaultMQAdminExtImpl``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from turbopump.admin.cluster import Servers, ask_each, refuse_other_server
+from turbopump.admin.groups import group_members
+from turbopump.errors import RemotingError
+from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from turbopump.protocol import fastjson
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import Command
+from turbopump.protocol.requests.consumers import GetConsumeStats, QueryTopicConsumeByWho
+from turbopump.protocol.requests.groups import GroupList
+from turbopump.protocol.requests.namesrv import (
+    ClusterInfo,
+    DeleteTopicInNamesrv,
+    GetAllTopicList,
+    GetTopicsByCluster,
+)
+from turbopump.protocol.requests.statistics import ConsumeStats, TopicStatsTable
+from turbopump.protocol.requests.topics import (
+    CreateTopic,
+    DeleteTopic,
+    GetAllTopicConfig,
+    GetTopicConfig,
+    GetTopicStatsInfo,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicList,
+)
+from turbopump.remoting.client import RemotingClient
+
+
+async def topic_names(servers: Servers, cluster: str | None = None) -> list[str]:
+    """All topics that the name servers know, in order, or those of one cluster. Raises
+    RemotingError."""
+    asked = GetAllTopicList() if cluster is None else GetTopicsByCluster(cluster=cluster)
+    return sorted((await servers.ask_name_servers(asked, TopicList)).topic_list)
+
+
+def users_topics(names: Iterable[str], info: ClusterInfo) -> list[str]:
+    """Those that are no topics of RocketMQ's own: of brokers and clusters, which have one under
+    their name, and of groups (retries, dead letters)."""
+    clusters = info.cluster_addr_table
+    own = {*clusters, *(f"{cluster}_REPLY_TOPIC" for cluster in clusters), *info.broker_addr_table}
+    return [
+        name
+        for name in names
+        if name not in own
+        and not is_system_topic(name)
+        and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    ]
+
+
+async def find_topic(
+    client: RemotingClient, addresses: Sequence[str], name: str
+) -> dict[str, TopicConfig]:
+    """The settings of a topic on each of the brokers that have it, by address. Raises
+    RemotingError."""
+    found = {}
+    for address in addresses:
+        answer = await client.exchange(address, GetTopicConfig(topic=name))
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # a broker of 4.x
+            answer = await client.exchange(address, GetAllTopicConfig())
+            refuse_other_server(address, answer)
+            _refuse_failure(address, answer)
+            table = fastjson.decode(answer.body, TopicConfigSerializeWrapper).topic_config_table
+            if name in table:
+                found[address] = table[name]
+        elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
+            _refuse_failure(address, answer)
+            found[address] = fastjson.decode(answer.body, TopicConfig)
+    return found
+
+
+async def put_topic(client: RemotingClient, address: str, wanted: TopicConfig) -> None:
+    """Make a topic on a broker, or change it: as Apache's tools do, without a look at what is
+    there. Its attributes stay. Raises RemotingError."""
+    assert wanted.topic_name is not None
+    request = CreateTopic(
+        topic=wanted.topic_name,
+        read_queue_nums=wanted.read_queue_nums,
+        write_queue_nums=wanted.write_queue_nums,
+        perm=wanted.perm,
+        topic_filter_type=wanted.topic_filter_type,
+        topic_sys_flag=wanted.topic_sys_flag,
+        order=wanted.order,
+    )
+    answer = await client.exchange(address, request)
+    refuse_other_server(address, answer)
+    _refuse_failure(address, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBehind:
+    """A group that has not read all of a queue, and how many consumers it has now."""
+
+    group: str
+    behind: int
+    consumers: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueContent:
+    """What a queue holds: messages, and the groups that have some of them before them."""
+
+    broker: str
+    queue_id: int
+    messages: int
+    groups: Sequence[GroupBehind] = field(default=())
+
+
+def unread_ids(before: TopicConfig, after: TopicConfig) -> range:
+    """The queues that consumers read now, and would no longer read."""
+    readable = after.read_queue_nums if after.readable else 0
+    return range(readable, max(readable, before.read_queue_nums if before.readable else 0))
+
+
+async def queue_contents(
+    client: RemotingClient, address: str, topic: str, ids: Iterable[int]
+) -> list[QueueContent]:
+    """What these queues of a broker hold, in order. Raises RemotingError."""
+    wanted = set(ids)
+    if not wanted:
+        return []
+    one = [address]
+    tables = await ask_each(client, one, GetTopicStatsInfo(topic=topic), TopicStatsTable)
+    groups = await _groups_of(client, address, topic)
+    return [
+        QueueContent(
+            queue.broker_name,
+            queue.queue_id,
+            max(offsets.max_offset - offsets.min_offset, 0),
+            [
+                GroupBehind(group, stands.broker_offset - stands.consumer_offset, consumers)
+                for group, (stats, consumers) in groups.items()
+                if (stands := stats.offset_table.get(queue)) is not None
+                and stands.broker_offset > stands.consumer_offset
+            ],
+        )
+        for queue, offsets in sorted(tables[address].offset_table.items())
+        if queue.queue_id in wanted
+    ]
+
+
+async def _groups_of(
+    client: RemotingClient, address: str, topic: str
+) -> Mapping[str, tuple[ConsumeStats, int]]:
+    """The groups that read a topic now or did before: where they stand, how many consumers."""
+    one = [address]
+    lists = await ask_each(client, one, QueryTopicConsumeByWho(topic=topic), GroupList)
+    found = {}
+    for group in sorted({name for each in lists.values() for name in each.group_list}):
+        asked = GetConsumeStats(consumer_group=group, topic=topic)
+        stats = await ask_each(client, one, asked, ConsumeStats)
+        members = await group_members(client, one, group)
+        clients = {each.client_id for body in members.values() for each in body.connection_set}
+        found[group] = (stats[address], len(clients))
+    return found
+
+
+async def delete_topic_on_broker(client: RemotingClient, address: str, name: str) -> None:
+    """Forget a topic on a broker: its settings, its queues, and how far groups are in it. Raises
+    RemotingError."""
+    answer = await client.exchange(address, DeleteTopic(topic=name))
+    refuse_other_server(address, answer)
+    _refuse_failure(address, answer)
+
+
+async def delete_topic_route(servers: Servers, name: str) -> dict[str, str | None]:
+    """Have every name server forget the routes of a topic, once no broker has it any more; why one
+    could not, by its address (None: it has)."""
+    outcomes: dict[str, str | None] = {}
+    for address in servers.name_servers:
+        try:
+            answer = await servers.exchange(address, DeleteTopicInNamesrv(topic=name))
+            _refuse_failure(address, answer)
+            outcomes[address] = None
+        except RemotingError as error:
+            outcomes[address] = str(error)
+    return outcomes
+
+
+def _refuse_failure(address: str, answer: Command) -> None:
+    if answer.code != ResponseCode.SUCCESS:
+        raise RemotingError(f"{address}: {(answer.remark or f'code {answer.code}').strip()}")
