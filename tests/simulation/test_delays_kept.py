@@ -69,11 +69,16 @@ async def test_what_was_due_while_the_broker_was_down_comes_at_its_start(
 async def test_after_a_kill_messages_come_again_from_the_saved_position_on(
     simulation: Simulation, /, flush: FlushDiskType
 ) -> None:
-    async with one_broker(simulation, message_delay_level=LEVELS, flush_disk_type=flush) as world:
+    async with one_broker(
+        simulation,
+        message_delay_level=LEVELS,
+        flush_disk_type=flush,
+        flush_delay_offset_interval=10_000,
+    ) as world:
         for number in range(4):
             await world.delay(b"%d" % number, 1)
         await asyncio.sleep(12)
-        assert saved_offsets(world) == {"1": 4}, "saved every ten seconds"
+        assert saved_offsets(world) == {"1": 4}
         for number in range(4, 7):
             await world.delay(b"%d" % number, 1)
         await asyncio.sleep(1.5)
@@ -83,6 +88,45 @@ async def test_after_a_kill_messages_come_again_from_the_saved_position_on(
         await asyncio.sleep(1)
         delivered = await world.delivered()
         assert delivered == [b"%d" % number for number in (*range(7), 4, 5, 6)]
+
+
+@pytest.mark.parametrize("power_cut", [False, True])
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+@in_loop(on_a_client_s_host)
+async def test_of_two_hundred_messages_five_kills_a_second_after_each_start_repeat_none(
+    simulation: Simulation, /, flush: FlushDiskType, power_cut: bool
+) -> None:
+    async with one_broker(simulation, message_delay_level=LEVELS, flush_disk_type=flush) as world:
+        await asyncio.gather(*(world.delay(b"%d" % number, 1) for number in range(200)))
+        await asyncio.sleep(2)
+        for _ in range(5):
+            world.kill(power_cut=power_cut)
+            await world.up()
+            await asyncio.sleep(1)
+        assert len(await world.delivered()) == 200
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+@in_loop(with_one_broker, message_delay_level=LEVELS)
+async def test_kills_at_any_moment_repeat_what_was_delivered_in_the_last_second_at_most(
+    world: OneBroker, /, seed: int
+) -> None:
+    random, loop = world.simulation.source(f"kills {seed}"), asyncio.get_running_loop()
+    due: dict[bytes, float] = {}
+    for kill in range(5):
+        for number in range(20):
+            body = b"%d of %d" % (number, kill)
+            await world.delay(body, 1)
+            due[body] = loop.time() + 1
+            await asyncio.sleep(random.uniform(0, 0.2))
+        before, second_before = len(await world.delivered()), loop.time() - 1
+        world.kill()
+        await world.up()
+        await asyncio.sleep(0.5)
+        came = (await world.delivered())[before:]
+        assert [body for body in came if due[body] < second_before] == []
+    await asyncio.sleep(2)
+    assert set(await world.delivered()) == set(due)
 
 
 @pytest.mark.parametrize("seed", range(1, 9))

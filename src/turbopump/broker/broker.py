@@ -256,7 +256,12 @@ class Broker:
         self.interceptors.add(delay_level_interceptor(settings.delay_levels))
         self.interceptors.add(refuse_unknown_kinds)
         self.delays = Delays(
-            tables.delay_offsets, store, self.forwarding, settings.delay_levels, clock
+            tables.delay_offsets,
+            store,
+            self.forwarding,
+            settings.delay_levels,
+            clock,
+            config.flush_delay_offset_interval / 1000,
         )
         self.delays.load()
         tables.save_too(self.delays)
@@ -281,7 +286,6 @@ class Broker:
         self.timers.start()
         self.pop.start()
         self._transactions.start()
-        self._timetable.every(config.flush_delay_offset_interval / 1000, self.delays.save)
         if not config.namesrv_addresses:
             log.warning(
                 "no name server is given (namesrvAddr, -n): clients will not find this broker"

@@ -353,7 +353,11 @@ class BrokerConfig:
         DEFAULT_LEVELS, "delays of levels 1, 2, … in s, m, h or d, separated by spaces"
     )
     flush_delay_offset_interval: int = setting(
-        10_000, "time between saves of config/delayOffset.json", "ms", low=100
+        250,
+        "time between saves of config/delayOffset.json while delayed messages are delivered; after "
+        "a kill, those delivered in it are delivered again; Apache's default is 10000",
+        "ms",
+        low=100,
     )
 
     timer_wheel_enable: bool = setting(
@@ -380,9 +384,9 @@ class BrokerConfig:
         "slots",
     )
     timer_flush_interval_ms: int = setting(
-        1000,
+        500,
         "time between syncs of timerlog and timerwheel; after a kill, messages delivered in it "
-        "may be delivered again",
+        "may be delivered again; Apache's default is 1000",
         "ms",
         low=10,
     )

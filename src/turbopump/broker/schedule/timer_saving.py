@@ -1,7 +1,7 @@
 """When and in which order the timers go to the disk: the commit log first, then timer log and
 wheel, then the checkpoint that says so.
 
-At most once in ``flush_interval`` seconds, and only after something has changed. Files of the timer
+As soon as something has changed, and at most once in ``interval`` seconds. Files of the timer
 log whose messages are no longer in the commit log are deleted on the way. It also answers
 retention, which must keep what waits.
 """
@@ -44,6 +44,8 @@ class TimerSaving:
     _task: asyncio.Task[None] | None = None
     _exists: bool = False
     _changed: bool = False
+    _next: float = 0.0
+    """When the next save may begin, by the loop's clock."""
     _failed: bool = False
     _stopped: bool = False
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -65,7 +67,8 @@ class TimerSaving:
             self._exists = True
 
     def touch(self) -> None:
-        """Something has changed: it is saved within the interval."""
+        """Something has changed: it is saved within the interval, and at once if the last save is
+        older than that, as after a start."""
         self._changed = True
         if self._task is None and not self._stopped and not self._failed:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="timer saving")
@@ -146,8 +149,10 @@ class TimerSaving:
 
     async def _run(self) -> None:
         """Save again and again, until nothing changes any more."""
+        loop = asyncio.get_running_loop()
         while self._changed and not self._failed:
-            await asyncio.sleep(self.interval)
+            await asyncio.sleep(self._next - loop.time())
+            self._next = loop.time() + self.interval
             if self.pending.rebuilding or not self._exists:
                 break
             await self._save()
@@ -159,6 +164,7 @@ class TimerSaving:
         pending.log.prepare()
         checkpoint, log_end = pending.checkpoint(self.clock.now_ms()), self.store.log.end
         if flushed.error is None and flushed.value < log_end:
+            self.store.flusher.flush_log()
             await wait_for((flushed, log_end))
         if flushed.error is not None:
             self._failed = True
