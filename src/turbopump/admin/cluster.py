@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from turbopump.errors import ClientError, RemotingError, ResponseError
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.command import Command
-from turbopump.protocol.request import Request
+from turbopump.protocol.command import Command, reply_in
+from turbopump.protocol.request import ReplyT, Request
 from turbopump.protocol.requests.namesrv import MASTER_ID, ClusterInfo, GetBrokerClusterInfo
 from turbopump.remoting.client import RemotingClient
 
@@ -29,7 +29,7 @@ class Servers(RemotingClient):
     async def __aexit__(self, *_failure: object) -> None:
         await self.close()
 
-    async def ask_name_servers(self, request: Request[None], body: type[BodyT]) -> BodyT:
+    async def ask_name_servers(self, request: Request[ReplyT]) -> ReplyT:
         """The answer of the first name server that can be reached. Raises RemotingError
         (ResponseError for its refusal)."""
         failures: list[str] = []
@@ -48,7 +48,7 @@ class Servers(RemotingClient):
                 raise ResponseError(
                     answer.code, answer.remark, request=type(request).__name__, address=address
                 )
-            return fastjson.decode(answer.body, body)
+            return reply_in(answer, request)
         raise RemotingError(
             f"no name server can be reached: {'; '.join(failures)}. "
             "Look at -n and NAMESRV_ADDR, and whether it runs (`turbopump dev` starts one)"
@@ -56,7 +56,7 @@ class Servers(RemotingClient):
 
     async def brokers(self) -> ClusterInfo:
         """Every cluster and broker that the name servers know. Raises RemotingError."""
-        return await self.ask_name_servers(GetBrokerClusterInfo(), ClusterInfo)
+        return await self.ask_name_servers(GetBrokerClusterInfo())
 
     async def masters(self, cluster: str | None = None) -> list[str]:
         """The masters' addresses, of one ``cluster`` or of all. Raises ClientError if there is

@@ -18,6 +18,7 @@ from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
+from turbopump.protocol.request import Request
 from turbopump.protocol.requests.consumers import GetConsumeStats, QueryTopicConsumeByWho
 from turbopump.protocol.requests.groups import GroupList
 from turbopump.protocol.requests.namesrv import (
@@ -26,7 +27,7 @@ from turbopump.protocol.requests.namesrv import (
     GetAllTopicList,
     GetTopicsByCluster,
 )
-from turbopump.protocol.requests.statistics import ConsumeStats, TopicStatsTable
+from turbopump.protocol.requests.statistics import ConsumeStats
 from turbopump.protocol.requests.topics import (
     CreateTopic,
     DeleteTopic,
@@ -36,6 +37,7 @@ from turbopump.protocol.requests.topics import (
     TopicConfig,
     TopicConfigSerializeWrapper,
     TopicList,
+    TopicStatsTable,
 )
 from turbopump.remoting.client import RemotingClient
 
@@ -43,8 +45,10 @@ from turbopump.remoting.client import RemotingClient
 async def topic_names(servers: Servers, cluster: str | None = None) -> list[str]:
     """All topics that the name servers know, in order, or those of one cluster. Raises
     RemotingError."""
-    asked = GetAllTopicList() if cluster is None else GetTopicsByCluster(cluster=cluster)
-    return sorted((await servers.ask_name_servers(asked, TopicList)).topic_list)
+    asked: Request[TopicList] = (
+        GetAllTopicList() if cluster is None else GetTopicsByCluster(cluster=cluster)
+    )
+    return sorted((await servers.ask_name_servers(asked)).topic_list)
 
 
 def users_topics(names: Iterable[str], info: ClusterInfo) -> list[str]:

@@ -19,13 +19,10 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import ProtocolError, RemotingError
 from turbopump.message.codec import body_crc32
 from turbopump.message.message import MessageQueue
-from turbopump.protocol import fastjson
-from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import (
     GetRouteInfo,
     RegisterBroker,
     RegisterBrokerBody,
-    TopicRouteData,
     UnregisterBroker,
 )
 from turbopump.protocol.requests.topics import PERM_READ, TopicConfigAndMappingSerializeWrapper
@@ -188,12 +185,9 @@ class TopicRoutes:
     async def _ask(self, topic: str) -> list[MessageQueue] | None:
         for server in self._name_servers:
             try:
-                answer = await self._remoting.exchange(
+                route = await self._remoting.call(
                     server, GetRouteInfo(topic=topic), timeout=ANSWER_S
                 )
-                if answer.code != ResponseCode.SUCCESS:
-                    continue
-                route = fastjson.decode(answer.body, TopicRouteData)
             except (RemotingError, ProtocolError):
                 continue
             found = [data for data in route.queue_datas if data.perm & PERM_READ]

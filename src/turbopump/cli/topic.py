@@ -279,7 +279,7 @@ async def show_route(servers: Servers, name: str, output: str) -> int:
     """Show which brokers have a topic, with how many queues. Exit code 3 if none has it."""
     asked = requests.GetRouteInfo(topic=name, accept_standard_json_only=True)
     try:
-        rows = _route_rows(await servers.ask_name_servers(asked, requests.TopicRouteData))
+        rows = _route_rows(await servers.ask_name_servers(asked))
     except ResponseError as error:
         if error.code != ResponseCode.TOPIC_NOT_EXIST:
             raise

@@ -23,7 +23,6 @@ from turbopump.client.routes import Routes, TopicRoute
 from turbopump.message import properties as names
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import ReceivedMessage
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.clients import (
     Heartbeat,
@@ -419,7 +418,7 @@ class ClientInstance:
     async def _heartbeat(self, address: str) -> None:
         connection = await self.remoting.connect(address, timeout=CALL_TIMEOUT_S)
         membership = self._membership
-        body = fastjson.encode(heartbeat_data(self.client_id, self._members))
+        body = heartbeat_data(self.client_id, self._members)
         asked = asyncio.get_running_loop().time()
         try:
             answer = await self.remoting.exchange(

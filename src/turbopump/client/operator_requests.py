@@ -18,10 +18,9 @@ from typing import Final
 
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.heartbeat import InstanceMember, Operated
-from turbopump.errors import BodyError, ProtocolError, StoredMessageError
+from turbopump.errors import StoredMessageError
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import MessageQueue
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import CURRENT_VERSION, ResponseCode
 from turbopump.protocol.requests import consumers
 from turbopump.protocol.requests.clients import (
@@ -52,38 +51,38 @@ def add_operator_requests(router: Router, members: Callable[[], Sequence[Instanc
         remark = f"The Consumer Group <{group}> not exist in this consumer"
         return refusal(ResponseCode.SYSTEM_ERROR, remark)
 
-    def reset(request: ResetConsumerOffset, context: RequestContext) -> Response[None]:
+    def reset(
+        request: ResetConsumerOffset, body: ResetOffsetBody, _context: RequestContext
+    ) -> Response[None]:
         consumer = find(request.group)
         if isinstance(consumer, Response):
             return consumer
-        try:
-            offsets = fastjson.decode(context.body, ResetOffsetBody).offset_table
-        except ProtocolError as error:
-            raise BodyError(f"the offsets to go to cannot be read: {error}") from None
-        consumer.reset(_of_topic(request.topic, offsets))
+        consumer.reset(_of_topic(request.topic, body.offset_table))
         return Response()
 
-    def status(request: GetConsumerStatusFromClient, _context: RequestContext) -> Response[None]:
+    def status(
+        request: GetConsumerStatusFromClient, _context: RequestContext
+    ) -> Response[GetConsumerStatusBody]:
         consumer = find(request.group)
         if isinstance(consumer, Response):
             return consumer
         offsets = _of_topic(request.topic, consumer.done_offsets())
-        return Response(body=fastjson.encode(GetConsumerStatusBody(message_queue_table=offsets)))
+        return Response(GetConsumerStatusBody(message_queue_table=offsets))
 
     def running(
         request: consumers.GetConsumerRunningInfo, _context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[consumers.ConsumerRunningInfo]:
         consumer = find(request.consumer_group)
         if isinstance(consumer, Response):
             return consumer
         info = consumer.running_info()
         if request.jstack_enable:
             info.jstack = stacks()
-        return Response(body=fastjson.encode(info))
+        return Response(info)
 
     async def directly(
         request: consumers.ConsumeMessageDirectly, context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[consumers.ConsumeMessageDirectlyResult]:
         consumer = find(request.consumer_group)
         if isinstance(consumer, Response):
             return consumer
@@ -91,12 +90,12 @@ def add_operator_requests(router: Router, members: Callable[[], Sequence[Instanc
             message = decode_entry(context.body, message_type=Delivery)
         except StoredMessageError as error:
             remark = f"the message in the request cannot be read: {error}"
-            return Response(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+            return refusal(ResponseCode.SYSTEM_ERROR, remark)
         assert isinstance(message, Delivery)
         message.broker_name = request.broker_name or ""
-        return Response(body=fastjson.encode(await consumer.consume_directly(message)))
+        return Response(await consumer.consume_directly(message))
 
-    router.add(ResetConsumerOffset, reset)
+    router.add_with_body(ResetConsumerOffset, reset)
     router.add(GetConsumerStatusFromClient, status)
     router.add(consumers.GetConsumerRunningInfo, running)
     router.add(consumers.ConsumeMessageDirectly, directly)

@@ -18,11 +18,10 @@ from typing import Final
 from turbopump import errors
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import reply_in
 from turbopump.protocol.requests.namesrv import (
     MASTER_ID,
-    ClusterInfo,
     GetBrokerClusterInfo,
     GetRouteInfo,
     TopicRouteData,
@@ -301,7 +300,7 @@ class Routes:
                     raise errors.ResponseError(
                         command.code, command.remark, request="GetRouteInfo", address=address
                     )
-                route = topic_route(topic, fastjson.decode(command.body, TopicRouteData))
+                route = topic_route(topic, reply_in(command, request))
             except (errors.RemotingError, errors.BodyError) as error:
                 unreachable[address] = str(error)
                 silent |= loop.time() - began >= 0.9 * timeout  # of the call, or of the connecting
@@ -363,12 +362,8 @@ class Routes:
 
     async def _registered_brokers(self, name_server: str) -> set[str] | None:
         try:
-            command = await self._remoting.exchange(
-                name_server, GetBrokerClusterInfo(), timeout=TIMEOUT_S
-            )
-            if command.code != ResponseCode.SUCCESS:
-                return None
-            return set(fastjson.decode(command.body, ClusterInfo).broker_addr_table)
+            info = await self._remoting.call(name_server, GetBrokerClusterInfo(), timeout=TIMEOUT_S)
+            return set(info.broker_addr_table)
         except (errors.RemotingError, errors.BodyError):
             return None
 

@@ -28,6 +28,7 @@ from turbopump.protocol.requests.namesrv import (
     AddWritePermReply,
     BrokerHeartbeat,
     BrokerMemberGroupBody,
+    ClusterInfo,
     DeleteTopicInNamesrv,
     GetAllTopicList,
     GetBrokerClusterInfo,
@@ -40,6 +41,7 @@ from turbopump.protocol.requests.namesrv import (
     RegisterBroker,
     RegisterBrokerBody,
     RegisterBrokerReply,
+    TopicRouteData,
     UnregisterBroker,
     WipeWritePerm,
     WipeWritePermReply,
@@ -49,7 +51,14 @@ from turbopump.protocol.requests.topics import (
     TopicConfigAndMappingSerializeWrapper,
     TopicList,
 )
-from turbopump.remoting.router import Refusal, RequestContext, Response, Router, refusal
+from turbopump.remoting.router import (
+    Refusal,
+    RequestContext,
+    Response,
+    Router,
+    encode_response,
+    refusal,
+)
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +80,7 @@ class NamesrvHandlers:
         router.add(RegisterBroker, self.register_broker)
         router.add(UnregisterBroker, self.unregister_broker)
         router.add(BrokerHeartbeat, self.broker_heartbeat)
-        router.add(QueryDataVersion, self.query_data_version)
+        router.add_with_body(QueryDataVersion, self.query_data_version)
         router.add(GetRouteInfo, self.route_info)
         router.add(GetBrokerClusterInfo, self.cluster_info)
         router.add(GetBrokerMemberGroup, self.member_group)
@@ -150,15 +159,16 @@ class NamesrvHandlers:
         return Response()
 
     def query_data_version(
-        self, request: QueryDataVersion, context: RequestContext
+        self, request: QueryDataVersion, version: DataVersion, _context: RequestContext
     ) -> Response[QueryDataVersionReply]:
-        version = fastjson.decode(context.body, DataVersion) if context.body else DataVersion()
         registered = self._table.data_version(request.cluster_name, request.broker_addr)
         self._table.heartbeat(request.cluster_name, request.broker_addr, self._clock.monotonic())
         body = b"" if registered is None else fastjson.encode(registered)
         return Response(QueryDataVersionReply(changed=registered != version), body=body)
 
-    def route_info(self, request: GetRouteInfo, context: RequestContext) -> Response[None]:
+    def route_info(
+        self, request: GetRouteInfo, context: RequestContext
+    ) -> Response[TopicRouteData] | bytes:
         if self._config.need_wait_for_service:
             ready_at = self._started_at + self._config.wait_seconds_for_service
             left = ready_at - self._clock.monotonic()
@@ -173,37 +183,37 @@ class NamesrvHandlers:
             route.order_topic_conf = self._kv.get(ORDER_TOPIC_CONFIG, request.topic)
         # RocketMQ: older clients cannot read quoted number keys.
         standard = context.version >= V4_9_4 or bool(request.accept_standard_json_only)
-        return Response(
-            body=fastjson.encode_standard(route) if standard else fastjson.encode(route)
-        )
+        if not standard:
+            return Response(route)
+        return encode_response(context.opaque, Response(body=fastjson.encode_standard(route)))
 
     def cluster_info(
         self, request: GetBrokerClusterInfo, context: RequestContext
-    ) -> Response[None]:
-        return Response(body=fastjson.encode(self._table.cluster_info()))
+    ) -> Response[ClusterInfo]:
+        return Response(self._table.cluster_info())
 
     def member_group(
         self, request: GetBrokerMemberGroup, context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[BrokerMemberGroupBody]:
         group = self._table.member_group(request.cluster_name, request.broker_name)
-        return Response(body=fastjson.encode(BrokerMemberGroupBody(broker_member_group=group)))
+        return Response(BrokerMemberGroupBody(broker_member_group=group))
 
-    def all_topics(self, request: GetAllTopicList, context: RequestContext) -> Response[None]:
+    def all_topics(self, request: GetAllTopicList, context: RequestContext) -> Response[TopicList]:
         if not self._config.enable_all_topic_list:
             return _refused(
                 "disable: this name server does not list topics (enableAllTopicList=false)"
             )
-        return Response(body=fastjson.encode(TopicList(topic_list=self._table.topics())))
+        return Response(TopicList(topic_list=self._table.topics()))
 
     def topics_by_cluster(
         self, request: GetTopicsByCluster, context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[TopicList]:
         if not self._config.enable_topic_list:
             return _refused(
                 "disable: this name server does not list topics (enableTopicList=false)"
             )
         topics = self._table.topics_of_cluster(request.cluster)
-        return Response(body=fastjson.encode(TopicList(topic_list=topics)))
+        return Response(TopicList(topic_list=topics))
 
     def wipe_write_perm(
         self, request: WipeWritePerm, context: RequestContext

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
@@ -30,7 +30,10 @@ from turbopump.message.java import Int32
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import CURRENT_VERSION, FLAG_ONEWAY, FLAG_RESPONSE, LanguageCode
 from turbopump.protocol.frame import JSON, ROCKETMQ, Frame, frame_head
-from turbopump.protocol.request import Header, HeaderT, Request, header_from_ext
+from turbopump.protocol.request import Header, HeaderT, ReplyT, Request, header_from_ext
+
+Body = bytes | msgspec.Struct
+"""A body as it travels, or what travels as JSON."""
 
 EXT_FIELDS_MAX: Final = 10_000
 """More header fields than this are refused; real commands carry a few dozen."""
@@ -78,7 +81,7 @@ class Command:
 
 
 def request_command(
-    request: Request[Any], body: bytes = b"", *, opaque: int, oneway: bool = False
+    request: Request[Any], body: Body = b"", *, opaque: int, oneway: bool = False
 ) -> Command:
     """The command that carries ``request``."""
     return Command(
@@ -86,8 +89,19 @@ def request_command(
         opaque=opaque,
         flag=FLAG_ONEWAY if oneway else 0,
         ext=request.to_ext() or None,
-        body=body,
+        body=fastjson.encode(body) if isinstance(body, msgspec.Struct) else body,
     )
+
+
+def reply_in(command: Command, request: Request[ReplyT]) -> ReplyT:
+    """What ``command``, with code 0, answers to ``request``: its header fields, or its JSON body.
+    Raises HeaderError or BodyError if it cannot be read."""
+    type_: type[Any] | None = request.reply
+    if type_ is None:
+        return cast(ReplyT, None)
+    if issubclass(type_, Header):
+        return cast(ReplyT, header_from_ext(type_, command.ext or {}))
+    return cast(ReplyT, fastjson.decode(command.body, type_))
 
 
 # JSON header.

@@ -21,7 +21,7 @@ import msgspec
 
 from turbopump.errors import HeaderError
 
-ReplyT = TypeVar("ReplyT", bound="Reply | None", covariant=True)
+ReplyT = TypeVar("ReplyT", bound=msgspec.Struct | None, covariant=True)
 HeaderT = TypeVar("HeaderT", bound="Header")
 
 
@@ -45,18 +45,21 @@ class Header(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Reply(Header, kw_only=True):
-    """The header fields of an answer."""
+    """The header fields of an answer. Many answers have none, but a JSON body: a struct that is no
+    header is that body."""
 
 
 class Request(Header, Generic[ReplyT], kw_only=True):
     """The header fields of a request, and what every request may carry (apache/rocketmq
     ``RpcRequestHeader``).
 
-    ``code`` is the request code, ``reply`` the type of the answer's header, the one in
-    ``Request[…]`` (None: the answer has no header fields).
+    ``code`` is the request code, ``body`` the type of its JSON body (None: it has none, or one in
+    another form), ``reply`` what answers it, the type in ``Request[…]``: a ``Reply``, or a JSON
+    body, or None.
     """
 
     code: ClassVar[int]
+    body: ClassVar[type[msgspec.Struct] | None] = None
     reply: ClassVar[type[ReplyT] | None] = None
 
     namespace: str | None = msgspec.field(default=None, name="ns")

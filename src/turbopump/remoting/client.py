@@ -10,19 +10,17 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from turbopump.errors import ConnectError, ResponseError
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.command import Command, encode_command, request_command
+from turbopump.protocol.command import Body, Command, encode_command, reply_in, request_command
 from turbopump.protocol.frame import JSON
-from turbopump.protocol.request import Reply, Request, header_from_ext
+from turbopump.protocol.request import ReplyT, Request
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
 
 CONNECT_TIMEOUT_S: Final = 3.0
-
-ReplyT = TypeVar("ReplyT", bound="Reply | None")
 
 
 class RemotingClient:
@@ -53,24 +51,25 @@ class RemotingClient:
         self._ended = False
 
     async def call(
-        self, address: str, request: Request[ReplyT], body: bytes = b"", *, timeout: float = 3.0
+        self, address: str, request: Request[ReplyT], body: Body = b"", *, timeout: float = 3.0
     ) -> ReplyT:
-        """Send ``request`` and return its answer's header.
+        """Send ``request`` and return what it declares as its reply: the answer's header fields, or
+        its JSON body.
 
         ``timeout`` in seconds covers connecting too. Raises ResponseError for any code but 0, and
         the other RemotingErrors (ConnectError, ConnectionLostError, CallTimeoutError) as they
-        happen. Use ``exchange`` where the answer has a body.
+        happen; BodyError if the answer cannot be read. Use ``exchange`` where the answer has a body
+        that is not JSON.
         """
         command = await self.exchange(address, request, body, timeout=timeout)
         if command.code != ResponseCode.SUCCESS:
             raise ResponseError(
                 command.code, command.remark, request=type(request).__name__, address=address
             )
-        type_: type[Any] | None = request.reply
-        return cast(ReplyT, None if type_ is None else header_from_ext(type_, command.ext or {}))
+        return reply_in(command, request)
 
     async def exchange(
-        self, address: str, request: Request[Any], body: bytes = b"", *, timeout: float = 3.0
+        self, address: str, request: Request[Any], body: Body = b"", *, timeout: float = 3.0
     ) -> Command:
         """Send ``request`` and return the whole answer, whatever its code."""
         connection = self._connections.get(address)
@@ -82,14 +81,14 @@ class RemotingClient:
         command = request_command(request, body, opaque=connection.next_opaque)
         command.serialize_type = self._serialize_type
         if self._signer is not None:
-            command.ext = self._signer(command.ext, body)
+            command.ext = self._signer(command.ext, command.body)
         answer: Command = await connection.start_call(
             command.opaque, encode_command(command), timeout
         )
         return answer
 
     async def send_oneway(
-        self, address: str, request: Request[Any], body: bytes = b"", *, timeout: float = 3.0
+        self, address: str, request: Request[Any], body: Body = b"", *, timeout: float = 3.0
     ) -> None:
         """Send ``request`` without wanting an answer. Raises ConnectError if there is no
         connection."""
@@ -97,7 +96,7 @@ class RemotingClient:
         command = request_command(request, body, opaque=connection.next_opaque, oneway=True)
         command.serialize_type = self._serialize_type
         if self._signer is not None:
-            command.ext = self._signer(command.ext, body)
+            command.ext = self._signer(command.ext, command.body)
         connection.send_frame(encode_command(command))
 
     async def connect(self, address: str, *, timeout: float | None = None) -> Connection:

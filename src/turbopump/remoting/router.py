@@ -28,7 +28,14 @@ from typing import (
 
 import msgspec
 
-from turbopump.errors import HeaderError, ProtocolError, ReadsRefusedError, TurbopumpError
+from turbopump.errors import (
+    BodyError,
+    HeaderError,
+    ProtocolError,
+    ReadsRefusedError,
+    TurbopumpError,
+)
+from turbopump.protocol import fastjson
 from turbopump.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from turbopump.protocol.command import (
     Command,
@@ -45,19 +52,20 @@ if TYPE_CHECKING:
 
 
 RequestT = TypeVar("RequestT", bound=Request[Any], covariant=True)
+BodyT = TypeVar("BodyT", bound=msgspec.Struct, covariant=True)
 
 
 class Response(Generic[ReplyT]):
-    """What a handler answers: code, remark, header fields, body, and ``ext`` for fields outside the
-    declared header. ``Response[SendReply]`` answers a ``Request[SendReply]``; ``refusal`` answers
-    any."""
+    """What a handler answers: the reply that the request declares (header fields, or a JSON body),
+    code, remark, a ``body`` in another form, and ``ext`` for header fields that are not declared.
+    ``Response[SendReply]`` answers a ``Request[SendReply]``; a ``Refusal`` answers any."""
 
-    __slots__ = ("body", "code", "ext", "header", "remark")
+    __slots__ = ("body", "code", "ext", "remark", "reply")
 
     @overload
     def __init__(
         self: Response[None],
-        header: None = None,
+        reply: None = None,
         *,
         code: int = ...,
         remark: str | None = ...,
@@ -67,7 +75,7 @@ class Response(Generic[ReplyT]):
     @overload
     def __init__(
         self,
-        header: ReplyT,
+        reply: ReplyT,
         *,
         code: int = ...,
         remark: str | None = ...,
@@ -76,14 +84,14 @@ class Response(Generic[ReplyT]):
     ) -> None: ...
     def __init__(
         self,
-        header: Header | None = None,
+        reply: msgspec.Struct | None = None,
         *,
         code: int = ResponseCode.SUCCESS,
         remark: str | None = None,
         body: bytes = b"",
         ext: dict[str, str] | None = None,
     ) -> None:
-        self.header = header
+        self.reply = reply
         self.code = code
         self.remark = remark
         self.body = body
@@ -168,6 +176,13 @@ class RequestType(Protocol[RequestT, ReplyT]):
     def __call__(self, *args: Any, **fields: Any) -> RequestT: ...
 
 
+class RequestWithBodyType(RequestType[RequestT, ReplyT], Protocol[RequestT, BodyT, ReplyT]):
+    """The same of a request that declares its JSON body, a ``BodyT``."""
+
+    @property
+    def body(self) -> type[BodyT]: ...
+
+
 class Router:
     """A table from request code to (request type, handler). ``authorise``: who may do what; None:
     everyone may do everything."""
@@ -198,6 +213,25 @@ class Router:
         self.by_type[b'{"code":%d,' % code] = (typed_json_decoder(declared), handler)
         if may_wait:
             self._patient[code] = b'{"code":%d,' % code
+
+    def add_with_body(
+        self,
+        request_type: RequestWithBodyType[RequestT, BodyT, ReplyT],
+        handler: Callable[[RequestT, BodyT, RequestContext], Outcome[ReplyT]],
+    ) -> None:
+        """The same for a request that declares its JSON body: ``handler`` gets that too. No body is
+        an empty one. One that cannot be read is refused with code 1."""
+
+        def handle(request: Any, context: RequestContext) -> Outcome[ReplyT]:
+            type_ = request_type.body
+            try:
+                body = fastjson.decode(context.body or b"{}", type_)
+            except BodyError as error:
+                name = type_.__name__
+                raise BodyError(f"the body cannot be read as {name}: {error}") from None
+            return handler(request, body, context)
+
+        self.add(request_type, handle)
 
     @property
     def codes(self) -> frozenset[int]:
@@ -257,7 +291,11 @@ log = logging.getLogger(__name__)
 
 def encode_response(opaque: int, response: Response[Any]) -> bytes:
     """The frame that answers request ``opaque``."""
-    ext = response.header.to_ext() if response.header is not None else {}
+    reply, body, ext = response.reply, response.body, {}
+    if isinstance(reply, Header):
+        ext = reply.to_ext()
+    elif reply is not None:
+        body = fastjson.encode(reply)
     if response.ext:
         ext.update(response.ext)
     return encode_command(
@@ -267,7 +305,7 @@ def encode_response(opaque: int, response: Response[Any]) -> bytes:
             flag=FLAG_RESPONSE,
             remark=response.remark,
             ext=ext or None,
-            body=response.body,
+            body=body,
         )
     )
 

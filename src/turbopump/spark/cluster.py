@@ -29,21 +29,25 @@ from turbopump.errors import (
 )
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import is_system_topic
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.command import Command, decode_command, encode_command, request_command
+from turbopump.protocol.command import (
+    Command,
+    decode_command,
+    encode_command,
+    reply_in,
+    request_command,
+)
 from turbopump.protocol.frame import FrameReader
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests import offsets
 from turbopump.protocol.requests.namesrv import (
-    ClusterInfo,
     GetAllTopicList,
     GetBrokerClusterInfo,
     GetRouteInfo,
     TopicRouteData,
 )
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
-from turbopump.protocol.requests.topics import GetTopicConfig, TopicConfigAndQueueMapping, TopicList
+from turbopump.protocol.requests.topics import GetTopicConfig
 from turbopump.spark.decode import decode
 from turbopump.spark.offsets import Offsets
 
@@ -123,11 +127,11 @@ class Cluster:
         _check(listed, "GetAllTopicList", self._name_servers[0])
         answer = self._ask_name_server(GetBrokerClusterInfo())
         _check(answer, "GetBrokerClusterInfo", self._name_servers[0])
-        info = fastjson.decode(answer.body, ClusterInfo)
+        info = reply_in(answer, GetBrokerClusterInfo())
         clusters = info.cluster_addr_table.keys()
         # RocketMQ: each broker makes topics named as itself and its cluster.
         own = {*info.broker_addr_table, *clusters, *(f"{name}_REPLY_TOPIC" for name in clusters)}
-        names = fastjson.decode(listed.body, TopicList).topic_list
+        names = reply_in(listed, GetAllTopicList()).topic_list
         return sorted({name for name in names if not is_system_topic(name)} - own)
 
     def queues(self, topic: str) -> list[MessageQueue]:
@@ -206,11 +210,12 @@ class Cluster:
     def may_hold_inner_batches(self, queue: MessageQueue) -> bool:
         """Whether the topic may store several messages as one entry, which has no tag of its own
         (``queue.type=BatchCQ``, from 5.0 on)."""
+        request = GetTopicConfig(topic=queue.topic)
         try:
-            (answer,) = self._ask_broker(queue, [GetTopicConfig(topic=queue.topic)], self._timeout)
+            (answer,) = self._ask_broker(queue, [request], self._timeout)
         except ResponseError as error:
             return error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        config = fastjson.decode(answer.body, TopicConfigAndQueueMapping)
+        config = reply_in(answer, request)
         return config.attributes.get("queue.type", "SimpleCQ") != "SimpleCQ"
 
     def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -340,14 +345,15 @@ class Cluster:
         )
 
     def _route(self, topic: str) -> TopicRouteData:
-        answer = self._ask_name_server(GetRouteInfo(topic=topic))
+        request = GetRouteInfo(topic=topic)
+        answer = self._ask_name_server(request)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise RouteNotFoundError(
                 f"the name servers {';'.join(self._name_servers)} know no topic {topic!r}: it "
                 "was never written or created there"
             )
         _check(answer, "GetRouteInfo", self._name_servers[0])
-        return fastjson.decode(answer.body, TopicRouteData)
+        return reply_in(answer, request)
 
     def _ask_name_server(self, request: Request[Any]) -> Command:
         def ask() -> Command:

@@ -30,10 +30,9 @@ from turbopump.protocol.requests.statistics import (
     BrokerStatsData,
     BrokerStatsItem,
     GetBrokerRuntimeInfo,
-    TopicStatsTable,
     ViewBrokerStatsData,
 )
-from turbopump.protocol.requests.topics import DeleteTopic, GetTopicStatsInfo
+from turbopump.protocol.requests.topics import DeleteTopic, GetTopicStatsInfo, TopicStatsTable
 from turbopump.store.disk import SystemDisk
 from turbopump.store.log.commit_log import NAMES
 from turbopump.store.queues.consume_queue import ConsumeQueue

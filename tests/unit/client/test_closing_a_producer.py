@@ -153,7 +153,7 @@ async def test_a_close_waits_for_replies_and_oneway_sends_that_look_for_their_ro
     async with scripted_cluster(simulation) as cluster:
         cluster.name_server.route("c_REPLY_TOPIC", cluster.broker, queues=1)
         cluster.broker.script[RequestCode.SEND_REPLY_MESSAGE_V2].append(
-            Response(header=SendMessageReply(msg_id="m", queue_id=0, queue_offset=0))
+            Response(SendMessageReply(msg_id="m", queue_id=0, queue_offset=0))
         )
         producer = producer_of(cluster, send_timeout=10.0)
         await producer.start()

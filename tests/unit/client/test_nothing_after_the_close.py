@@ -66,7 +66,7 @@ def prepare(cluster: ScriptedCluster) -> None:
 
 def recalling(broker: ScriptedBroker) -> None:
     broker.further.append(
-        (RecallMessage, lambda _request, _context: Response(header=RecallMessageReply(msg_id="U1")))
+        (RecallMessage, lambda _request, _context: Response(RecallMessageReply(msg_id="U1")))
     )
 
 

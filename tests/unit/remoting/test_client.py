@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,9 +19,15 @@ from turbopump.errors import (
     HeaderError,
     ResponseError,
 )
+from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.protocol.frame import JSON, ROCKETMQ
+from turbopump.protocol.requests.assignment import (
+    LockBatchMq,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+)
 from turbopump.protocol.requests.clients import NotifyConsumerIdsChanged, UnregisterClient
 from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset, OffsetReply
 from turbopump.protocol.requests.send import SendMessageV2
@@ -110,6 +117,29 @@ async def test_an_error_code_is_raised_with_its_remark_and_given_raw_to_who_want
     assert (caught.value.code, caught.value.remark) == (3, " request type 35 not supported")
     command = await client.exchange(address, request)
     assert command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+@in_loop
+async def test_a_json_body_reaches_the_handler_typed_and_so_does_its_answer_the_caller() -> None:
+    def lock(
+        _request: LockBatchMq, body: LockBatchRequestBody, _context: RequestContext
+    ) -> Response[LockBatchResponseBody]:
+        return Response(LockBatchResponseBody(locked=body.mq_set))
+
+    router = Router()
+    router.add_with_body(LockBatchMq, lock)
+    queues = (MessageQueue("T", "a", 3), MessageQueue("T", "a", 4))
+    client = RemotingClient()
+    async with serving(router) as (_, host, port):
+        ask = partial(client.call, f"{host}:{port}", LockBatchMq())
+        assert (await ask(LockBatchRequestBody(mq_set=queues))).locked == queues
+        assert (await ask()).locked == (), "no body is an empty one"
+        with pytest.raises(
+            ResponseError,
+            match=r"code 1 .* the body cannot be read as LockBatchRequestBody: not JSON",
+        ):
+            await ask(b"{")
+        await client.close()
 
 
 @in_loop(on_a_client_s_host)

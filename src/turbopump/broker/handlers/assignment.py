@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.groups import GroupTable, RequestModes
@@ -16,10 +16,8 @@ from turbopump.broker.pop.held_pops import ANY_QUEUE
 from turbopump.broker.registration import TopicRoutes
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.errors import BodyError, ProtocolError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.assignment import (
     MessageQueueAssignment,
@@ -33,8 +31,6 @@ from turbopump.protocol.requests.assignment import (
 from turbopump.protocol.requests.clients import MessageModel
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext, Response, Router, refusal
-
-BodyT = TypeVar("BodyT")
 
 
 @dataclass(eq=False)
@@ -50,13 +46,14 @@ class AssignmentHandler:
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
-        router.add(QueryAssignment, self.query)
-        router.add(SetMessageRequestMode, self.set_mode)
+        router.add_with_body(QueryAssignment, self.query)
+        router.add_with_body(SetMessageRequestMode, self.set_mode)
 
-    async def query(self, _request: QueryAssignment, context: RequestContext) -> Response[None]:
+    async def query(
+        self, _request: QueryAssignment, body: QueryAssignmentRequestBody, _context: RequestContext
+    ) -> Response[QueryAssignmentResponseBody]:
         """The queues of one client, each with the way to read it; nothing where that cannot be
         said: the client keeps what it has."""
-        body = _body(context, QueryAssignmentRequestBody)
         topic, group = body.topic or "", body.consumer_group or ""
         mode = self.modes.find(topic, group)
         queues = await self._share(body, topic, group, mode)
@@ -65,9 +62,7 @@ class AssignmentHandler:
             assignments = tuple(
                 MessageQueueAssignment(message_queue=queue, mode=mode.mode) for queue in queues
             )
-        return Response(
-            body=fastjson.encode(QueryAssignmentResponseBody(message_queue_assignments=assignments))
-        )
+        return Response(QueryAssignmentResponseBody(message_queue_assignments=assignments))
 
     async def _share(
         self,
@@ -90,9 +85,13 @@ class AssignmentHandler:
             )
         return strategy(queues, clients, body.client_id)
 
-    def set_mode(self, _request: SetMessageRequestMode, context: RequestContext) -> Response[None]:
+    def set_mode(
+        self,
+        _request: SetMessageRequestMode,
+        body: SetMessageRequestModeRequestBody,
+        _context: RequestContext,
+    ) -> Response[None]:
         """Note how a group reads a topic; its consumers hear of it when they ask next."""
-        body = _body(context, SetMessageRequestModeRequestBody)
         topic, group = body.topic or "", body.consumer_group or ""
         if topic.startswith(RETRY_PREFIX):
             return refusal(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -104,13 +103,6 @@ class AssignmentHandler:
             )
         self.modes.put(topic, group, body)
         return Response()
-
-
-def _body(context: RequestContext, type_: type[BodyT]) -> BodyT:
-    try:
-        return fastjson.decode(context.body, type_)
-    except ProtocolError as error:
-        raise BodyError(f"the body cannot be read as {type_.__name__}: {error}") from None
 
 
 # --- Which queues a consumer gets when it asks a broker (400), as pure functions of sorted lists.

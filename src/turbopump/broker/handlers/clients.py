@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
@@ -29,15 +29,15 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import BodyError, CallTimeoutError, ProtocolError, RemotingError
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.rules import group_fault
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.command import Command, encode_command, request_command
-from turbopump.protocol.request import Request
+from turbopump.protocol.command import Command, encode_command, reply_in, request_command
+from turbopump.protocol.request import ReplyT, Request
 from turbopump.protocol.requests import clients as requests
 from turbopump.protocol.requests.assignment import MessageRequestMode
 from turbopump.protocol.requests.consumers import (
-    CheckClientRequestBody,
     ConsumeMessageDirectly,
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
     GetConsumerRunningInfo,
 )
 from turbopump.protocol.requests.offsets import (
@@ -76,20 +76,16 @@ class ClientsHandler:
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
-        router.add(requests.Heartbeat, self.heartbeat)
+        router.add_with_body(requests.Heartbeat, self.heartbeat)
         router.add(requests.UnregisterClient, self.unregister)
         router.add(requests.GetConsumerListByGroup, self.consumer_list)
-        router.add(requests.CheckClientConfig, self.check)
+        router.add_with_body(requests.CheckClientConfig, self.check)
 
     def heartbeat(
-        self, _request: requests.Heartbeat, context: RequestContext
+        self, _request: requests.Heartbeat, data: requests.HeartbeatData, context: RequestContext
     ) -> Response[requests.HeartbeatReply]:
         """RocketMQ reports no conflicts. The remark beside code 0 is read by our clients and by no
         other."""
-        try:
-            data = fastjson.decode(context.body, requests.HeartbeatData)
-        except ProtocolError as error:
-            raise BodyError(f"the heartbeat body cannot be read: {error}") from None
         if not data.client_id:
             return refusal(ResponseCode.SYSTEM_ERROR, "the heartbeat has no clientID")
         peer, now, language = context.peer, context.peer.now(), int(context.command.language)
@@ -180,22 +176,22 @@ class ClientsHandler:
 
     def consumer_list(
         self, request: requests.GetConsumerListByGroup, _context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[requests.ConsumerIdList]:
         ids = self.clients.client_ids(request.consumer_group)
         if not ids:
             return refusal(
                 ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {request.consumer_group}"
             )
-        return Response(body=fastjson.encode(requests.ConsumerIdList(consumer_id_list=ids)))
+        return Response(requests.ConsumerIdList(consumer_id_list=ids))
 
     def check(
-        self, _request: requests.CheckClientConfig, context: RequestContext
+        self,
+        _request: requests.CheckClientConfig,
+        body: requests.CheckClientRequestBody,
+        _context: RequestContext,
     ) -> Response[None]:
         """Whether a consumer's subscription will be understood."""
-        try:
-            data = fastjson.decode(context.body, CheckClientRequestBody).subscription_data
-        except ProtocolError as error:
-            raise BodyError(f"the body of a subscription check cannot be read: {error}") from None
+        data = body.subscription_data
         if data is None or data.expression_type in (None, "", TAG):
             return Response()
         if not self.config.enable_property_filter:
@@ -272,7 +268,9 @@ class ClientQuestionsHandler:
         router.add(GetConsumerRunningInfo, self.running_info)
         router.add(ConsumeMessageDirectly, self.consume_directly)
 
-    async def status(self, request: GetConsumerStatus, _context: RequestContext) -> Response[None]:
+    async def status(
+        self, request: GetConsumerStatus, _context: RequestContext
+    ) -> Response[GetConsumerStatusBody]:
         """How far each consumer of a group is; who does not answer is left out."""
         group = self.clients.groups.get(request.group)
         if group is None:
@@ -294,10 +292,7 @@ class ClientQuestionsHandler:
                 if isinstance(answer, BaseException):
                     raise answer
                 if answer.code == ResponseCode.SUCCESS and answer.body:
-                    offsets = fastjson.decode(
-                        answer.body, GetConsumerStatusBody
-                    ).message_queue_table
-                    body.consumer_table[client_id] = offsets
+                    body.consumer_table[client_id] = reply_in(answer, asked).message_queue_table
             except (RemotingError, BodyError, ProtocolError) as error:
                 log.warning(
                     "consumer does not give its offsets group=%s client=%s cause=%s",
@@ -305,16 +300,16 @@ class ClientQuestionsHandler:
                     client_id,
                     error,
                 )
-        return Response(body=fastjson.encode(body))
+        return Response(body)
 
     async def running_info(
         self, request: GetConsumerRunningInfo, _context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[ConsumerRunningInfo]:
         return await self._ask(request.consumer_group, request.client_id, request, b"")
 
     async def consume_directly(
         self, request: ConsumeMessageDirectly, _context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[ConsumeMessageDirectlyResult]:
         """Have one consumer handle a message now, and return what came of it."""
         try:
             _, _, offset = decode_offset_msg_id(request.msg_id or "")
@@ -347,8 +342,8 @@ class ClientQuestionsHandler:
         )
 
     async def _ask(
-        self, group: str, client_id: str, request: Request[Any], body: bytes
-    ) -> Response[None]:
+        self, group: str, client_id: str, request: Request[ReplyT], body: bytes
+    ) -> Response[ReplyT]:
         peer = self.clients.find_consumer(group, client_id)
         if peer is None:
             return refusal(
@@ -363,7 +358,8 @@ class ClientQuestionsHandler:
             return refusal(
                 ResponseCode.SYSTEM_ERROR, f"invoke consumer <{group}> <{client_id}>: {error}"
             )
-        return Response(code=answer.code, remark=answer.remark, body=answer.body)
+        passed_on = Response(code=answer.code, remark=answer.remark, body=answer.body)
+        return cast("Response[ReplyT]", passed_on)
 
 
 async def _call(peer: Connection, request: Request[Any], body: bytes, timeout: float) -> Command:

@@ -9,9 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
-
-import msgspec
 
 from turbopump.broker.consumers import ClientTable, Member
 from turbopump.broker.groups import GroupTable
@@ -20,7 +17,6 @@ from turbopump.broker.reading import read
 from turbopump.broker.statistics import Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
-from turbopump.errors import BodyError, ProtocolError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import group_fault
 from turbopump.protocol import fastjson
@@ -89,7 +85,7 @@ class ConsumersHandler:
 
     def consumers(
         self, request: GetConsumerConnectionList, _context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[ConsumerConnection]:
         group = self.clients.groups.get(request.consumer_group)
         if group is None:
             remark = f"the consumer group[{request.consumer_group}] not online"
@@ -104,21 +100,21 @@ class ConsumersHandler:
             consume_from_where=group.consume_from_where,
             conflicts=self.conflicts(group.name) or None,
         )
-        return Response(body=fastjson.encode(body))
+        return Response(body)
 
     def producers(
         self, request: GetProducerConnectionList, _context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[ProducerConnection]:
         members = self.clients.producers.get(request.producer_group)
         if members is None:
             remark = f"the producer group[{request.producer_group}] not exist"
             return refusal(ResponseCode.SYSTEM_ERROR, remark)
         found = tuple(_connection(peer, member) for peer, member in members.items())
-        return Response(body=fastjson.encode(ProducerConnection(connection_set=found)))
+        return Response(ProducerConnection(connection_set=found))
 
     def all_producers(
         self, _request: GetAllProducerInfo, _context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[ProducerTableInfo]:
         now, monotonic = self.clock.now_ms(), self.clock.monotonic()
         data = {
             group: [
@@ -133,11 +129,11 @@ class ConsumersHandler:
             ]
             for group, members in self.clients.producers.items()
         }
-        return Response(body=fastjson.encode(ProducerTableInfo(data=data)))
+        return Response(ProducerTableInfo(data=data))
 
     def subscription(
         self, request: QuerySubscriptionByConsumer, _context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[QuerySubscriptionResponseBody]:
         group = self.clients.groups.get(request.group)
         found = group.subscriptions.get(request.topic) if group is not None else None
         body = QuerySubscriptionResponseBody(
@@ -145,35 +141,37 @@ class ConsumersHandler:
             group=request.group,
             topic=request.topic,
         )
-        return Response(body=fastjson.encode(body))
+        return Response(body)
 
     def groups_of(
         self, request: QueryTopicConsumeByWho, _context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[group_requests.GroupList]:
         groups = dict.fromkeys(
             [*self.clients.subscribers(request.topic), *self.offsets.groups_of(request.topic)]
         )
-        return Response(body=fastjson.encode(group_requests.GroupList(group_list=tuple(groups))))
+        return Response(group_requests.GroupList(group_list=tuple(groups)))
 
-    def topics_of(self, request: QueryTopicsByConsumer, _context: RequestContext) -> Response[None]:
-        return Response(
-            body=fastjson.encode(TopicList(topic_list=tuple(self.offsets.topics_of(request.group))))
-        )
+    def topics_of(
+        self, request: QueryTopicsByConsumer, _context: RequestContext
+    ) -> Response[TopicList]:
+        return Response(TopicList(topic_list=tuple(self.offsets.topics_of(request.group))))
 
     # --- how far
 
-    async def how_far(self, request: GetConsumeStats, _context: RequestContext) -> Response[None]:
+    async def how_far(
+        self, request: GetConsumeStats, _context: RequestContext
+    ) -> Response[ConsumeStats]:
         """The group's offset in each queue, and the end of each."""
         body = ConsumeStats()
         for name in self._topics_for(request):
             standing = await self._standing(request.consumer_group, name, self.topics.find(name))
             body.offset_table.update(standing.offset_table)
             body.consume_tps += standing.consume_tps
-        return Response(body=fastjson.encode(body))
+        return Response(body)
 
     async def all_standings(
         self, request: GetBrokerConsumeStats, _context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[ConsumeStatsList]:
         """How far every group is in each of its topics. What members do not subscribe to any more
         is left out, as by Apache's broker."""
         body = ConsumeStatsList(broker_addr=self.address)
@@ -188,7 +186,7 @@ class ConsumersHandler:
                 body.total_diff += standing.total_diff
                 await asyncio.sleep(0)  # there may be thousands: others have their turn
             body.consume_stats_list.append({group: standings})
-        return Response(body=fastjson.encode(body))
+        return Response(body)
 
     async def _standing(self, group: str, name: str, topic: TopicConfig | None) -> ConsumeStats:
         """Its offset in each queue of one topic; without a topic there is none."""
@@ -220,7 +218,7 @@ class ConsumersHandler:
 
     async def time_span(
         self, request: QueryConsumeTimeSpan, _context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[QueryConsumeTimeSpanBody]:
         """When the first, the last and the last consumed message of each queue were stored, and how
         late the next one is."""
         topic = self.topics.find(request.topic)
@@ -229,7 +227,7 @@ class ConsumersHandler:
         body = QueryConsumeTimeSpanBody()
         for queue_id in range(topic.write_queue_nums):
             body.consume_time_span_set.append(await self._span(request, queue_id))
-        return Response(body=fastjson.encode(body))
+        return Response(body)
 
     async def _span(self, request: QueryConsumeTimeSpan, queue_id: int) -> QueueTimeSpan:
         name = request.topic
@@ -280,8 +278,6 @@ def _language(member: Member) -> LanguageCode:
 # Source: apache/rocketmq ``AdminBrokerProcessor.updateAndCreateSubscriptionGroup`` and its
 # neighbours.
 
-BodyT = TypeVar("BodyT", bound=msgspec.Struct)
-
 
 @dataclass(eq=False)
 class GroupsHandler:
@@ -292,22 +288,28 @@ class GroupsHandler:
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
-        router.add(group_requests.CreateGroup, self.create)
-        router.add(group_requests.CreateGroupList, self.create_list)
+        router.add_with_body(group_requests.CreateGroup, self.create)
+        router.add_with_body(group_requests.CreateGroupList, self.create_list)
         router.add(group_requests.DeleteGroup, self.delete)
         router.add(group_requests.GetAllGroups, self.list_all)
         router.add(group_requests.GetGroup, self.one)
 
     def create(
-        self, _request: group_requests.CreateGroup, context: RequestContext
+        self,
+        _request: group_requests.CreateGroup,
+        config: group_requests.SubscriptionGroupConfig,
+        _context: RequestContext,
     ) -> Response[None]:
-        return self._put([_body(context, group_requests.SubscriptionGroupConfig)])
+        return self._put([config])
 
     def create_list(
-        self, _request: group_requests.CreateGroupList, context: RequestContext
+        self,
+        _request: group_requests.CreateGroupList,
+        body: group_requests.SubscriptionGroupList,
+        _context: RequestContext,
     ) -> Response[None]:
         """All of them, or none if one has no legal name."""
-        return self._put(_body(context, group_requests.SubscriptionGroupList).group_config_list)
+        return self._put(body.group_config_list)
 
     def delete(
         self, request: group_requests.DeleteGroup, _context: RequestContext
@@ -327,10 +329,13 @@ class GroupsHandler:
             body=fastjson.encode(table),
         )
 
-    def one(self, request: group_requests.GetGroup, _context: RequestContext) -> Response[None]:
-        if not self.groups.knows(request.group):
+    def one(
+        self, request: group_requests.GetGroup, _context: RequestContext
+    ) -> Response[group_requests.SubscriptionGroupConfig]:
+        found = self.groups.find(request.group) if self.groups.knows(request.group) else None
+        if found is None:
             return refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
-        return Response(body=fastjson.encode(self.groups.find(request.group)))
+        return Response(found)
 
     def _put(self, configs: list[group_requests.SubscriptionGroupConfig]) -> Response[None]:
         for config in configs:
@@ -340,10 +345,3 @@ class GroupsHandler:
         for config in configs:
             self.groups.put(config)
         return Response()
-
-
-def _body(context: RequestContext, type_: type[BodyT]) -> BodyT:
-    try:
-        return fastjson.decode(context.body, type_)
-    except ProtocolError as error:
-        raise BodyError(f"the body cannot be read as {type_.__name__}: {error}") from None

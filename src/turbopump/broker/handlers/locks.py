@@ -14,10 +14,8 @@ from typing import Final
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.queue_locks import SavedLocks
 from turbopump.clock import Clock
-from turbopump.errors import BodyError, ProtocolError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import group_fault
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.assignment import (
     LockBatchMq,
@@ -46,13 +44,12 @@ class LocksHandler:
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
-        router.add(LockBatchMq, self.lock)
-        router.add(UnlockBatchMq, self.unlock)
+        router.add_with_body(LockBatchMq, self.lock)
+        router.add_with_body(UnlockBatchMq, self.unlock)
 
     def lock(
-        self, _request: LockBatchMq, context: RequestContext
-    ) -> Response[None] | Awaitable[Response[None]]:
-        body = _body(context)
+        self, _request: LockBatchMq, body: LockBatchRequestBody, context: RequestContext
+    ) -> Response[LockBatchResponseBody] | Awaitable[Response[LockBatchResponseBody]]:
         if not body.consumer_group or not body.client_id:
             return refusal(
                 ResponseCode.SYSTEM_ERROR, "a lock needs consumerGroup and clientId in its body"
@@ -80,14 +77,17 @@ class LocksHandler:
         kept.save()
         return self._when_saved(granted)
 
-    def unlock(self, _request: UnlockBatchMq, context: RequestContext) -> Response[None]:
-        body = _body(context)
+    def unlock(
+        self, _request: UnlockBatchMq, body: LockBatchRequestBody, _context: RequestContext
+    ) -> Response[None]:
         if body.consumer_group and body.client_id:
             self.saved_locks.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
             self.saved_locks.save()
         return Response()
 
-    async def _when_saved(self, granted: dict[MessageQueue, int]) -> Response[None]:
+    async def _when_saved(
+        self, granted: dict[MessageQueue, int]
+    ) -> Response[LockBatchResponseBody]:
         """What a disk that is late does not know yet is not granted: the client asks again."""
         saved = self.saved_locks.saved
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -106,12 +106,5 @@ class LocksHandler:
         )
 
 
-def _body(context: RequestContext) -> LockBatchRequestBody:
-    try:
-        return fastjson.decode(context.body, LockBatchRequestBody)
-    except ProtocolError as error:
-        raise BodyError(f"the body of a lock cannot be read: {error}") from None
-
-
-def _answer(granted: dict[MessageQueue, int]) -> Response[None]:
-    return Response(body=fastjson.encode(LockBatchResponseBody(locked=tuple(granted))))
+def _answer(granted: dict[MessageQueue, int]) -> Response[LockBatchResponseBody]:
+    return Response(LockBatchResponseBody(locked=tuple(granted)))

@@ -17,7 +17,6 @@ from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.setting import LONG_MAX
 from turbopump.message.message import MessageQueue
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.protocol.requests.clients import MessageModel
@@ -152,7 +151,7 @@ class OffsetControlHandler:
         router.add(CloneGroupOffset, self.clone)
         router.add(QueryCorrectionOffset, self.correction)
 
-    def reset(self, request: ResetOffset, context: RequestContext) -> Outcome[None]:
+    def reset(self, request: ResetOffset, context: RequestContext) -> Outcome[ResetOffsetBody]:
         """Set a group's offsets. The answer names every queue and its offset now."""
         topic = self.topics.find(request.topic)
         if topic is None:
@@ -186,7 +185,7 @@ class OffsetControlHandler:
 
     async def _at_time(
         self, request: ResetOffset, queue_ids: list[int], operator: str
-    ) -> Response[None]:
+    ) -> Response[ResetOffsetBody]:
         lookup = self.store.lookup
         found = {
             queue_id: await read(
@@ -196,7 +195,9 @@ class OffsetControlHandler:
         }
         return self._apply(request, found, operator)
 
-    def _apply(self, request: ResetOffset, wanted: dict[int, int], operator: str) -> Response[None]:
+    def _apply(
+        self, request: ResetOffset, wanted: dict[int, int], operator: str
+    ) -> Response[ResetOffsetBody]:
         group, topic = request.group, request.topic
         running = self.clients.groups.get(group)
         broadcast = running is not None and running.message_model == MessageModel.BROADCASTING
@@ -219,7 +220,7 @@ class OffsetControlHandler:
         if broadcast or not self.config.use_server_side_reset_offset:
             self._push(request, now)
         self.held.expire_topic(topic)
-        return Response(body=fastjson.encode(ResetOffsetBody(offset_table=now)))
+        return Response(ResetOffsetBody(offset_table=now))
 
     def _push(self, request: ResetOffset, now: dict[MessageQueue, int]) -> None:
         group = self.clients.groups.get(request.group)
@@ -245,9 +246,7 @@ class OffsetControlHandler:
                 if is_cpp
                 else ResetOffsetBody(offset_table=now)
             )
-            command = request_command(
-                notice, fastjson.encode(body), opaque=peer.next_opaque, oneway=True
-            )
+            command = request_command(notice, body, opaque=peer.next_opaque, oneway=True)
             peer.send_frame(encode_command(command))
 
     def clone(self, request: CloneGroupOffset, context: RequestContext) -> Response[None]:
@@ -286,10 +285,10 @@ class OffsetControlHandler:
 
     def correction(
         self, request: QueryCorrectionOffset, _context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[QueryCorrectionOffsetBody]:
         """The lowest offsets of the others, to be compared with those of one group."""
         lowest = self.offsets.lowest(request.topic, (request.filter_groups or "").split(","))
         for queue_id, offset in self.offsets.of_group(request.compare_group, request.topic).items():
             if lowest.get(queue_id, offset) > offset:
                 lowest[queue_id] = LONG_MAX
-        return Response(body=fastjson.encode(QueryCorrectionOffsetBody(correction_offsets=lowest)))
+        return Response(QueryCorrectionOffsetBody(correction_offsets=lowest))

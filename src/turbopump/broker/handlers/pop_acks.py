@@ -20,7 +20,7 @@ from turbopump.broker.pop.records import Checkpoint, PopKey
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.errors import MessageError, ProtocolError, StoreError
+from turbopump.errors import MessageError, StoreError
 from turbopump.message.handles import (
     ORDER_REVIVE_QUEUE,
     PopHandle,
@@ -28,7 +28,6 @@ from turbopump.message.handles import (
     original_topic,
     real_topic,
 )
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pop import (
     AckMessage,
@@ -58,7 +57,7 @@ class PopAcksHandler:
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
         router.add(AckMessage, self.acknowledge)
-        router.add(BatchAckMessage, self.acknowledge_batch)
+        router.add_with_body(BatchAckMessage, self.acknowledge_batch)
         router.add(ChangeInvisibleTime, self.change)
 
     async def acknowledge(self, request: AckMessage, _context: RequestContext) -> Response[None]:
@@ -76,15 +75,9 @@ class PopAcksHandler:
         return await self._end(group_queue, handle, [request.offset])
 
     async def acknowledge_batch(
-        self, _request: BatchAckMessage, context: RequestContext
+        self, _request: BatchAckMessage, body: BatchAckBody, _context: RequestContext
     ) -> Response[None]:
         """Many are. RocketMQ: what names no queue, or no message of one, is passed over."""
-        try:
-            body = fastjson.decode(context.body, BatchAckBody) if context.body else BatchAckBody()
-        except ProtocolError as error:
-            return refusal(
-                ResponseCode.MESSAGE_ILLEGAL, f"the acknowledgements cannot be read: {error}"
-            )
         if not body.acks:
             return Response(code=ResponseCode.NO_MESSAGE)
         answer = Response()

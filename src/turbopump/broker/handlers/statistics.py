@@ -13,11 +13,11 @@ from turbopump.config import properties
 from turbopump.config.setting import LONG_MAX
 from turbopump.errors import BodyError, ConfigError
 from turbopump.message.rules import group_fault
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import KVTable
 from turbopump.protocol.requests.statistics import (
     BrokerStatsData,
+    ColdFlowInfo,
     GetBrokerRuntimeInfo,
     GetColdFlow,
     RemoveColdFlow,
@@ -48,7 +48,9 @@ class StatisticsHandler:
         router.add(ViewBrokerStatsData, self.view)
         router.add(GetBrokerRuntimeInfo, self.runtime)
 
-    def view(self, request: ViewBrokerStatsData, _context: RequestContext) -> Response[None]:
+    def view(
+        self, request: ViewBrokerStatsData, _context: RequestContext
+    ) -> Response[BrokerStatsData]:
         """One statistic over the last minute, hour and day."""
         found = self._statistics.find(request.stats_name, request.stats_key)
         if found is None:
@@ -59,22 +61,18 @@ class StatisticsHandler:
             )
             return refusal(ResponseCode.SYSTEM_ERROR, remark)
         minute, hour, day = found
-        return Response(
-            body=fastjson.encode(
-                BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
-            )
-        )
+        return Response(BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
 
-    def runtime(self, _request: GetBrokerRuntimeInfo, context: RequestContext) -> Outcome[None]:
+    def runtime(self, _request: GetBrokerRuntimeInfo, context: RequestContext) -> Outcome[KVTable]:
         """The table of figures."""
 
-        def respond(oldest: StoredEntry | None) -> Response[None]:
+        def respond(oldest: StoredEntry | None) -> Response[KVTable]:
             earliest = (
                 oldest.message.store_timestamp
                 if oldest is not None and oldest.fault is None
                 else -1
             )
-            return Response(body=fastjson.encode(KVTable(table=self._runtime.table(earliest))))
+            return Response(KVTable(table=self._runtime.table(earliest)))
 
         return answer(
             self._reads, self._store.lookup.entry_at(self._store.log.start), respond, context
@@ -136,8 +134,8 @@ class ColdFlowHandler:
         self.cold.remove_threshold(context.body.decode(errors="replace"))
         return Response()
 
-    def info(self, _request: GetColdFlow, _context: RequestContext) -> Response[None]:
-        return Response(body=fastjson.encode(self.cold.info()))
+    def info(self, _request: GetColdFlow, _context: RequestContext) -> Response[ColdFlowInfo]:
+        return Response(self.cold.info())
 
     def read_mode(self, request: SetCommitLogReadMode, context: RequestContext) -> Response[None]:
         """Until the next start."""

@@ -33,7 +33,6 @@ from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX, is_system_topic
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.statistics import TopicOffset, TopicStatsTable
 from turbopump.protocol.requests.topics import (
     CreateTopic,
     CreateTopicList,
@@ -46,6 +45,8 @@ from turbopump.protocol.requests.topics import (
     TopicConfig,
     TopicConfigAndQueueMapping,
     TopicFilterType,
+    TopicOffset,
+    TopicStatsTable,
 )
 from turbopump.remoting.router import Outcome, Refusal, RequestContext, Response, Router, refusal
 from turbopump.store.log.cold_reads import ColdReads, Steps
@@ -89,7 +90,7 @@ class TopicsHandler:
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
         router.add(CreateTopic, self.create)
-        router.add(CreateTopicList, self.create_list)
+        router.add_with_body(CreateTopicList, self.create_list)
         router.add(DeleteTopic, self.delete)
         router.add(GetTopicConfig, self.one)
         router.add(GetAllTopicConfig, self.list_all)
@@ -120,16 +121,11 @@ class TopicsHandler:
         return await self._put([(wanted, changes)])
 
     async def create_list(
-        self, _request: CreateTopicList, context: RequestContext
+        self, _request: CreateTopicList, body: CreateTopicListRequestBody, _context: RequestContext
     ) -> Response[None]:
         """The same for several: all or none. RocketMQ: after one that changes nothing, the rest is
         not looked at."""
-        try:
-            wanted = fastjson.decode(context.body, CreateTopicListRequestBody).topic_config_list
-        except fastjson.FastjsonError as error:
-            return refusal(
-                ResponseCode.INVALID_PARAMETER, f"the list of topics cannot be read: {error}"
-            )
+        wanted = body.topic_config_list
         if len(wanted) > LIST_MAX:
             remark = (
                 f"{len(wanted)} topics are too many for one request; send at most "
@@ -221,7 +217,9 @@ class TopicsHandler:
         self.records.store.delete_queues(name, forget)
         return await done
 
-    def one(self, request: GetTopicConfig, _context: RequestContext) -> Response[None]:
+    def one(
+        self, request: GetTopicConfig, _context: RequestContext
+    ) -> Response[TopicConfigAndQueueMapping]:
         """The settings of one topic."""
         topic = self._topics.find(request.topic)
         if topic is None:
@@ -230,9 +228,7 @@ class TopicsHandler:
                 f"No topic in this broker. topic: {request.topic}; create it (turbopump "
                 "topic create)",
             )
-        return Response(
-            body=fastjson.encode(TopicConfigAndQueueMapping(**msgspec.structs.asdict(topic)))
-        )
+        return Response(TopicConfigAndQueueMapping(**msgspec.structs.asdict(topic)))
 
     def list_all(
         self, _request: GetAllTopicConfig, _context: RequestContext
@@ -244,7 +240,9 @@ class TopicsHandler:
             body=fastjson.encode(wrapper),
         )
 
-    def queues(self, request: GetTopicStatsInfo, context: RequestContext) -> Outcome[None]:
+    def queues(
+        self, request: GetTopicStatsInfo, context: RequestContext
+    ) -> Outcome[TopicStatsTable]:
         """Where each queue of a topic begins and ends, when it last got a message, and messages a
         second over the last minute."""
         topic = self._topics.find(request.topic)
@@ -256,10 +254,8 @@ class TopicsHandler:
         tps = self.records.statistics.tps(TOPIC_PUT_NUMS, request.topic)
         count = max(topic.write_queue_nums, topic.read_queue_nums)
 
-        def respond(offsets: dict[MessageQueue, TopicOffset]) -> Response[None]:
-            return Response(
-                body=fastjson.encode(TopicStatsTable(topic_put_tps=tps, offset_table=offsets))
-            )
+        def respond(offsets: dict[MessageQueue, TopicOffset]) -> Response[TopicStatsTable]:
+            return Response(TopicStatsTable(topic_put_tps=tps, offset_table=offsets))
 
         return answer(self.reads, self._offsets_of(request.topic, count), respond, context)
 

@@ -32,8 +32,8 @@ from turbopump.errors import RemotingError
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import reply_in
 from turbopump.protocol.requests import assignment as requests
 from turbopump.protocol.requests.clients import MessageModel
 
@@ -267,28 +267,25 @@ class BrokerDivision:
     async def _ask(
         self, topic: str, addresses: Sequence[str]
     ) -> Sequence[requests.MessageQueueAssignment] | None:
-        body = fastjson.encode(
-            requests.QueryAssignmentRequestBody(
-                topic=topic,
-                consumer_group=self._group,
-                client_id=self._instance.client_id,
-                strategy_name=self._popped.settings.strategy,
-                message_model=MessageModel.CLUSTERING,
-            )
+        request = requests.QueryAssignment()
+        body = requests.QueryAssignmentRequestBody(
+            topic=topic,
+            consumer_group=self._group,
+            client_id=self._instance.client_id,
+            strategy_name=self._popped.settings.strategy,
+            message_model=MessageModel.CLUSTERING,
         )
         address, command = await ask_one(
             self._instance,
             addresses,
-            requests.QueryAssignment(),
+            request,
             body,
             answers=(ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
         )
         if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self._fall_back(address)
             return None
-        assignments = fastjson.decode(
-            command.body, requests.QueryAssignmentResponseBody
-        ).message_queue_assignments
+        assignments = reply_in(command, request).message_queue_assignments
         if assignments is None and not topic.startswith(RETRY_PREFIX):
             self._instance.forget_introduction(address)
         return assignments

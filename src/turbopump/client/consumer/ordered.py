@@ -18,10 +18,8 @@ from typing import Final
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.instance import CALL_TIMEOUT_S, ClientInstance
-from turbopump.errors import BodyError, ConnectError, ProtocolError, RemotingError, ResponseError
+from turbopump.errors import ConnectError, ProtocolError, RemotingError
 from turbopump.message.message import MessageQueue
-from turbopump.protocol import fastjson
-from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import assignment as requests
 
 
@@ -259,15 +257,10 @@ class MemberLocks:
             address = self._address(broker, queues)
             await self._instance.introduced(address)
             since = self._loop.time()
-            command = await self._instance.remoting.exchange(
+            reply = await self._instance.remoting.call(
                 address, requests.LockBatchMq(), self._body(queues), timeout=CALL_TIMEOUT_S
             )
-            if command.code != ResponseCode.SUCCESS:
-                raise ResponseError(
-                    command.code, command.remark, request="LockBatchMq", address=address
-                )
-            locked = fastjson.decode(command.body, requests.LockBatchResponseBody).locked
-        except (RemotingError, ProtocolError, BodyError) as error:
+        except (RemotingError, ProtocolError) as error:
             # once per cause: it is asked again and again
             if self._complaints.get(broker) != str(error):
                 self._complaints[broker] = str(error)
@@ -280,7 +273,7 @@ class MemberLocks:
                 )
             return None
         self._complaints.pop(broker, None)
-        return since, [queue for queue in queues if queue in locked]
+        return since, [queue for queue in queues if queue in reply.locked]
 
     async def _unlock(self, broker: str, queues: Collection[MessageQueue]) -> None:
         try:
@@ -301,11 +294,9 @@ class MemberLocks:
             raise ConnectError(f"no address is known for broker {broker}")
         return address
 
-    def _body(self, queues: Collection[MessageQueue]) -> bytes:
-        return fastjson.encode(
-            requests.LockBatchRequestBody(
-                consumer_group=self._group, client_id=self._instance.client_id, mq_set=tuple(queues)
-            )
+    def _body(self, queues: Collection[MessageQueue]) -> requests.LockBatchRequestBody:
+        return requests.LockBatchRequestBody(
+            consumer_group=self._group, client_id=self._instance.client_id, mq_set=tuple(queues)
         )
 
 

@@ -38,7 +38,6 @@ from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.routes import Routes
 from turbopump.message.handles import PopHandle
 from turbopump.message.message import MessageQueue
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import pop as requests
 
@@ -311,7 +310,7 @@ class PopRequests:
             single, body = self._batched(broker_name, receipts)
         if body is not None:
             command = await self.instance.remoting.exchange(
-                address, requests.BatchAckMessage(), fastjson.encode(body), timeout=timeout
+                address, requests.BatchAckMessage(), body, timeout=timeout
             )
             if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 self._without_batches.add(broker_name)

@@ -22,11 +22,10 @@ from turbopump.client.user_function import NotCalledError, UserFunction
 from turbopump.errors import BodyError, RemotingError, ResponseError, RouteNotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.command import Command
+from turbopump.protocol.command import Body, Command, reply_in
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.clients import ConsumerIdList, GetConsumerListByGroup
+from turbopump.protocol.requests.clients import GetConsumerListByGroup
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +183,7 @@ class Balancer:
         request = GetConsumerListByGroup(consumer_group=self.group)
         addresses = sorted(route.every_address(slaves=True))
         address, command = await ask_one(self.instance, addresses, request)
-        clients = fastjson.decode(command.body, ConsumerIdList).consumer_id_list
+        clients = reply_in(command, request).consumer_id_list
         if self.instance.client_id not in clients:
             self.instance.forget_introduction(address)
         return clients
@@ -214,7 +213,7 @@ async def ask_one(
     instance: ClientInstance,
     addresses: Sequence[str],
     request: Request[Any],
-    body: bytes = b"",
+    body: Body = b"",
     *,
     answers: Collection[int] = (ResponseCode.SUCCESS,),
 ) -> tuple[str, Command]:

@@ -24,11 +24,10 @@ from turbopump.errors import BodyError, MessageNotFoundError, RemotingError, Rou
 from turbopump.message import properties as names
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import reply_in
 from turbopump.protocol.requests.namesrv import GetAllTopicList
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.protocol.requests.topics import TopicList
 
 RESENT_FROM: Final = "RESENT_FROM"
 """Property of a message that was resent: the dead letter it was, as
@@ -240,12 +239,13 @@ class DeadLetters(MessageFinder):
 
     async def _topics(self) -> tuple[str, ...]:
         failures: list[str] = []
+        request = GetAllTopicList()
         for address in self.instance.routes.name_servers:
             try:
                 remoting = self.instance.remoting
-                answer = await remoting.exchange(address, GetAllTopicList(), timeout=TIMEOUT_S)
+                answer = await remoting.exchange(address, request, timeout=TIMEOUT_S)
                 if answer.code == ResponseCode.SUCCESS:
-                    if topics := fastjson.decode(answer.body, TopicList).topic_list:
+                    if topics := reply_in(answer, request).topic_list:
                         return topics
                     raise RouteNotFoundError(  # each broker has topics of its own
                         f"no broker is registered at the name server {address}, so nobody knows "

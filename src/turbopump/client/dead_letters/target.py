@@ -18,10 +18,10 @@ from turbopump.message.handles import pop_retry_topic
 from turbopump.message.message import MessageQueue
 from turbopump.message.properties import UNIQ_KEY
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import reply_in
 from turbopump.protocol.requests.clients import ConsumeType
-from turbopump.protocol.requests.consumers import ConsumerConnection, GetConsumerConnectionList
+from turbopump.protocol.requests.consumers import GetConsumerConnectionList
 from turbopump.protocol.requests.pull import QueryMessage
 
 log = logging.getLogger(__name__)
@@ -214,7 +214,7 @@ class TargetTopics:
             try:
                 answer = await self.instance.remoting.exchange(address, request, timeout=TIMEOUT_S)
                 if answer.code == ResponseCode.SUCCESS:
-                    connections = fastjson.decode(answer.body, ConsumerConnection)
+                    connections = reply_in(answer, request)
                     return connections.consume_type is ConsumeType.CONSUME_POP
             except (RemotingError, BodyError) as error:
                 text = "not asked how a group consumes broker=%s group=%s cause=%s"

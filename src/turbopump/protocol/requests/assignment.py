@@ -14,18 +14,6 @@ from turbopump.protocol.request import Request
 from turbopump.protocol.requests.clients import MessageModel
 
 
-class QueryAssignment(Request[None], kw_only=True):
-    """Body ``QueryAssignmentRequestBody``; answered with a ``QueryAssignmentResponseBody``."""
-
-    code = RequestCode.QUERY_ASSIGNMENT
-
-
-class SetMessageRequestMode(Request[None], kw_only=True):
-    """Body ``SetMessageRequestModeRequestBody``."""
-
-    code = RequestCode.SET_MESSAGE_REQUEST_MODE
-
-
 class MessageRequestMode(StrEnum):
     """How a group asks for the messages of a topic."""
 
@@ -58,6 +46,13 @@ class QueryAssignmentResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
     message_queue_assignments: tuple[MessageQueueAssignment, ...] | None = None
 
 
+class QueryAssignment(Request[QueryAssignmentResponseBody], kw_only=True):
+    """Which queues are mine?"""
+
+    code = RequestCode.QUERY_ASSIGNMENT
+    body = QueryAssignmentRequestBody
+
+
 class SetMessageRequestModeRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
     """How a group reads a topic. ``pop_share_queue_num``: how many other consumers share the queues
     of one; 0 or less: all share all."""
@@ -68,6 +63,13 @@ class SetMessageRequestModeRequestBody(msgspec.Struct, kw_only=True, rename="cam
     pop_share_queue_num: Int32 = 0
 
 
+class SetMessageRequestMode(Request[None], kw_only=True):
+    """A group is to pull a topic, or to pop it."""
+
+    code = RequestCode.SET_MESSAGE_REQUEST_MODE
+    body = SetMessageRequestModeRequestBody
+
+
 class MessageRequestModeTable(msgspec.Struct, kw_only=True, rename="camel"):
     """All of a broker: the file ``messageRequestMode.json``; topic -> group -> mode."""
 
@@ -76,19 +78,6 @@ class MessageRequestModeTable(msgspec.Struct, kw_only=True, rename="camel"):
 
 # Locks on queues for ordered consumption: 41 asks for them or renews them, 42 gives them
 # back. A lock belongs to a client id, not to a connection.
-class LockBatchMq(Request[None], kw_only=True):
-    """Lock queues for a client of a group, or renew its locks; the answer's body names those that
-    it holds now."""
-
-    code = RequestCode.LOCK_BATCH_MQ
-
-
-class UnlockBatchMq(Request[None], kw_only=True):
-    """Free queues that a client holds. May be sent oneway; the answer says nothing."""
-
-    code = RequestCode.UNLOCK_BATCH_MQ
-
-
 class LockBatchRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
     """Queues that a client wants to lock, or gives back (the body of 41 and 42 alike).
     `only_this_broker`: do not ask the replicas, though the broker is in strict mode."""
@@ -103,3 +92,18 @@ class LockBatchResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
     """The queues that the client now holds."""
 
     locked: tuple[MessageQueue, ...] = msgspec.field(default=(), name="lockOKMQSet")
+
+
+class LockBatchMq(Request[LockBatchResponseBody], kw_only=True):
+    """Lock queues for a client of a group, or renew its locks; the answer names those that it holds
+    now."""
+
+    code = RequestCode.LOCK_BATCH_MQ
+    body = LockBatchRequestBody
+
+
+class UnlockBatchMq(Request[None], kw_only=True):
+    """Free queues that a client holds. May be sent oneway; the answer says nothing."""
+
+    code = RequestCode.UNLOCK_BATCH_MQ
+    body = LockBatchRequestBody

@@ -21,12 +21,6 @@ class HeartbeatReply(Reply, kw_only=True):
     is_sub_change: bool | None = msgspec.field(default=None, name="IS_SUB_CHANGE")
 
 
-class Heartbeat(Request[HeartbeatReply], kw_only=True):
-    """A client's groups and subscriptions; the body is ``HeartbeatData``."""
-
-    code = RequestCode.HEART_BEAT
-
-
 class UnregisterClient(Request[None], kw_only=True):
     """A client leaves its producer group, its consumer group, or both."""
 
@@ -36,24 +30,11 @@ class UnregisterClient(Request[None], kw_only=True):
     consumer_group: str | None = None
 
 
-class GetConsumerListByGroup(Request[None], kw_only=True):
-    """The client ids of a group; answered with a ``ConsumerIdList``."""
-
-    code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-    consumer_group: str
-
-
 class NotifyConsumerIdsChanged(Request[None], kw_only=True):
     """From a broker to a consumer, oneway: your group has changed, balance again."""
 
     code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     consumer_group: str
-
-
-class CheckClientConfig(Request[None], kw_only=True):
-    """Will this subscription be understood? The body is ``CheckClientRequestBody``."""
-
-    code = RequestCode.CHECK_CLIENT_CONFIG
 
 
 # The body of a heartbeat (34): who a client is, what it produces and what it consumes. What
@@ -139,8 +120,38 @@ class HeartbeatData(msgspec.Struct, kw_only=True, rename="camel"):
     without_sub: bool = False
 
 
+class Heartbeat(Request[HeartbeatReply], kw_only=True):
+    """A client's groups and subscriptions."""
+
+    code = RequestCode.HEART_BEAT
+    body = HeartbeatData
+
+
 class ConsumerIdList(msgspec.Struct, kw_only=True, rename="camel"):
     """The client ids of a group's members (apache/rocketmq
     `GetConsumerListByGroupResponseBody`)."""
 
     consumer_id_list: list[str] = []
+
+
+class GetConsumerListByGroup(Request[ConsumerIdList], kw_only=True):
+    """The client ids of a group."""
+
+    code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+    consumer_group: str
+
+
+class CheckClientRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
+    """A subscription that a client wants checked before it starts (46)."""
+
+    client_id: str | None = None
+    group: str | None = None
+    subscription_data: SubscriptionData | None = None
+    namespace: str | None = None
+
+
+class CheckClientConfig(Request[None], kw_only=True):
+    """Will this subscription be understood?"""
+
+    code = RequestCode.CHECK_CLIENT_CONFIG
+    body = CheckClientRequestBody

@@ -15,25 +15,18 @@ from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import LanguageCode, RequestCode
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests import clients
+from turbopump.protocol.requests.groups import GroupList
+from turbopump.protocol.requests.statistics import (
+    ConsumeStats,
+    ConsumeStatsList,
+    QueryConsumeTimeSpanBody,
+)
+from turbopump.protocol.requests.topics import TopicList
 
 
-class GetConsumerConnectionList(Request[None], kw_only=True):
-    """The members of a consumer group; answered with a ``ConsumerConnection``."""
-
-    code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-    consumer_group: str
-
-
-class GetProducerConnectionList(Request[None], kw_only=True):
-    """The members of a producer group; answered with a ``ProducerConnection``."""
-
-    code = RequestCode.GET_PRODUCER_CONNECTION_LIST
-    producer_group: str
-
-
-class GetConsumeStats(Request[None], kw_only=True):
+class GetConsumeStats(Request[ConsumeStats], kw_only=True):
     """How far a group is: in ``topic``, in those of ``topic_list`` (separated by semicolons), or
-    everywhere; answered with a ``ConsumeStats``."""
+    everywhere."""
 
     code = RequestCode.GET_CONSUME_STATS
     consumer_group: str
@@ -41,72 +34,33 @@ class GetConsumeStats(Request[None], kw_only=True):
     topic_list: str | None = None
 
 
-class GetBrokerConsumeStats(Request[None], kw_only=True):
-    """How far every group is, or (``is_order``) every one in its ordered topics; the body of the
-    answer is ``ConsumeStatsList``."""
+class GetBrokerConsumeStats(Request[ConsumeStatsList], kw_only=True):
+    """How far every group is, or (``is_order``) every one in its ordered topics."""
 
     code = RequestCode.GET_BROKER_CONSUME_STATS
     is_order: bool = False
 
 
-class GetAllProducerInfo(Request[None], kw_only=True):
-    """All producers by group; answered with a ``ProducerTableInfo``."""
-
-    code = RequestCode.GET_ALL_PRODUCER_INFO
-
-
-class QuerySubscriptionByConsumer(Request[None], kw_only=True):
-    """What a group wants of a topic; answered with a ``QuerySubscriptionResponseBody``."""
-
-    code = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
-    group: str
-    topic: str
-
-
-class QueryTopicConsumeByWho(Request[None], kw_only=True):
-    """The groups that consume a topic, now or before; answered with a ``GroupList``."""
+class QueryTopicConsumeByWho(Request[GroupList], kw_only=True):
+    """The groups that consume a topic, now or before."""
 
     code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
     topic: str
 
 
-class QueryTopicsByConsumer(Request[None], kw_only=True):
-    """The topics in which a group has an offset; answered with a ``TopicList``."""
+class QueryTopicsByConsumer(Request[TopicList], kw_only=True):
+    """The topics in which a group has an offset."""
 
     code = RequestCode.QUERY_TOPICS_BY_CONSUMER
     group: str
 
 
-class QueryConsumeTimeSpan(Request[None], kw_only=True):
-    """When the first, last and next message of each queue were stored; answered with a
-    ``QueryConsumeTimeSpanBody``."""
+class QueryConsumeTimeSpan(Request[QueryConsumeTimeSpanBody], kw_only=True):
+    """When the first, last and next message of each queue were stored."""
 
     code = RequestCode.QUERY_CONSUME_TIME_SPAN
     topic: str
     group: str
-
-
-class GetConsumerRunningInfo(Request[None], kw_only=True):
-    """What one consumer reports of itself; answered with a ``ConsumerRunningInfo``."""
-
-    code = RequestCode.GET_CONSUMER_RUNNING_INFO
-    consumer_group: str
-    client_id: str
-    jstack_enable: bool = False
-
-
-class ConsumeMessageDirectly(Request[None], kw_only=True):
-    """Have one consumer handle the message with the offset message id ``msg_id`` now; the broker
-    adds the message as the body. Answered with a ``ConsumeMessageDirectlyResult``."""
-
-    code = RequestCode.CONSUME_MESSAGE_DIRECTLY
-    consumer_group: str
-    client_id: str | None = None
-    msg_id: str | None = None
-    broker_name: str | None = None
-    topic: str | None = None
-    topic_sys_flag: Int32 | None = None
-    group_sys_flag: Int32 | None = None
 
 
 # The clients that are connected to a broker, as an administrator asks for them (203, 204, 328,
@@ -132,10 +86,24 @@ class ConsumerConnection(msgspec.Struct, kw_only=True, rename="camel"):
     conflicts: tuple[str, ...] | None = None
 
 
+class GetConsumerConnectionList(Request[ConsumerConnection], kw_only=True):
+    """The members of a consumer group."""
+
+    code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+    consumer_group: str
+
+
 class ProducerConnection(msgspec.Struct, kw_only=True, rename="camel"):
     """A producer group's members (204)."""
 
     connection_set: tuple[Connection, ...] = ()
+
+
+class GetProducerConnectionList(Request[ProducerConnection], kw_only=True):
+    """The members of a producer group."""
+
+    code = RequestCode.GET_PRODUCER_CONNECTION_LIST
+    producer_group: str
 
 
 class ProducerInfo(msgspec.Struct, kw_only=True, rename="camel"):
@@ -154,6 +122,12 @@ class ProducerTableInfo(msgspec.Struct, kw_only=True, rename="camel"):
     data: dict[str, list[ProducerInfo]] | None = None
 
 
+class GetAllProducerInfo(Request[ProducerTableInfo], kw_only=True):
+    """All producers by group."""
+
+    code = RequestCode.GET_ALL_PRODUCER_INFO
+
+
 class QuerySubscriptionResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
     """What one group wants of one topic (345)."""
 
@@ -162,13 +136,12 @@ class QuerySubscriptionResponseBody(msgspec.Struct, kw_only=True, rename="camel"
     topic: str | None = None
 
 
-class CheckClientRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """A subscription that a client wants checked before it starts (46)."""
+class QuerySubscriptionByConsumer(Request[QuerySubscriptionResponseBody], kw_only=True):
+    """What a group wants of a topic."""
 
-    client_id: str | None = None
-    group: str | None = None
-    subscription_data: clients.SubscriptionData | None = None
-    namespace: str | None = None
+    code = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
+    group: str
+    topic: str
 
 
 # What a running consumer tells about itself (307), and how it took one message given to it by
@@ -223,6 +196,15 @@ class ConsumerRunningInfo(msgspec.Struct, kw_only=True, rename="camel"):
     jstack: str | None = None
 
 
+class GetConsumerRunningInfo(Request[ConsumerRunningInfo], kw_only=True):
+    """What one consumer reports of itself."""
+
+    code = RequestCode.GET_CONSUMER_RUNNING_INFO
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
 class ConsumeResult(StrEnum):
     """What became of the message (apache/rocketmq `CMResult`)."""
 
@@ -242,3 +224,17 @@ class ConsumeMessageDirectlyResult(msgspec.Struct, kw_only=True, rename="camel")
     consume_result: ConsumeResult | None = None
     remark: str | None = None
     spent_time_mills: Int64 = 0
+
+
+class ConsumeMessageDirectly(Request[ConsumeMessageDirectlyResult], kw_only=True):
+    """Have one consumer handle the message with the offset message id ``msg_id`` now; the broker
+    adds the message as the body."""
+
+    code = RequestCode.CONSUME_MESSAGE_DIRECTLY
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+    topic_sys_flag: Int32 | None = None
+    group_sys_flag: Int32 | None = None

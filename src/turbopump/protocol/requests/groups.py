@@ -15,18 +15,6 @@ from turbopump.protocol.request import Reply, Request
 from turbopump.protocol.requests.topics import DataVersion
 
 
-class CreateGroup(Request[None], kw_only=True):
-    """Create a group or change it; the body is ``SubscriptionGroupConfig``."""
-
-    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-
-
-class CreateGroupList(Request[None], kw_only=True):
-    """Create or change several; the body is ``SubscriptionGroupList``."""
-
-    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
-
-
 class DeleteGroup(Request[None], kw_only=True):
     """Forget a group's settings and, with ``clean_offset``, how far it is."""
 
@@ -42,19 +30,12 @@ class GetAllGroupsReply(Reply, kw_only=True):
 
 
 class GetAllGroups(Request[GetAllGroupsReply], kw_only=True):
-    """Every group of a broker; answered with a ``SubscriptionGroupWrapper``."""
+    """Every group of a broker."""
 
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
     group_seq: Int32 | None = None
     max_group_num: Int32 | None = None
     data_version: str | None = None
-
-
-class GetGroup(Request[None], kw_only=True):
-    """One group of a broker; answered with a ``SubscriptionGroupConfig``."""
-
-    code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-    group: str
 
 
 # Consumer groups as brokers keep them: one group's settings and the versioned table. The
@@ -121,6 +102,20 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
     attributes: dict[str, str] | None = {}
 
 
+class GetGroup(Request[SubscriptionGroupConfig], kw_only=True):
+    """One group of a broker."""
+
+    code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+    group: str
+
+
+class CreateGroup(Request[None], kw_only=True):
+    """Create a group or change it."""
+
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    body = SubscriptionGroupConfig
+
+
 class SubscriptionGroupWrapper(msgspec.Struct, kw_only=True, rename="camel"):
     """All groups of a broker: the file `subscriptionGroup.json` and the answer to 201.
     `forbidden_table` is group -> topic -> permission bits taken away."""
@@ -134,6 +129,13 @@ class SubscriptionGroupList(msgspec.Struct, kw_only=True, rename="camel"):
     """Groups to create or change at once (225)."""
 
     group_config_list: list[SubscriptionGroupConfig] = []
+
+
+class CreateGroupList(Request[None], kw_only=True):
+    """Create or change several."""
+
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+    body = SubscriptionGroupList
 
 
 class GroupList(msgspec.Struct, kw_only=True, rename="camel"):

@@ -81,46 +81,24 @@ class QueryDataVersionReply(Reply, kw_only=True):
 
 
 class QueryDataVersion(Request[QueryDataVersionReply], kw_only=True):
-    """Would a registration change anything? The body is ``DataVersion``. Counts as a heartbeat."""
+    """Would a registration change anything? Counts as a heartbeat."""
 
     code = RequestCode.QUERY_DATA_VERSION
+    body = topics.DataVersion
     broker_name: str
     broker_addr: str
     cluster_name: str
     broker_id: Int64 | None = None
 
 
-class GetRouteInfo(Request[None], kw_only=True):
-    """Which brokers have a topic; answered with a ``TopicRouteData``, 17 TOPIC_NOT_EXIST where
-    there is none."""
-
-    code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-    topic: str
-    accept_standard_json_only: bool | None = None
-
-
-class GetBrokerClusterInfo(Request[None], kw_only=True):
-    """Every cluster and broker; answered with a ``ClusterInfo``."""
-
-    code = RequestCode.GET_BROKER_CLUSTER_INFO
-
-
-class GetBrokerMemberGroup(Request[None], kw_only=True):
-    """The live members of one broker name; answered with a ``BrokerMemberGroupBody``."""
-
-    code = RequestCode.GET_BROKER_MEMBER_GROUP
-    cluster_name: str
-    broker_name: str
-
-
-class GetAllTopicList(Request[None], kw_only=True):
-    """Every topic; answered with a ``TopicList``."""
+class GetAllTopicList(Request[topics.TopicList], kw_only=True):
+    """Every topic."""
 
     code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 
 
-class GetTopicsByCluster(Request[None], kw_only=True):
-    """The topics of a cluster; answered with a ``TopicList``."""
+class GetTopicsByCluster(Request[topics.TopicList], kw_only=True):
+    """The topics of a cluster."""
 
     code = RequestCode.GET_TOPICS_BY_CLUSTER
     cluster: str
@@ -253,6 +231,12 @@ class ClusterInfo(msgspec.Struct, kw_only=True, rename="camel"):
     cluster_addr_table: dict[str, tuple[str, ...]] = {}
 
 
+class GetBrokerClusterInfo(Request[ClusterInfo], kw_only=True):
+    """Every cluster and broker."""
+
+    code = RequestCode.GET_BROKER_CLUSTER_INFO
+
+
 class BrokerMemberGroup(msgspec.Struct, kw_only=True, rename="camel"):
     """The live members of one broker name: broker id -> `host:port`."""
 
@@ -265,6 +249,14 @@ class BrokerMemberGroupBody(msgspec.Struct, kw_only=True, rename="camel"):
     """The answer to 901 (apache/rocketmq `GetBrokerMemberGroupResponseBody`)."""
 
     broker_member_group: BrokerMemberGroup | None = None
+
+
+class GetBrokerMemberGroup(Request[BrokerMemberGroupBody], kw_only=True):
+    """The live members of one broker name."""
+
+    code = RequestCode.GET_BROKER_MEMBER_GROUP
+    cluster_name: str
+    broker_name: str
 
 
 # A broker's registration (103): its topics, as JSON or in the compressed binary form, and the
@@ -428,3 +420,11 @@ class TopicRouteData(msgspec.Struct, kw_only=True, rename="camel"):
     broker_datas: list[BrokerData] = []
     filter_server_table: dict[str, list[str]] | None = None
     topic_queue_mapping_by_broker: dict[str, topics.TopicQueueMappingInfo] | None = None
+
+
+class GetRouteInfo(Request[TopicRouteData], kw_only=True):
+    """Which brokers have a topic; 17 TOPIC_NOT_EXIST where none has."""
+
+    code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    topic: str
+    accept_standard_json_only: bool | None = None

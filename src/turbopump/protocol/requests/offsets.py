@@ -9,6 +9,7 @@ from turbopump.message.java import Int32, Int64
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Reply, Request
+from turbopump.protocol.requests.statistics import QueryCorrectionOffsetBody
 from turbopump.protocol.requests.topics import DataVersion
 
 
@@ -127,11 +128,11 @@ class ResetOffsetBodyForC(msgspec.Struct, kw_only=True, rename="camel"):
 # Offsets from outside: 222 INVOKE_BROKER_TO_RESET_OFFSET, 220 RESET_CONSUMER_CLIENT_OFFSET,
 # 223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS, 221 GET_CONSUMER_STATUS_FROM_CLIENT, 314
 # CLONE_GROUP_OFFSET, 308 QUERY_CORRECTION_OFFSET.
-class ResetOffset(Request[None], kw_only=True):
+class ResetOffset(Request[ResetOffsetBody], kw_only=True):
     """Set a group's offsets in a topic: all queues, or ``queue_id``; to ``offset``, or where
     ``timestamp`` (ms; negative: the end) is.
 
-    Without ``force`` an offset is only moved back. Answered with a ``ResetOffsetBody``.
+    Without ``force`` an offset is only moved back.
     """
 
     code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
@@ -144,10 +145,10 @@ class ResetOffset(Request[None], kw_only=True):
 
 
 class ResetConsumerOffset(Request[None], kw_only=True):
-    """From a broker to a consumer, oneway: go on at the offsets in the body, a
-    ``ResetOffsetBody``."""
+    """From a broker to a consumer, oneway: go on at these offsets."""
 
     code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+    body = ResetOffsetBody
     group: str
     topic: str
     timestamp: Int64
@@ -156,9 +157,9 @@ class ResetConsumerOffset(Request[None], kw_only=True):
     offset: Int64 | None = None
 
 
-class GetConsumerStatus(Request[None], kw_only=True):
-    """How far each client of a group is by its own account, or the one with the id ``client_addr``;
-    answered with a ``GetConsumerStatusBody``."""
+class GetConsumerStatus(Request[GetConsumerStatusBody], kw_only=True):
+    """How far each client of a group is by its own account, or the one with the id
+    ``client_addr``."""
 
     code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     topic: str
@@ -166,8 +167,8 @@ class GetConsumerStatus(Request[None], kw_only=True):
     client_addr: str | None = None
 
 
-class GetConsumerStatusFromClient(Request[None], kw_only=True):
-    """From a broker to a consumer: how far are you? The body of the answer as above."""
+class GetConsumerStatusFromClient(Request[GetConsumerStatusBody], kw_only=True):
+    """From a broker to a consumer: how far are you?"""
 
     code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     topic: str
@@ -186,10 +187,9 @@ class CloneGroupOffset(Request[None], kw_only=True):
     offline: bool = False
 
 
-class QueryCorrectionOffset(Request[None], kw_only=True):
+class QueryCorrectionOffset(Request[QueryCorrectionOffsetBody], kw_only=True):
     """The lowest offsets of a topic's groups but ``filter_groups`` (separated by commas); the
-    largest number there is where ``compare_group`` is behind them. Answered with a
-    ``QueryCorrectionOffsetBody``."""
+    largest number there is where ``compare_group`` is behind them."""
 
     code = RequestCode.QUERY_CORRECTION_OFFSET
     topic: str

@@ -77,12 +77,6 @@ class AckMessage(Request[None], kw_only=True):
     offset: Int64
 
 
-class BatchAckMessage(Request[None], kw_only=True):
-    """Many popped messages are done; they stand in the body."""
-
-    code = RequestCode.BATCH_ACK_MESSAGE
-
-
 class ChangeInvisibleTime(Request[ChangeInvisibleTimeReply], kw_only=True):
     """A popped message is to come back ``invisible_time`` from now."""
 
@@ -164,6 +158,13 @@ class BatchAckBody(msgspec.Struct, kw_only=True, rename="camel"):
 
     broker_name: str | None = None
     acks: tuple[BatchAck, ...] | None = None
+
+
+class BatchAckMessage(Request[None], kw_only=True):
+    """Many popped messages are done."""
+
+    code = RequestCode.BATCH_ACK_MESSAGE
+    body = BatchAckBody
 
 
 def pack_bits(numbers: Iterable[int]) -> bytes:

@@ -9,40 +9,17 @@ from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.clients import SubscriptionData
+from turbopump.protocol.requests.namesrv import KVTable
 
 
-class GetBrokerRuntimeInfo(Request[None], kw_only=True):
-    """What a broker reports of itself; answered with a ``KVTable``."""
+class GetBrokerRuntimeInfo(Request[KVTable], kw_only=True):
+    """What a broker reports of itself."""
 
     code = RequestCode.GET_BROKER_RUNTIME_INFO
 
 
-class ViewBrokerStatsData(Request[None], kw_only=True):
-    """One statistic: ``stats_name`` is such as ``TOPIC_PUT_NUMS``, ``stats_key`` a topic,
-    ``topic@group`` or the cluster; answered with a ``BrokerStatsData``."""
-
-    code = RequestCode.VIEW_BROKER_STATS_DATA
-    stats_name: str
-    stats_key: str
-
-
 # Figures about topics and groups, as a broker tells an administrator (202, 208, 303, 308,
 # 315, 317, 321). Offsets are indexes, times are epoch milliseconds, rates are per second.
-class TopicOffset(msgspec.Struct, kw_only=True, rename="camel"):
-    """Where a queue begins and ends, and when it last got a message."""
-
-    min_offset: Int64 = 0
-    max_offset: Int64 = 0
-    last_update_timestamp: Int64 = 0
-
-
-class TopicStatsTable(msgspec.Struct, kw_only=True, rename="camel"):
-    """A topic's queues (202)."""
-
-    topic_put_tps: float = 0.0
-    offset_table: dict[MessageQueue, TopicOffset] = {}
-
-
 class OffsetWrapper(msgspec.Struct, kw_only=True, rename="camel"):
     """How far a group is in a queue; `last_timestamp` is the store time of the message before its
     offset."""
@@ -117,6 +94,15 @@ class BrokerStatsData(msgspec.Struct, kw_only=True, rename="camel"):
     stats_day: BrokerStatsItem | None = None
 
 
+class ViewBrokerStatsData(Request[BrokerStatsData], kw_only=True):
+    """One statistic: ``stats_name`` is such as ``TOPIC_PUT_NUMS``, ``stats_key`` a topic,
+    ``topic@group`` or the cluster."""
+
+    code = RequestCode.VIEW_BROKER_STATS_DATA
+    stats_name: str
+    stats_key: str
+
+
 class ConsumeQueueData(msgspec.Struct, kw_only=True, rename="camel"):
     """One ConsumeQueue unit and what a filter makes of it."""
 
@@ -154,12 +140,6 @@ class RemoveColdFlow(Request[None], kw_only=True):
     code = RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG
 
 
-class GetColdFlow(Request[None], kw_only=True):
-    """Who reads how much; answered with a ``ColdFlowInfo``."""
-
-    code = RequestCode.GET_COLD_DATA_FLOW_CTR_INFO
-
-
 class SetCommitLogReadMode(Request[None], kw_only=True):
     """ "0": the system may read more of the log's files than what is asked for; "1": it should not.
     (``MADV_NORMAL``, ``MADV_RANDOM``.)"""
@@ -184,3 +164,9 @@ class ColdFlowInfo(msgspec.Struct, kw_only=True, rename="camel"):
     cg_cold_read_threshold: Int64 = 0
     global_cold_read_threshold: Int64 = 0
     global_acc: Int64 = 0
+
+
+class GetColdFlow(Request[ColdFlowInfo], kw_only=True):
+    """Who reads how much."""
+
+    code = RequestCode.GET_COLD_DATA_FLOW_CTR_INFO

@@ -8,6 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from turbopump.message.java import Int32, Int64
+from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Reply, Request
@@ -32,31 +33,10 @@ class CreateTopic(Request[None], kw_only=True):
     force: bool | None = None
 
 
-class CreateTopicList(Request[None], kw_only=True):
-    """Create or change several; the body is ``CreateTopicListRequestBody``, attributes in it as
-    ``{"+name": "value"}``."""
-
-    code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
-
-
 class DeleteTopic(Request[None], kw_only=True):
     """Forget a topic on one broker: its settings, queues, and how far groups are in it."""
 
     code = RequestCode.DELETE_TOPIC_IN_BROKER
-    topic: str
-
-
-class GetTopicConfig(Request[None], kw_only=True):
-    """One topic of a broker; answered with a ``TopicConfigAndQueueMapping``."""
-
-    code = RequestCode.GET_TOPIC_CONFIG
-    topic: str
-
-
-class GetTopicStatsInfo(Request[None], kw_only=True):
-    """Where a topic's queues begin and end on a broker; answered with a ``TopicStatsTable``."""
-
-    code = RequestCode.GET_TOPIC_STATS_INFO
     topic: str
 
 
@@ -67,7 +47,7 @@ class GetAllTopicConfigReply(Reply, kw_only=True):
 
 
 class GetAllTopicConfig(Request[GetAllTopicConfigReply], kw_only=True):
-    """Every topic of a broker; answered with a ``TopicConfigSerializeWrapper``."""
+    """Every topic of a broker."""
 
     code = RequestCode.GET_ALL_TOPIC_CONFIG
     topic_seq: Int32 | None = None
@@ -183,10 +163,24 @@ class TopicConfigAndQueueMapping(TopicConfig, kw_only=True, rename="camel"):
     mapping_detail: TopicQueueMappingDetail | None = None
 
 
+class GetTopicConfig(Request[TopicConfigAndQueueMapping], kw_only=True):
+    """One topic of a broker."""
+
+    code = RequestCode.GET_TOPIC_CONFIG
+    topic: str
+
+
 class CreateTopicListRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
     """Topics to create or change at once (18)."""
 
     topic_config_list: list[TopicConfig] = []
+
+
+class CreateTopicList(Request[None], kw_only=True):
+    """Create or change several; attributes as ``{"+name": "value"}``."""
+
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
+    body = CreateTopicListRequestBody
 
 
 # How a static topic's logical queues map to brokers' physical ones: part of routes and
@@ -222,3 +216,25 @@ class TopicQueueMappingDetail(TopicQueueMappingInfo, kw_only=True, rename="camel
     """The same with the whole history of the queues that this broker hosts."""
 
     hosted_queues: dict[int, list[LogicQueueMappingItem]] | None = {}
+
+
+class TopicOffset(msgspec.Struct, kw_only=True, rename="camel"):
+    """Where a queue begins and ends, and when it last got a message."""
+
+    min_offset: Int64 = 0
+    max_offset: Int64 = 0
+    last_update_timestamp: Int64 = 0
+
+
+class TopicStatsTable(msgspec.Struct, kw_only=True, rename="camel"):
+    """A topic's queues (202)."""
+
+    topic_put_tps: float = 0.0
+    offset_table: dict[MessageQueue, TopicOffset] = {}
+
+
+class GetTopicStatsInfo(Request[TopicStatsTable], kw_only=True):
+    """Where a topic's queues begin and end on a broker."""
+
+    code = RequestCode.GET_TOPIC_STATS_INFO
+    topic: str

@@ -151,11 +151,11 @@ async def test_a_heartbeat_as_the_cpp_client_sends_it(talk: Talk, /) -> None:
 @pytest.mark.parametrize(
     ("body", "code", "remark"),
     [
-        (b"", 1, "the heartbeat body cannot be read"),
-        (b"{", 1, "the heartbeat body cannot be read"),
-        (b"[]", 1, "the heartbeat body cannot be read"),
-        (b'{"clientID":"c","consumerDataSet":7}', 1, "the heartbeat body cannot be read"),
-        (b"[" * 100_000, 1, "the heartbeat body cannot be read"),
+        (b"", 1, "the heartbeat has no clientID"),
+        (b"{", 1, "the body cannot be read as HeartbeatData"),
+        (b"[]", 1, "the body cannot be read as HeartbeatData"),
+        (b'{"clientID":"c","consumerDataSet":7}', 1, "the body cannot be read as HeartbeatData"),
+        (b"[" * 100_000, 1, "the body cannot be read as HeartbeatData"),
         (b"{}", 1, "the heartbeat has no clientID"),
         (
             json.dumps({"clientID": "c", "consumerDataSet": [consumer("a b")]}).encode(),

@@ -12,8 +12,11 @@ from tests.unit.broker.talking import Talk, converse, pull, subscription
 from turbopump.message.properties import encode_properties
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.clients import CheckClientConfig, SubscriptionData
-from turbopump.protocol.requests.consumers import CheckClientRequestBody
+from turbopump.protocol.requests.clients import (
+    CheckClientConfig,
+    CheckClientRequestBody,
+    SubscriptionData,
+)
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.queues.checked_entries import GetResult
 from turbopump.store.queues.queue_reader import TURN_UNITS, UNITS_MAX, PropertyText, read_matching
