@@ -2,9 +2,11 @@
 
     {"body": "text", "tags": "A", "keys": ["k1"], "properties": {"p": "v"}}
 
-Its one rule: what `consume` writes (a line with `store_ms`), `produce` reads back as the same
-message, without what brokers put into it. A body that is not UTF-8 text is `body_base64`; a body
-may be written as any other JSON value, and is then sent as that JSON. It must not know clients.
+Its two rules: nothing on a line is dropped without a word, so a field that is not known is refused;
+and what `consume`, `message` and `dlq export` write (a line with `store_ms` or `died_ms`),
+`produce` reads back as the same message, without what brokers put into it. A body that is not UTF-8
+text is `body_base64`; a body may be written as any other JSON value, and is then sent as that JSON.
+It must not know clients.
 """
 
 from __future__ import annotations
@@ -13,16 +15,20 @@ import asyncio
 import base64
 import binascii
 import os
+import re
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
+from turbopump.cli.cluster import QueueName, queue_name, time_ms
 from turbopump.errors import MessageError
 from turbopump.message import properties as names
 from turbopump.message.message import Message, ReceivedMessage
+from turbopump.message.rules import did_you_mean
 from turbopump.message.user_properties import handed_on
 
 # What a received message carries beside its user's own properties: fields of the line, or marks of
@@ -31,6 +37,7 @@ _NOT_THE_USERS = frozenset(
     {
         names.TAGS,
         names.KEYS,
+        names.SHARDING_KEY,
         names.UNIQ_KEY,
         names.WAIT_STORE_MSG_OK,
         names.MSG_REGION,
@@ -49,41 +56,171 @@ _NOT_THE_USERS = frozenset(
 )
 
 
-class _MessageLine(msgspec.Struct, forbid_unknown_fields=False):
+class _Given(msgspec.Struct):
+    """What a line may say of the message to send."""
+
     body: Any = msgspec.UNSET
     body_base64: str | None = None
     tags: str | None = None
     keys: str | list[str] | None = None
     properties: dict[str, str] = msgspec.field(default_factory=dict)
+    sharding_key: str | int | None = None
+    queue: int | str | None = None
+    delay_level: int | None = None
+    delay: float | None = None
+    deliver_at: int | str | None = None
+
+
+class _MessageLine(_Given, forbid_unknown_fields=True):
+    """And what is said of one that was received."""
+
     store_ms: Any = None
+    died_ms: Any = None
+    topic: Any = None
+    broker: Any = None
+    queue_id: Any = None
+    queue_offset: Any = None
+    msg_id: Any = None
+    born_ms: Any = None
+    offset_msg_id: Any = None
+    commit_log_offset: Any = None
+    born_host: Any = None
+    store_host: Any = None
+    reconsume_times: Any = None
+    group: Any = None
+    origin_topic: Any = None
+    origin_msg_id: Any = None
+    attempts: Any = None
+    body_fault: Any = None
 
 
+_FIELDS: Final = _Given.__struct_fields__
+_OF_A_RECEIVED_ONE: Final = _MessageLine.__struct_fields__[len(_FIELDS) :]
+_MEANT: Final[Mapping[str, str]] = {"queue_id": "queue", "broker": "queue"}
+"""Of a received message -> what was perhaps meant."""
+_UNKNOWN: Final = re.compile(r"unknown field `(.*?)`")
 _decoder = msgspec.json.Decoder(_MessageLine)
 
 
-def read_message(line: bytes, topic: str, *, number: int) -> Message:
+@dataclass(frozen=True, slots=True)
+class LineDefaults:
+    """What a message has whose line does not say otherwise. ``time`` is one of Message's
+    ``delay_level``, ``delay`` and ``deliver_at`` with its value, or nothing."""
+
+    tags: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    sharding_key: str | None = None
+    queue: QueueName | None = None
+    time: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LineToSend:
+    """A message, and the queue that it is to go to, if it may not be any: that of an equal
+    ``sharding_key``, or one that is named."""
+
+    message: Message
+    sharding_key: str | int | None = None
+    queue: QueueName | None = None
+
+
+NO_DEFAULTS: Final = LineDefaults()
+
+
+def raw_message(body: bytes, topic: str, defaults: LineDefaults = NO_DEFAULTS) -> LineToSend:
+    """The message with this body. Raises MessageError."""
+    message = Message(
+        topic,
+        body,
+        tags=defaults.tags,
+        keys=defaults.keys,
+        properties=defaults.properties,
+        **defaults.time,
+    )
+    return LineToSend(message, defaults.sharding_key, defaults.queue)
+
+
+def read_message(
+    line: bytes, topic: str, *, number: int, defaults: LineDefaults = NO_DEFAULTS
+) -> LineToSend:
     """The message on a line; raises MessageError that names the line's number."""
     try:
         fields = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        unknown = _UNKNOWN.search(str(error))
+        if unknown is not None:
+            near = did_you_mean(unknown[1], _FIELDS)
+            raise MessageError(
+                f"line {number}: the field {unknown[1]!r} is not known{near}; a message has "
+                f"{', '.join(_FIELDS)}"
+            ) from None
         raise MessageError(
-            f'line {number} is no message: {error}; {{"body": "…"}} is expected'
+            f'line {number} is no message: {error}; {{"body": "…"}} is expected, or --raw '
+            "for lines that are bodies"
         ) from None
-    body = _body(fields, number)
-    was_received = fields.store_ms is not None
+    was_received = fields.store_ms is not None or fields.died_ms is not None
+    if not was_received:
+        _refuse_fields_of_a_received_one(fields, topic, number)
     try:
         message = Message(
             topic,
-            body,
-            tags=fields.tags,
-            keys=fields.keys,
+            _body(fields),
+            tags=defaults.tags if fields.tags is None else fields.tags,
+            keys=defaults.keys if fields.keys is None else fields.keys,
             properties=None if was_received else fields.properties,
+            **(_time(fields) or defaults.time),
         )
-        if was_received:
-            message.properties = {**handed_on(fields.properties), **message.properties}
-        return message
+        received = handed_on(fields.properties) if was_received else {}
+        message.properties = {**defaults.properties, **received, **message.properties}
+        return _aimed(message, fields, defaults)
     except MessageError as error:
         raise MessageError(f"line {number}: {error}") from None
+
+
+def _aimed(message: Message, fields: _MessageLine, defaults: LineDefaults) -> LineToSend:
+    """With its queue, or with its sharding key, which chooses one. Raises MessageError."""
+    queue = None if fields.queue is None else queue_name(str(fields.queue))
+    if fields.queue is not None:
+        if queue is None:
+            raise MessageError(
+                f"queue {fields.queue!r} is none: a number is expected, or BROKER:NUMBER"
+            )
+        if fields.sharding_key is not None:
+            raise MessageError("queue and sharding_key both choose the queue; give one of them")
+        return LineToSend(message, queue=queue)
+    key = fields.sharding_key
+    if key is None:
+        key = message.properties.pop(names.SHARDING_KEY, defaults.sharding_key)
+    return LineToSend(message, key, defaults.queue if key is None else None)
+
+
+def _refuse_fields_of_a_received_one(fields: _MessageLine, topic: str, number: int) -> None:
+    for name in _OF_A_RECEIVED_ONE:
+        value = getattr(fields, name)
+        if value is None or (name == "topic" and value == topic):
+            continue
+        if name == "topic":
+            raise MessageError(f"line {number} is for the topic {value!r}, and goes to {topic}")
+        meant = f"; give {_MEANT[name]!r}" if name in _MEANT else ""
+        raise MessageError(
+            f"line {number}: the field {name!r} says where a received message was, as in a line "
+            f"that `consume` has written (with store_ms){meant}"
+        )
+
+
+def _time(fields: _MessageLine) -> dict[str, Any]:
+    """Those of Message's three times that the line gives."""
+    at = fields.deliver_at
+    if isinstance(at, str):
+        found = time_ms(at)
+        if found is None:
+            raise MessageError(
+                f"deliver_at {at!r} is no time: 2026-11-21T08:30:00 or ms since 1970 is expected"
+            )
+        at = found
+    given = {"delay_level": fields.delay_level, "delay": fields.delay, "deliver_at": at}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def write_message(message: ReceivedMessage) -> bytes:
@@ -102,6 +239,8 @@ def write_message(message: ReceivedMessage) -> bytes:
         line["tags"] = message.tags
     if message.keys:
         line["keys"] = message.keys
+    if names.SHARDING_KEY in message.properties:
+        line["sharding_key"] = message.properties[names.SHARDING_KEY]
     if user:
         line["properties"] = user
     try:
@@ -111,14 +250,16 @@ def write_message(message: ReceivedMessage) -> bytes:
     return msgspec.json.encode(line)
 
 
-def _body(fields: _MessageLine, number: int) -> bytes:
+def _body(fields: _MessageLine) -> bytes:
     if fields.body_base64 is not None:
+        if fields.body is not msgspec.UNSET:
+            raise MessageError("body and body_base64 are both given; give one of them")
         try:
             return base64.b64decode(fields.body_base64, validate=True)
         except binascii.Error as error:
-            raise MessageError(f"line {number}: body_base64 is no base64: {error}") from None
+            raise MessageError(f"body_base64 is no base64: {error}") from None
     if fields.body is msgspec.UNSET:
-        raise MessageError(f'line {number} has no body: {{"body": "…"}} is expected')
+        raise MessageError('there is no body: {"body": "…"} is expected')
     return (
         fields.body.encode() if isinstance(fields.body, str) else msgspec.json.encode(fields.body)
     )
@@ -134,6 +275,16 @@ CHUNKS_AHEAD: Final = 4
 STANDARD_INPUT: Final = 0
 
 
+async def whole_input() -> bytes:
+    """All of standard input. Raises MessageError if it is longer than `LINE_SIZE_MAX`."""
+    chunks = bytearray()
+    async for chunk in _chunks():
+        chunks += chunk
+        if len(chunks) > LINE_SIZE_MAX:
+            raise MessageError(f"the input is longer than {LINE_SIZE_MAX} bytes")
+    return bytes(chunks)
+
+
 async def lines_as_they_arrive() -> AsyncIterator[list[bytes]]:
     """The lines that have arrived since the last turn, without their ends; the last one may have
     none.
@@ -141,7 +292,7 @@ async def lines_as_they_arrive() -> AsyncIterator[list[bytes]]:
     Raises MessageError for a line that is longer than `LINE_SIZE_MAX`.
     """
     rest = b""
-    async for chunk in _chunks(sys.stdin.fileno() if sys.stdin is not None else STANDARD_INPUT):
+    async for chunk in _chunks():
         *lines, rest = (rest + chunk).split(b"\n")
         if len(rest) > LINE_SIZE_MAX:
             raise MessageError(f"a line of the input is longer than {LINE_SIZE_MAX} bytes")
@@ -151,7 +302,8 @@ async def lines_as_they_arrive() -> AsyncIterator[list[bytes]]:
         yield [rest.removesuffix(b"\r")]
 
 
-async def _chunks(fd: int) -> AsyncIterator[bytes]:
+async def _chunks() -> AsyncIterator[bytes]:
+    fd = sys.stdin.fileno() if sys.stdin is not None else STANDARD_INPUT
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(CHUNKS_AHEAD)

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Callable, Container, Coroutine, Iterator, Mapping
-from datetime import datetime
 from typing import Any, Final
 
 import click
 
-from turbopump.cli.cluster import INCOMPLETE, NOT_FOUND, client_command, hex_lines, time_text
+from turbopump.cli.cluster import (
+    INCOMPLETE,
+    NOT_FOUND,
+    TimeOption,
+    client_command,
+    hex_lines,
+    time_text,
+)
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.json_lines import write_message
 from turbopump.client.consumer.pull import FoundMessages
 from turbopump.client.message_finder import MessageFinder
-from turbopump.clock import SystemClock
 from turbopump.config.addresses import join_address
 from turbopump.errors import StoredMessageError
 from turbopump.message import properties as names
@@ -29,36 +33,7 @@ from turbopump.message.message import ReceivedMessage
 
 HEX_SHOWN: Final = 1024
 """Bytes of a body that is no text, shown in hex."""
-MS_DIGITS: Final = 15
-"""Of a time in ms since 1970: to the year 33658."""
-
-_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_AGO: Final = re.compile(r"(\d+)([smhd])")
-
 OUTPUT: Final = "For people, or JSON lines like those of `turbopump consume`."
-
-
-class TimeOption(click.ParamType):  # type: ignore[type-arg]
-    """A time in ms since 1970, from ISO 8601 (without a zone: local time), such a number, or `15m`:
-    so long ago (s, m, h, d)."""
-
-    name = "TIME"
-
-    def convert(
-        self, value: object, parameter: click.Parameter | None, context: click.Context | None
-    ) -> int:
-        text = str(value)
-        if text.isascii() and text.isdigit() and len(text) <= MS_DIGITS:
-            return int(text)
-        if found := _AGO.fullmatch(text):
-            return max(SystemClock().now_ms() - int(found[1]) * _UNITS_MS[found[2]], 0)
-        try:
-            return int(datetime.fromisoformat(text).timestamp() * 1000)
-        except (ValueError, OverflowError):
-            self.fail(
-                f"{text!r} is no time: 2026-11-21T08:30:00, ms since 1970, or 15m (so long "
-                "ago; s, m, h, d) is expected"
-            )
 
 
 begin_option = click.option(

@@ -6,9 +6,8 @@ import click
 
 from turbopump.admin.cluster import Servers, ask_each
 from turbopump.admin.groups import group_offsets
-from turbopump.cli.cluster import NOT_FOUND, checked_address, client_command, show
+from turbopump.cli.cluster import NOT_FOUND, TimeOption, checked_address, client_command, show
 from turbopump.cli.entry import command_group, complain
-from turbopump.cli.message import TimeOption
 from turbopump.errors import RemotingError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import CloneGroupOffset, ResetOffset, ResetOffsetBody

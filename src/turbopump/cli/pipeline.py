@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from turbopump.cli.cluster import checked_number, checked_topic, name_server_option
+from turbopump.cli.cluster import TimeOption, checked_number, checked_topic, name_server_option
 from turbopump.cli.entry import command_group
-from turbopump.cli.message import TimeOption, begin_option
+from turbopump.cli.message import begin_option
 from turbopump.cli.serving import log_options
 
 if TYPE_CHECKING:

@@ -1,30 +1,112 @@
 """`turbopump produce`: messages from JSON lines on standard input."""
 
+from __future__ import annotations
+
 import asyncio
+import os
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import nullcontext
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from turbopump.cli.cluster import checked_topic, client_command
-from turbopump.cli.entry import drop_output
-from turbopump.cli.json_lines import lines_as_they_arrive, read_message
+from turbopump.cli.cluster import (
+    QueueName,
+    QueueOption,
+    TimeOption,
+    checked_number,
+    checked_topic,
+    client_command,
+    find_queue,
+)
+from turbopump.cli.entry import complain, drop_output
+from turbopump.cli.json_lines import (
+    STANDARD_INPUT,
+    LineDefaults,
+    LineToSend,
+    lines_as_they_arrive,
+    raw_message,
+    read_message,
+    whole_input,
+)
 from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendResult, SendStatus
-from turbopump.errors import TurbopumpError
-from turbopump.message.message import Message
-from turbopump.message.properties import TAGS
+from turbopump.errors import MessageError, TurbopumpError
+from turbopump.message.message import MessageQueue
+from turbopump.message.user_properties import checked_properties
 
 OUTSTANDING: Final = 64
 """Lines that are sent at once."""
+
+Numbered = tuple[int, LineToSend]
+Bound = tuple[int, LineToSend, MessageQueue | None]
+"""A numbered line and the queue that it is to go to, if it names one."""
+Outcome = tuple[int, SendResult | TurbopumpError]
+"""A line's number, and how it was sent, or why not."""
+
+
+def _checked_properties(
+    _context: click.Context, _parameter: click.Parameter, given: Sequence[str]
+) -> dict[str, str]:
+    """``NAME=VALUE`` each. Raises BadParameter."""
+    pairs = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text!r} has no =; NAME=VALUE is expected")
+        pairs[name] = value
+    try:
+        return checked_properties(pairs)
+    except MessageError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @client_command(None, "produce", nullcontext, output="")
 @click.argument("topic", callback=checked_topic)
 @click.option("--raw", is_flag=True, help="Each line is a body, not JSON.")
+@click.option("--whole", is_flag=True, help="All of the input is one body.")
 @click.option("--tags", metavar="TAG", help="Tag of the messages that name none.")
+@click.option(
+    "--keys",
+    metavar="KEY",
+    multiple=True,
+    help="Key of the messages that name none; more than once.",
+)
+@click.option(
+    "--property",
+    "properties",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_checked_properties,
+    help="Property of the messages that have none of this name; more than once.",
+)
+@click.option(
+    "--sharding-key",
+    metavar="KEY",
+    help="Messages with an equal one go to the same queue, in the order of the input.",
+)
+@click.option(
+    "--queue", type=QueueOption(), help="Queue of the messages that name none and no sharding key."
+)
+@click.option(
+    "--delay",
+    metavar="SECONDS",
+    type=click.FloatRange(0),
+    callback=checked_number,
+    help="Deliver so much later the messages that give no time.",
+)
+@click.option(
+    "--delay-level",
+    type=click.IntRange(1),
+    help="The same by the delay level of the broker's table: 1 is 1 s, 18 is 2 h.",
+)
+@click.option(
+    "--deliver-at",
+    metavar="TIME",
+    type=TimeOption(future=True),
+    help="Deliver at this time the messages that give none.",
+)
 @click.option("--group", default="turbopump-produce", help="Producer group.")
 @click.option(
     "--results",
@@ -32,47 +114,153 @@ OUTSTANDING: Final = 64
     help="Write where each message is stored, as JSON lines in the order of the input.",
 )
 async def command(
-    namesrv: list[str], topic: str, raw: bool, tags: str | None, group: str, results: bool
+    namesrv: list[str],
+    topic: str,
+    raw: bool,
+    whole: bool,
+    tags: str | None,
+    keys: tuple[str, ...],
+    properties: dict[str, str],
+    sharding_key: str | None,
+    queue: QueueName | None,
+    delay: float | None,
+    delay_level: int | None,
+    deliver_at: int | None,
+    group: str,
+    results: bool,
 ) -> None:
     """Send messages to TOPIC from JSON lines on standard input.
 
-    A line is `{"body": "text"}`, with "tags", "keys" and "properties" if wanted. A body that is
-    another JSON value is sent as that JSON; bytes that are no text go as "body_base64". The first
-    line that cannot be sent ends the command.
+    A line is `{"body": "text"}`, with "tags", "keys", "properties", "sharding_key" or "queue", and
+    "delay", "delay_level" or "deliver_at" if wanted. A body that is another JSON value is sent as
+    that JSON; bytes that are no text go as "body_base64". What `turbopump consume` has written is
+    taken too. The first line that cannot be sent ends the command.
     """
+    times = {"delay": delay, "delay_level": delay_level, "deliver_at": deliver_at}
+    time = {name: value for name, value in times.items() if value is not None}
+    _refuse_what_does_not_go_together(raw, whole, time, queue, sharding_key)
+    defaults = LineDefaults(tags, keys, properties, sharding_key, queue, time)
 
-    def message(line: bytes, number: int) -> Message:
-        found = Message(topic, line) if raw else read_message(line, topic, number=number)
-        return (
-            found
-            if tags is None or found.tags
-            else Message.as_it_is(topic, found.body, {**found.properties, TAGS: tags})
-        )
+    def read(line: bytes, number: int) -> LineToSend:
+        if raw or whole:
+            return raw_message(line, topic, defaults)
+        return read_message(line, topic, number=number, defaults=defaults)
 
-    sent = 0
-    unsure: Counter[str] = Counter()
+    if os.isatty(STANDARD_INPUT):
+        what = "bodies" if raw else 'messages such as {"body": "text"}'
+        complain(f"lines are read from the terminal, as {what}; Ctrl-D ends the input")
     async with Producer(namesrv, group=group) as producer:
-        async for lines in _batches():
-            messages = [(number, message(line, number)) for number, line in lines]
-            sends = [_send(producer, one, number) for number, one in messages]
-            for (number, _), result in zip(messages, await asyncio.gather(*sends), strict=True):
-                sent += 1
-                if result.status is not SendStatus.OK:
-                    unsure[result.status.value] += 1
+        sending = _Sending(producer, topic)
+        try:
+            async for lines in _whole() if whole else _batches(raw=raw):
+                messages, fault = _read_all(read, lines)
+                outcomes = await sending.send(messages)
                 if results:
-                    _write(_result_line(number, result), sent)
-    click.echo(f"sent {sent} message{'' if sent == 1 else 's'} to {topic}", err=True)
-    if unsure:
-        counts = ", ".join(f"{count} with {status}" for status, count in sorted(unsure.items()))
+                    _write(outcomes, sending.sent)
+                sending.refuse_failures(outcomes)
+                if fault is not None:
+                    raise click.ClickException(f"{fault}{sending.before}")
+        except asyncio.CancelledError:
+            complain(f"stopped; at least {_count(sending.sent)} to {topic} are sent")
+            raise
+    click.echo(f"sent {_count(sending.sent)} to {topic}", err=True)
+    if sending.unsure:
+        counts = ", ".join(f"{n} with {status}" for status, n in sorted(sending.unsure.items()))
         raise click.ClickException(
             f"of these the broker stored {counts}: they are there unless it fails now; look "
             "at its disk, --results names the messages"
         )
 
 
-def _write(line: str, sent: int) -> None:
+def _refuse_what_does_not_go_together(
+    raw: bool, whole: bool, time: dict[str, Any], queue: QueueName | None, sharding_key: str | None
+) -> None:
+    if raw and whole:
+        raise click.UsageError("--raw and --whole do not go together: lines, or all of it")
+    if len(time) > 1:
+        raise click.UsageError("--delay, --delay-level and --deliver-at do not go together")
+    if queue is not None and sharding_key is not None:
+        raise click.UsageError("--queue and --sharding-key both choose the queue; give one of them")
+
+
+def _read_all(
+    read: Callable[[bytes, int], LineToSend], lines: Sequence[tuple[int, bytes]]
+) -> tuple[list[Numbered], MessageError | None]:
+    """The messages up to the first line that is none, and why it is none."""
+    messages: list[Numbered] = []
+    for number, line in lines:
+        try:
+            messages.append((number, read(line, number)))
+        except MessageError as error:
+            return messages, error
+    return messages, None
+
+
+class _Sending:
+    """What goes to one topic. Messages for one queue go one after the other, in their order; all
+    others at once."""
+
+    def __init__(self, producer: Producer, topic: str) -> None:
+        self.sent = 0
+        self.unsure: Counter[str] = Counter()
+        self._producer = producer
+        self._topic = topic
+        self._queues: Sequence[MessageQueue] = ()
+
+    async def send(self, messages: Sequence[Numbered]) -> list[Outcome]:
+        """How each was sent, in order; of those for one queue none after the first that was not.
+        Raises ClickException for a queue that is not there."""
+        if not self._queues and any(line.queue is not None for _, line in messages):
+            self._queues = await self._producer.publish_queues(self._topic)
+        lanes: dict[object, list[Bound]] = {}
+        for number, line in messages:
+            queue = None
+            if line.queue is not None:
+                queue = find_queue(line.queue, self._queues, self._topic)
+            bound = queue is not None or line.sharding_key is not None
+            lane = (queue, str(line.sharding_key)) if bound else number
+            lanes.setdefault(lane, []).append((number, line, queue))
+        of_lanes = await asyncio.gather(*map(self._send_in_turn, lanes.values()))
+        return sorted((outcome for each in of_lanes for outcome in each), key=lambda one: one[0])
+
+    async def _send_in_turn(self, lane: Sequence[Bound]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for number, line, queue in lane:
+            try:
+                result = await self._producer.send(
+                    line.message, queue=queue, sharding_key=line.sharding_key
+                )
+            except TurbopumpError as error:
+                return [*outcomes, (number, error)]
+            outcomes.append((number, result))
+            self.sent += 1
+            if result.status is not SendStatus.OK:
+                self.unsure[result.status.value] += 1
+        return outcomes
+
+    def refuse_failures(self, outcomes: Sequence[Outcome]) -> None:
+        """Raise ClickException if one was not sent."""
+        failed = [(number, one) for number, one in outcomes if isinstance(one, TurbopumpError)]
+        if failed:
+            number, error = failed[0]
+            more = f", nor were {len(failed) - 1} after it" if len(failed) > 1 else ""
+            raise click.ClickException(f"line {number} was not sent: {error}{more}{self.before}")
+
+    @property
+    def before(self) -> str:
+        verb = "is" if self.sent == 1 else "are"
+        return f"; {_count(self.sent)} {verb} sent" if self.sent else ""
+
+
+def _count(sent: int) -> str:
+    return f"{sent} message{'' if sent == 1 else 's'}"
+
+
+def _write(outcomes: Sequence[Outcome], sent: int) -> None:
     try:
-        click.echo(line)
+        for number, outcome in outcomes:
+            if isinstance(outcome, SendResult):
+                click.echo(_result_line(number, outcome))
     except BrokenPipeError:
         drop_output()
         raise click.ClickException(
@@ -80,19 +268,17 @@ def _write(line: str, sent: int) -> None:
         ) from None
 
 
-async def _send(producer: Producer, message: Message, number: int) -> SendResult:
-    try:
-        return await producer.send(message)
-    except TurbopumpError as error:
-        raise click.ClickException(f"line {number} was not sent: {error}") from None
+async def _whole() -> AsyncIterator[list[tuple[int, bytes]]]:
+    yield [(1, await whole_input())]
 
 
-async def _batches() -> AsyncIterator[list[tuple[int, bytes]]]:
+async def _batches(*, raw: bool) -> AsyncIterator[list[tuple[int, bytes]]]:
     """The numbered lines of standard input, `OUTSTANDING` at most at a time; empty ones are counted
-    and passed over."""
+    and passed over, and blank ones, unless each is a body."""
     number = 0
     async for lines in lines_as_they_arrive():
-        wanted = [(at, line) for at, line in enumerate(lines, number + 1) if line.strip()]
+        numbered = enumerate(lines, number + 1)
+        wanted = [(at, line) for at, line in numbered if line.strip() or (raw and line)]
         number += len(lines)
         for at in range(0, len(wanted), OUTSTANDING):
             yield wanted[at : at + OUTSTANDING]

@@ -2,11 +2,14 @@
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turbopump.cli.json_lines import read_message, write_message
+from turbopump.cli.dlq_output import letter_row
+from turbopump.cli.json_lines import LineDefaults, read_message, write_message
+from turbopump.client.dead_letters import DeadLetter
 from turbopump.errors import MessageError
 from turbopump.message.message import Message, ReceivedMessage
 from turbopump.message.properties import encode_properties
@@ -45,19 +48,102 @@ def received(message: Message, **properties: str) -> ReceivedMessage:
         ('{"body": 5}', b"5"),
         ('{"body": null}', b"null"),
         ('{"body_base64": "/wA="}', b"\xff\x00"),
-        ('{"body": "x", "queue_id": 3, "anything": {}}', b"x"),
+        ('{"body": "x", "topic": "T"}', b"x"),
     ],
 )
 def test_a_body_is_text_or_base64_or_any_json(line: str, body: bytes) -> None:
-    message = read_message(line.encode(), "T", number=1)
+    message = read_message(line.encode(), "T", number=1).message
     assert (message.topic, message.body) == ("T", body)
 
 
 def test_tags_keys_and_properties_are_taken_along() -> None:
     line = b'{"body": "x", "tags": "A", "keys": ["k1", "k2"], "properties": {"p": "v"}}'
-    message = read_message(line, "T", number=1)
+    message = read_message(line, "T", number=1).message
     assert (message.tags, message.keys, message.properties["p"]) == ("A", ["k1", "k2"], "v")
-    assert read_message(b'{"body": "x", "keys": "one"}', "T", number=1).keys == ["one"]
+    assert read_message(b'{"body": "x", "keys": "one"}', "T", number=1).message.keys == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("field", "property_"),
+    [
+        ('"delay_level": 3', ("DELAY", "3")),
+        ('"delay": 2.5', ("TIMER_DELAY_MS", "2500")),
+        ('"deliver_at": 1795318200001', ("TIMER_DELIVER_MS", "1795318200001")),
+        ('"deliver_at": "2026-11-22T03:30:00Z"', ("TIMER_DELIVER_MS", "1795318200000")),
+    ],
+)
+def test_a_time_of_delivery_is_taken_along(field: str, property_: tuple[str, str]) -> None:
+    line = f'{{"body": "x", {field}}}'.encode()
+    later = LineDefaults(time={"delay": 60})
+    for defaults in (LineDefaults(), later):
+        read = read_message(line, "T", number=1, defaults=defaults)
+        assert read.message.properties == dict([property_])
+    read = read_message(b'{"body": "x"}', "T", number=1, defaults=later)
+    assert read.message.properties == {"TIMER_DELAY_SEC": "60"}
+
+
+@pytest.mark.parametrize(
+    ("field", "bound"),
+    [
+        ('"sharding_key": "order 42"', ("order 42", None)),
+        ('"sharding_key": 42', (42, None)),
+        ('"queue": 3', (None, (None, 3))),
+        ('"queue": "broker-a:3"', (None, ("broker-a", 3))),
+        ('"properties": {"__SHARDINGKEY": "order 42"}', ("order 42", None)),
+    ],
+)
+def test_a_line_says_where_its_message_goes(field: str, bound: tuple[object, object]) -> None:
+    line = f'{{"body": "x", {field}}}'.encode()
+    others = [LineDefaults(), LineDefaults(sharding_key="k"), LineDefaults(queue=(None, 7))]
+    for defaults in others:
+        read = read_message(line, "T", number=1, defaults=defaults)
+        assert (read.sharding_key, read.queue) == bound
+    reads = [read_message(b'{"body": "x"}', "T", number=1, defaults=one) for one in others]
+    assert [(read.sharding_key, read.queue) for read in reads] == [
+        (None, None),
+        ("k", None),
+        (None, (None, 7)),
+    ]
+
+
+def test_what_a_line_does_not_say_the_options_say() -> None:
+    defaults = LineDefaults(tags="t", keys=("k1", "k2"), properties={"p": "v", "q": "w"})
+    read = read_message(
+        b'{"body": "x", "properties": {"p": "own"}}', "T", number=1, defaults=defaults
+    )
+    message = read.message
+    assert (message.tags, message.keys) == ("t", ["k1", "k2"])
+    assert message.user_properties == {"p": "own", "q": "w"}
+    own = read_message(b'{"body": "x", "tags": "a", "keys": "k"}', "T", number=1, defaults=defaults)
+    assert (own.message.tags, own.message.keys) == ("a", ["k"])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"body": "x", "tag": "A"}', "field 'tag' is not known (did you mean tags?)"),
+        ('{"body": "x", "key": "A"}', "field 'key' is not known (did you mean keys?)"),
+        ('{"body": "x", "Tags": "A"}', "field 'Tags' is not known (did you mean tags?)"),
+        ('{"body": "x", "delayLevel": 3}', "'delayLevel' is not known (did you mean delay_level?)"),
+        ('{"body": "x", "anything": {}}', "'anything' is not known; a message has body, "),
+        ('{"bodyy": "x"}', "field 'bodyy' is not known (did you mean body?)"),
+        ('{"body": "x", "queue_id": 3}', "'queue_id' says where a received message was"),
+        ('{"body": "x", "queue_id": 3}', "give 'queue'"),
+        ('{"body": "x", "msg_id": "7F00"}', "'msg_id' says where a received message was"),
+        ('{"body": "x", "topic": "orders"}', "is for the topic 'orders', and goes to T"),
+        ('{"body": "x", "body_base64": "eA=="}', "body and body_base64 are both given"),
+        ('{"body": "x", "queue": 3, "sharding_key": "k"}', "both choose the queue"),
+        ('{"body": "x", "queue": "first"}', "queue 'first' is none"),
+        ('{"body": "x", "delay": 3, "delay_level": 3}', "a message has one time"),
+        ('{"body": "x", "delay_level": -1}', "delay_level=-1 is no level"),
+        ('{"body": "x", "deliver_at": "soon"}', "deliver_at 'soon' is no time"),
+    ],
+)
+def test_nothing_on_a_line_is_dropped_without_a_word(line: str, words: str) -> None:
+    with pytest.raises(MessageError, match=r"^line 12\b") as refused:
+        read_message(line.encode(), "T", number=12)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +152,6 @@ def test_tags_keys_and_properties_are_taken_along() -> None:
         b"",
         b"text",
         b"[]",
-        b'{"bodyy": "x"}',
         b'{"body_base64": "*"}',
         b'{"body": "x", "tags": 5}',
         b'{"body": "\xff"}',
@@ -113,7 +198,7 @@ def test_what_consume_writes_produce_reads_as_the_same_message(
 ) -> None:
     sent = Message("T", body, tags=tags, keys=keys)
     sent.properties.update(properties)  # those of other clients may be blank
-    again = read_message(write_message(received(sent, UNIQ_KEY="7F00")), "T", number=1)
+    again = read_message(write_message(received(sent, UNIQ_KEY="7F00")), "T", number=1).message
     assert (again.body, again.tags, again.keys, again.properties) == (
         sent.body,
         sent.tags,
@@ -132,7 +217,22 @@ def test_a_line_of_a_message_is_read_back_without_broker_properties_and_checked(
         "mine": "1",
     }
     line = write_message(received(Message("T", b"x", tags="t"), **marks))
-    again = read_message(line, "T", number=1)
+    again = read_message(line, "T", number=1).message
     assert (again.properties, again.tags) == ({"mine": "1", "TAGS": "t"}, "t")
     with pytest.raises(MessageError, match=r"^line 3: property 'DELAY' is RocketMQ's own"):
         read_message(b'{"body": "x", "properties": {"DELAY": "3"}}', "T", number=3)
+
+
+def test_the_sharding_key_of_a_received_message_chooses_its_queue_again() -> None:
+    line = write_message(received(Message("T", b"x"), __SHARDINGKEY="order 42"))
+    assert json.loads(line)["sharding_key"] == "order 42"
+    assert "properties" not in json.loads(line)
+    read = read_message(line, "elsewhere", number=1)
+    assert (read.message.topic, read.sharding_key, read.queue) == ("elsewhere", "order 42", None)
+
+
+def test_what_dlq_export_writes_of_a_letter_is_read_too() -> None:
+    marks = {"MSG_REGION": "r", "TRACE_ON": "true", "ORIGIN_MESSAGE_ID": "7F00"}
+    letter = DeadLetter("billing", received(Message("%DLQ%billing", b"x", tags="t"), **marks))
+    read = read_message(msgspec.json.encode(letter_row(letter)), "T", number=1)
+    assert (read.message.body, read.message.properties) == (b"x", {"TAGS": "t"})
