@@ -18,25 +18,31 @@ from typing import Final
 from turbopump.filtering import sql_nodes as nodes
 from turbopump.filtering.sql_tokens import NoVerdictError as NoVerdictError
 from turbopump.filtering.sql_tokens import SqlError as SqlError
-from turbopump.filtering.sql_tokens import Tokens
+from turbopump.filtering.sql_tokens import Tokens, text_of
 
 DEPTH_MAX: Final = 60
 """Brackets, signs and NOTs that may stand inside each other, and conditions of conditions in a row
 (``a = b = c``, ``a IS NULL IS NULL``). RocketMQ has no number for it: there a stack overflow
 refuses."""
-KEPT_MAX: Final = 256
-"""Compiled filters that are kept, for the next pull or heartbeat with the same expression."""
+KEPT_MAX, SHORT = 256, 1024
+"""So many compiled filters of so many characters are kept, for the next pull or heartbeat with the
+same expression."""
+LONG_KEPT_MAX: Final = 16
+"""So many longer ones are: some MiB of memory each."""
 
 _WORDS: Final = frozenset({"BETWEEN", "IN", *nodes.SEARCHES})
 
 
-@lru_cache(KEPT_MAX)
 def compile_sql(expression: str) -> nodes.Filter:
     """Whether a message's properties match; a message that cannot be judged does not. Raises
     SqlError if it is no SQL92 filter.
 
     The same expression is compiled once.
     """
+    return _short(expression) if len(expression) <= SHORT else _long(expression)
+
+
+def _compile(expression: str) -> nodes.Filter:
     judge = compile_judge(expression)
 
     def matches(properties: nodes.Properties) -> bool:
@@ -46,6 +52,10 @@ def compile_sql(expression: str) -> nodes.Filter:
             return False
 
     return matches
+
+
+_short = lru_cache(KEPT_MAX)(_compile)
+_long = lru_cache(LONG_KEPT_MAX)(_compile)
 
 
 def compile_judge(expression: str) -> nodes.Evaluate:
@@ -176,11 +186,12 @@ class _Parser:
         return nodes.constant(literal(self.tokens.take().text))
 
     def _string(self) -> str:
-        return self.tokens.expect("string", "a text in single quotes").text[1:-1].replace("''", "'")
+        return text_of(self.tokens.expect("string", "a text in single quotes").text)
 
     def _list(self) -> list[str]:
         self.tokens.expect("(", "(")
-        texts = [self._string()]
+        texts = self.tokens.texts()
+        texts.append(self._string())
         while self.tokens.next.kind == ",":
             self.tokens.take()
             texts.append(self._string())

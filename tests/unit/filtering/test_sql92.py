@@ -4,12 +4,14 @@ is wrong with a bad one."""
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.metered_loop import TURN_MAX_S, cpu_seconds_of
 
 from turbopump.filtering.sql92 import (
     DEPTH_MAX,
@@ -18,6 +20,7 @@ from turbopump.filtering.sql92 import (
     compile_judge,
     compile_sql,
 )
+from turbopump.filtering.sql_tokens import LENGTH_MAX
 
 RECORDED: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "golden/data/5.3.3/filters.bin").read_bytes()
@@ -90,9 +93,45 @@ def test_brackets_have_a_depth_that_python_can_bear() -> None:
 
 
 def test_long_chains_are_no_deeper_than_short_ones() -> None:
-    many = " OR ".join(f"a = '{number}'" for number in range(20_000))
-    assert compile_sql(many)({"a": "19999"})
-    assert not compile_sql(many)({"a": "20000"})
+    many = " OR ".join(f"a = '{number}'" for number in range(1000))
+    assert compile_sql(many)({"a": "999"})
+    assert not compile_sql(many)({"a": "1000"})
+
+
+def test_a_list_of_thousands_is_taken() -> None:
+    many = ", ".join(f"'it''s {number}'" for number in range(8000))
+    assert compile_sql(f"a IN ({many}) AND b = 'x'")({"a": "it's 7999", "b": "x"})
+    assert not compile_sql(f"a IN ({many} /* more */ , 'y')")({"a": "it's 8000"})
+
+
+def test_a_filter_has_a_length_and_a_number_of_words() -> None:
+    with pytest.raises(SqlError, match="the filter has 131073 characters and may have 131072"):
+        compile_sql("a = 1" + " " * (LENGTH_MAX - 4))
+    with pytest.raises(SqlError, match="more than 4000 words; values of one property can be"):
+        compile_sql(" OR ".join(["a = 1"] * 1001))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "a IN ('" + "', '" * 32_000 + "')",
+        "a IN (" + "'" * 130_000,
+        " OR ".join("a = 1" for _ in range(1000)),
+        " OR ".join("(" * 60 + "a=1" + ")" * 60 for _ in range(31)),
+        " OR ".join("NOT " * 59 + "a" for _ in range(64)),
+        " OR ".join("-" * 59 + "1 = a" for _ in range(1000)),
+        " OR ".join("-" * 59 + "1 = a" for _ in range(1000)) + "\n",
+        "/**/" * 32_000 + "a = 1",
+        "/*" + "*" * 131_000,
+    ],
+    ids=["list", "quotes", "chain", "brackets", "not", "signs", "comment", "comments", "stars"],
+)
+def test_whatever_is_written_is_read_within_a_turn_of_the_loop(expression: str) -> None:
+    def read() -> None:
+        with suppress(SqlError):
+            compile_judge(expression)
+
+    assert cpu_seconds_of(read) <= TURN_MAX_S
 
 
 @given(
