@@ -16,7 +16,6 @@ from turbopump.config.running import ReadOnlyKeyError, RunningConfiguration
 from turbopump.errors import ConfigError
 from turbopump.namesrv.kv_table import KvTable
 from turbopump.namesrv.route_table import RouteTable
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import namesrv as requests
 from turbopump.protocol.requests.topics import TopicList
@@ -47,7 +46,7 @@ class OperatorHandlers:
         router.add(requests.GetKvConfig, self.get_kv)
         router.add(requests.DeleteKvConfig, self.delete_kv)
         router.add(requests.GetKvListByNamespace, self.kv_namespace)
-        router.add(requests.RegisterTopicInNamesrv, self.register_topic)
+        router.add_with_body(requests.RegisterTopicInNamesrv, self.register_topic)
         router.add(requests.GetSystemTopicList, self.system_topics)
         router.add(requests.GetUnitTopicList, self.unit_topics)
         router.add(requests.GetHasUnitSubTopicList, self.unit_sub_topics)
@@ -95,13 +94,13 @@ class OperatorHandlers:
 
     def kv_namespace(
         self, request: requests.GetKvListByNamespace, context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[requests.KVTable]:
         texts = self._kv.namespace(request.kv_namespace)
         if texts is None:
             return refusal(
                 ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {request.kv_namespace}"
             )
-        return Response(body=fastjson.encode(requests.KVTable(table=dict(texts))))
+        return Response(requests.KVTable(table=dict(texts)))
 
     async def _saved_kv(self) -> Response[None]:
         if await self._kv.saved():
@@ -115,9 +114,11 @@ class OperatorHandlers:
     # --- topics
 
     def register_topic(
-        self, request: requests.RegisterTopicInNamesrv, context: RequestContext
+        self,
+        request: requests.RegisterTopicInNamesrv,
+        route: requests.TopicRouteData,
+        context: RequestContext,
     ) -> Response[None]:
-        route = fastjson.decode(context.body or b"{}", requests.TopicRouteData)
         stranger = self._table.set_queues(request.topic, route.queue_datas)
         if stranger is not None:
             # RocketMQ: answers 0, and the topic has no route
@@ -130,31 +131,31 @@ class OperatorHandlers:
 
     def system_topics(
         self, request: requests.GetSystemTopicList, context: RequestContext
-    ) -> Response[None]:
-        return Response(body=fastjson.encode(self._table.system_topics()))
+    ) -> Response[TopicList]:
+        return Response(self._table.system_topics())
 
     def unit_topics(
         self, request: requests.GetUnitTopicList, context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[TopicList]:
         return self._listed(lambda flag: bool(flag & UNIT))
 
     def unit_sub_topics(
         self, request: requests.GetHasUnitSubTopicList, context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[TopicList]:
         return self._listed(lambda flag: bool(flag & UNIT_SUB))
 
     def unit_sub_ununit_topics(
         self, request: requests.GetHasUnitSubUnunitTopicList, context: RequestContext
-    ) -> Response[None]:
+    ) -> Response[TopicList]:
         return self._listed(lambda flag: flag & (UNIT | UNIT_SUB) == UNIT_SUB)
 
-    def _listed(self, wanted: Callable[[int], bool]) -> Response[None]:
+    def _listed(self, wanted: Callable[[int], bool]) -> Response[TopicList]:
         if self._running.texts()["enableTopicList"] != "true":
             return refusal(
                 ResponseCode.SYSTEM_ERROR,
                 "disable: this name server does not list topics (enableTopicList=false)",
             )
-        return Response(body=fastjson.encode(TopicList(topic_list=self._table.flagged(wanted))))
+        return Response(TopicList(topic_list=self._table.flagged(wanted)))
 
     # --- the server's own configuration
 

@@ -139,34 +139,27 @@ class AddWritePerm(Request[AddWritePermReply], kw_only=True):
     broker_name: str
 
 
-class RegisterTopicInNamesrv(Request[None], kw_only=True):
-    """Give a topic queues on brokers that are registered; the body is a ``TopicRouteData``."""
-
-    code = RequestCode.REGISTER_TOPIC_IN_NAMESRV
-    topic: str
-
-
-class GetSystemTopicList(Request[None], kw_only=True):
+class GetSystemTopicList(Request[topics.TopicList], kw_only=True):
     """The names of clusters and brokers, and the address of one broker, which can be asked for its
-    own system topics; answered with a ``TopicList``."""
+    own system topics."""
 
     code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
 
 
-class GetUnitTopicList(Request[None], kw_only=True):
-    """Topics of a unit; answered with a ``TopicList``."""
+class GetUnitTopicList(Request[topics.TopicList], kw_only=True):
+    """Topics of a unit."""
 
     code = RequestCode.GET_UNIT_TOPIC_LIST
 
 
-class GetHasUnitSubTopicList(Request[None], kw_only=True):
-    """Topics that a unit's group has subscribed to; answered with a ``TopicList``."""
+class GetHasUnitSubTopicList(Request[topics.TopicList], kw_only=True):
+    """Topics that a unit's group has subscribed to."""
 
     code = RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST
 
 
-class GetHasUnitSubUnunitTopicList(Request[None], kw_only=True):
-    """Those of them that are no unit's; answered with a ``TopicList``."""
+class GetHasUnitSubUnunitTopicList(Request[topics.TopicList], kw_only=True):
+    """Those of them that are no unit's."""
 
     code = RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST
 
@@ -200,14 +193,6 @@ class DeleteKvConfig(Request[None], kw_only=True):
     code = RequestCode.DELETE_KV_CONFIG
     kv_namespace: str = msgspec.field(name="namespace")
     key: str
-
-
-class GetKvListByNamespace(Request[None], kw_only=True):
-    """Every text of a namespace; answered with a ``KVTable``, 22 QUERY_NOT_FOUND where there is
-    none."""
-
-    code = RequestCode.GET_KVLIST_BY_NAMESPACE
-    kv_namespace: str = msgspec.field(name="namespace")
 
 
 class UpdateNamesrvConfig(Request[None], kw_only=True):
@@ -282,6 +267,13 @@ class KVTable(msgspec.Struct, kw_only=True, rename="camel"):
     figures of 28."""
 
     table: dict[str, str] = {}
+
+
+class GetKvListByNamespace(Request[KVTable], kw_only=True):
+    """Every text of a namespace; 22 QUERY_NOT_FOUND where there is none."""
+
+    code = RequestCode.GET_KVLIST_BY_NAMESPACE
+    kv_namespace: str = msgspec.field(name="namespace")
 
 
 class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
@@ -420,6 +412,14 @@ class TopicRouteData(msgspec.Struct, kw_only=True, rename="camel"):
     broker_datas: list[BrokerData] = []
     filter_server_table: dict[str, list[str]] | None = None
     topic_queue_mapping_by_broker: dict[str, topics.TopicQueueMappingInfo] | None = None
+
+
+class RegisterTopicInNamesrv(Request[None], kw_only=True):
+    """Give a topic queues on brokers that are registered."""
+
+    code = RequestCode.REGISTER_TOPIC_IN_NAMESRV
+    body = TopicRouteData
+    topic: str
 
 
 class GetRouteInfo(Request[TopicRouteData], kw_only=True):
