@@ -54,6 +54,9 @@ def test_topics_are_tables(sql: Sql, capsys: pytest.CaptureFixture[str]) -> None
         "B     3",
         "2 rows",
     ]
+    text = "select a.n, b.n from (select count(*) n from flights where queueId = 0) a, "
+    assert sql(f"{text}(select count(*) n from flights) b", "--csv") == 0
+    assert capsys.readouterr().out == "n,n\n3,6\n"
     assert sql("select max(m.queueOffset) from `my-topic` m, flights f", "--csv") == 0
     assert list(csv.reader(io.StringIO(capsys.readouterr().out))) == [["max(queueOffset)"], ["2"]]
 

@@ -151,7 +151,7 @@ class ReadOptions:
     pull_timeout_ms: int = 10_000
     fail_on_data_loss: bool = True
     broker_offline: str | None = None
-    filter_pushdown: bool | None = None
+    filter_pushdown: bool = False
     credentials: Credentials | None = None
 
     def begin(self, default: WantedOffsets) -> Bound:

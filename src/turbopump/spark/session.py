@@ -2,8 +2,8 @@
 
 The one rule: what the user has set stays. It settles the three things that go wrong otherwise: the
 Python that Spark's workers run, the Java that Spark runs on, and the number of tasks (the planner
-process cannot see how many cores there are); it lets filters be pushed down, and takes the faster
-way to the workers. It must not know how reading works.
+process cannot see how many cores there are); it lets a read ask for pushed filters, and takes the
+faster way to the workers. It must not know how reading works.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from turbopump.errors import ConfigError
 from turbopump.spark.source import CommitLogDataSource, RocketMQDataSource
 
 FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-"""PySpark refuses a reader that can push filters down where this is off, its default."""
+"""PySpark refuses the option ``filterPushdown`` where this is off, its default."""
 
 
 def rocketmq_session(
@@ -62,14 +62,13 @@ def rocketmq_session(
     spark = builder.getOrCreate()
     if FILTER_PUSHDOWN not in spark.conf.getAll:  # which holds only what was set
         spark.conf.set(FILTER_PUSHDOWN, "true")
-    defaults = {
-        "partitions_max_default": partitions_max or spark.sparkContext.defaultParallelism,
-        "filter_pushdown_default": spark.conf.get(FILTER_PUSHDOWN) == "true",
-    }
+    tasks = partitions_max or spark.sparkContext.defaultParallelism
     # A class made here travels to Spark's processes by value, and takes the defaults with it.
-    spark.dataSource.register(type("SessionDataSource", (RocketMQDataSource,), defaults))
-    tasks = {"partitions_default": defaults["partitions_max_default"]}
-    spark.dataSource.register(type("SessionLogSource", (CommitLogDataSource,), tasks))
+    for source, default in (
+        (RocketMQDataSource, "partitions_max_default"),
+        (CommitLogDataSource, "partitions_default"),
+    ):
+        spark.dataSource.register(type(f"Session{source.__name__}", (source,), {default: tasks}))
     return spark
 
 

@@ -42,8 +42,6 @@ class RocketMQDataSource(DataSource):
     partitions_max_default: ClassVar[int | None] = None
     """What ``maxPartitions`` is when not given; None is one task per queue.
     ``session.rocketmq_session`` sets it."""
-    filter_pushdown_default: ClassVar[bool] = False
-    """Whether the session pushes filters down. ``session.rocketmq_session`` sets it."""
 
     @classmethod
     def name(cls) -> str:
@@ -60,10 +58,7 @@ class RocketMQDataSource(DataSource):
         from turbopump.spark.batch import BatchReader, PushingBatchReader
 
         options = self._settled(schema)
-        pushes = options.filter_pushdown
-        if pushes is None:
-            pushes = self.filter_pushdown_default
-        return PushingBatchReader(options) if pushes else BatchReader(options)
+        return PushingBatchReader(options) if options.filter_pushdown else BatchReader(options)
 
     @plain_errors
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
