@@ -31,6 +31,8 @@ from turbopump.testing import BrokerThread
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SPARK_PAGES = ("pipelines.md", "spark.md", "spark-commitlog.md", "spark-tutorial.md")
+"""Pages that ``tests/spark/spark_page.py`` runs, all in one session of Spark."""
 PATIENCE = 60
 """Seconds that a command may take, on a busy machine too."""
 

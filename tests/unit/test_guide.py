@@ -5,9 +5,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.util import find_spec
 
 import pytest
-from tests.unit.guide_page import GUIDE, Page
+from tests.unit.guide_page import GUIDE, SPARK_PAGES, Page
 
-PAGES = sorted(page.name for page in GUIDE.glob("*.md") if "```console" in page.read_text())
+PAGES = sorted(
+    page.name
+    for page in GUIDE.glob("*.md")
+    if "```console" in page.read_text() and page.name not in SPARK_PAGES
+)
 NEEDED = {"tracing.md": "opentelemetry"}
 """Extras without which a page cannot be tried."""
 
