@@ -201,7 +201,7 @@ class Broker:
         log.info("hot functions: %s", KIND)
 
         tables = self._tables = Tables(
-            config, store, settings.paths, disk, clock, _log_error, _log_info
+            config, store, settings.paths, disk, clock, _log_error, _log_info, loop.call_soon
         )
         self._topics, self._groups, self._offsets = tables.topics, tables.groups, tables.offsets
         request_modes = RequestModes(config, tables.request_modes)
@@ -290,8 +290,9 @@ class Broker:
             log.warning(
                 "no name server is given (namesrvAddr, -n): clients will not find this broker"
             )
-        await self._registration.now(within=FIRST_REGISTRATION_S)
-        self._topics.on_change = self._registration.soon
+        self._topics.on_change = self._registration.changed
+        self._registration.start()
+        await self._registration.told(within=FIRST_REGISTRATION_S)
 
     def _handlers(
         self,
@@ -311,7 +312,7 @@ class Broker:
         topics, groups, offsets = tables.topics, tables.groups, tables.offsets
         reads, lookup, statistics = store.cold_reads, store.lookup, self.statistics
         forwarding, flush_wait, host = self.forwarding, self._flush_wait, self._store_host
-        pop, held, announce = self.pop, self.held_pulls, self._registration.now
+        pop, held, announce = self.pop, self.held_pulls, self._registration.told
         cold = ColdFlow(
             clock,
             enabled=config.cold_data_flow_control_enable,
@@ -389,7 +390,7 @@ class Broker:
         self.store.retention.rules = settings.retention
         self.store.space.limits = settings.space
         if self._registration is not None:
-            self._registration.soon()  # brokerPermission
+            self._registration.all_again()  # brokerPermission
 
     async def close(self) -> None:
         """Unregister, answer held pulls, close connections, save the tables, close the store. Safe
@@ -403,7 +404,7 @@ class Broker:
             await self.timers.stop()
         if self._registration is not None:
             registration, self._registration = self._registration, None
-            self._topics.on_change = lambda: None
+            self._topics.on_change = lambda _name: None
             await registration.close()
         if self._routes is not None:
             await self._routes.close()
@@ -479,7 +480,7 @@ class Broker:
         every(SAVE_AGAIN_S, self.store.queue_ends.file.repeat)
         every(
             min(max(config.register_name_server_period, 10_000), 60_000) / 1000,
-            self._registration.soon,
+            self._registration.all_again,
         )
         every(LOOK_INTERVAL_S, StallWatch(loop.time, self.sends.stood_still).look)
         if config.scrub_bytes_per_second:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from turbopump.broker.saved_table import SavedTable
+import msgspec
+
+from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.rules import RETRY_PREFIX, group_fault
@@ -35,56 +37,67 @@ SYSTEM_GROUPS: Final = (
 class GroupTable(SavedTable[SubscriptionGroupWrapper]):
     """Group name to settings."""
 
-    def __init__(self, file: JsonTable, clock: Clock, *, auto_create: bool) -> None:
-        super().__init__(file, SubscriptionGroupWrapper)
+    def __init__(
+        self, file: JsonTable, clock: Clock, *, auto_create: bool, soon: Soon = at_once
+    ) -> None:
+        super().__init__(file, SubscriptionGroupWrapper, soon)
         self._clock = clock
         self.auto_create = auto_create
-        self._saved = SubscriptionGroupWrapper()
+        self._groups: dict[str, SubscriptionGroupConfig] = {}
+        self._entries = EncodedMap(self._groups.__getitem__)
+        self._maps = {"subscriptionGroupTable": self._entries}
+        self._rest = SubscriptionGroupWrapper()
 
     def load(self) -> None:
         """Read the file and add the system's groups. Raises OSError."""
-        self._saved = self._load()
-        groups = self._saved.subscription_group_table
+        saved = self._load()
+        self._groups.update(saved.subscription_group_table)
         for name in SYSTEM_GROUPS:
-            groups.setdefault(name, SubscriptionGroupConfig(group_name=name))
+            self._groups.setdefault(name, SubscriptionGroupConfig(group_name=name))
+        self._entries.add(*self._groups)
+        self._rest = msgspec.structs.replace(saved, subscription_group_table={})
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """The group's settings; made now if that is allowed and the name is legal."""
-        config = self._saved.subscription_group_table.get(group)
+        config = self._groups.get(group)
         if config is None and self.auto_create and group_fault(group) is None:
             config = SubscriptionGroupConfig(group_name=group)
             self.put(config)
         return config
 
     def names(self) -> list[str]:
-        return list(self._saved.subscription_group_table)
+        return list(self._groups)
 
     def knows(self, group: str) -> bool:
         """Whether the group exists already."""
-        return group in self._saved.subscription_group_table
+        return group in self._groups
 
     def put(self, config: SubscriptionGroupConfig) -> None:
         """Create or change a group."""
         assert config.group_name is not None
-        self._saved.subscription_group_table[config.group_name] = config
+        self._groups[config.group_name] = config
+        self._entries.add(config.group_name)
         self._changed()
 
     def delete(self, group: str) -> bool:
         """Forget a group; False if there is none."""
-        if self._saved.subscription_group_table.pop(group, None) is None:
+        if self._groups.pop(group, None) is None:
             return False
-        self._saved.forbidden_table.pop(group, None)
+        self._entries.remove(group)
+        self._rest.forbidden_table.pop(group, None)
         self._changed()
         return True
 
-    def wrapper(self) -> SubscriptionGroupWrapper:
-        """The whole table with its version."""
-        return self._saved
+    @property
+    def count(self) -> int:
+        """How many groups there are."""
+        return len(self._groups)
 
-    _content = wrapper
+    def _content(self) -> SubscriptionGroupWrapper:
+        return self._rest
 
     def _changed(self) -> None:
-        self._saved.data_version = self._saved.data_version.next(self._clock.now_ms())
+        self._rest.data_version = self._rest.data_version.next(self._clock.now_ms())
         self._dirty = True
         self.save()
 
@@ -97,11 +110,14 @@ class RequestModes(SavedTable[MessageRequestModeTable]):
         super().__init__(file, MessageRequestModeTable)
         self._config = config
         self._modes: dict[str, dict[str, SetMessageRequestModeRequestBody]] = {}
+        self._entries = EncodedMap(self._modes.__getitem__)
+        self._maps = {"messageRequestModeMap": self._entries}
 
     def load(self) -> None:
         """Read the file. Raises OSError."""
         saved = self._load().message_request_mode_map
-        self._modes = {topic: dict(groups) for topic, groups in saved.items()}
+        self._modes.update((topic, dict(groups)) for topic, groups in saved.items())
+        self._entries.add(*self._modes)
 
     def find(self, topic: str, group: str) -> SetMessageRequestModeRequestBody:
         """What was said, else the default. Retry topics are pulled."""
@@ -119,6 +135,7 @@ class RequestModes(SavedTable[MessageRequestModeTable]):
     def put(self, topic: str, group: str, mode: SetMessageRequestModeRequestBody) -> None:
         """Say it, and save, beside the loop."""
         self._modes.setdefault(topic, {})[group] = mode
+        self._entries.add(topic)
         self._dirty = True
         self.save()
 
@@ -127,4 +144,4 @@ class RequestModes(SavedTable[MessageRequestModeTable]):
             super().save_now()
 
     def _content(self) -> MessageRequestModeTable:
-        return MessageRequestModeTable(message_request_mode_map=self._modes)
+        return MessageRequestModeTable()

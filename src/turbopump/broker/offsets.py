@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import NamedTuple
 
-from turbopump.broker.saved_table import SavedTable
+from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once
 from turbopump.clock import Clock
 from turbopump.protocol.requests.offsets import ConsumerOffsetTable
 from turbopump.protocol.requests.topics import DataVersion
@@ -32,10 +32,14 @@ class SetBack(NamedTuple):
 class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
     """``topic@group`` to queue id to the offset of the next message wanted."""
 
-    def __init__(self, file: JsonTable, clock: Clock) -> None:
-        super().__init__(file, ConsumerOffsetTable)
+    def __init__(self, file: JsonTable, clock: Clock, soon: Soon = at_once) -> None:
+        super().__init__(file, ConsumerOffsetTable, soon)
         self._clock = clock
         self._offsets: dict[str, dict[int, int]] = {}
+        self._topics_of: dict[str, dict[str, None]] = {}
+        self._entries = EncodedMap(self._offsets.__getitem__)
+        self._names = EncodedMap(lambda group: tuple(self._topics_of[group]))
+        self._maps = {"groupTopicMap": self._names, "offsetTable": self._entries}
         self._version = DataVersion()
         self._resets: dict[tuple[str, str, int], Hashable] = {}
         """Queues of a group that were reset and whose reader does not know it yet; the value is the
@@ -45,7 +49,8 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
     def load(self) -> None:
         """Read the file. Raises OSError."""
         saved = self._load()
-        self._offsets = {key: dict(queues) for key, queues in saved.offset_table.items()}
+        for key, queues in saved.offset_table.items():
+            self._queues_of(key).update(queues)
         self._version = saved.data_version
         for key, queue_ids in (saved.pending_resets or {}).items():
             topic, _, group = key.partition("@")
@@ -57,11 +62,12 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         offsets that were lost, and a group that stands beyond them would never see them."""
         moved = []
         for key, queues in self._offsets.items():
-            topic, _, group = key.partition("@")  # neither name can hold another
+            topic, _, group = key.partition("@")
             for queue_id, offset in queues.items():
                 end = end_of(topic, queue_id)
                 if offset > end:
                     queues[queue_id] = end
+                    self._entries.add(key)
                     moved.append(SetBack(group, topic, queue_id, offset, end))
         self._dirty = self._dirty or bool(moved)
         return moved
@@ -75,14 +81,14 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         noted, for a reset came before it that the client had not heard of when it spoke."""
         if self._resets and (group, topic, queue_id) in self._resets:
             return False
-        self._offsets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+        self._queues_of(f"{topic}@{group}")[queue_id] = offset
         self._dirty = True
         return True
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """An operator sets the offset. Commits are ignored until a reader of the queue has been
         told of the reset."""
-        self._offsets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+        self._queues_of(f"{topic}@{group}")[queue_id] = offset
         self._resets[group, topic, queue_id] = None
         self._dirty = True
 
@@ -131,7 +137,7 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
 
     def topics_of(self, group: str) -> list[str]:
         """The topics in which a group has come anywhere."""
-        return [key.partition("@")[0] for key in self._offsets if key.endswith(f"@{group}")]
+        return list(self._topics_of.get(group, ()))
 
     def clone(self, source: str, target: str, topic: str) -> bool:
         """Reset ``target`` to the offsets of ``source``; False if that has none."""
@@ -155,33 +161,48 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
 
     def forget_group(self, group: str) -> None:
         """The group was deleted."""
-        self._forget(lambda key: key[0] == group)
+        self._forget([(group, topic) for topic in self.topics_of(group)])
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted."""
-        self._forget(lambda key: key[1] == topic)
+        self._forget([(group, topic) for group in self.groups_of(topic)])
 
-    def _forget(self, gone: Callable[[tuple[str, str]], bool]) -> None:
-        """Forget everything of groups and topics that are ``gone``."""
-        for key in list(self._offsets):
-            topic, _, group = key.partition("@")
-            if gone((group, topic)):
-                del self._offsets[key]
-                self._dirty = True
-        self._resets = {key: reader for key, reader in self._resets.items() if not gone(key[:2])}
+    def _forget(self, gone: list[tuple[str, str]]) -> None:
+        """Forget everything of these groups in these topics."""
+        for group, topic in gone:
+            key, topics = f"{topic}@{group}", self._topics_of[group]
+            del self._offsets[key]
+            self._entries.remove(key)
+            del topics[topic]
+            if topics:
+                self._names.add(group)
+            else:
+                del self._topics_of[group]
+                self._names.remove(group)
+            self._dirty = True
+        if self._resets:
+            lost = frozenset(gone)
+            self._resets = {
+                key: reader for key, reader in self._resets.items() if key[:2] not in lost
+            }
+
+    def _queues_of(self, key: str) -> dict[int, int]:
+        """The offsets behind ``topic@group``, to be changed."""
+        self._entries.stale[key] = None
+        queues = self._offsets.get(key)
+        if queues is None:
+            queues = self._offsets[key] = {}
+            self._entries.add(key)
+            topic, _, group = key.partition("@")  # neither name can hold another
+            self._topics_of.setdefault(group, {})[topic] = None
+            self._names.add(group)
+        return queues
 
     def _content(self) -> ConsumerOffsetTable:
         self._version = self._version.next(self._clock.now_ms())
-        topics: dict[str, list[str]] = {}
-        for key in self._offsets:
-            topic, _, group = key.partition("@")
-            topics.setdefault(group, []).append(topic)
         resets: dict[str, list[int]] = {}
         for group, topic, queue_id in self._resets:
             resets.setdefault(f"{topic}@{group}", []).append(queue_id)
         return ConsumerOffsetTable(
-            data_version=self._version,
-            group_topic_map={group: tuple(names) for group, names in topics.items()},
-            offset_table=self._offsets,
-            pending_resets=resets or None,
+            data_version=self._version, group_topic_map={}, pending_resets=resets or None
         )

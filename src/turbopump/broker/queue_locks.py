@@ -128,8 +128,8 @@ class HeldLocks(msgspec.Struct, kw_only=True, rename="camel"):
 
 class SavedLocks(SavedTable[HeldLocks]):
     """The holders of locked queues in ``config/queueLocks.json``, a file of ours, so that a restart
-    does not give a queue to a second client. ``saved``: the number of the last change of ``locks``
-    that is on the disk; ``used``: the store is not new.
+    does not give a queue to a second client. ``saved_change``: the number of the last change of
+    ``locks`` that is on the disk; ``used``: the store is not new.
 
     A holder counts once the file names it. The file is written when a holder changes, never for a
     renewal. A store that has been in use and has no such file was Apache's, whose brokers keep no
@@ -141,8 +141,7 @@ class SavedLocks(SavedTable[HeldLocks]):
         self._used = used
         self._number = 0  # of the change that is being saved
         self.locks = QueueLocks(0.0)
-        self.saved = Watermark()
-        file.on_settled = self._settled
+        self.saved_change = Watermark()
 
     def load(self) -> None:
         """Read the file; the first one is made at once where the store is new. Raises OSError."""
@@ -160,23 +159,24 @@ class SavedLocks(SavedTable[HeldLocks]):
             )
         else:
             self.locks = QueueLocks(now)
-            self._file.save(self._encode())
+            self._dirty = True
+            super().save()
 
     def save(self) -> None:
         """Save, beside the loop, what has changed."""
-        if not self._file.saving and self.saved.value < self.locks.changes:
-            self._number = self.locks.changes
-            self._file.save(self._encode())
+        self._dirty = self._dirty or self._failing or self._number < self.locks.changes
+        super().save()
 
     def save_now(self) -> None:
         # else the next start, too, must not take it for complete
         if self._clock.monotonic() >= self.locks.closed_until:
             super().save_now()
 
-    def _settled(self, good: bool) -> None:
-        if good:
-            self.saved.advance(self._number)
-            self.save()
+    def _taken(self) -> None:
+        self._number = self.locks.changes
+
+    def _kept(self) -> None:
+        self.saved_change.advance(self._number)
 
     def _content(self) -> HeldLocks:
         holders = self.locks.holders(self._clock.monotonic())

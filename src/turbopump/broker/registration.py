@@ -1,39 +1,132 @@
-"""The broker's registration with the name servers: at its start, every 30 s, and at once when a
-topic changes.
+"""The broker's registration with the name servers: at its start, every 30 s, at once when topics
+change, and at once when a connection to one of them has ended.
 
-Each name server has a task of its own. One that cannot be reached is tried again at the next turn,
-and logged once until it answers. Source: apache/rocketmq ``BrokerOuterAPI.registerBrokerAll``.
+Each name server has a task of its own, and is told what it does not know: all topics, or those that
+have changed since it confirmed a registration on the same connection. What changes while it is
+being told goes into the next registration, all of it into one. A name server that cannot be reached
+is tried again soon, and logged once until it answers. Source: apache/rocketmq
+``BrokerController.registerIncrementBrokerData``, ``RouteInfoManager.registerBroker``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
 from typing import Final
 
 import msgspec
 
+from turbopump.broker.background import stop_task
+from turbopump.broker.saved_table import EncodedMap, Rounds
 from turbopump.broker.topics import READ_WRITE, TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.errors import ProtocolError, RemotingError
+from turbopump.errors import ConnectionLostError, ProtocolError, RemotingError, ResponseError
 from turbopump.message.codec import body_crc32
 from turbopump.message.message import MessageQueue
+from turbopump.protocol import fastjson
 from turbopump.protocol.requests.namesrv import (
     GetRouteInfo,
     RegisterBroker,
     RegisterBrokerBody,
     UnregisterBroker,
 )
-from turbopump.protocol.requests.topics import PERM_READ, TopicConfigAndMappingSerializeWrapper
+from turbopump.protocol.requests.topics import (
+    PERM_READ,
+    TopicConfig,
+    TopicConfigAndMappingSerializeWrapper,
+)
 from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
+
+PAUSE_MIN_S: Final = 0.1
+PAUSE_MAX_S: Final = 1.5
+"""Between two attempts at a name server that cannot be reached; with the 3 s for which a connection
+is waited for, it is found within 5 s after it listens again."""
+KEEPALIVE: Final = {
+    "TCP_KEEPIDLE": 2,
+    "TCP_KEEPINTVL": 1,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 9000,
+}
+"""So that the system notices within seconds that the machine of a name server is gone, or has
+started again: otherwise nothing is sent to it for 30 s. Linux has these options, others some."""
 
 
 class NameServerRegistration:
     """Keeps the name servers up to date. ``address`` and ``ha_address``: what they are told,
-    ``host:port`` each.
+    ``host:port`` each."""
+
+    def __init__(
+        self, config: BrokerConfig, topics: TopicTable, address: str, ha_address: str
+    ) -> None:
+        self._config = config
+        self._timeout = config.register_broker_timeout_mills / 1000
+        self._address = address
+        self._remoting = RemotingClient(on_close=lambda server: self._name_servers[server].lost())
+        self._announcement = announcement = Announcement(config, topics, address, ha_address)
+        self._name_servers = {
+            server: ToldNameServer(server, self._remoting, announcement, self._timeout)
+            for server in config.namesrv_addresses
+        }
+
+    def start(self) -> None:
+        """Register, and go on registering until ``close``."""
+        for server in self._name_servers.values():
+            server.start()
+
+    def changed(self, topic: str) -> None:
+        """A topic was made, changed or deleted: register it, beside the caller."""
+        self._announcement.changed(topic)
+        for server in self._name_servers.values():
+            server.changed(topic)
+
+    def all_again(self) -> None:
+        """Register all topics with all name servers, beside the caller; with the broker's
+        permission as it is now."""
+        self._announcement.read_settings()
+        for server in self._name_servers.values():
+            server.all_again()
+
+    async def told(self, within: float | None = None) -> None:
+        """Wait until each name server that can be reached has answered for all changes so far, or
+        failed; ``within`` seconds at most: it is told all the same when it answers later."""
+        waiting = [asyncio.ensure_future(server.told()) for server in self._name_servers.values()]
+        try:
+            if waiting:
+                await asyncio.wait(waiting, timeout=within)
+        finally:
+            for each in waiting:
+                each.cancel()
+
+    async def close(self) -> None:
+        """Unregister everywhere (as far as they answer within two seconds) and close the
+        connections."""
+        servers = self._name_servers.values()
+        await asyncio.gather(*(server.stop() for server in servers))
+        request = UnregisterBroker(
+            broker_name=self._config.broker_name,
+            broker_addr=self._address,
+            cluster_name=self._config.broker_cluster_name,
+            broker_id=self._config.broker_id,
+        )
+        await asyncio.gather(
+            *(
+                self._remoting.call(server.address, request, timeout=min(self._timeout, 2.0))
+                for server in servers
+                if server.reachable
+            ),
+            return_exceptions=True,
+        )
+        await self._remoting.close()
+
+
+class Announcement:
+    """What name servers are told of a broker.
 
     If reading or writing is not in the broker's own permission (``brokerPermission``), clients see
     every topic here without what is missing, and send or read elsewhere (apache/rocketmq
@@ -44,75 +137,51 @@ class NameServerRegistration:
         self, config: BrokerConfig, topics: TopicTable, address: str, ha_address: str
     ) -> None:
         self._config = config
-        self._name_servers = config.namesrv_addresses
-        self._timeout = config.register_broker_timeout_mills / 1000
         self._topics = topics
         self._address = address
         self._ha_address = ha_address
-        self._remoting = RemotingClient()
-        self._unreachable: set[str] = set()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._again: set[str] = set()
+        self.entries = topics.entries
+        self._permission = READ_WRITE
+        self.read_settings()
 
-    def soon(self) -> None:
-        """Register with all name servers, beside the caller; with one that is being told at the
-        moment, once more after that."""
-        for server in self._name_servers:
-            task = self._tasks.get(server)
-            if task is not None and not task.done():
-                self._again.add(server)
-            else:
-                self._tasks[server] = asyncio.ensure_future(self._register_until_current(server))
+    def read_settings(self) -> None:
+        """The broker's permission may have changed: then all of its topics have."""
+        permission = self._config.broker_permission
+        if permission == self._permission:
+            return
+        self._permission = permission
+        self.entries = self._topics.entries
+        if self._masked:
+            self.entries = EncodedMap(self._with_permission)
+            self.entries.add(*self._topics.names())
+        self.renew()
 
-    async def now(self, within: float | None = None) -> None:
-        """Register with all name servers and wait until each has answered or failed, ``within``
-        seconds at most; a silent one can take ``timeout`` twice, and is told all the same when it
-        answers later."""
-        self.soon()
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=within)
+    @property
+    def _masked(self) -> bool:
+        return self._permission & READ_WRITE != READ_WRITE
 
-    async def close(self) -> None:
-        """Unregister everywhere (as far as they answer within two seconds) and close the
-        connections."""
-        for task in self._tasks.values():
-            task.cancel()
-        request = UnregisterBroker(
-            broker_name=self._config.broker_name,
-            broker_addr=self._address,
-            cluster_name=self._config.broker_cluster_name,
-            broker_id=self._config.broker_id,
-        )
-        reachable = [server for server in self._name_servers if server not in self._unreachable]
-        await asyncio.gather(
-            *(
-                self._remoting.call(server, request, timeout=min(self._timeout, 2.0))
-                for server in reachable
-            ),
-            return_exceptions=True,
-        )
-        await self._remoting.close()
+    def changed(self, topic: str) -> None:
+        """A topic was made, changed or deleted."""
+        if self._masked and self.has(topic):
+            self.entries.add(topic)
+        elif self._masked:
+            self.entries.remove(topic)
 
-    async def _register_until_current(self, server: str) -> None:
-        while True:
-            self._again.discard(server)
-            await self._register(server)
-            if server not in self._again:
-                return
+    def has(self, topic: str) -> bool:
+        """Whether there is such a topic."""
+        return self._topics.find(topic) is not None
 
-    async def _register(self, server: str) -> None:
-        config, wrapper = self._config, self._topics.wrapper()
-        table = wrapper.topic_config_table
-        if config.broker_permission & READ_WRITE != READ_WRITE:
-            table = {
-                name: msgspec.structs.replace(topic, perm=topic.perm & config.broker_permission)
-                for name, topic in table.items()
-            }
-        body = RegisterBrokerBody(
-            topic_config_serialize_wrapper=TopicConfigAndMappingSerializeWrapper(
-                data_version=wrapper.data_version, topic_config_table=table
-            )
-        ).encode()
+    def renew(self) -> None:
+        """Give it a newer data version."""
+        self._topics.next_version()
+
+    def message(self, topics: list[str] | None) -> tuple[RegisterBroker, bytes]:
+        """Header and body of a registration of these topics; None: of all."""
+        config = self._config
+        wrapper = TopicConfigAndMappingSerializeWrapper(data_version=self._topics.version)
+        empty = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper).encode()
+        entries = fastjson.compact(b",".join(self.entries.pieces(topics)))
+        body = empty.replace(b'"topicConfigTable":{}', b'"topicConfigTable":{%b}' % entries, 1)
         request = RegisterBroker(
             broker_name=config.broker_name,
             broker_addr=self._address,
@@ -122,17 +191,167 @@ class NameServerRegistration:
             enable_acting_master=False,
             compressed=False,
             body_crc32=body_crc32(body),
+            partial=None if topics is None else True,
         )
+        return request, body
+
+    def _with_permission(self, name: str) -> TopicConfig:
+        topic = self._topics.find(name)
+        assert topic is not None
+        return msgspec.structs.replace(topic, perm=topic.perm & self._permission)
+
+
+class ToldNameServer:
+    """One name server: what it has been told, and the task that tells it the rest.
+
+    A registration of some topics goes only to a name server that has confirmed all the others, on
+    the same connection: one that has started anew must not hear of some topics first. Apache's
+    passes over topics that it has, if they come with the data version that it has. So after a
+    registration of some topics that was not answered all of them follow, with a newer version.
+    """
+
+    def __init__(
+        self, address: str, remoting: RemotingClient, announcement: Announcement, timeout: float
+    ) -> None:
+        self.address = address
+        self.reachable = True
+        self._remoting = remoting
+        self._announcement = announcement
+        self._timeout = timeout
+        self._confirmed: Connection | None = None
+        """On which it has confirmed everything but ``_pending``."""
+        self._pending: dict[str, None] = {}
+        self._all = True
+        self._unsure = False
+        """A registration of some topics was not answered."""
+        self._wanted = asyncio.Event()
+        self._telling = False
+        self._rounds = Rounds()
+        self._failing = False
+        self._pause = PAUSE_MIN_S
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._wanted.set()
+        self._task = asyncio.create_task(self._run(), name=f"registration with {self.address}")
+
+    async def stop(self) -> None:
+        """Tell it no more. May be called twice."""
+        task, self._task = self._task, None
+        await stop_task(task)
+
+    def changed(self, topic: str) -> None:
+        """It does not know this any more."""
+        self._pending[topic] = None
+        if self.reachable:
+            self._wanted.set()
+
+    def all_again(self) -> None:
+        """It is to be told everything."""
+        self._all = True
+        self._wanted.set()
+
+    def lost(self) -> None:
+        """A connection to it has ended."""
+        if self._confirmed is not None:
+            self._confirmed = None
+            asyncio.get_running_loop().call_later(PAUSE_MIN_S, self._wanted.set)
+
+    async def told(self) -> None:
+        """Wait until it has answered for what it does not know yet; not if it cannot be reached."""
+        if self.reachable and self._wanted.is_set():
+            await self._rounds.next()
+        elif self.reachable and self._telling:
+            await self._rounds.current()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wanted.wait()
+            good = False
+            try:
+                await self._tell()
+                good = True
+            except RemotingError as error:
+                self._failed(error)
+            if not self._telling:
+                self._take()
+            self._telling = False
+            self._rounds.end(good)
+
+    async def _tell(self) -> None:
+        """Register what it does not know. Raises RemotingError."""
+        connection = await self._remoting.connect(self.address, timeout=self._timeout)
+        if connection is not self._confirmed:
+            _keep_alive(connection)
+        await self._announcement.entries.encoded()
+        # From here to the request in one turn: nothing may change or end in between.
+        if connection.closed:
+            raise ConnectionLostError(f"connection to {self.address} ended before registration")
+        some = list(self._pending)
+        whole = (
+            self._all
+            or connection is not self._confirmed
+            # a name server with deleteTopicWithBrokerRegistration deletes what is missing
+            or not all(map(self._announcement.has, some))
+        )
+        self._take()
+        if not whole and not some:
+            return
+        if whole and self._unsure:
+            self._announcement.renew()
+        self._confirmed, self._all = None, False
+        request, body = self._announcement.message(None if whole else some)
         try:
-            await self._remoting.call(server, request, body, timeout=self._timeout)
-        except RemotingError as error:
-            if server not in self._unreachable:
-                self._unreachable.add(server)
-                log.warning(f"registration failed namesrv={server} cause={error}")
-        else:
-            if server in self._unreachable:
-                self._unreachable.discard(server)
-                log.info("registration works again namesrv=%s", server)
+            await self._remoting.call(self.address, request, body, timeout=self._timeout)
+        except ResponseError:
+            if whole:
+                raise
+            self.all_again()  # it has forgotten this broker
+            return
+        except RemotingError:
+            self._unsure = self._unsure or not whole
+            raise
+        self._unsure = self._unsure and not whole
+        self._works()
+        self._confirmed = connection
+        if not self._remoting.connected(self.address):
+            self.lost()
+
+    def _take(self) -> None:
+        """What is wanted so far is being told."""
+        self._wanted.clear()
+        self._pending.clear()
+        self._rounds.take()
+        self._telling = True
+
+    def _works(self) -> None:
+        self.reachable, self._pause = True, PAUSE_MIN_S
+        if self._failing:
+            self._failing = False
+            log.info("registration works again namesrv=%s", self.address)
+
+    def _failed(self, error: RemotingError) -> None:
+        self._all = True
+        if not self._failing:
+            self._failing = True
+            log.warning("registration failed namesrv=%s cause=%s", self.address, error)
+        if not isinstance(error, ResponseError):  # else every 30 s, or when topics change
+            self.reachable = False
+            asyncio.get_running_loop().call_later(self._pause, self._wanted.set)
+            self._pause = min(self._pause * 2, PAUSE_MAX_S)
+
+
+def _keep_alive(connection: Connection) -> None:
+    """Let the system see to it that the other end is there."""
+    transport = connection.transport
+    end = transport.get_extra_info("socket") if transport is not None else None
+    if end is None:
+        return
+    with contextlib.suppress(OSError):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEPALIVE.items():
+            if hasattr(socket, name):
+                end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 ANSWER_S: Final = 3.0

@@ -1,25 +1,58 @@
-"""A table of the broker that is kept as one JSON file under ``config/``."""
+"""A table of the broker that is kept as one JSON file under ``config/``.
+
+The rule: what a change costs does not grow with the table. An entry is encoded again only after it
+has changed, and many of them in slices between which the loop serves others. One save is under way
+at a time; the next one takes along all that has changed meanwhile. Who has to know that a change is
+on the disk waits for the save that holds it (``saved``).
+"""
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from turbopump.protocol import fastjson
+from turbopump.protocol.codes import ResponseCode
+from turbopump.remoting.router import Refusal, refusal
 from turbopump.store.json_table import JsonTable
 
+SLICE_SIZE: Final = 32 * 1024
+"""Bytes of text that are encoded in one turn of the loop: some 3 ms."""
+SAVE_WAIT_S: Final = 2.0
+"""Longest wait of an answer for the disk: tools wait 3 to 5 s for it."""
+
 ContentT = TypeVar("ContentT", bound=msgspec.Struct)
+Soon = Callable[[Callable[[], None]], object]
+"""Calls something in a later turn of the loop (``loop.call_soon``)."""
+
+
+def at_once(action: Callable[[], None]) -> None:
+    """The ``Soon`` of a table without a loop."""
+    action()
 
 
 class SavedTable(ABC, Generic[ContentT]):
-    """``content`` is the struct that the file holds. A table is loaded before it is saved."""
+    """``content`` is the struct that the file holds. A table is loaded before it is saved.
 
-    def __init__(self, file: JsonTable, content: type[ContentT]) -> None:
+    A table that may grow large has its large maps in ``_maps``, by their names in the file, and
+    ``_content`` leaves those empty. ``soon`` calls the next slice.
+    """
+
+    def __init__(self, file: JsonTable, content: type[ContentT], soon: Soon = at_once) -> None:
         self._file = file
         self._struct = content
+        self._soon = soon
+        self._maps: dict[str, EncodedMap] = {}
         self._dirty = False
+        self._encoding = False
+        self._writing = False
+        self._failing = False
+        self._rounds = Rounds()
+        file.on_settled = self._settled
 
     def _load(self) -> ContentT:
         """What the file holds, or an empty struct. Raises OSError."""
@@ -27,17 +60,179 @@ class SavedTable(ABC, Generic[ContentT]):
 
     @abstractmethod
     def _content(self) -> ContentT:
-        """What is to be saved."""
+        """What is to be saved, but for the entries of ``_maps``."""
 
-    def _encode(self) -> bytes:
-        return fastjson.encode_indented(self._content())
+    def _taken(self) -> None:
+        """The content was taken for a save: what changes from now on is not in it."""
+
+    def _kept(self) -> None:
+        """What was taken last is on the disk."""
 
     def save(self) -> None:
-        """Write the file, beside the loop, if anything has changed."""
-        if self._dirty:
-            self._dirty = False
-            self._file.save(self._encode())
+        """Write the file, beside the loop, if anything has changed; once more after a save that is
+        under way."""
+        if self._dirty and not self._encoding and not self._writing:
+            self._encoding = True
+            self._step()
 
     def save_now(self) -> None:
         """Write the file in this thread. Raises OSError."""
-        self._file.save_now(self._encode())
+        self._file.save_now(self._text()())
+        self._dirty = False
+
+    async def saved(self) -> bool:
+        """Wait until everything that has changed so far is on the disk; False if it cannot be
+        saved now (then it is tried again, every second)."""
+        self.save()
+        if self._dirty:
+            return await self._rounds.next()
+        if self._writing:
+            return await self._rounds.current()
+        return not self._failing
+
+    async def text(self) -> bytes:
+        """The whole table as its file has it. Encodes in slices; all of it is as it is when this
+        returns."""
+        for entries in self._maps.values():
+            await entries.encoded()
+        return self._text()()
+
+    def _step(self) -> None:
+        if self._encode_slice():
+            self._soon(self._step)
+            return
+        self._encoding = False
+        self._rounds.take()
+        if not self._dirty:  # ``save_now`` came between
+            self._rounds.end(good=True)
+            return
+        text = self._text()
+        self._dirty = False
+        self._writing = True
+        self._taken()
+        self._file.save(text)
+
+    def _encode_slice(self) -> bool:
+        """Encode some of what has changed; whether there is more."""
+        left = SLICE_SIZE
+        for entries in self._maps.values():
+            left -= entries.encode(left)
+        return left <= 0
+
+    def _text(self) -> Callable[[], bytes]:
+        """What makes the text of the table as it is now, in any thread."""
+        frame = fastjson.encode_indented(self._content())
+        if not self._maps:
+            return lambda: frame
+        maps = [(name, entries.pieces()) for name, entries in self._maps.items()]
+
+        def join() -> bytes:
+            text = frame
+            for name, pieces in maps:
+                text = fastjson.put_entries(text, name, pieces)
+            return text
+
+        return join
+
+    def _settled(self, good: bool) -> None:
+        self._failing = not good
+        if good:
+            self._kept()
+        if self._writing:  # else what could not be saved before was saved again
+            self._writing = False
+            self._rounds.end(good)
+            if good or self._dirty:
+                self.save()
+
+
+class EncodedMap:
+    """The entries of one large map as text, in the map's order. ``value`` gives the entry of a key;
+    whoever changes one says so."""
+
+    def __init__(self, value: Callable[[str], Any]) -> None:
+        self._value = value
+        self._pieces: dict[str, bytes] = {}
+        self.stale: dict[str, None] = {}
+        """Keys of entries that have changed since they were encoded."""
+
+    def add(self, *keys: str) -> None:
+        """Entries are new, or may be."""
+        for key in keys:
+            self._pieces.setdefault(key, b"")
+            self.stale[key] = None
+
+    def remove(self, key: str) -> None:
+        self._pieces.pop(key, None)
+        self.stale.pop(key, None)
+
+    def encode(self, size: int) -> int:
+        """Encode what has changed until there are so many bytes of it; how many there are."""
+        made, stale = 0, self.stale
+        while stale and made < size:
+            key, _ = stale.popitem()
+            piece = self._pieces[key] = fastjson.encode_entry(key, self._value(key))
+            made += len(piece)
+        return made
+
+    async def encoded(self) -> None:
+        """Encode what has changed, in slices: all is encoded when this returns."""
+        while self.stale:
+            self.encode(SLICE_SIZE)
+            await asyncio.sleep(0)
+
+    def pieces(self, keys: Iterable[str] | None = None) -> list[bytes]:
+        """Of all entries, or of those of ``keys``; what is still stale is encoded now."""
+        while self.stale:
+            self.encode(SLICE_SIZE)
+        if keys is None:
+            return list(self._pieces.values())
+        return [self._pieces[key] for key in keys]
+
+
+class Rounds:
+    """Those who wait for work that is done in rounds: a round serves all who came before it began
+    to take. Outcomes are whether a round went well."""
+
+    def __init__(self) -> None:
+        self._next: asyncio.Future[bool] | None = None
+        self._current: asyncio.Future[bool] | None = None
+
+    async def next(self) -> bool:
+        """Wait for the round that takes next."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._next)
+
+    async def current(self) -> bool:
+        """Wait for the round that has taken and is not over."""
+        if self._current is None:
+            self._current = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._current)
+
+    def take(self) -> None:
+        """The next round takes what is there, and is the current one."""
+        self._current, self._next = self._next, None
+
+    def end(self, good: bool) -> None:
+        """The current round is over."""
+        current, self._current = self._current, None
+        if current is not None and not current.done():
+            current.set_result(good)
+
+
+async def not_saved(*tables: SavedTable[Any]) -> Refusal | None:
+    """Wait until what a request has changed is on the disk. None; or the answer that says that it
+    is not, for then a kill would take it back."""
+    try:
+        async with asyncio.timeout(SAVE_WAIT_S):
+            good = all(await asyncio.gather(*(table.saved() for table in tables)))
+    except TimeoutError:
+        good = False
+    if good:
+        return None
+    return refusal(
+        ResponseCode.SYSTEM_ERROR,
+        "the change is made but not on the disk yet, which is full, slow or broken (the broker's "
+        "log says which): saving is tried again until it works; if the broker is killed before "
+        "that, the change is lost",
+    )

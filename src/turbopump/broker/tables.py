@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.queue_locks import SavedLocks
+from turbopump.broker.saved_table import Soon
 from turbopump.broker.topics import TopicTable, make_lost_topics
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
@@ -38,7 +39,8 @@ class SavedAtStop(Protocol):
 
 class Tables:
     """Topics, groups, offsets and locks, loaded and made to fit the store. ``delay_offsets``,
-    ``order_info`` and ``request_modes`` are the files of others.
+    ``order_info`` and ``request_modes`` are the files of others. ``soon`` calls the next slice of a
+    large table that is encoded.
 
     Raises OSError if a file cannot be read.
     """
@@ -52,6 +54,7 @@ class Tables:
         clock: Clock,
         log_error: Callable[[str], None],
         log_info: Callable[[str], None],
+        soon: Soon,
     ) -> None:
         self._log_error = log_error
         self.files: list[JsonTable] = []
@@ -64,11 +67,16 @@ class Tables:
         self.delay_offsets, self.order_info = file("delayOffset"), file("consumerOrderInfo")
         self.request_modes = file("messageRequestMode")
         used = store.log.end > 0 or disk.file_size(paths.table("topics")) is not None
-        self.topics = TopicTable(file("topics"), clock, auto_create=config.auto_create_topic_enable)
-        self.groups = GroupTable(
-            file("subscriptionGroup"), clock, auto_create=config.auto_create_subscription_group
+        self.topics = TopicTable(
+            file("topics"), clock, auto_create=config.auto_create_topic_enable, soon=soon
         )
-        self.offsets = ConsumerOffsets(file("consumerOffset"), clock)
+        self.groups = GroupTable(
+            file("subscriptionGroup"),
+            clock,
+            auto_create=config.auto_create_subscription_group,
+            soon=soon,
+        )
+        self.offsets = ConsumerOffsets(file("consumerOffset"), clock, soon)
         self.locks = SavedLocks(file("queueLocks"), clock, used=used)
         for table in (self.topics, self.groups, self.offsets, self.locks):
             table.load()

@@ -7,13 +7,12 @@ Every change takes the next data version, is saved, and is announced to the name
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.broker.saved_table import SavedTable
+from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import TurbopumpError
@@ -49,13 +48,17 @@ BENCHMARK_QUEUES: Final = 1024
 class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
     """Topic name to settings. ``version`` is the data version of the whole table."""
 
-    def __init__(self, file: JsonTable, clock: Clock, *, auto_create: bool) -> None:
-        super().__init__(file, TopicConfigSerializeWrapper)
+    def __init__(
+        self, file: JsonTable, clock: Clock, *, auto_create: bool, soon: Soon = at_once
+    ) -> None:
+        super().__init__(file, TopicConfigSerializeWrapper, soon)
         self._clock = clock
         self.auto_create = auto_create
         self._topics: dict[str, TopicConfig] = {}
+        self.entries = EncodedMap(self._topics.__getitem__)
+        self._maps = {"topicConfigTable": self.entries}
         self.version = DataVersion()
-        self.on_change: Callable[[], None] = lambda: None
+        self.on_change: Callable[[str], None] = lambda _name: None
         self.unsaved: set[str] = set()
         """New topics that a crash could still take, and with them the way to their messages."""
         self.watched: set[str] = set()
@@ -64,15 +67,15 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.system: frozenset[str] = frozenset()
         """The topics that ``add_system_topics`` has made or found: those named as the broker and
         its cluster too."""
-        self._waiting: list[asyncio.Future[bool]] = []
-        file.on_settled = self._settled
+        self._in_save: frozenset[str] = frozenset()
 
     def load(self) -> None:
         """Read the file. Raises OSError."""
         saved = self._load()
-        self._topics = dict(saved.topic_config_table)
+        self._topics.update(saved.topic_config_table)
         for name, topic in self._topics.items():
             topic.topic_name = name
+            self.entries.add(name)
             self._watch(name)
         self.version = saved.data_version
 
@@ -102,19 +105,18 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         for name, queues, perm in missing:
             self._topics[name] = plain_topic(name, queues, perm)
             self._watch(name)
-        if missing:
-            self._changed()
+            self._changed(name)
 
     def find(self, topic: str) -> TopicConfig | None:
         return self._topics.get(topic)
 
-    def wrapper(self) -> TopicConfigSerializeWrapper:
-        """The whole table with its version."""
-        return TopicConfigSerializeWrapper(
-            data_version=self.version, topic_config_table=self._topics
-        )
+    def names(self) -> list[str]:
+        return list(self._topics)
 
-    _content = wrapper
+    @property
+    def count(self) -> int:
+        """How many topics there are."""
+        return len(self._topics)
 
     def find_or_make(self, name: str, queues: int, sys_flag: int = 0) -> TopicConfig:
         """The topic; made with so many queues, for reading and writing, if it is not there."""
@@ -132,7 +134,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             self.unsaved.add(config.topic_name)
         self._topics[config.topic_name] = config
         self._watch(config.topic_name)
-        self._changed()
+        self._changed(config.topic_name)
 
     def delete(self, topic: str) -> bool:
         """Forget a topic; False if there is none."""
@@ -140,8 +142,14 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             return False
         self.unsaved.discard(topic)
         self.watched.discard(topic)
-        self._changed()
+        self._changed(topic)
         return True
+
+    def next_version(self) -> None:
+        """Give the table a newer data version, as if it had changed."""
+        self.version = self.version.next(self._clock.now_ms())
+        self._dirty = True
+        self.save()
 
     def create_by_sending(self, topic: str, default_topic: str, queues: int) -> TopicConfig | None:
         """What a send to an unknown topic makes of it: a copy of the default topic, if that lets
@@ -162,24 +170,21 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.put(config)
         return config
 
-    async def saved(self) -> bool:
-        """Wait until every topic is on the disk; False if they cannot be saved now."""
-        if not self.unsaved or not self._file.saving:
-            return not self.unsaved
-        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
-        return await waiter
+    async def new_saved(self) -> bool:
+        """Wait until no crash can take a topic that is new now; False if they cannot be saved."""
+        return not self.unsaved or await self.saved()
 
-    def _settled(self, good: bool) -> None:
-        if good:
-            saved = list(self.unsaved)
-            self.unsaved.clear()
-            for name in saved:
-                self._watch(name)
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_result(good)
+    def _content(self) -> TopicConfigSerializeWrapper:
+        return TopicConfigSerializeWrapper(data_version=self.version)
+
+    def _taken(self) -> None:
+        self._in_save = frozenset(self.unsaved)
+
+    def _kept(self) -> None:
+        safe, self._in_save = self._in_save & self.unsaved, frozenset()
+        self.unsaved -= safe
+        for name in safe:
+            self._watch(name)
 
     def _watch(self, name: str) -> None:
         if (
@@ -192,11 +197,13 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         else:
             self.watched.discard(name)
 
-    def _changed(self) -> None:
-        self.version = self.version.next(self._clock.now_ms())
-        self._dirty = True
-        self.save()
-        self.on_change()
+    def _changed(self, name: str) -> None:
+        if name in self._topics:
+            self.entries.add(name)
+        else:
+            self.entries.remove(name)
+        self.next_version()
+        self.on_change(name)
 
 
 def plain_topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:

@@ -27,7 +27,17 @@ from turbopump.protocol.fastjson_read import (
     shape,
 )
 
-__all__ = ["FastjsonError", "decode", "encode", "encode_indented", "encode_standard", "parse"]
+__all__ = [
+    "FastjsonError",
+    "compact",
+    "decode",
+    "encode",
+    "encode_entry",
+    "encode_indented",
+    "encode_standard",
+    "parse",
+    "put_entries",
+]
 
 T = TypeVar("T")
 
@@ -72,6 +82,28 @@ def encode(value: Any) -> bytes:
 def encode_indented(value: Any) -> bytes:
     """The form of a broker's config files: as `encode`, indented with tabs, no final newline."""
     return Writer(indented=True).text(value).encode("utf-8", "replace")
+
+
+def encode_entry(key: str, value: Any) -> bytes:
+    """One entry of a map that is a member of the outermost object, as `encode_indented` writes it
+    there: large maps are put together from such pieces (`put_entries`)."""
+    writer = Writer(indented=True)
+    return f"{writer.key_text(key, 2)}:{writer.text(value, 2)}".encode("utf-8", "replace")
+
+
+def put_entries(text: bytes, member: str, entries: Iterable[bytes]) -> bytes:
+    """`text`, which `encode_indented` made of an outermost object whose `member` is an empty map,
+    with these entries in that map."""
+    before, empty, after = text.partition(b'\n\t"%b":{}' % member.encode())
+    assert empty, f"{member} is no empty map of the outermost object"
+    content = b",".join(entries)
+    return b"".join((before, empty[:-1], content, b"\n\t}" if content else b"}", after))
+
+
+def compact(text: bytes) -> bytes:
+    """What `encode` makes of the value from which `encode_indented` made `text`: no string of it
+    has a raw tab or line break in it, so only its layout goes."""
+    return text.translate(None, b"\n\t")
 
 
 def encode_standard(value: Any) -> bytes:

@@ -13,14 +13,23 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol import fastjson
-from turbopump.protocol.requests.namesrv import GetRouteInfo, TopicRouteData
+from turbopump.protocol.requests.namesrv import (
+    GetRouteInfo,
+    RegisterBroker,
+    RegisterBrokerBody,
+    RegisterBrokerReply,
+    TopicRouteData,
+)
 from turbopump.protocol.requests.send import SendMessageV2
-from turbopump.protocol.requests.topics import CreateTopic
+from turbopump.protocol.requests.topics import CreateTopic, DataVersion, DeleteTopic
 from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.server import RemotingServer
 from turbopump.testing.simulation import Simulation, simulate
 
 BROKER = "10.0.0.1"
 NAME_SERVERS = ("10.0.0.100", "10.0.0.101")
+RESTARTS = 20
 
 
 class World:
@@ -74,6 +83,17 @@ class World:
             self._client.exchange(address, request, body, timeout=30)
         )
 
+    async def create(self, topic: str) -> None:
+        request = CreateTopic(topic=topic, read_queue_nums=3, write_queue_nums=3)
+        assert (await self.ask(f"{BROKER}:10911", request)).code == 0
+
+    async def make_topics(self, made: list[str]) -> None:
+        """One after the other, without end."""
+        while True:
+            await self.create(f"T{len(made)}")
+            made.append(f"T{len(made)}")
+            await asyncio.sleep(self.simulation.random.random())
+
     async def permission(self, host: str, topic: str) -> int:
         """What one name server says that clients may do with a topic: 4 read, 2 write, 1
         inherit."""
@@ -125,10 +145,10 @@ async def test_a_broker_without_any_name_server_serves_and_registers_when_one_co
     assert sent.code == 0
     await asyncio.sleep(100)
     await world.start_name_server(NAME_SERVERS[0])
-    await asyncio.sleep(31)
+    await asyncio.sleep(5)
     assert await world.route(NAME_SERVERS[0], "T") == [("broker-a", 4)]
     await world.start_name_server(NAME_SERVERS[1])
-    await asyncio.sleep(31)
+    await asyncio.sleep(5)
     assert await world.route(NAME_SERVERS[1], "T") == [("broker-a", 4)]
 
 
@@ -144,8 +164,113 @@ async def test_a_name_server_that_lost_its_memory_learns_everything_again(world:
     assert await world.route(NAME_SERVERS[1], "T") == [("broker-a", 3)]
     await world.start_name_server(NAME_SERVERS[0])
     assert await world.route(NAME_SERVERS[0], "T") == []
-    await asyncio.sleep(31)
+    await asyncio.sleep(2)
     assert await world.route(NAME_SERVERS[0], "T") == [("broker-a", 3)]
+
+
+@in_loop(tell)
+async def test_many_restarts_of_a_name_server_leave_no_topic_out_while_topics_are_made(
+    world: World, /
+) -> None:
+    for host in NAME_SERVERS:
+        await world.start_name_server(host)
+    await world.start_broker()
+    made: list[str] = []
+    making = asyncio.ensure_future(world.make_topics(made))
+    for _ in range(RESTARTS):
+        world.simulation.end(NAME_SERVERS[0], power_cut=False)
+        await asyncio.sleep(world.simulation.random.choice([0.0, 0.3, 4.0]))
+        await world.start_name_server(NAME_SERVERS[0])
+        before = made.copy()
+        await asyncio.sleep(world.simulation.random.choice([2.0, 5.0]))
+        for topic in [*before, "TBW102"]:
+            assert await world.route(NAME_SERVERS[0], topic) != [], topic
+    making.cancel()
+    await asyncio.sleep(2)
+    for host in NAME_SERVERS:
+        for topic in made:
+            assert await world.route(host, topic) == [("broker-a", 3)]
+
+
+class RecordingNameServer:
+    """Takes every registration, and says what was in it."""
+
+    def __init__(self, world: World, host: str) -> None:
+        self.registrations: list[tuple[bool, DataVersion, list[str]]] = []
+        """Of each whether it was partial, its version and its topics but the system's."""
+        self.answers = True
+        self._process = world.simulation.boot(host)
+        self._host = host
+
+    async def start(self) -> None:
+        router = Router()
+        router.add(RegisterBroker, self._register)
+        await self._process.start(RemotingServer(router).listen(self._host, 9876))
+
+    def _register(
+        self, request: RegisterBroker, context: RequestContext
+    ) -> Response[RegisterBrokerReply] | None:
+        body = RegisterBrokerBody.decode(context.body).topic_config_serialize_wrapper
+        topics = [name for name in body.topic_config_table if name[0] == "T" and name != "TBW102"]
+        assert (len(body.topic_config_table) > len(topics)) is not bool(request.partial)
+        self.registrations.append((bool(request.partial), body.data_version, topics))
+        return Response(RegisterBrokerReply()) if self.answers else None
+
+
+@in_loop(tell)
+async def test_a_name_server_that_has_all_topics_hears_of_the_new_ones_only_many_at_once(
+    world: World, /
+) -> None:
+    recording = RecordingNameServer(world, NAME_SERVERS[0])
+    await recording.start()
+    await world.start_broker()
+    ((partial, version, topics),) = recording.registrations
+    assert (partial, topics) == (False, [])
+    await world.create("T0")
+    assert [one[::2] for one in recording.registrations[1:]] == [(True, ["T0"])]
+    assert recording.registrations[1][1].counter > version.counter
+    await asyncio.gather(*(world.create(f"T{number}") for number in range(1, 50)))
+    later = recording.registrations[2:]
+    assert len(later) < 10
+    assert all(partial for partial, _, _ in later)
+    assert {topic for _, _, topics in later for topic in topics} == {
+        f"T{number}" for number in range(1, 50)
+    }
+    await asyncio.sleep(31)
+    partial, version, topics = recording.registrations[-1]
+    assert (partial, len(topics)) == (False, 50), "every 30 s everything"
+    assert version == later[-1][1], "nothing has changed"
+
+
+@in_loop(tell)
+async def test_after_a_registration_without_an_answer_everything_follows_with_a_newer_version(
+    world: World, /
+) -> None:
+    recording = RecordingNameServer(world, NAME_SERVERS[0])
+    await recording.start()
+    await world.start_broker(register_broker_timeout_mills=1000)
+    await world.create("T0")
+    recording.answers = False
+    await world.create("T1")
+    recording.answers = True
+    await asyncio.sleep(5)
+    kinds = [(partial, topics) for partial, _, topics in recording.registrations[-3:]]
+    assert kinds == [(True, ["T0"]), (True, ["T1"]), (False, ["T0", "T1"])]
+    versions = [version for _, version, _ in recording.registrations[-2:]]
+    assert versions[1].counter > versions[0].counter
+    await world.create("T2")
+    assert recording.registrations[-1][::2] == (True, ["T2"])
+
+
+@in_loop(tell)
+async def test_a_deleted_topic_makes_the_next_registration_a_full_one(world: World, /) -> None:
+    recording = RecordingNameServer(world, NAME_SERVERS[0])
+    await recording.start()
+    await world.start_broker()
+    for topic in ("T0", "T1"):
+        await world.create(topic)
+    assert (await world.ask(f"{BROKER}:10911", DeleteTopic(topic="T0"))).code == 0
+    assert recording.registrations[-1][::2] == (False, ["T1"])
 
 
 @in_loop(tell)

@@ -272,6 +272,22 @@ def test_what_the_three_forms_say_is_the_same(value: Any) -> None:
     assert fastjson.parse(fastjson.encode_standard(value)) == plain
 
 
+@given(JSON)
+def test_the_indented_form_without_its_layout_is_the_wire_form(value: Any) -> None:
+    assert fastjson.compact(fastjson.encode_indented(value)) == fastjson.encode(value)
+
+
+@given(st.dictionaries(st.text(), JSON), st.dictionaries(st.text(), JSON))
+def test_a_map_put_together_from_its_entries_is_the_map(
+    table: dict[str, Any], other: dict[str, Any]
+) -> None:
+    entries = [fastjson.encode_entry(key, value) for key, value in table.items()]
+    frame = fastjson.encode_indented({"a": 1, "other": other, "table": {}, "z": []})
+    whole = {"a": 1, "other": other, "table": table, "z": []}
+    if None not in table.values():  # a map leaves them out
+        assert fastjson.put_entries(frame, "table", entries) == fastjson.encode_indented(whole)
+
+
 @given(
     st.dictionaries(
         st.builds(MessageQueue, st.text(), st.text(), st.integers(-(2**31), 2**31 - 1)),

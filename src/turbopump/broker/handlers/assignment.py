@@ -14,6 +14,7 @@ from turbopump.broker.consumers import ClientTable
 from turbopump.broker.groups import GroupTable, RequestModes
 from turbopump.broker.pop.held_pops import ANY_QUEUE
 from turbopump.broker.registration import TopicRoutes
+from turbopump.broker.saved_table import not_saved
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.message import MessageQueue
@@ -85,7 +86,7 @@ class AssignmentHandler:
             )
         return strategy(queues, clients, body.client_id)
 
-    def set_mode(
+    async def set_mode(
         self,
         _request: SetMessageRequestMode,
         body: SetMessageRequestModeRequestBody,
@@ -102,7 +103,7 @@ class AssignmentHandler:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
             )
         self.modes.put(topic, group, body)
-        return Response()
+        return await not_saved(self.modes) or Response()
 
 
 # --- Which queues a consumer gets when it asks a broker (400), as pure functions of sorted lists.

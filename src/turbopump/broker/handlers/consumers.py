@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from turbopump.broker.consumers import ClientTable, Member
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.reading import read
+from turbopump.broker.saved_table import not_saved
 from turbopump.broker.statistics import Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
@@ -278,6 +280,9 @@ def _language(member: Member) -> LanguageCode:
 # Source: apache/rocketmq ``AdminBrokerProcessor.updateAndCreateSubscriptionGroup`` and its
 # neighbours.
 
+IN_ONE_TURN: Final = 500
+"""So many groups of a list are looked at, or made, in one turn of the loop."""
+
 
 @dataclass(eq=False)
 class GroupsHandler:
@@ -294,40 +299,38 @@ class GroupsHandler:
         router.add(group_requests.GetAllGroups, self.list_all)
         router.add(group_requests.GetGroup, self.one)
 
-    def create(
+    async def create(
         self,
         _request: group_requests.CreateGroup,
         config: group_requests.SubscriptionGroupConfig,
         _context: RequestContext,
     ) -> Response[None]:
-        return self._put([config])
+        return await self._put([config])
 
-    def create_list(
+    async def create_list(
         self,
         _request: group_requests.CreateGroupList,
         body: group_requests.SubscriptionGroupList,
         _context: RequestContext,
     ) -> Response[None]:
         """All of them, or none if one has no legal name."""
-        return self._put(body.group_config_list)
+        return await self._put(body.group_config_list)
 
-    def delete(
+    async def delete(
         self, request: group_requests.DeleteGroup, _context: RequestContext
     ) -> Response[None]:
         """Says nothing if there is no such group, as Apache's."""
         self.groups.delete(request.group_name)
         if request.clean_offset:
             self.offsets.forget_group(request.group_name)
-        return Response()
+        return await not_saved(self.groups, self.offsets) or Response()
 
-    def list_all(
+    async def list_all(
         self, _request: group_requests.GetAllGroups, _context: RequestContext
     ) -> Response[group_requests.GetAllGroupsReply]:
-        table = self.groups.wrapper()
-        return Response(
-            group_requests.GetAllGroupsReply(total_group_num=len(table.subscription_group_table)),
-            body=fastjson.encode(table),
-        )
+        body = fastjson.compact(await self.groups.text())
+        reply = group_requests.GetAllGroupsReply(total_group_num=self.groups.count)
+        return Response(reply, body=body)
 
     def one(
         self, request: group_requests.GetGroup, _context: RequestContext
@@ -337,11 +340,15 @@ class GroupsHandler:
             return refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return Response(found)
 
-    def _put(self, configs: list[group_requests.SubscriptionGroupConfig]) -> Response[None]:
-        for config in configs:
+    async def _put(self, configs: list[group_requests.SubscriptionGroupConfig]) -> Response[None]:
+        for number, config in enumerate(configs, 1):
             fault = group_fault(config.group_name or "")
             if fault is not None:
                 return refusal(ResponseCode.INVALID_PARAMETER, fault)
-        for config in configs:
+            if number % IN_ONE_TURN == 0:
+                await asyncio.sleep(0)
+        for number, config in enumerate(configs, 1):
             self.groups.put(config)
-        return Response()
+            if number % IN_ONE_TURN == 0:
+                await asyncio.sleep(0)
+        return await not_saved(self.groups) or Response()

@@ -72,7 +72,7 @@ class LocksHandler:
         granted = kept.locks.lock(
             body.consumer_group, queues, body.client_id, self.clock.monotonic()
         )
-        if max(granted.values(), default=0) <= kept.saved.value:
+        if max(granted.values(), default=0) <= kept.saved_change.value:
             return _answer(granted)
         kept.save()
         return self._when_saved(granted)
@@ -89,7 +89,7 @@ class LocksHandler:
         self, granted: dict[MessageQueue, int]
     ) -> Response[LockBatchResponseBody]:
         """What a disk that is late does not know yet is not granted: the client asks again."""
-        saved = self.saved_locks.saved
+        saved = self.saved_locks.saved_change
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = saved.when(
             max(granted.values()), lambda: None if reached.done() else reached.set_result(None)

@@ -13,6 +13,7 @@ from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.reading import answer, read
+from turbopump.broker.saved_table import not_saved
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.setting import LONG_MAX
@@ -193,9 +194,9 @@ class OffsetControlHandler:
             )
             for queue_id in queue_ids
         }
-        return self._apply(request, found, operator)
+        return await self._apply(request, found, operator)
 
-    def _apply(
+    async def _apply(
         self, request: ResetOffset, wanted: dict[int, int], operator: str
     ) -> Response[ResetOffsetBody]:
         group, topic = request.group, request.topic
@@ -209,7 +210,6 @@ class OffsetControlHandler:
             elif not broadcast:
                 self.offsets.reset(group, topic, queue_id, offset)
             now[MessageQueue(topic, self.config.broker_name, queue_id)] = offset
-        self.offsets.save()  # a restart before the readers have heard of it shall know of it
         log.info(
             "offsets reset group=%s topic=%s by=%s offsets=%s",
             group,
@@ -220,7 +220,7 @@ class OffsetControlHandler:
         if broadcast or not self.config.use_server_side_reset_offset:
             self._push(request, now)
         self.held.expire_topic(topic)
-        return Response(ResetOffsetBody(offset_table=now))
+        return await not_saved(self.offsets) or Response(ResetOffsetBody(offset_table=now))
 
     def _push(self, request: ResetOffset, now: dict[MessageQueue, int]) -> None:
         group = self.clients.groups.get(request.group)
@@ -249,8 +249,8 @@ class OffsetControlHandler:
             command = request_command(notice, body, opaque=peer.next_opaque, oneway=True)
             peer.send_frame(encode_command(command))
 
-    def clone(self, request: CloneGroupOffset, context: RequestContext) -> Response[None]:
-        """give one group the offsets of another. RocketMQ: 5.3.3 clones nothing where no topic is
+    async def clone(self, request: CloneGroupOffset, context: RequestContext) -> Response[None]:
+        """Give one group the offsets of another. RocketMQ: 5.3.3 clones nothing where no topic is
         named."""
         if not self.groups.knows(request.dest_group):
             remark = (
@@ -280,8 +280,7 @@ class OffsetControlHandler:
                     context.peer.peer,
                 )
                 self.held.expire_topic(topic)
-        self.offsets.save()
-        return Response()
+        return await not_saved(self.offsets) or Response()
 
     def correction(
         self, request: QueryCorrectionOffset, _context: RequestContext

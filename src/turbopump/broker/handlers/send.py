@@ -239,7 +239,7 @@ class SendHandler:
     ) -> Response[SendMessageReply] | bytes:
         with contextlib.suppress(TimeoutError):  # a producer waits 3 s, then sends again
             await asyncio.wait_for(
-                asyncio.gather(self._announce(), self._topics.saved()), ANNOUNCE_WAIT_S
+                asyncio.gather(self._announce(), self._topics.new_saved()), ANNOUNCE_WAIT_S
             )
         return outcome
 
@@ -361,7 +361,7 @@ class SendHandler:
         if _DO_NOT_WAIT in properties and property_value(properties, WAIT_STORE_MSG_OK) == "false":
             return frame
         if self._unsaved:
-            return self._held.hold_both(log_end, self._topics.saved(), frame, late)
+            return self._held.hold_both(log_end, self._topics.new_saved(), frame, late)
         if not context.flag & FLAG_ONEWAY:
             self._held.hold(log_end, context, frame, late)
         return None

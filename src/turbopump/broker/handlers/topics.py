@@ -1,8 +1,8 @@
 """Answers to 17 and 18 (create or change topics), 215 (delete one), 351 and 21 (one topic, all of
 them) and 202 (its queues).
 
-Source: apache/rocketmq ``AdminBrokerProcessor``. Better than Apache's: 17 and 18 are answered once
-the name servers know the topics, and of a list either all are made or none.
+Source: apache/rocketmq ``AdminBrokerProcessor``. Better than Apache's: a change is answered once it
+is on the disk and the name servers know of it, and of a list either all are made or none.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.reading import answer
+from turbopump.broker.saved_table import SavedTable, not_saved
 from turbopump.broker.send_checks import topic_name_fault
 from turbopump.broker.statistics import TOPIC_PUT_NUMS, Statistics
 from turbopump.broker.topics import (
@@ -59,6 +60,8 @@ _NEEDED: Final = ("readQueueNums", "writeQueueNums", "perm")
 """Without one of these request 17 is no wish; RocketMQ: a NullPointerException."""
 LIST_MAX: Final = 10_000
 """Topics in one request."""
+IN_ONE_TURN: Final = 100
+"""So many of them are looked at, or made, in one turn of the loop."""
 
 log = logging.getLogger(__name__)
 
@@ -139,20 +142,29 @@ class TopicsHandler:
     ) -> Response[None]:
         """Each topic with the changes of its attributes."""
         topics = []
-        for topic, changes in wanted:
+        for number, (topic, changes) in enumerate(wanted, 1):
             made = self._judge(topic, changes)
             if isinstance(made, Response):
                 return made
             topics.append(made)
-        for topic in topics:
+            if number % IN_ONE_TURN == 0:
+                await asyncio.sleep(0)
+        for number, topic in enumerate(topics, 1):
             assert topic.topic_name is not None
             if topic != self._topics.find(topic.topic_name):
                 self._topics.put(topic)
+            if number % IN_ONE_TURN == 0:
+                await asyncio.sleep(0)
+        return await self._safe(self._topics)
+
+    async def _safe(self, *tables: SavedTable[Any]) -> Response[None]:
+        """The answer, once these are on the disk and the name servers have been told."""
+        refused, _ = await asyncio.gather(not_saved(*tables), self._announced())
+        return refused or Response()
+
+    async def _announced(self) -> None:
         with contextlib.suppress(TimeoutError):  # a client waits 3 to 5 s for the answer
-            await asyncio.wait_for(
-                asyncio.gather(self.announce(), self._topics.saved()), ANNOUNCE_WAIT_S
-            )
-        return Response()
+            await asyncio.wait_for(self.announce(), ANNOUNCE_WAIT_S)
 
     def _judge(self, topic: TopicConfig, changes: Mapping[str, str] | str) -> TopicConfig | Refusal:
         """The topic as it is to be, or why not. Codes and their order:
@@ -195,9 +207,7 @@ class TopicsHandler:
                     "and delete it again"
                 )
                 return refusal(ResponseCode.SYSTEM_ERROR, remark)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.announce(), ANNOUNCE_WAIT_S)
-        return Response()
+        return await self._safe(self._topics, self.records.offsets)
 
     async def _forget(self, name: str) -> OSError | None:
         """Delete a topic and all that is known of it, in one piece once the store has noted it; the
@@ -230,15 +240,12 @@ class TopicsHandler:
             )
         return Response(TopicConfigAndQueueMapping(**msgspec.structs.asdict(topic)))
 
-    def list_all(
+    async def list_all(
         self, _request: GetAllTopicConfig, _context: RequestContext
     ) -> Response[GetAllTopicConfigReply]:
         """The settings of every topic."""
-        wrapper = self._topics.wrapper()
-        return Response(
-            GetAllTopicConfigReply(total_topic_num=len(wrapper.topic_config_table)),
-            body=fastjson.encode(wrapper),
-        )
+        body = fastjson.compact(await self._topics.text())
+        return Response(GetAllTopicConfigReply(total_topic_num=self._topics.count), body=body)
 
     def queues(
         self, request: GetTopicStatsInfo, context: RequestContext

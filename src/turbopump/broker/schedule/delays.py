@@ -83,6 +83,7 @@ class Delays(SavedTable[DelayOffsetTable]):
         self._version = DataVersion()
         self._saved: dict[int, int] = {}
         self._save_interval = save_interval
+        self._has_moved = False
         self._saving: asyncio.Task[None] | None = None
         self._next_save = 0.0
         shared = store, forwarding, clock, asyncio.Lock(), self._moved
@@ -152,23 +153,24 @@ class Delays(SavedTable[DelayOffsetTable]):
     def _moved(self) -> None:
         """Something was delivered, or is the first to wait in its level: save that within the
         interval, and at once if the last save is older than that, as after a start."""
-        self._dirty = True
+        self._has_moved = True
         if self._saving is None or self._saving.done():
             self._saving = asyncio.get_running_loop().create_task(self._save(), name="delay saving")
 
     async def _save(self) -> None:
         """Save what is delivered by now, once it is on the disk, until nothing moves any more."""
         loop, durable = asyncio.get_running_loop(), self._store.durable
-        while self._dirty:
+        while self._has_moved:
             await asyncio.sleep(self._next_save - loop.time())
-            self._next_save, self._dirty = loop.time() + self._save_interval, False
+            self._next_save, self._has_moved = loop.time() + self._save_interval, False
             delivered = [level.unflushed[-1][0] for level in self.levels if level.unflushed]
             log_end = max(delivered, default=0)
             if durable.value < log_end and durable.error is None:
                 self._store.flusher.flush_log()
                 await wait_for((durable, log_end))
             if self._collect():
-                self._file.save(self._encode())
+                self._dirty = True
+                self.save()
 
     def save_now(self) -> None:
         """Sync what was delivered, and write how far that is: after a clean stop nothing comes

@@ -33,7 +33,8 @@ class RegisterBroker(Request[RegisterBrokerReply], kw_only=True):
 
     ``heartbeat_timeout_millis`` is how long the broker may be silent (120 s without it).
     ``enable_acting_master`` is absent from brokers of 4.x. ``body_crc32`` 0 or absent means
-    unchecked.
+    unchecked. ``partial`` is ours: the topics in the body are not all that the broker has; Apache's
+    name server passes over it.
     """
 
     code = RequestCode.REGISTER_BROKER
@@ -46,6 +47,7 @@ class RegisterBroker(Request[RegisterBrokerReply], kw_only=True):
     enable_acting_master: bool | None = None
     compressed: bool | None = None
     body_crc32: Int32 | None = None
+    partial: bool | None = None
 
 
 class UnregisterBroker(Request[None], kw_only=True):
