@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Generator
+from typing import Final, TypeVar, cast
 
 from turbopump.errors import StoreError
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.watermark import Watermark
+
+T = TypeVar("T")
 
 RETRY_PAUSE_S: Final = 1.0
 """After how long a step that failed is tried again."""
@@ -45,6 +47,27 @@ async def stop_task(task: asyncio.Task[None] | None) -> None:
     if task is not None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def in_turns(steps: Generator[None, None, T], at_once: int) -> T | Awaitable[T]:
+    """What ``steps`` returns: now if that takes no more than so many of them; else later, and
+    others have their turn after every ``at_once``."""
+    try:
+        for _ in range(at_once):
+            next(steps)
+    except StopIteration as end:
+        return cast("T", end.value)
+    return _go_on(steps, at_once)
+
+
+async def _go_on(steps: Generator[None, None, T], at_once: int) -> T:
+    while True:
+        await asyncio.sleep(0)
+        try:
+            for _ in range(at_once):
+                next(steps)
+        except StopIteration as end:
+            return cast("T", end.value)
 
 
 class RetryingTask:

@@ -7,7 +7,7 @@ members. Source: apache/rocketmq ``ConsumerManager``, ``ConsumerGroupInfo``, ``P
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -38,6 +38,7 @@ LOCKS_TELL_S: Final = 60.0
 does it renew."""
 
 PeerT = TypeVar("PeerT", bound=Hashable)
+KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,8 @@ class Member:
 
 @dataclass(slots=True)
 class ConsumerGroup(Generic[PeerT]):
-    """A group while it has members."""
+    """A group while it has members. What is asked of it at every join costs the same in a group of
+    two and of thousands."""
 
     name: str
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
@@ -117,6 +119,47 @@ class ConsumerGroup(Generic[PeerT]):
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     members: dict[PeerT, Member] = field(default_factory=dict)
     fingerprint: int = 0
+    id_list: bytes = b""
+    """The client ids as a body of an answer; empty: to be made again."""
+    sorted_ids: tuple[str, ...] = ()
+    """The same as a list; empty: to be made again."""
+    _said: dict[MemberInfo, int] = field(default_factory=dict)
+    _ids: dict[str, int] = field(default_factory=dict)
+    """How many members say this of themselves, have this client id."""
+
+    @property
+    def alike(self) -> bool:
+        """Whether its members all say the same of themselves, each under a client id of its own."""
+        return len(self._said) < 2 and len(self._ids) == len(self.members)
+
+    def join(self, peer: PeerT, member: Member) -> None:
+        self.leave(peer)
+        self.members[peer] = member
+        _count(self._said, member.info, 1)
+        _count(self._ids, member.client_id, 1)
+
+    def leave(self, peer: PeerT) -> bool:
+        """True if the peer was a member."""
+        member = self.members.pop(peer, None)
+        self.id_list, self.sorted_ids = b"", ()
+        if member is None:
+            return False
+        _count(self._said, member.info, -1)
+        _count(self._ids, member.client_id, -1)
+        return True
+
+    def describe(self, member: Member, info: MemberInfo) -> None:
+        """One of the members says this of itself."""
+        if info != member.info:
+            _count(self._said, member.info, -1)
+            _count(self._said, info, 1)
+        member.info = info
+
+
+def _count(counts: dict[KeyT, int], key: KeyT, more: int) -> None:
+    count = counts.pop(key, 0) + more
+    if count:
+        counts[key] = count
 
 
 class ClientTable(Generic[PeerT]):
@@ -127,6 +170,9 @@ class ClientTable(Generic[PeerT]):
         self.producers: dict[str, dict[PeerT, Member]] = {}
         self.producing: dict[str, PeerT] = {}
         """By client id, the connection of its last heartbeat as a producer."""
+        self._consumes: dict[PeerT, dict[str, None]] = {}
+        self._produces: dict[PeerT, dict[str, None]] = {}
+        """The groups of each connection."""
 
     def add_consumer(
         self,
@@ -152,7 +198,7 @@ class ClientTable(Generic[PeerT]):
         group = self.groups.setdefault(data.group_name, ConsumerGroup(data.group_name))
         member, changed = self._note_member(group, peer, client_id, version, now)
         member.language = language
-        member.info = member_info(data)
+        group.describe(member, member_info(data))
         member.fingerprint = group.fingerprint = fingerprint
         member.retries_max = data.max_reconsume_times
         member.started_at = data.started_at or 0
@@ -198,7 +244,8 @@ class ClientTable(Generic[PeerT]):
             return None
         member, changed = self._note_member(group, peer, client_id, version, now)
         if member.fingerprint != fingerprint:
-            member.info, member.fingerprint = twin.info, fingerprint
+            group.describe(member, twin.info)
+            member.fingerprint = fingerprint
             member.retries_max, member.started_at = twin.retries_max, twin.started_at
         return changed
 
@@ -215,6 +262,7 @@ class ClientTable(Generic[PeerT]):
         members = self.producers.setdefault(group, {})
         before = members.get(peer)
         members[peer] = Member(client_id, version, now, language)
+        self._produces.setdefault(peer, {})[group] = None
         self.producing[client_id] = peer
         if before is not None and before.client_id != client_id:
             self._forget_producing(before.client_id, peer)
@@ -226,8 +274,9 @@ class ClientTable(Generic[PeerT]):
     def remove_consumer(self, peer: PeerT, group_name: str) -> bool:
         """True if the peer was a member."""
         group = self.groups.get(group_name)
-        if group is None or group.members.pop(peer, None) is None:
+        if group is None or not group.leave(peer):
             return False
+        _forget(self._consumes, peer, group_name)
         if not group.members:
             del self.groups[group_name]
         return True
@@ -237,6 +286,7 @@ class ClientTable(Generic[PeerT]):
         left = None if members is None else members.pop(peer, None)
         if left is None:
             return
+        _forget(self._produces, peer, group)
         if not members:
             del self.producers[group]
         self._forget_producing(left.client_id, peer)
@@ -244,15 +294,17 @@ class ClientTable(Generic[PeerT]):
     def _forget_producing(self, client_id: str, peer: PeerT) -> None:
         if self.producing.get(client_id) is not peer:
             return
-        known = (members.get(peer) for members in self.producers.values())
-        if not any(member is not None and member.client_id == client_id for member in known):
+        known = (self.producers[group][peer] for group in self._produces.get(peer, ()))
+        if not any(member.client_id == client_id for member in known):
             del self.producing[client_id]
 
-    def remove_peer(self, peer: PeerT) -> list[str]:
-        """Forget a connection; the consumer groups that it leaves."""
-        for group in [name for name, members in self.producers.items() if peer in members]:
+    def remove_peer(self, peer: PeerT) -> Iterator[str]:
+        """Forget a connection, a step for each consumer group that it leaves; their names."""
+        for group in list(self._produces.get(peer, ())):
             self.remove_producer(peer, group)
-        return [name for name in list(self.groups) if self.remove_consumer(peer, name)]
+        for group in list(self._consumes.get(peer, ())):
+            self.remove_consumer(peer, group)
+            yield group
 
     def silent_since(self, before: float) -> list[PeerT]:
         """Connections whose clients have not sent a heartbeat since ``before`` (monotonic
@@ -268,6 +320,15 @@ class ClientTable(Generic[PeerT]):
         group = self.groups.get(group_name)
         members = group.members.values() if group is not None else ()
         return list(dict.fromkeys(member.client_id for member in members))
+
+    def sorted_ids(self, group_name: str) -> tuple[str, ...]:
+        """The same in order."""
+        group = self.groups.get(group_name)
+        if group is None:
+            return ()
+        if not group.sorted_ids:
+            group.sorted_ids = tuple(sorted(self.client_ids(group_name)))
+        return group.sorted_ids
 
     def members(self, group_name: str) -> list[PeerT]:
         group = self.groups.get(group_name)
@@ -289,10 +350,19 @@ class ClientTable(Generic[PeerT]):
         """The member, and whether it is new."""
         member = group.members.get(peer)
         if member is None or member.client_id != client_id:
-            member = group.members[peer] = Member(client_id, version, now, since=now)
+            member = Member(client_id, version, now, since=now)
+            group.join(peer, member)
+            self._consumes.setdefault(peer, {})[group.name] = None
             return member, True
         member.version, member.seen = version, now
         return member, False
+
+
+def _forget(groups: dict[PeerT, dict[str, None]], peer: PeerT, group: str) -> None:
+    of_peer = groups[peer]
+    del of_peer[group]
+    if not of_peer:
+        del groups[peer]
 
 
 def member_info(data: ConsumerData) -> MemberInfo:

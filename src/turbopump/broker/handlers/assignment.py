@@ -76,7 +76,7 @@ class AssignmentHandler:
         broadcast = body.message_model is MessageModel.BROADCASTING
         if queues is None or broadcast or not self.config.server_load_balancer_enable:
             return queues
-        clients = sorted(self.clients.client_ids(group))
+        clients = self.clients.sorted_ids(group)
         strategy = STRATEGIES.get(body.strategy_name or "")
         if not clients or strategy is None or not queues or not body.client_id:
             return None
