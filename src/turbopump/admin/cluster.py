@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.errors import ClientError, RemotingError, ResponseError
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
@@ -39,11 +40,10 @@ class Servers(RemotingClient):
             except RemotingError as error:
                 failures.append(str(error))
                 continue
-            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise RemotingError(
-                    f"{address} is no name server ({(answer.remark or '').strip()}); look at -n "
-                    "and NAMESRV_ADDR: is it a broker's address?"
-                )
+            try:
+                refuse_other_than_name_server(address, answer)
+            except RemotingError as error:
+                raise RemotingError(f"{error}; look at -n and NAMESRV_ADDR") from None
             if answer.code != ResponseCode.SUCCESS:
                 raise ResponseError(
                     answer.code, answer.remark, request=type(request).__name__, address=address

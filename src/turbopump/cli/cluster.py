@@ -85,7 +85,7 @@ def client_command(
                     complain(str(error))
                     return NOT_FOUND
 
-        @log_options("warning")
+        @log_options("warning", plain=True)
         @functools.wraps(work)
         def run(namesrv: list[str], **given: Any) -> None:
             click.get_current_context().exit(run_client(connected(namesrv, given)))
@@ -170,8 +170,9 @@ class TimeOption(click.ParamType):  # type: ignore[type-arg]
 
     name = "TIME"
 
-    def __init__(self, *, future: bool = False) -> None:
+    def __init__(self, *, future: bool = False, also: str = "") -> None:
         self._future = future
+        self._also = also
 
     def convert(
         self, value: object, parameter: click.Parameter | None, context: click.Context | None
@@ -183,7 +184,10 @@ class TimeOption(click.ParamType):  # type: ignore[type-arg]
         ms = time_ms(text)
         if ms is None:
             ago = "" if self._future else ", or 15m (so long ago; s, m, h, d)"
-            self.fail(f"{text!r} is no time: 2026-11-21T08:30:00, ms since 1970{ago} is expected")
+            self.fail(
+                f"{text!r} is no time: {self._also}2026-11-21T08:30:00, ms since 1970{ago} is "
+                "expected"
+            )
         return ms
 
 

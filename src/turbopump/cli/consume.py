@@ -1,20 +1,56 @@
-"""`turbopump consume`: messages as JSON lines on standard output."""
+"""`turbopump consume`: messages as JSON lines on standard output, as a consumer of a group or, with
+`--no-group`, beside all groups."""
+
+from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, nullcontext
+from datetime import UTC, datetime
 from typing import Final
 
 import click
 from click.core import ParameterSource
 
-from turbopump.cli.cluster import checked_number, checked_topic, client_command
+from turbopump.admin.topic_reader import TopicReader
+from turbopump.cli.cluster import (
+    QueueName,
+    QueueOption,
+    TimeOption,
+    checked_number,
+    checked_topic,
+    client_command,
+    find_queue,
+)
+from turbopump.cli.entry import complain
 from turbopump.cli.json_lines import write_message
+from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.subscription import Sql
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
+from turbopump.errors import TurbopumpError
+from turbopump.message.message import ReceivedMessage
 
 AT_ONCE: Final = 256
 """Messages that are written before the output is flushed and they count as consumed."""
+
+Start = ConsumeFrom | datetime
+
+
+class StartOption(TimeOption):
+    """`first`, `last` or a time."""
+
+    name = "WHERE"
+
+    def convert(  # type: ignore[override]
+        self, value: object, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Start:
+        if isinstance(value, ConsumeFrom | datetime):
+            return value
+        if value in ("first", "last"):
+            return ConsumeFrom[str(value).upper()]
+        ms = super().convert(value, parameter, context)
+        return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 @client_command(None, "consume", nullcontext, output="")
@@ -22,6 +58,7 @@ AT_ONCE: Final = 256
 @click.option(
     "--group", default="turbopump-consume", help="Consumer group, whose offsets are kept."
 )
+@click.option("--no-group", is_flag=True, help="Read beside all groups; no offset is kept.")
 @click.option("--tags", default="*", help="Tags wanted: 'A || B'.")
 @click.option(
     "--sql",
@@ -31,10 +68,15 @@ AT_ONCE: Final = 256
 @click.option(
     "--from",
     "start",
-    type=click.Choice(["first", "last"]),
+    type=StartOption(also="first, last, "),
     default="first",
-    help="Where a group that is new to the topic begins.",
+    help="Where reading without a group begins, or a group that is new to the topic: first, last, "
+    "or a time.",
 )
+@click.option(
+    "--queue", type=QueueOption(), help="Read this queue alone; nothing else, and without a group."
+)
+@click.option("--offset", type=click.IntRange(0), help="Where reading of --queue begins.")
 @click.option(
     "--count", type=click.IntRange(1), help="End after so many messages.  [default: never]"
 )
@@ -50,41 +92,116 @@ async def command(
     namesrv: list[str],
     topic: str,
     group: str,
+    no_group: bool,
     tags: str,
     sql: str | None,
-    start: str,
+    start: Start,
+    queue: QueueName | None,
+    offset: int | None,
     count: int | None,
     idle: float | None,
     raw: bool,
 ) -> None:
     """Write the messages of TOPIC to standard output as JSON lines, until Ctrl-C.
 
-    A message counts as consumed when its line has been written. What is written, `turbopump
+    A message counts as consumed by the group when its line has been written. With --no-group,
+    --queue or --offset nothing is counted, and every message is read. What is written, `turbopump
     produce` reads.
     """
-    if (
-        sql is not None
-        and click.get_current_context().get_parameter_source("tags") is ParameterSource.COMMANDLINE
-    ):
+    _refuse_what_does_not_go_together(no_group, sql, queue, offset)
+    wanted = tags if sql is None else Sql(sql)
+
+    def encode(message: ReceivedMessage) -> bytes:
+        return (message.body if raw else write_message(message)) + b"\n"
+
+    output = _Output(encode, count)
+    if no_group or queue is not None:
+        async with TopicReader(namesrv) as reader:
+            queues = await reader.queues(topic)
+            if queue is not None:
+                queues = [find_queue(queue, queues, topic)]
+            starts = await reader.starts(queues, start if offset is None else offset)
+            batches = reader.read(topic, starts, wanted, more=queue is None)
+            await _write_all(batches, output, idle)
+        return
+    if _given("start"):
+        await _say_that_the_group_is_not_new(namesrv, topic, group)
+    async with PushConsumer(
+        namesrv, group=group, topic=topic, tags=wanted, consume_from=start
+    ) as consumer:
+        await _write_all(_taken(consumer, output), output, idle)
+
+
+def _given(option: str) -> bool:
+    source = click.get_current_context().get_parameter_source(option)
+    return source is ParameterSource.COMMANDLINE
+
+
+def _refuse_what_does_not_go_together(
+    no_group: bool, sql: str | None, queue: QueueName | None, offset: int | None
+) -> None:
+    if sql is not None and _given("tags"):
         raise click.UsageError(
             "--tags and --sql do not go together: tags are the property TAGS, as in \"TAGS = 'A' "
             'AND price > 5"'
         )
-    left = sys.maxsize if count is None else count
-    where = ConsumeFrom[start.upper()]
-    wanted = tags if sql is None else Sql(sql)
-    async with PushConsumer(
-        namesrv, group=group, topic=topic, tags=wanted, consume_from=where
-    ) as consumer:
-        while left:
+    if offset is not None and queue is None:
+        raise click.UsageError("--offset is of one queue: give --queue too")
+    if offset is not None and _given("start"):
+        raise click.UsageError("--offset and --from both say where to begin; give one of them")
+    if _given("group") and (no_group or queue is not None):
+        without = "--no-group" if no_group else "--queue"
+        raise click.UsageError(
+            f"--group and {without} do not go together: a group's queues are shared by its "
+            "consumers, and its offsets are kept"
+        )
+
+
+async def _say_that_the_group_is_not_new(namesrv: list[str], topic: str, group: str) -> None:
+    """`--from` would have no effect, and nobody would know why."""
+    async with TopicReader(namesrv) as reader:
+        try:
+            stands = [await reader.committed(group, each) for each in await reader.queues(topic)]
+        except TurbopumpError:  # the consumer will say more
+            return
+    if any(stands):
+        complain(
+            f"the group {group} goes on where it stands in {topic}: --from is for a group that is "
+            f"new to it. --no-group reads from there; `turbopump offset reset {group} {topic}` "
+            "puts the group elsewhere"
+        )
+
+
+class _Output:
+    """Standard output, for ``count`` messages at most."""
+
+    def __init__(self, encode: Callable[[ReceivedMessage], bytes], count: int | None) -> None:
+        self.left = sys.maxsize if count is None else count
+        self._encode = encode
+
+    def write(self, messages: Sequence[ReceivedMessage]) -> None:
+        for message in messages[: self.left]:
+            sys.stdout.buffer.write(self._encode(message))
+        sys.stdout.buffer.flush()
+        for message in messages:
+            if isinstance(message, Delivery):
+                message.done()
+        self.left -= len(messages)
+
+
+async def _taken(consumer: PushConsumer, output: _Output) -> AsyncGenerator[Sequence[Delivery]]:
+    while True:
+        yield await consumer.take(min(output.left, AT_ONCE))
+
+
+async def _write_all(
+    batches: AsyncGenerator[Sequence[ReceivedMessage]], output: _Output, idle: float | None
+) -> None:
+    async with aclosing(batches):
+        while output.left > 0:
             try:
                 async with asyncio.timeout(idle):
-                    messages = await consumer.take(min(left, AT_ONCE))
+                    messages = await anext(batches)
             except TimeoutError:
                 return
-            for message in messages:
-                sys.stdout.buffer.write((message.body if raw else write_message(message)) + b"\n")
-            sys.stdout.buffer.flush()
-            for message in messages:
-                message.done()
-            left -= len(messages)
+            output.write(messages)

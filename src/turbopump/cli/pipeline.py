@@ -35,7 +35,7 @@ def master_option(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="URL",
         help="Spark's master.  [default: the variable MASTER, else local[*]]",
     )
-    return option(log_options("warning")(function))
+    return option(log_options("warning", plain=True)(function))
 
 
 output_option = click.option(
@@ -186,7 +186,7 @@ def archive_command(
 @click.option(
     "--size", metavar="MIB", type=click.IntRange(1), default=128, help="Size that files may reach."
 )
-@log_options("warning")
+@log_options("warning", plain=True)
 def compact_command(lake: Path, files: int, size: int) -> None:
     """Put small files of the directory LAKE together. Rows and offsets stay as they are.
 

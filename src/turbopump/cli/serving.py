@@ -175,18 +175,27 @@ def log_effective(config: SettingsClass) -> None:
 # Where the log of a command goes: standard error or a file, from a level on. Only commands say so;
 # the library itself adds nothing but a NullHandler, so that an application decides.
 LEVELS: Final = ("debug", "info", "warning", "error")
-RECOVERY_PROGRESS: Final = "turbopump.broker.recovery_progress"
-"""The logger of a long recovery. Its lines go to standard error too, at any level and with any log
-file, for the caller of the command waits for it."""
+WAITED_FOR: Final = {
+    "turbopump.broker.recovery_progress": logging.INFO,
+    "turbopump.client.consumer.rebalance": logging.WARNING,
+}
+"""Loggers (and from which level on) of what the caller of a command waits for: a long recovery, a
+topic that does not exist. Their lines go to standard error too, at any level and with any log
+file."""
+PLAIN: Final = "turbopump: %(message)s"
+"""What a client command says on standard error, if only warnings are asked for."""
 
 
-def log_options(default: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """The options `--log-level` and `--log-file` of a command: its log is started before it."""
+def log_options(
+    default: str, *, plain: bool = False
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """The options `--log-level` and `--log-file` of a command: its log is started before it.
+    ``plain``: warnings are sentences for who sits before it."""
 
     def decorate(function: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(function)
         def logged(log_level: str, log_file: str | None, **given: Any) -> T:
-            start_log(log_level, log_file)
+            start_log(log_level, log_file, plain=plain)
             return function(**given)
 
         level = click.option(
@@ -202,9 +211,10 @@ def log_options(default: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
     return decorate
 
 
-def start_log(level: str, file: str | None) -> None:
+def start_log(level: str, file: str | None, *, plain: bool = False) -> None:
     """Send what the package logs from `level` on to a file, or to standard error. Raises
     ConfigError for a file it cannot open."""
+    plain = plain and level.lower() in ("warning", "error")
     try:
         handler = (
             logging.StreamHandler(sys.stderr)
@@ -217,13 +227,16 @@ def start_log(level: str, file: str | None) -> None:
         "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
     )
     formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
-    progress = logging.getLogger(RECOVERY_PROGRESS)
-    progress.setLevel(logging.INFO)
-    if file is not None:
-        on_screen = logging.StreamHandler(sys.stderr)
-        on_screen.setFormatter(formatter)
-        progress.addHandler(on_screen)
+    on_screen = logging.Formatter(PLAIN) if plain else formatter
+    handler.setFormatter(on_screen if file is None else formatter)
+    for name, least in WAITED_FOR.items():
+        waited_for = logging.getLogger(name)
+        waited_for.setLevel(min(least, getattr(logging, level.upper())))
+        if file is not None:
+            screen = logging.StreamHandler(sys.stderr)
+            screen.setFormatter(on_screen)
+            screen.setLevel(least)
+            waited_for.addHandler(screen)
     logger = logging.getLogger("turbopump")
     logger.addHandler(handler)
     logger.setLevel(level.upper())

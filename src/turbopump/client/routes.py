@@ -11,17 +11,25 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
 from turbopump import errors
 from turbopump.message.message import MessageQueue
-from turbopump.message.rules import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from turbopump.message.rules import (
+    DEFAULT_TOPIC,
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    did_you_mean,
+    is_system_topic,
+)
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.command import reply_in
+from turbopump.protocol.command import Command, reply_in
 from turbopump.protocol.requests.namesrv import (
     MASTER_ID,
+    GetAllTopicList,
     GetBrokerClusterInfo,
     GetRouteInfo,
     TopicRouteData,
@@ -156,6 +164,8 @@ class Routes:
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
         self._asked_at: dict[str, float] = {}
         """When a topic with a route was asked about last, by the loop's time."""
+        self._meant: dict[str, str] = {}
+        """What is said of the topic that was meant, by one that is not there."""
 
     def addresses(self, *, slaves: bool) -> set[str]:
         """The brokers of every known route."""
@@ -275,6 +285,7 @@ class Routes:
             return before
         if before is not None and not before.inherited and route.inherited:
             return before
+        self._meant.pop(route.topic, None)
         self.known[route.topic] = route
         self._on_change(route)
         return route
@@ -296,6 +307,7 @@ class Routes:
                 if command.code == ResponseCode.TOPIC_NOT_EXIST:
                     ignorant.append(address)
                     continue
+                refuse_other_than_name_server(address, command)
                 if command.code != ResponseCode.SUCCESS:
                     raise errors.ResponseError(
                         command.code, command.remark, request="GetRouteInfo", address=address
@@ -355,10 +367,28 @@ class Routes:
             )
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return f"{head}: no broker ({names}) has it yet{also}"
+        near = await self._near(topic, answers.ignorant[0])
         return (
-            f"{head}: it does not exist on the brokers of {asked} ({names}){also}. It comes into "
-            f"being with its first message, or by: {create}"
+            f"{head}: it does not exist{near} on the brokers of {asked} ({names}){also}. It comes "
+            f"into being with its first message, or by: {create}"
         )
+
+    async def _near(self, topic: str, name_server: str) -> str:
+        """The topic that was perhaps meant. Asked once for each that is not there: the list of all
+        may be long, and who waits for a topic asks every second."""
+        if topic not in self._meant:
+            self._meant[topic] = ""
+            namespace, percent, name = topic.rpartition("%")
+            within = namespace + percent
+            with suppress(errors.RemotingError, errors.BodyError):
+                every = await self._remoting.call(name_server, GetAllTopicList(), timeout=TIMEOUT_S)
+                known = [
+                    one.removeprefix(within)
+                    for one in every.topic_list
+                    if one.startswith(within) and not is_system_topic(one)
+                ]
+                self._meant[topic] = did_you_mean(name, [one for one in known if "%" not in one])
+        return self._meant[topic]
 
     async def _registered_brokers(self, name_server: str) -> set[str] | None:
         try:
@@ -366,6 +396,15 @@ class Routes:
             return set(info.broker_addr_table)
         except (errors.RemotingError, errors.BodyError):
             return None
+
+
+def refuse_other_than_name_server(address: str, answer: Command) -> None:
+    """Raise RemotingError if the server at this address does not know a name server's request."""
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        raise errors.RemotingError(
+            f"{address} is no name server, it answers as a broker does "
+            f"({(answer.remark or '').strip()})"
+        )
 
 
 @dataclass(frozen=True, slots=True)

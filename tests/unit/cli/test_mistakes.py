@@ -101,7 +101,10 @@ def test_who_answers_but_is_another_server_is_named_as_such(
 ) -> None:
     broker = rocketmq.broker_address
     assert main(["topic", "list", "-n", broker]) == 1
-    assert f"{broker} is no name server (request type 206 not supported)" in capsys.readouterr().err
+    assert (
+        f"{broker} is no name server, it answers as a broker does (request type 206 not supported)"
+        in capsys.readouterr().err
+    )
     assert main(["topic", "create", "T", "-n", rocketmq.namesrv, "--broker", rocketmq.namesrv]) == 1
     assert f"{rocketmq.namesrv} does not know this request" in capsys.readouterr().err
 

@@ -131,7 +131,7 @@ def test_messages_are_dumped_as_lines_that_produce_reads_back(
     assert [json.loads(line)["body"] for line in shown] == [
         f"body-{number}" for number in range(COUNT)
     ]
-    message = read_message(shown[7].encode(), "T", number=1)
+    message = read_message(shown[7].encode(), "T", number=1).message
     assert (message.body, message.tags, message.keys) == (b"body-7", "tag1", ["k7", "both"])
 
 

@@ -39,6 +39,7 @@ from turbopump.protocol.requests.clients import (
 from turbopump.protocol.requests.namesrv import (
     BrokerData,
     ClusterInfo,
+    GetAllTopicList,
     GetBrokerClusterInfo,
     GetRouteInfo,
     QueueData,
@@ -67,7 +68,7 @@ from turbopump.protocol.requests.send import (
     SendMessageV2,
     SendReplyMessageV2,
 )
-from turbopump.protocol.requests.topics import CreateTopic
+from turbopump.protocol.requests.topics import CreateTopic, TopicList
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext, Response, Router
 from turbopump.remoting.server import RemotingServer
@@ -84,6 +85,8 @@ class ScriptedNameServer:
         self.routes: dict[str, TopicRouteData] = {}
         self.known_brokers: dict[str, BrokerData] = {}
         self.asked: list[str] = []
+        self.listed = 0
+        """How often the list of all topics was asked for."""
         self.address = ""
         self.silent = False
         """Whether it takes questions about routes and answers none: as a process that is stopped,
@@ -91,6 +94,7 @@ class ScriptedNameServer:
         router = Router()
         router.add(GetRouteInfo, self._route)
         router.add(GetBrokerClusterInfo, self._cluster)
+        router.add(GetAllTopicList, self._topics)
         self.server = RemotingServer(router)
 
     async def start(self) -> None:
@@ -124,6 +128,10 @@ class ScriptedNameServer:
                 remark=f"No topic route info in name server: {request.topic}",
             )
         return Response(body=fastjson.encode(data))
+
+    def _topics(self, request: GetAllTopicList, context: RequestContext) -> Response[Any]:
+        self.listed += 1
+        return Response(body=fastjson.encode(TopicList(topic_list=tuple(self.routes))))
 
     def _cluster(self, request: GetBrokerClusterInfo, context: RequestContext) -> Response:
         return Response(

@@ -19,6 +19,7 @@ from turbopump.client.consumer.offsets import OffsetStore
 from turbopump.client.consumer.pull import TOOLS_GROUP, pull_now
 from turbopump.client.instance import ClientInstance
 from turbopump.client.message_finder import MessageFinder
+from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.client.trace import ERROR, FIELD_END, RECORD_END, TRACE_TOPIC
 from turbopump.errors import BodyError, MessageNotFoundError, RemotingError, RouteNotFoundError
 from turbopump.message import properties as names
@@ -252,6 +253,7 @@ class DeadLetters(MessageFinder):
                         "of dead letters. Start a broker, or check that its namesrvAddr names this "
                         "name server"
                     )
+                refuse_other_than_name_server(address, answer)
                 failures.append(f"{address}: code {answer.code}: {answer.remark}")
             except (RemotingError, BodyError) as error:
                 failures.append(str(error))
@@ -316,7 +318,7 @@ class DeadLetters(MessageFinder):
             raise MessageNotFoundError(
                 f"the dead letters of group {group!r} cannot be read: topic {topic} forbids it "
                 "(older brokers make it so); allow it with "
-                f"turbopump topic create '{topic}' --queues 1 --perm 6"
+                f"turbopump topic alter '{topic}' --perm 6"
             )
         return queues
 

@@ -1,0 +1,173 @@
+"""Reading a topic without a group: no offset is kept, and no consumer loses a message to it.
+
+Its one rule: what could not be read is named, and never passed over in silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Final
+
+from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
+from turbopump.client.consumer.pull import (
+    PULL_BATCH,
+    TIMEOUT_S,
+    TOOLS_GROUP,
+    PullStatus,
+    log_damaged,
+    pull,
+    pull_request,
+    wanted_messages,
+)
+from turbopump.client.consumer.subscription import ALL, Sql, Subscription, subscription_to
+from turbopump.client.instance import ROUTE_INTERVAL_S
+from turbopump.client.message_finder import MessageFinder
+from turbopump.errors import ConfigError, ConnectError, RemotingError, RouteNotFoundError
+from turbopump.message.message import MessageQueue, ReceivedMessage
+
+log = logging.getLogger(__name__)
+
+HOLD_S: Final = 15.0
+"""So long a broker may hold a pull that finds nothing."""
+AGAIN_S: Final = 1.0
+"""Wait before a queue is read again that could not be."""
+BATCHES_AHEAD: Final = 16
+
+Batch = Sequence[ReceivedMessage]
+
+
+class TopicReader(MessageFinder):
+    """Use it as ``async with TopicReader("127.0.0.1:9876") as reader:``. Settings and errors as
+    ``MessageFinder``'s."""
+
+    async def committed(self, group: str, queue: MessageQueue) -> int | None:
+        """Where a group stands in a queue; None if nowhere. Raises RemotingError."""
+        offsets = OffsetStore(self._ready(), group)
+        return await offsets.committed(queue, zero_if_young=False)
+
+    async def starts(
+        self, queues: Sequence[MessageQueue], where: ConsumeFrom | datetime | int
+    ) -> dict[MessageQueue, int]:
+        """The offset at which each queue is read first; a number is an offset. Raises ConfigError
+        for one that a queue has not, and RemotingError."""
+        offsets = OffsetStore(self._ready(), TOOLS_GROUP)
+        found = {}
+        for queue in queues:
+            first = await offsets.min_offset(queue)
+            if isinstance(where, int):
+                end = await offsets.max_offset(queue)
+                if not first <= where <= end:
+                    raise ConfigError(
+                        f"offset {where} is outside of {queue}, which has {first} to {end} (its "
+                        "end)"
+                    )
+                found[queue] = where
+            else:
+                found[queue] = max(first, await offsets.first_offset(queue, where))
+        return found
+
+    async def read(
+        self,
+        topic: str,
+        starts: Mapping[MessageQueue, int],
+        tags: str | Sql = ALL,
+        *,
+        more: bool = False,
+    ) -> AsyncGenerator[Batch]:
+        """Messages as they come, for ever: those of one queue in its order. With ``more`` queues
+        that the topic gets later are read too, from their first message on. To be closed
+        (``contextlib.aclosing``). Raises ProtocolError for an answer that cannot be read."""
+        reading = _Reading(self, subscription_to(topic, tags, self._environment.clock.now_ms()))
+        try:
+            for queue, offset in starts.items():
+                reading.begin(queue, offset)
+            if more:
+                reading.watch(starts)
+            while True:
+                found = await reading.arrived.get()
+                if isinstance(found, Exception):
+                    raise found
+                yield found
+        finally:
+            await reading.end()
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, subscription: Subscription
+    ) -> tuple[Batch, int, bool]:
+        """Messages, where to go on, and whether the queue has not got ``offset`` any more. Raises
+        RemotingError, RouteNotFoundError, ProtocolError."""
+        instance = self._ready()
+        address = (await instance.routes.get(queue.topic)).readable_address(queue.broker_name)
+        if address is None:
+            raise ConnectError(f"no address is known for broker {queue.broker_name}")
+        request = pull_request(TOOLS_GROUP, subscription, queue, offset, PULL_BATCH, HOLD_S)
+        timeout = HOLD_S + TIMEOUT_S
+        answer = await pull(instance, address, request, queue, ReceivedMessage, timeout)
+        log_damaged(answer.damaged)
+        messages = wanted_messages(answer, subscription, queue.broker_name, None)
+        gone = answer.status is PullStatus.OFFSET_ILLEGAL
+        return messages, answer.reply.next_begin_offset, gone
+
+
+class _Reading:
+    """One reading of a topic: a task for each queue, and what they have found."""
+
+    def __init__(self, reader: TopicReader, subscription: Subscription) -> None:
+        self.arrived: asyncio.Queue[Batch | Exception] = asyncio.Queue(BATCHES_AHEAD)
+        self._reader = reader
+        self._subscription = subscription
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def begin(self, queue: MessageQueue, offset: int) -> None:
+        self._spawn(self._read(queue, offset))
+
+    def watch(self, known: Iterable[MessageQueue]) -> None:
+        self._spawn(self._begin_new_queues(set(known)))
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        async def reported() -> None:
+            try:
+                await work
+            except Exception as error:
+                await self.arrived.put(error)
+
+        self._tasks.append(asyncio.create_task(reported()))
+
+    async def _begin_new_queues(self, known: set[MessageQueue]) -> None:
+        while True:
+            await asyncio.sleep(ROUTE_INTERVAL_S)
+            with suppress(RouteNotFoundError):  # it is asked again
+                for queue in set(await self._reader.queues(self._subscription.topic)) - known:
+                    known.add(queue)
+                    self.begin(queue, 0)
+
+    async def _read(self, queue: MessageQueue, offset: int) -> None:
+        failing = False
+        while True:
+            try:
+                messages, following, gone = await self._reader.pull(
+                    queue, offset, self._subscription
+                )
+            except (RemotingError, RouteNotFoundError) as error:
+                if not failing:
+                    log.warning("cannot be read, goes on trying queue=%s cause=%s", queue, error)
+                failing = True
+                await asyncio.sleep(AGAIN_S)
+                continue
+            if failing:
+                log.warning("is read again queue=%s", queue)
+                failing = False
+            if gone and offset:
+                log.warning("messages are gone queue=%s from=%d to=%d", queue, offset, following)
+            offset = following
+            if messages:
+                await self.arrived.put(messages)

@@ -1,0 +1,99 @@
+"""A topic that does not exist, and a broker's address where a name server's belongs: said once,
+with what was meant."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from tests.loops import in_loop, simulated
+from tests.unit.client import push_consumers, simple_consumers
+from tests.unit.client.producers import producer_of
+from tests.unit.client.scripted_cluster import scripted_cluster, until
+
+from turbopump import LitePullConsumer, PullConsumer, RouteNotFoundError
+from turbopump.testing.simulation import Simulation
+
+MEANT = "it does not exist (did you mean orders?)"
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@in_loop(simulated)
+async def test_a_push_consumer_that_waits_for_a_topic_says_so_once_with_the_nearest_name(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        scripted_cluster(simulation) as cluster,
+        push_consumers.consumer_of(cluster, topic="ordesr"),
+    ):
+        await asyncio.sleep(300)
+        (warning,) = warnings(caplog)
+        assert MEANT in warning
+        assert "turbopump topic create ordesr" in warning
+        assert cluster.name_server.listed == 1
+
+
+@in_loop(simulated)
+async def test_a_topic_that_comes_into_being_is_consumed(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        scripted_cluster(simulation) as cluster,
+        push_consumers.consumer_of(cluster, topic="ordesr") as consumer,
+    ):
+        await until(lambda: bool(warnings(caplog)))
+        push_consumers.fill(cluster, 1, topic="ordesr")
+        cluster.name_server.route("ordesr", cluster.broker)
+        (message,) = await consumer.take(1)
+        assert message.body == b"m0"
+        message.done()
+
+
+@in_loop(simulated)
+async def test_a_simple_and_a_lite_pull_consumer_say_it_too(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with simple_consumers.popping(simulation) as (cluster, _):
+        async with simple_consumers.consumer_of(cluster, topic="ordesr") as simple:
+            assert await simple.receive(1, timeout=30) == []
+        assert [MEANT in warning for warning in warnings(caplog)] == [True]
+        caplog.clear()
+        address = cluster.name_server.address
+        lite = LitePullConsumer(address, group="g", topic="ordesr", **cluster.settings)
+        async with lite:
+            assert await lite.poll(30) == []
+        assert [MEANT in warning for warning in warnings(caplog)] == [True]
+
+
+@in_loop(simulated)
+async def test_who_asks_for_a_topic_that_is_not_there_is_told_the_nearest_name(
+    simulation: Simulation, /
+) -> None:
+    async with (
+        scripted_cluster(simulation) as cluster,
+        PullConsumer(cluster.name_server.address, group="g", **cluster.settings) as consumer,
+    ):
+        with pytest.raises(RouteNotFoundError) as refused:
+            await consumer.queues("ordesr")
+        assert MEANT in str(refused.value)
+        with pytest.raises(RouteNotFoundError) as refused:
+            await consumer.queues("something else")
+        assert "did you mean" not in str(refused.value)
+
+
+@in_loop(simulated)
+async def test_a_brokers_address_given_as_a_name_servers_is_called_that(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation) as cluster:
+        cluster.name_server.address = cluster.broker.address
+        called = f"{cluster.broker.address} is no name server, it answers as a broker does"
+        with pytest.raises(RouteNotFoundError, match=called):
+            await push_consumers.consumer_of(cluster).start()
+        async with producer_of(cluster) as producer:
+            with pytest.raises(RouteNotFoundError, match=called):
+                await producer.send("orders", b"x")
