@@ -128,7 +128,7 @@ async def test_clients_lock_renew_and_unlock_also_oneway(talk: Talk, /) -> None:
     )
     code, remark = await client.code(LockBatchMq(), b"nonsense")
     assert code != 0
-    assert "the body of a lock cannot be read" in remark
+    assert "the body cannot be read as LockBatchRequestBody" in remark
 
 
 @in_loop(with_one_broker)
