@@ -1,9 +1,10 @@
 """What a name server answers: one method per request, each a question to the route table and its
 answer in bytes.
 
-Its one rule: no state of its own beyond the table and the start time; nothing waits. It must not
-know sockets. Codes and remarks follow apache/rocketmq `DefaultRequestProcessor` and
-`ClientRequestProcessor`; where Apache's remark says nothing, ours does.
+Its one rule: no state of its own beyond the table and the start time; nothing waits, but for the
+answer of a broker whose name another one wants. It must not know sockets. Codes and remarks follow
+apache/rocketmq `DefaultRequestProcessor` and `ClientRequestProcessor`; where Apache's remark says
+nothing, ours does.
 """
 
 import logging
@@ -11,18 +12,21 @@ from typing import Final
 
 from turbopump.clock import Clock
 from turbopump.config.namesrv_config import NamesrvConfig
+from turbopump.errors import RemotingError
 from turbopump.message.codec import body_crc32
 from turbopump.namesrv.kv_table import ORDER_TOPIC_CONFIG, KvTable
 from turbopump.namesrv.route_table import (
     DEFAULT_TIMEOUT_MS,
     BrokerIdentity,
     Incomplete,
+    Occupied,
     Registration,
     RouteTable,
     Superseded,
 )
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import V3_0_11, V4_9_4, V5_0_0, ResponseCode
+from turbopump.protocol.command import encode_command, request_command
 from turbopump.protocol.requests.namesrv import (
     AddWritePerm,
     AddWritePermReply,
@@ -46,12 +50,15 @@ from turbopump.protocol.requests.namesrv import (
     WipeWritePerm,
     WipeWritePermReply,
 )
+from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
 from turbopump.protocol.requests.topics import (
     DataVersion,
     TopicConfigAndMappingSerializeWrapper,
     TopicList,
 )
+from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import (
+    Outcome,
     Refusal,
     RequestContext,
     Response,
@@ -63,6 +70,8 @@ from turbopump.remoting.router import (
 log = logging.getLogger(__name__)
 
 ZONE_FIELD: Final = "__ZONE_NAME"
+OWNER_ANSWER_S: Final = 3.0
+"""How long a broker is waited for whose name another one wants."""
 
 
 class NamesrvHandlers:
@@ -92,7 +101,7 @@ class NamesrvHandlers:
 
     def register_broker(
         self, request: RegisterBroker, context: RequestContext
-    ) -> Response[RegisterBrokerReply]:
+    ) -> Outcome[RegisterBrokerReply]:
         if request.body_crc32 and body_crc32(context.body) != request.body_crc32:
             return _refused(
                 "crc32 not match: the body is not the one that the broker sent; register again"
@@ -109,20 +118,29 @@ class NamesrvHandlers:
         broker = BrokerIdentity(
             request.cluster_name, request.broker_name, request.broker_id, request.broker_addr
         )
-        known = self._table.data_version(broker.cluster, broker.address) is not None
-        outcome = self._table.register(
-            Registration(
-                broker=broker,
-                topics=body.topic_config_serialize_wrapper,
-                filter_servers=body.filter_server_list,
-                ha_address=request.ha_server_addr,
-                zone=(context.command.ext or {}).get(ZONE_FIELD),
-                timeout_ms=request.heartbeat_timeout_millis or DEFAULT_TIMEOUT_MS,
-                acting_master=request.enable_acting_master,
-            ),
-            context.peer,
-            self._clock.monotonic(),
+        registration = Registration(
+            broker=broker,
+            topics=body.topic_config_serialize_wrapper,
+            filter_servers=body.filter_server_list,
+            ha_address=request.ha_server_addr,
+            zone=(context.command.ext or {}).get(ZONE_FIELD),
+            timeout_ms=request.heartbeat_timeout_millis or DEFAULT_TIMEOUT_MS,
+            acting_master=request.enable_acting_master,
+            partial=bool(request.partial),
         )
+        outcome = self._register(registration, context.peer)
+        if isinstance(outcome, Occupied):
+            return self._register_if_gone(outcome, registration, context.peer)
+        return outcome
+
+    def _register(
+        self, registration: Registration, peer: Connection
+    ) -> Response[RegisterBrokerReply] | Occupied:
+        broker, topics = registration.broker, registration.topics.topic_config_table
+        known = self._table.data_version(broker.cluster, broker.address) is not None
+        outcome = self._table.register(registration, peer, self._clock.monotonic())
+        if isinstance(outcome, Occupied):
+            return outcome
         if isinstance(outcome, Incomplete):
             return _refused(
                 "register broker failed: the first registration of a broker must "
@@ -133,12 +151,36 @@ class NamesrvHandlers:
             log.warning(said, broker, outcome.owner)
             return Response(RegisterBrokerReply())
         if not known:
-            topics = len(body.topic_config_serialize_wrapper.topic_config_table)
-            log.info("broker registered %s cluster=%s topics=%d", broker, broker.cluster, topics)
+            log.info(
+                "broker registered %s cluster=%s topics=%d", broker, broker.cluster, len(topics)
+            )
         master, ha_server = outcome.master_address, outcome.ha_address
         return Response(
             RegisterBrokerReply(ha_server_addr=ha_server, master_addr=master),
             body=self._ordered_topics(),
+        )
+
+    async def _register_if_gone(
+        self, occupied: Occupied, registration: Registration, peer: Connection
+    ) -> Response[RegisterBrokerReply]:
+        """Register a broker if the one that has its name and id does not answer any more. Brokers
+        know no question of name servers, so a refusal is an answer."""
+        owner, connection, broker = occupied.owner, occupied.connection, registration.broker
+        assert isinstance(connection, Connection)
+        try:
+            question = request_command(GetBrokerRuntimeInfo(), opaque=connection.next_opaque)
+            await connection.start_call(question.opaque, encode_command(question), OWNER_ANSWER_S)
+        except RemotingError as error:
+            log.warning("broker does not answer and is forgotten %s cause=%s", owner, error)
+            self._table.unregister(owner, connection)
+            connection.close()
+            outcome = self._register(registration, peer)
+            if isinstance(outcome, Response):
+                return outcome
+        log.warning("registration refused, another broker is there %s owner=%s", broker, owner)
+        return _refused(
+            f"broker {broker.name} with id {broker.id} is registered from {owner.address}, which "
+            "is there and answers: stop that one, or give this one another brokerName or brokerId"
         )
 
     def unregister_broker(

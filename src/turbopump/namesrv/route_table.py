@@ -45,21 +45,27 @@ class RouteTable:
         self._live: dict[tuple[str, str], LiveBroker] = {}
         self._queues: dict[str, dict[str, QueueData]] = {}
         self._mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
+        self._drained: set[str] = set()
+        """Names of brokers whose write permission an operator has taken."""
 
     # What brokers say.
 
     def register(
         self, registration: Registration, connection: object, now: float
-    ) -> Accepted | Superseded | Incomplete:
+    ) -> Accepted | Superseded | Occupied | Incomplete:
         """Take a broker's word for itself and its topics."""
         broker, topics = registration.broker, registration.topics
         addresses = self._brokers[broker.name].broker_addrs if broker.name in self._brokers else {}
-        owner = self._newer_owner(broker, addresses, topics.data_version)
+        owner = self._owner(broker, addresses)
         if owner is not None:
-            rejected = self._live.get((broker.cluster, broker.address))
-            if rejected is not None:
-                self._forget(rejected)
-            return Superseded(owner)
+            state, newest = topics.data_version.state_version, owner.data_version.state_version
+            if state < newest:
+                rejected = self._live.get((broker.cluster, broker.address))
+                if rejected is not None:
+                    self._forget(rejected)
+                return Superseded(owner.broker.address)
+            if state == newest and owner.connection is not connection:
+                return Occupied(owner.broker, owner.connection)
         first = broker.id not in addresses
         if first and len(topics.topic_config_table) == 1:
             return Incomplete()
@@ -185,16 +191,21 @@ class RouteTable:
         """How many broker names are known."""
         return len(self._brokers)
 
-    # What an operator may change, until the broker registers a newer version of its topics.
+    # What an operator may change. Write permission that was taken stays so, whatever the broker
+    # registers, until it is given back or the broker's master is gone; the rest until the broker
+    # registers a newer version of its topics.
 
     def wipe_write_perm(self, name: str) -> int:
         """Take the write permission from every topic of a broker; returns how many topics it
-        has."""
+        has. RocketMQ: until the broker registers a newer version of its topics."""
+        if name in self._brokers:
+            self._drained.add(name)
         return self._change_perms(name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_perm(self, name: str) -> int:
         """Give every topic of a broker read and write permission; returns how many topics it
         has."""
+        self._drained.discard(name)
         return self._change_perms(name, lambda perm: PERM_READ | PERM_WRITE)
 
     def set_queues(self, topic: str, queues: list[QueueData]) -> str | None:
@@ -204,6 +215,8 @@ class RouteTable:
         if strangers:
             return str(strangers[0])
         for one in queues:
+            if one.broker_name in self._drained:
+                one.perm &= ~PERM_WRITE
             self._queues.setdefault(topic, {})[one.broker_name or ""] = one
         return None
 
@@ -220,15 +233,12 @@ class RouteTable:
 
     # How the parts are kept together.
 
-    def _newer_owner(
-        self, broker: BrokerIdentity, addresses: dict[int, str], version: DataVersion
-    ) -> str | None:
-        owner = addresses.get(broker.id)
-        if owner is None or owner == broker.address:
+    def _owner(self, broker: BrokerIdentity, addresses: dict[int, str]) -> LiveBroker | None:
+        """Who has the broker's name and id, at another address."""
+        address = addresses.get(broker.id)
+        if address is None or address == broker.address:
             return None
-        live = self._live.get((broker.cluster, owner))
-        newer = live is not None and live.data_version.state_version > version.state_version
-        return owner if newer else None
+        return self._live.get((broker.cluster, address))
 
     def _with_address(self, registration: Registration) -> BrokerData:
         """The broker's entry with its address in it, and nowhere else."""
@@ -251,14 +261,16 @@ class RouteTable:
         previous = self.data_version(broker.cluster, broker.address)
         changed = first or previous is None or previous != topics.data_version
         acting = broker.id != MASTER_ID and known.enable_acting_master
-        if self._delete_missing_topics and not topics.topic_queue_mapping_info_map:
+        writable = not acting and broker.name not in self._drained
+        whole = not registration.partial and not topics.topic_queue_mapping_info_map
+        if self._delete_missing_topics and whole:
             for topic in self._queues.keys() - topics.topic_config_table.keys():
                 self._drop_queues(topic, broker.name)
         for key, config in topics.topic_config_table.items():
             queues = self._queues.setdefault(config.topic_name or key, {})
             # RocketMQ: under a version already seen, only topics that are new to this broker count.
             if changed or broker.name not in queues:
-                queues[broker.name] = _queue_data(broker.name, config, writable=not acting)
+                queues[broker.name] = _queue_data(broker.name, config, writable=writable)
         if changed:
             for topic, info in topics.topic_queue_mapping_info_map.items():
                 self._mappings.setdefault(topic, {})[info.bname or broker.name] = info
@@ -282,12 +294,14 @@ class RouteTable:
         if known is None or known.broker_addrs.get(broker.id) != broker.address:
             return
         del known.broker_addrs[broker.id]
+        if broker.id == MASTER_ID or not known.broker_addrs:
+            self._drained.discard(broker.name)
         if not known.broker_addrs:
             del self._brokers[broker.name]
             for topic in list(self._queues):
                 self._drop_queues(topic, broker.name)
         elif known.enable_acting_master and min(known.broker_addrs) != MASTER_ID:
-            self.wipe_write_perm(broker.name)
+            self._change_perms(broker.name, lambda perm: perm & ~PERM_WRITE)
 
     def _drop_queues(self, topic: str, name: str) -> None:
         for table in (self._queues, self._mappings):
@@ -336,7 +350,7 @@ def _show_acting_masters(brokers: list[BrokerData], queues: dict[str, QueueData]
             addresses[MASTER_ID] = addresses.pop(min(addresses))
 
 
-# What a broker tells a name server about itself, what is kept of it, and the three ways a
+# What a broker tells a name server about itself, what is kept of it, and the four ways a
 # registration can end: plain values. Their one rule: a broker is its cluster, name, id and
 # address together; two that differ in one of these are two brokers.
 DEFAULT_TIMEOUT_MS = 120_000
@@ -357,7 +371,8 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a broker registers. `acting_master` is None for brokers of 4.x, which do not send it."""
+    """What a broker registers. `acting_master` is None for brokers of 4.x, which do not send it;
+    `partial`: it says that it has more topics than these."""
 
     broker: BrokerIdentity
     topics: TopicConfigAndMappingSerializeWrapper = field(
@@ -368,6 +383,7 @@ class Registration:
     zone: str | None = None
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     acting_master: bool | None = None
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +399,15 @@ class Superseded:
     """A registration that is ignored: `owner` has the same name and id, and a newer state."""
 
     owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """A registration that cannot hold while `owner`, which has the same name and id, is there on
+    its `connection`. RocketMQ: the later one takes over, again and again if both go on."""
+
+    owner: BrokerIdentity
+    connection: object
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,12 @@ from turbopump.namesrv.route_table import (
     Accepted,
     BrokerIdentity,
     Incomplete,
+    Occupied,
     Registration,
     RouteTable,
     Superseded,
 )
+from turbopump.protocol.requests.namesrv import QueueData
 from turbopump.protocol.requests.topics import (
     DataVersion,
     TopicConfig,
@@ -30,6 +32,7 @@ def registration(
     acting_master: bool | None = False,
     timeout_ms: int = 120_000,
     filter_servers: list[str] | None = None,
+    partial: bool = False,
 ) -> Registration:
     """A registration of topics with so many queues; two topics unless told otherwise."""
     configs = {
@@ -46,6 +49,7 @@ def registration(
         acting_master=acting_master,
         timeout_ms=timeout_ms,
         filter_servers=filter_servers or [],
+        partial=partial,
     )
 
 
@@ -131,6 +135,15 @@ def test_topics_missing_from_a_registration_stay_unless_configured_otherwise() -
         assert queues_of(table, "T") == {"broker-a": 4}
 
 
+def test_topics_missing_from_a_registration_that_says_it_is_partial_always_stay() -> None:
+    table = RouteTable(delete_missing_topics=True)
+    table.register(registration(MASTER), "c1", 0.0)
+    table.register(registration(MASTER, {"V": 1}, version=2, partial=True), "c1", 1.0)
+    assert set(table.topics()) == {"T", "U", "V"}
+    table.register(registration(MASTER, {"V": 1}, version=3), "c1", 2.0)
+    assert set(table.topics()) == {"V"}
+
+
 def test_a_slave_of_four_x_brings_no_topics() -> None:
     table = RouteTable()
     table.register(registration(SLAVE, acting_master=None), "c1", 0.0)
@@ -183,14 +196,21 @@ def test_of_two_owners_of_an_id_the_one_with_the_newer_state_stays() -> None:
     assert table.data_version("c", rival.address) is None
 
 
-def test_of_two_owners_of_an_id_with_equal_state_the_later_one_takes_over() -> None:
+def test_a_name_moves_to_another_address_when_its_owner_is_gone_or_says_so_itself() -> None:
     table = RouteTable()
     table.register(registration(MASTER), "c1", 0.0)
     moved = BrokerIdentity("c", "broker-a", 0, "10.0.0.7:10911")
-    assert table.register(registration(moved), "c2", 1.0) == Accepted()
+    assert table.register(registration(moved, version=9), "c2", 1.0) == Occupied(MASTER, "c1")
+    assert addresses_of(table, "T") == {0: MASTER.address}
+    assert table.connection_lost("c2") == []
+    assert table.register(registration(moved), "c1", 2.0) == Accepted()
     assert addresses_of(table, "T") == {0: moved.address}
-    assert table.connection_lost("c1") == []
-    assert queues_of(table, "T") == {"broker-a": 4}
+    assert table.connection_lost("c1") == [moved]
+    assert table.register(registration(MASTER), "c2", 3.0) == Accepted()
+    assert table.register(registration(moved, state_version=1), "c3", 4.0) == Accepted(), (
+        "a controller has chosen it"
+    )
+    assert addresses_of(table, "T") == {0: moved.address}
 
 
 def test_a_broker_is_forgotten_after_its_own_time_out_and_its_connection_is_named() -> None:
@@ -281,19 +301,49 @@ def test_without_the_setting_a_slave_keeps_its_own_id() -> None:
     assert perms_of(table, "T") == {"broker-a": 4}
 
 
-def test_write_permission_is_taken_and_given_back_until_the_broker_says_otherwise() -> None:
+def test_write_permission_is_taken_until_it_is_given_back_whatever_the_broker_registers() -> None:
     table = RouteTable()
     table.register(registration(MASTER), "c1", 0.0)
     assert table.wipe_write_perm("broker-a") == 2
     assert perms_of(table, "T") == {"broker-a": 4}
     table.register(registration(MASTER), "c1", 1.0)
-    assert perms_of(table, "T") == {"broker-a": 4}
-    assert table.add_write_perm("broker-a") == 2
-    assert perms_of(table, "U") == {"broker-a": 6}
-    table.wipe_write_perm("broker-a")
-    table.register(registration(MASTER, version=2), "c1", 2.0)
+    table.register(registration(MASTER, {"T": 8, "U": 4, "new": 1}, version=2), "c1", 2.0)
+    table.set_queues("by hand", [QueueData(broker_name="broker-a", perm=6)])
+    for topic in ("T", "U", "new", "by hand"):
+        assert perms_of(table, topic) == {"broker-a": 4}
+    assert queues_of(table, "T") == {"broker-a": 8}
+    assert table.add_write_perm("broker-a") == 4
+    assert perms_of(table, "new") == {"broker-a": 6}
+    table.register(registration(MASTER, version=3), "c1", 3.0)
     assert perms_of(table, "T") == {"broker-a": 6}
     assert table.wipe_write_perm("nobody") == 0
+
+
+def test_a_broker_that_comes_back_can_be_written_to_again() -> None:
+    table = RouteTable()
+    for leave in (
+        lambda: table.connection_lost("c1"),
+        lambda: table.unregister(MASTER, "c1"),
+        lambda: table.expire(1000.0),
+    ):
+        for slave in (False, True):
+            table.register(registration(MASTER), "c1", 0.0)
+            if slave:
+                table.register(registration(SLAVE), "c2", 900.0)
+            table.wipe_write_perm("broker-a")
+            leave()
+            table.register(registration(MASTER), "c1", 1000.0)
+            assert perms_of(table, "T") == {"broker-a": 6}
+
+
+def test_the_loss_of_a_slave_leaves_write_permission_taken() -> None:
+    table = RouteTable()
+    table.register(registration(MASTER), "c1", 0.0)
+    table.register(registration(SLAVE), "c2", 0.0)
+    table.wipe_write_perm("broker-a")
+    table.connection_lost("c2")
+    table.register(registration(MASTER, version=2), "c1", 1.0)
+    assert perms_of(table, "T") == {"broker-a": 4}
 
 
 def test_topics_are_listed_by_cluster() -> None:

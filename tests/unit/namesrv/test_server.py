@@ -145,6 +145,42 @@ async def test_a_broker_that_loses_its_connection_is_forgotten_at_once(world: Wo
 
 
 @in_loop(play)
+async def test_a_second_broker_of_a_name_is_refused_while_the_first_one_answers(
+    world: World, /
+) -> None:
+    first, second, client = world.peer(), world.peer(), world.peer()
+    await first.register()
+    answer = await second.register(("T", "V"))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark == (
+        f"broker broker-a with id 0 is registered from {first.address}, which is there and "
+        "answers: stop that one, or give this one another brokerName or brokerId"
+    )
+    route = await client.route("T")
+    assert route is not None
+    assert route.broker_datas[0].broker_addrs == {0: first.address}
+    assert await client.route("V") is None
+    first.disconnect()
+    assert (await second.register(("T", "V"))).code == ResponseCode.SUCCESS
+    assert await client.route("V") is not None
+
+
+@in_loop(play)
+async def test_a_broker_whose_machine_is_gone_loses_its_name_within_seconds(
+    world: World, /
+) -> None:
+    first, second, client = world.peer(), world.peer(), world.peer()
+    await first.register()
+    world.network.silence(first.host)
+    begun = world.loop.time()
+    assert (await second.register(timeout=10.0)).code == ResponseCode.SUCCESS
+    assert world.loop.time() - begun < 4
+    route = await client.route("T")
+    assert route is not None
+    assert route.broker_datas[0].broker_addrs == {0: second.address}
+
+
+@in_loop(play)
 async def test_only_the_connection_that_registered_a_broker_can_unregister_it(
     world: World, /
 ) -> None:

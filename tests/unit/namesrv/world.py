@@ -86,7 +86,12 @@ class Peer:
         self._client = self._process.call(RemotingClient)
 
     async def ask(
-        self, request: Request[Any], body: bytes = b"", *, version: int | None = None
+        self,
+        request: Request[Any],
+        body: bytes = b"",
+        *,
+        version: int | None = None,
+        timeout: float = 3.0,
     ) -> Command:
         """The answer to a request, which says that it comes from a peer of `version`."""
 
@@ -95,17 +100,21 @@ class Peer:
             command = request_command(request, body, opaque=connection.next_opaque)
             if version is not None:
                 command.version = version
-            return await connection.start_call(command.opaque, encode_command(command), 3.0)
+            return await connection.start_call(command.opaque, encode_command(command), timeout)
 
         return await self._process.start(call())
 
     async def register(
-        self, topics: tuple[str, ...] = ("T", "U"), *, name: str = "broker-a", **header: Any
+        self,
+        topics: tuple[str, ...] = ("T", "U"),
+        *,
+        name: str = "broker-a",
+        timeout: float = 3.0,
+        **header: Any,
     ) -> Command:
         body = registered(topics).encode()
-        return await self.ask(
-            self.registration(name=name, **{"body_crc32": body_crc32(body), **header}), body
-        )
+        request = self.registration(name=name, **{"body_crc32": body_crc32(body), **header})
+        return await self.ask(request, body, timeout=timeout)
 
     def registration(self, *, name: str = "broker-a", **header: Any) -> RegisterBroker:
         return RegisterBroker(

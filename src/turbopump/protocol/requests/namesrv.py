@@ -122,7 +122,8 @@ class WipeWritePermReply(Reply, kw_only=True):
 
 
 class WipeWritePerm(Request[WipeWritePermReply], kw_only=True):
-    """Let clients send to another broker; lasts until that broker registers a newer table."""
+    """Let clients send to another broker, until `AddWritePerm` or until that broker has left.
+    RocketMQ: until it registers a newer table."""
 
     code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
     broker_name: str
