@@ -27,8 +27,10 @@ from turbopump.errors import ConnectionLostError, ProtocolError, RemotingError, 
 from turbopump.message.codec import body_crc32
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
+from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import (
     GetRouteInfo,
+    KVTable,
     RegisterBroker,
     RegisterBrokerBody,
     UnregisterBroker,
@@ -47,6 +49,8 @@ PAUSE_MIN_S: Final = 0.1
 PAUSE_MAX_S: Final = 1.5
 """Between two attempts at a name server that cannot be reached; with the 3 s for which a connection
 is waited for, it is found within 5 s after it listens again."""
+REFUSED_PAUSE_S: Final = 5.0
+"""The same where it refuses: the other broker that has this one's name may be about to stop."""
 KEEPALIVE: Final = {
     "TCP_KEEPIDLE": 2,
     "TCP_KEEPINTVL": 1,
@@ -175,6 +179,20 @@ class Announcement:
         """Give it a newer data version."""
         self._topics.next_version()
 
+    def answered(self, body: bytes) -> None:
+        """A name server has confirmed; it may say which topics are ordered (apache/rocketmq
+        ``TopicConfigManager.updateOrderTopicConfig``)."""
+        try:
+            names = fastjson.decode(body, KVTable).table if body else {}
+        except ProtocolError as error:
+            log.warning("what a name server says of ordered topics cannot be read cause=%s", error)
+            return
+        for name in names:
+            topic = self._topics.find(name)
+            if topic is not None and not topic.order:
+                log.info("topic is ordered, says a name server topic=%s", name)
+                self._topics.put(msgspec.structs.replace(topic, order=True))
+
     def message(self, topics: list[str] | None) -> tuple[RegisterBroker, bytes]:
         """Header and body of a registration of these topics; None: of all."""
         config = self._config
@@ -271,7 +289,7 @@ class ToldNameServer:
             try:
                 await self._tell()
                 good = True
-            except RemotingError as error:
+            except Exception as error:
                 self._failed(error)
             if not self._telling:
                 self._take()
@@ -282,7 +300,7 @@ class ToldNameServer:
         """Register what it does not know. Raises RemotingError."""
         connection = await self._remoting.connect(self.address, timeout=self._timeout)
         if connection is not self._confirmed:
-            _keep_alive(connection)
+            keep_alive(connection)
         await self._announcement.entries.encoded()
         # From here to the request in one turn: nothing may change or end in between.
         if connection.closed:
@@ -302,20 +320,24 @@ class ToldNameServer:
         self._confirmed, self._all = None, False
         request, body = self._announcement.message(None if whole else some)
         try:
-            await self._remoting.call(self.address, request, body, timeout=self._timeout)
-        except ResponseError:
-            if whole:
-                raise
-            self.all_again()  # it has forgotten this broker
-            return
+            answer = await self._remoting.exchange(
+                self.address, request, body, timeout=self._timeout
+            )
         except RemotingError:
             self._unsure = self._unsure or not whole
             raise
+        if answer.code != ResponseCode.SUCCESS and whole:
+            name = type(request).__name__
+            raise ResponseError(answer.code, answer.remark, request=name, address=self.address)
+        if answer.code != ResponseCode.SUCCESS:  # it has forgotten this broker
+            self.all_again()
+            return
         self._unsure = self._unsure and not whole
         self._works()
         self._confirmed = connection
         if not self._remoting.connected(self.address):
             self.lost()
+        self._announcement.answered(answer.body)
 
     def _take(self) -> None:
         """What is wanted so far is being told."""
@@ -330,18 +352,22 @@ class ToldNameServer:
             self._failing = False
             log.info("registration works again namesrv=%s", self.address)
 
-    def _failed(self, error: RemotingError) -> None:
+    def _failed(self, error: Exception) -> None:
         self._all = True
         if not self._failing:
             self._failing = True
-            log.warning("registration failed namesrv=%s cause=%s", self.address, error)
-        if not isinstance(error, ResponseError):  # else every 30 s, or when topics change
+            unexpected = not isinstance(error, RemotingError)
+            said = "registration failed namesrv=%s cause=%s"
+            log.warning(said, self.address, error, exc_info=unexpected)
+        if isinstance(error, ResponseError):
+            pause = REFUSED_PAUSE_S
+        else:
             self.reachable = False
-            asyncio.get_running_loop().call_later(self._pause, self._wanted.set)
-            self._pause = min(self._pause * 2, PAUSE_MAX_S)
+            pause, self._pause = self._pause, min(self._pause * 2, PAUSE_MAX_S)
+        asyncio.get_running_loop().call_later(pause, self._wanted.set)
 
 
-def _keep_alive(connection: Connection) -> None:
+def keep_alive(connection: Connection) -> None:
     """Let the system see to it that the other end is there."""
     transport = connection.transport
     end = transport.get_extra_info("socket") if transport is not None else None

@@ -2,116 +2,31 @@
 stops."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import socket
 from pathlib import Path
-from typing import Any
 
 from tests.loops import in_loop
+from tests.unit.broker.registering import BROKER, NAME_SERVERS, World, tell
+from tests.unit.broker.talking import talking
 
-from turbopump.broker.broker import Broker
-from turbopump.config.broker_config import BrokerConfig
+from turbopump.broker.registration import KEEPALIVE, keep_alive
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol import fastjson
+from turbopump.protocol.requests.clients import Heartbeat
 from turbopump.protocol.requests.namesrv import (
-    GetRouteInfo,
+    AddWritePerm,
+    PutKvConfig,
     RegisterBroker,
     RegisterBrokerBody,
     RegisterBrokerReply,
-    TopicRouteData,
+    WipeWritePerm,
 )
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic, DataVersion, DeleteTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import RequestContext, Response, Router
 from turbopump.remoting.server import RemotingServer
-from turbopump.testing.simulation import Simulation, simulate
-
-BROKER = "10.0.0.1"
-NAME_SERVERS = ("10.0.0.100", "10.0.0.101")
-RESTARTS = 20
-
-
-class World:
-    """Two name servers that can be started and killed, a broker that knows both, and a client."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self.simulation = simulation
-        self._client_host = simulation.boot("10.0.0.50")
-        self._client = self._client_host.call(RemotingClient)
-
-    async def start_name_server(self, host: str) -> None:
-        process = self.simulation.boot(host)
-
-        async def begin() -> None:
-            await NameServer(NamesrvConfig(), clock=self.simulation.clock(host)).start(host, 9876)
-
-        await process.start(begin())
-
-    async def start_broker(self, **settings: Any) -> float:
-        """Returns how many seconds the start took."""
-        process = self.simulation.boot(BROKER)
-        config = BrokerConfig(
-            broker_name="broker-a",
-            bind_address=BROKER,
-            namesrv_addr=";".join(f"{host}:9876" for host in NAME_SERVERS),
-            store_path_root_dir="/store",
-            mapped_file_size_commit_log=1 << 20,
-            mapped_file_size_consume_queue=2000,
-            max_hash_slot_num=100,
-            max_index_num=1000,
-            **settings,
-        )
-
-        async def begin() -> None:
-            self.broker = Broker(
-                config,
-                disk=self.simulation.disk(BROKER).mount(),
-                clock=self.simulation.clock(BROKER),
-            )
-            await self.broker.start()
-
-        begun = self.simulation.loop.time()
-        await process.start(begin())
-        return self.simulation.loop.time() - begun
-
-    async def stop_broker(self) -> None:
-        await self.simulation.process(BROKER).start(self.broker.close())
-
-    async def ask(self, address: str, request: Any, body: bytes = b"") -> Any:
-        return await self._client_host.start(
-            self._client.exchange(address, request, body, timeout=30)
-        )
-
-    async def create(self, topic: str) -> None:
-        request = CreateTopic(topic=topic, read_queue_nums=3, write_queue_nums=3)
-        assert (await self.ask(f"{BROKER}:10911", request)).code == 0
-
-    async def make_topics(self, made: list[str]) -> None:
-        """One after the other, without end."""
-        while True:
-            await self.create(f"T{len(made)}")
-            made.append(f"T{len(made)}")
-            await asyncio.sleep(self.simulation.random.random())
-
-    async def permission(self, host: str, topic: str) -> int:
-        """What one name server says that clients may do with a topic: 4 read, 2 write, 1
-        inherit."""
-        answer = await self.ask(f"{host}:9876", GetRouteInfo(topic=topic))
-        (queues,) = fastjson.decode(answer.body, TopicRouteData).queue_datas
-        return queues.perm
-
-    async def route(self, host: str, topic: str) -> list[tuple[str, int]]:
-        """(broker name, write queues) of a topic, as one name server knows it."""
-        answer = await self.ask(f"{host}:9876", GetRouteInfo(topic=topic))
-        if answer.code:
-            return []
-        route = fastjson.decode(answer.body, TopicRouteData)
-        return [(queue.broker_name or "", queue.write_queue_nums) for queue in route.queue_datas]
-
-
-def tell(scene: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    simulate(3, lambda simulation: scene(World(simulation)))
 
 
 @in_loop(tell)
@@ -169,27 +84,36 @@ async def test_a_name_server_that_lost_its_memory_learns_everything_again(world:
 
 
 @in_loop(tell)
-async def test_many_restarts_of_a_name_server_leave_no_topic_out_while_topics_are_made(
+async def test_a_drained_broker_stays_so_while_it_gets_new_topics_and_groups(
     world: World, /
 ) -> None:
     for host in NAME_SERVERS:
         await world.start_name_server(host)
     await world.start_broker()
-    made: list[str] = []
-    making = asyncio.ensure_future(world.make_topics(made))
-    for _ in range(RESTARTS):
-        world.simulation.end(NAME_SERVERS[0], power_cut=False)
-        await asyncio.sleep(world.simulation.random.choice([0.0, 0.3, 4.0]))
-        await world.start_name_server(NAME_SERVERS[0])
-        before = made.copy()
-        await asyncio.sleep(world.simulation.random.choice([2.0, 5.0]))
-        for topic in [*before, "TBW102"]:
-            assert await world.route(NAME_SERVERS[0], topic) != [], topic
-    making.cancel()
-    await asyncio.sleep(2)
+    await world.create("T0")
     for host in NAME_SERVERS:
-        for topic in made:
-            assert await world.route(host, topic) == [("broker-a", 3)]
+        assert (await world.ask(f"{host}:9876", WipeWritePerm(broker_name="broker-a"))).code == 0
+    await world.create("T1")
+    beat = {"clientID": "c", "consumerDataSet": [{"groupName": "g"}]}
+    assert (await world.ask(f"{BROKER}:10911", Heartbeat(), fastjson.encode(beat))).code == 0
+    await asyncio.sleep(70)
+    for host in NAME_SERVERS:
+        for topic in ("T0", "T1", "%RETRY%g"):
+            assert await world.permission(host, topic) == 4
+        assert (await world.ask(f"{host}:9876", AddWritePerm(broker_name="broker-a"))).code == 0
+        assert await world.permission(host, "T1") == 6
+
+
+@in_loop(tell)
+async def test_a_broker_learns_from_a_name_server_which_topics_are_ordered(world: World, /) -> None:
+    await world.start_name_server(NAME_SERVERS[0])
+    await world.start_broker()
+    await world.create("T0")
+    put = PutKvConfig(kv_namespace="ORDER_TOPIC_CONFIG", key="T0", value="broker-a:3")
+    assert (await world.ask(f"{NAME_SERVERS[0]}:9876", put)).code == 0
+    await world.create("T1")
+    topics = world.broker.tables.topics
+    assert [topics.find(topic).order for topic in ("T0", "T1")] == [True, False]
 
 
 class RecordingNameServer:
@@ -347,3 +271,40 @@ async def test_a_broker_closed_while_it_registers_stops_quietly(
     await world.stop_broker()
     assert world.simulation.loop.time() - begun < 5
     assert not list(tmp_path.iterdir())
+
+
+@in_loop
+async def test_routes_are_whole_again_soon_after_a_real_name_server_has_started_again(
+    tmp_path: Path,
+) -> None:
+    config = NamesrvConfig(kv_config_path=str(tmp_path / "kv.json"))
+    server = NameServer(config)
+    _, port = await server.start("127.0.0.1", 0)
+    async with talking(tmp_path / "store", namesrv_addr=f"127.0.0.1:{port}") as talk:
+        await talk.client.create("T", 3)
+        for _ in range(3):
+            await server.close()
+            server = NameServer(config)
+            await server.start("127.0.0.1", port)
+            begun = asyncio.get_running_loop().time()
+            while server.table.route("T") is None:
+                assert asyncio.get_running_loop().time() - begun < 5
+                await asyncio.sleep(0)
+            assert set(server.table.topics()) == set(talk.broker.tables.topics.names())
+    await server.close()
+
+
+@in_loop
+async def test_the_system_watches_whether_a_name_server_s_machine_is_there(tmp_path: Path) -> None:
+    server, remoting = NameServer(NamesrvConfig(kv_config_path=str(tmp_path))), RemotingClient()
+    _, port = await server.start("127.0.0.1", 0)
+    connection = await remoting.connect(f"127.0.0.1:{port}")
+    keep_alive(connection)
+    assert connection.transport is not None
+    end = connection.transport.get_extra_info("socket")
+    assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):
+            assert end.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == value
+    await remoting.close()
+    await server.close()
