@@ -10,6 +10,7 @@ import mmap
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -47,6 +48,7 @@ NAMES = (
         "value_after",
     ),
     *("good_entries", "entries_fit", "gather", "identified_item", "good_positions"),
+    *("outlive_lost_pages", "lost_pages"),
 )
 KINDS = ("plain", "compiled") if IS_COMPILED else ("plain",)
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -146,6 +148,38 @@ def agree(name: str, *arguments: Any, buffer: bytearray | None = None) -> tuple[
     outcomes = [outcome(name, kind, *arguments, buffer=buffer) for kind in KINDS]
     assert all(one == outcomes[0] for one in outcomes), (name, arguments, outcomes)
     return outcomes[0]
+
+
+CUT_FILE = """
+import mmap, os, sys
+from turbopump.store.system_calls import lost_pages, outlive_lost_pages
+print(outlive_lost_pages(), lost_pages(), flush=True)
+descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.ftruncate(descriptor, 1 << 20)
+memory = mmap.mmap(descriptor, 1 << 20)
+os.ftruncate(descriptor, 0)
+memory[100:103] = b"abc"
+print(memory[100:103], memory[1 << 19 : (1 << 19) + 2], lost_pages())
+"""
+
+
+@each_kind
+def test_a_page_that_its_file_no_longer_has_ends_the_process_unless_a_compiled_function_helps(
+    kind: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CUT_FILE, str(tmp_path / "file")],
+        env={**os.environ, "TURBOPUMP_PURE": str(int(kind == "plain"))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if kind == "plain":
+        assert (done.returncode, done.stdout) == (-signal.SIGBUS, "False 0\n")
+    else:
+        assert (done.returncode, done.stdout) == (0, "True 0\nb'abc' b'\\x00\\x00' 2\n"), (
+            done.stderr
+        )
 
 
 def test_every_function_with_a_twin_is_tested_here() -> None:

@@ -40,6 +40,7 @@ from turbopump.broker.handlers.topics import TopicRecords, TopicsHandler
 from turbopump.broker.handlers.transactions import TransactionsHandler
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.housekeeping import (
+    LOOK_AT_FILES_S,
     LOOK_INTERVAL_S,
     SPACE_INTERVAL_S,
     Cleaning,
@@ -473,6 +474,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         every(config.flush_interval_commit_log / 1000, self.store.flusher.flush_log)
         every(config.flush_interval_consume_queue / 1000, self.store.flusher.flush_queues)
+        every(LOOK_AT_FILES_S, self.store.flusher.look_at_files)
         every(config.flush_consumer_offset_interval / 1000, self._save_offsets)
         assert self._tables is not None
         for file in self._tables.files:

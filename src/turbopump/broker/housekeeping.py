@@ -182,6 +182,8 @@ class Scrubbing:
         return pause
 
 
+LOOK_AT_FILES_S: Final = 0.5
+"""Under ASYNC_FLUSH a file of the log that was deleted or cut is noticed within a second."""
 LOOK_INTERVAL_S: Final = 0.25
 STALL_S: Final = 1.0
 

@@ -24,6 +24,7 @@ from turbopump.config.properties import decode, encode
 from turbopump.config.setting import SettingsClass, effective, settings_of
 from turbopump.errors import ConfigError
 from turbopump.event_loop import loop_factory
+from turbopump.store.system_calls import outlive_lost_pages
 
 T = TypeVar("T")
 
@@ -42,6 +43,7 @@ def serve(servers: Callable[[], AbstractAsyncContextManager[None]]) -> None:
     """Enter the servers' context, wait for SIGINT or SIGTERM, leave it. A later second signal ends
     the process at once."""
     _keep_freed_memory()
+    outlive_lost_pages()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
             runner.run(_until_signal(servers))

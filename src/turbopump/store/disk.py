@@ -29,6 +29,7 @@ from turbopump.store.system_calls import (
     KernelSyncs,
     Loop,
     lock_directories,
+    lost_pages,
     populate_write,
 )
 
@@ -110,6 +111,28 @@ class MappedSegment:
 
     def sync(self) -> None:
         _fdatasync(self.fd)
+
+    def lost(self, *, by_name: bool = False) -> str | None:
+        try:
+            there = os.fstat(self.fd)
+            named = os.stat(self.path) if by_name else there
+        except FileNotFoundError:
+            return self._lost("was deleted or moved away")
+        except OSError:  # closed meanwhile, or a directory that cannot be searched: proves nothing
+            return None
+        if not there.st_nlink:
+            return self._lost("was deleted")
+        if (named.st_ino, named.st_dev) != (there.st_ino, there.st_dev):
+            return self._lost("was replaced by another file")
+        if there.st_size < self.size:
+            return f"{self.path} was cut from {self.size} to {there.st_size} bytes"
+        return None
+
+    def _lost(self, what: str) -> str:
+        return (
+            f"{self.path} {what}; until this process ends, what it held can be copied from "
+            f"/proc/{os.getpid()}/fd/{self.fd}"
+        )
 
     def close(self) -> None:
         # somebody still has a view of it: the map ends with the last one
@@ -232,6 +255,9 @@ class SystemDisk(ReadOnlyDisk):
 
     def same_file_system(self, one: Path, other: Path) -> bool:
         return one.stat().st_dev == other.stat().st_dev
+
+    def lost_pages(self) -> int:
+        return lost_pages()
 
     def sync_directory(self, path: Path) -> None:
         fsync_directory(path)
@@ -450,6 +476,11 @@ class Segment(Protocol):
     def sync(self) -> None:
         """fdatasync; raises OSError, after which the file must not be trusted or synced again."""
 
+    def lost(self, *, by_name: bool = False) -> str | None:
+        """What was done to the file so that a start would not find all of it: deleted, or cut
+        (``by_name``: or moved, or replaced by another). None if nothing was. Costs one or two
+        system calls."""
+
     def hold(self) -> None:
         """Something beside the owner's thread begins to use the file: until ``release`` it stays
         open, even if the segment is closed."""
@@ -542,6 +573,10 @@ class Disk(Protocol):
 
     def same_file_system(self, one: Path, other: Path) -> bool:
         """Whether a file can be renamed from one of two directories into the other."""
+
+    def lost_pages(self) -> int:
+        """How many pages of maps the files of this process no longer had when they were touched:
+        what was written to those is lost. See ``system_calls.outlive_lost_pages``."""
 
     def sync_directory(self, path: Path) -> None:
         """Make names that were added to a directory, or removed from it, durable. May block."""

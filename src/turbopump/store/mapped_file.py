@@ -32,9 +32,10 @@ class HasData(Protocol):
 
 class MappedFile:
     """One file: ``start`` and ``end`` are offsets in the row, ``buffer`` is the map. ``dirty``
-    while written and not yet synced."""
+    while written and not yet synced; ``reported_lost`` once a line said that the file is not there
+    any more."""
 
-    __slots__ = ("buffer", "dirty", "end", "segment", "start")
+    __slots__ = ("buffer", "dirty", "end", "reported_lost", "segment", "start")
 
     def __init__(self, start: int, segment: Segment) -> None:
         self.start = start
@@ -42,6 +43,7 @@ class MappedFile:
         self.segment = segment
         self.buffer = segment.buffer
         self.dirty = False
+        self.reported_lost = False
 
     def read_at_start(self, at: int, size: int) -> bytes:
         """``segment.read_cold``, for a start, which cannot go on without: its OSError says what

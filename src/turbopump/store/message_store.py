@@ -288,7 +288,7 @@ class MessageStore:
             known=known,
         )
         report = recovery.run()
-        lost = known_end.lost(log, report.log_end, report.torn)
+        lost = known_end.lost(log, report.log_end, report.torn, report.queued)
         if lost is not None:
             self._log_error(lost)
         if report.mismatch is not None:

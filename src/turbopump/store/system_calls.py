@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from turbopump.compiled import has_twin
 from turbopump.errors import StoreLockedError
 
 AT_ONCE_MAX: Final = 8
@@ -202,6 +203,23 @@ def populate_write(buffer: mmap.mmap, at: int, size: int, *, small: bool = False
     for request in requests:
         _madvise(ctypes.addressof(holder), size + at - start, request)
     del holder
+
+
+# --- A page of a map whose file was cut: where these are not compiled, SIGBUS ends the process.
+
+
+@has_twin
+def outlive_lost_pages() -> bool:
+    """From now on a page of a map that its file no longer has, or that the disk cannot give, does
+    not end this process: it is zeros, and writing to it reaches no file. Whether that is so; it is
+    not where nothing is compiled. For the whole process, so a server's command asks for it."""
+    return False
+
+
+@has_twin
+def lost_pages() -> int:
+    """How many such pages there were."""
+    return 0
 
 
 # --- Locks on a store's files and directories: no two brokers in one.

@@ -161,6 +161,10 @@ class SimulatedMount:
         self._check_alive()
         return self._disk.file_system(one) == self._disk.file_system(other)
 
+    def lost_pages(self) -> int:
+        """A simulated map has all its pages."""
+        return 0
+
     def sync_directory(self, path: Path) -> None:
         self._perform("directory_sync", path)
         self._disk.sync_directory(path)
@@ -285,6 +289,11 @@ class SimulatedMount:
         """A read that goes to the disk itself, and may fail there."""
         self._perform("pread", path)
 
+    def is_named(self, segment: SimulatedSegment) -> bool:
+        """Whether the file of a segment is there under its name."""
+        self._check_alive()
+        return self._disk.files.get(segment.path) is segment.file
+
     def is_cached(self) -> bool:
         """Half of what is asked for is in memory."""
         self._check_alive()
@@ -379,6 +388,10 @@ class SimulatedSegment:
 
     def sync(self) -> None:
         self._mount.sync_file(self.path, self.file)
+
+    def lost(self, *, by_name: bool = False) -> str | None:
+        """A file cannot be cut here; it can be deleted, or replaced."""
+        return None if self._mount.is_named(self) else f"{self.path} was deleted"
 
     def hold(self) -> None:
         self._holders += 1

@@ -3,7 +3,9 @@ proves.
 
 A failed sync of the log is final: the kernel may have dropped the dirty pages, so a second
 fdatasync would lie. Then ``durable`` has failed, its waiters know, and the store takes no more
-writes.
+writes. So it is with a file of the log that was deleted or cut under the running process: a sync
+of it succeeds and keeps nothing. Each sync looks at the files that it has synced before it says so,
+and ``look_at_files`` at those that are not synced.
 """
 
 from __future__ import annotations
@@ -41,8 +43,14 @@ class Flusher:
     """Whether a sync of a queue has failed: what the queues have on the disk is unknown from then
     on, until they are rebuilt."""
     log_busy: bool = False
+    _lost_pages: int = 0
+    _looked_at: int = 0
+    """The segment before the last one that is looked at next."""
     _log_again: bool = False
     _queues_busy: bool = False
+
+    def __post_init__(self) -> None:
+        self._lost_pages = self.disk.lost_pages()
 
     @property
     def synced(self) -> int:
@@ -59,16 +67,15 @@ class Flusher:
             return
         self.log_busy = True
         target, timestamp = self.log.end, self.dispatcher.last_store_timestamp
+        segments = self.log.files.dirty_segments()
 
         def done(error: OSError | None) -> None:
             self.log_busy = False
             if error is not None:
-                text = (
-                    f"fdatasync of the commit log failed ({error.strerror or error}); the "
-                    "store is read-only until a restart"
-                )
-                self.confirmed.durable.fail(StoreError(text))
-                self.log_error(text)
+                self._fail(f"fdatasync of the commit log failed ({error.strerror or error})")
+            elif (lost := self._lost(segments)) is not None:
+                self._fail(lost)
+            if self._failed:
                 return
             self.checkpoint.log_timestamp = max(self.checkpoint.log_timestamp, timestamp)
             self.confirmed.flushed(target)
@@ -76,7 +83,49 @@ class Flusher:
                 self._log_again = False
                 self.flush_log()
 
-        self.disk.start_sync(self.log.files.dirty_segments(), done)
+        self.disk.start_sync(segments, done)
+
+    def look_at_files(self) -> None:
+        """See whether the files of the log are still there; to be called twice a second. If the one
+        that is written to is not, nothing more is taken. The others come one at a time: of theirs
+        only a line says so, for what they held can be read on."""
+        files = self.log.files.files
+        if not files or self.confirmed.durable.error is not None:
+            return
+        lost = self._lost([files[-1].segment], by_name=True)
+        if lost is not None:
+            self._fail(lost)
+        # Not the first: retention may be about to delete it.
+        self._looked_at = self._looked_at + 1 if self._looked_at + 2 < len(files) else 1
+        if self._looked_at + 1 < len(files):
+            older = files[self._looked_at]
+            fault = older.segment.lost(by_name=True) if not older.reported_lost else None
+            if fault is not None:
+                older.reported_lost = True
+                self.log_error(f"{fault}; a start without it is refused")
+
+    def _lost(self, segments: list[Segment], *, by_name: bool = False) -> str | None:
+        """What was done to files of the log so that they do not keep what is written to them."""
+        for segment in segments:
+            if (lost := segment.lost(by_name=by_name)) is not None:
+                return f"a file of the commit log is lost: {lost}"
+        if (pages := self.disk.lost_pages()) > self._lost_pages:
+            return (
+                f"{pages - self._lost_pages} pages of files of the store are lost: a file was cut, "
+                "or its disk does not give them (the system's log says more)"
+            )
+        return None
+
+    @property
+    def _failed(self) -> bool:
+        return self.confirmed.durable.error is not None
+
+    def _fail(self, cause: str) -> None:
+        if self._failed:
+            return
+        text = f"{cause}; the store is read-only until a restart"
+        self.confirmed.durable.fail(StoreError(text))
+        self.log_error(text)
 
     def flush_queues(self) -> None:
         """Begin to sync the queues and the checkpoint. An error is reported and final; the next
@@ -118,6 +167,8 @@ class Flusher:
         if durable.error is None:
             for segment in self.log.files.dirty_segments():
                 segment.sync()
+            self.look_at_files()
+        if durable.error is None:
             self.confirmed.flushed(self.log.end)
             newest = self.dispatcher.last_store_timestamp
             checkpoint.log_timestamp = max(checkpoint.log_timestamp, newest)

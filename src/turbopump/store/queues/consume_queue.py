@@ -30,7 +30,7 @@ NO_MESSAGE_SIZE: Final = 0x7FFFFFFF
 EXTENDED_TAGS_MAX: Final = -0x8000_0001
 """A tagsCode at or below this is an address in one of Apache's ConsumeQueueExt files."""
 
-_OFFSET_MAX: Final = 1 << 60
+OFFSET_MAX: Final = 1 << 60
 """No log is that long."""
 UNIT: Final = struct.Struct(">qiq")
 _pack_into = UNIT.pack_into
@@ -367,7 +367,7 @@ def _units_used(file: MappedFile) -> int:
 
 def possible_offset(offset: int, size: int) -> int | None:
     """Where in the log a unit points; None if it is damaged, as far as the unit alone shows."""
-    return offset if 0 <= offset < _OFFSET_MAX and size > 0 else None
+    return offset if 0 <= offset < OFFSET_MAX and size > 0 else None
 
 
 def first_unit_at(

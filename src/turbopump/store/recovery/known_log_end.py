@@ -9,6 +9,9 @@ the disk.
   before it was synced. After a kill it proves alone only that the log was written up to there. A
   power cut may still have taken that.
 
+- After a kill the queues may point behind the end of the log, to messages that were in it. After a
+  power cut without SYNC_FLUSH that is nothing unusual: a queue may reach the disk before the log.
+
 The rule: missing segments refuse the start, and nothing is changed, if two of these agree, or the
 one that has a CRC says so. A torn end is reported. Nothing is said of a store that another program
 has had since. This module must not know how the log is read.
@@ -73,24 +76,30 @@ class KnownLogEnd:
             f"{roots[0] / first}"
         )
 
-    def lost(self, log: CommitLog, end: int, torn: str | None) -> str | None:
+    def lost(
+        self, log: CommitLog, end: int, torn: str | None, queued: tuple[int, int] = (0, 0)
+    ) -> str | None:
         """The report about a log that was found to end at ``end``; None if it lost nothing.
-        ``torn`` is what is wrong there."""
+        ``torn`` is what is wrong there; ``queued``: up to which offset the queues pointed, and to
+        how many messages that are not there."""
         file = log.files.at(end)
         where = (
             f"{file.segment.path if file is not None else log.files.roots[0]}: {torn or NOTHING}"
         )
+        pointed, count = queued
+        missing = f", and the queues had {count} messages behind that" if pointed > end else ""
         if end < self.synced:
             return (
                 f"the end of the log is lost: it was on the disk up to {self.synced}, and its "
-                f"last good message ends at {end} ({where}); "
+                f"last good message ends at {end} ({where}){missing}; "
                 "messages that had been stored are gone, and their offsets in the queues are "
                 "given again"
             )
-        if end < self.noted:
+        written = max(self.noted, pointed)
+        if end < written:
             return (
-                f"the log had been written up to {self.noted}, and its last good message ends at "
-                f"{end} ({where}): what is missing was not "
+                f"the log had been written up to {written}, and its last good message ends at "
+                f"{end} ({where}){missing}: what is missing was not "
                 "on the disk yet when the power went, or is lost; its offsets in the queues are "
                 "given again"
             )

@@ -50,7 +50,7 @@ from turbopump.store.log.dispatcher import Dispatcher
 from turbopump.store.log.parsed_entry import ParsedEntry
 from turbopump.store.log.scanner import NOTHING, Damage, EntryWalk, entry_at
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
-from turbopump.store.queues.consume_queue import ConsumeQueue
+from turbopump.store.queues.consume_queue import OFFSET_MAX, ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.recovery.checkpoint import StoreCheckpoint
 from turbopump.store.recovery.queue_ends import NotedQueueEnds, deletions_since, wrong_end
@@ -61,7 +61,8 @@ class RecoveryReport:
     """What recovery found. Offsets in bytes of the log; ``torn`` says what was wrong where the log
     now ends, None if nothing was; ``mismatch`` which queue was not as it should have been, so that
     more was read again; ``compared`` up to where the log was read only to be compared with the
-    queues, None if it was not."""
+    queues, None if it was not; ``queued`` is what the queues had of messages behind the log's end:
+    up to which offset, and how many."""
 
     clean: bool
     begun_at: int
@@ -72,6 +73,7 @@ class RecoveryReport:
     torn: str | None = None
     mismatch: str | None = None
     compared: int | None = None
+    queued: tuple[int, int] = (0, 0)
 
 
 @dataclass(slots=True)
@@ -123,6 +125,7 @@ class Recovery:
                 for queue in self.queues
                 if not queue.min_index and (unit := queue.unit(0))
             }
+        found_ends = {} if self.clean else self._ends()
         begin = self._begin_after_clean_stop() if self.clean else self._begin_after_crash()
         rebuilt = False
         try:
@@ -164,7 +167,29 @@ class Recovery:
             None if replay.fault == NOTHING else replay.fault,
             self.mismatch,
             self.compared,
+            self._queued_behind(end, found_ends),
         )
+
+    def _ends(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Of each queue that points to a message at its end: one past its last index, and where
+        that message ends in the log."""
+        return {
+            (queue.topic, queue.queue_id): (queue.max_index, unit[0] + unit[1])
+            for queue in self.queues
+            if (unit := queue.last_unit) is not None
+        }
+
+    def _queued_behind(
+        self, end: int, found: Mapping[tuple[str, int], tuple[int, int]]
+    ) -> tuple[int, int]:
+        """``queued``: queues that ended, as ``found``, with messages behind the log's ``end``."""
+        furthest = missing = 0
+        for (topic, queue_id), (index, message_end) in found.items():
+            if end < message_end < OFFSET_MAX:
+                queue = self.queues.find(topic, queue_id)
+                furthest = max(furthest, message_end)
+                missing += max(index - (queue.max_index if queue is not None else 0), 0)
+        return furthest, missing
 
     def _offset_where_queues_agree(self, begin: int) -> int:
         """``begin``, or the offset before it from which on the queues must be written again, so
