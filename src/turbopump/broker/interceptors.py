@@ -15,7 +15,7 @@ import msgspec
 
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import ProtocolError
-from turbopump.message.batch import walk_batch
+from turbopump.message.batch import COUNT_MAX
 from turbopump.message.java import tags_code
 from turbopump.message.properties import (
     INNER_BASE,
@@ -30,6 +30,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
 from turbopump.remoting.router import Refusal, Response, refusal
 from turbopump.store.log.commit_log import NewMessage
+from turbopump.store.log.packed_batch import pack_batch
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -128,8 +129,6 @@ def _kind(properties: str, known: tuple[str, ...] = ()) -> str | None:
 # that. Source: apache/rocketmq ``SendMessageProcessor.sendBatchMessage``,
 # ``HookUtils.checkInnerBatch``, ``BatchConsumeQueue.assignQueueOffset``.
 
-COUNT_MAX: Final = 0x7FFF
-"""Messages of an inner batch: their number is a signed short on the disk."""
 INNER_FLAGS: Final = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 
 
@@ -187,16 +186,12 @@ def inner_batch(request: SendMessage, body: bytes, added: str, base: int) -> Inn
 
 def _count(body: bytes) -> int:
     """How many messages a batch has. Raises ProtocolError if it is no batch that may be stored."""
-    found = walk_batch(body)
-    for _, _, _, at, size in found:
-        try:
-            refused = kind_in_batch(body[at : at + size].decode())
-        except UnicodeDecodeError:
-            what = "the properties of a message of the batch are no UTF-8 text"
-            raise ProtocolError(what) from None
+    batch = pack_batch(body, "", b"")
+    for text in batch.special:
+        refused = kind_in_batch(text)
         if refused is not None:
             raise ProtocolError(refused.remark or "")
-    return len(found)
+    return batch.count
 
 
 def _illegal(cause: str) -> Refusal:

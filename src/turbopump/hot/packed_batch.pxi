@@ -34,6 +34,8 @@ cdef object _read_batch(object data, object topic, object added):
             raise _not_usual
         at += size
         count += 1
+    if count > 32767:  # COUNT_MAX
+        raise _not_usual
     cdef bytes spans = PyBytes_FromStringAndSize(NULL, count * 48)
     cdef int64_t *span = <int64_t *>PyBytes_AS_STRING(spans)
     cdef list keys = []
@@ -58,6 +60,8 @@ cdef object _read_batch(object data, object topic, object added):
                     if i > left:
                         keys.append(<int64_t>number << 32 | _index_hash(_hash_on(hash_before, found.keys.at + left, i - left)))
                     left = i + 1
+        if len(keys) > 65536:  # KEYS_MAX
+            return data, spans[: number * 48], keys, total, longest, []
         span[0] = <int32_t>_get32(start + at + 12)
         span[1] = at + 20
         span[2] = body_size
@@ -115,6 +119,7 @@ cdef object _write_batch(
     cdef bytes units = PyBytes_FromStringAndSize(NULL, count * 20)
     cdef uint8_t *unit = <uint8_t *>PyBytes_AS_STRING(units)
     cdef list found = []
+    cdef object stored_ms = store_timestamp  # one object for all
     cdef int64_t value
     for number in range(count):  # everything is checked before a byte is written
         if (span[1] < 0 or span[1] > data_size or not 0 <= span[2] <= data_size - span[1]
@@ -132,7 +137,7 @@ cdef object _write_batch(
         value = _int64(key)
         if value < 0 or value >> 32 >= count:
             raise _not_usual
-        found.append((value & 0xFFFFFFFF, <int64_t>_get64(unit + (value >> 32) * 20), store_timestamp))
+        found.append((value & 0xFFFFFFFF, <int64_t>_get64(unit + (value >> 32) * 20), stored_ms))
     cdef Py_buffer view
     cdef uint8_t *pos
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)

@@ -25,6 +25,11 @@ from turbopump.message.message import Message, ReceivedMessage
 
 _HEAD: Final = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
 _SIZE: Final = struct.Struct(">H")
+_INT: Final = struct.Struct(">i")
+
+COUNT_MAX: Final = 32_767
+"""Messages of a batch. A batch that is one entry on the disk has their number there, as a signed
+short; of others more would keep the broker's loop for too long (RocketMQ has no bound there)."""
 
 
 class BatchItem(NamedTuple):
@@ -83,8 +88,11 @@ def walk_batch(data: bytes) -> list[tuple[int, int, int, int, int]]:
     """Of each message of a batch body: flag, where its body begins and its size, where its property
     text begins and its size (bytes).
 
-    Raises ProtocolError if the lengths do not add up. About 0.6 µs a message.
+    Raises ProtocolError if the lengths do not add up, or it has more than ``COUNT_MAX`` messages.
+    About 0.6 µs a message.
     """
+    if len(data) > COUNT_MAX * 22 and _has_too_many(data):
+        raise ProtocolError(f"a batch has at most {COUNT_MAX} messages; send this one in parts")
     found = []
     at, end = 0, len(data)
     while at < end:
@@ -106,6 +114,16 @@ def walk_batch(data: bytes) -> list[tuple[int, int, int, int, int]]:
         found.append((flag, at + 20, body_size, properties_at, properties_size))
         at += size
     return found
+
+
+def _has_too_many(data: bytes) -> bool:
+    at, last = 0, len(data) - 4
+    for _ in range(COUNT_MAX):
+        (size,) = _INT.unpack_from(data, at)
+        at += max(size, 22)
+        if at > last:
+            return False
+    return True
 
 
 # Entries that hold a whole batch, taken apart: each message as an entry of its own, as it

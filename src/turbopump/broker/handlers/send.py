@@ -486,9 +486,12 @@ def batch_reply(
 
 def batch_msg_ids(host: bytes, units: bytes) -> bytes:
     """The ids of a batch's messages, with commas: a unit begins with the offset."""
-    digits = units.hex().upper()
-    ids = [digits[at : at + 16] for at in range(0, len(digits), 2 * UNIT_SIZE)]
-    return f",{host.decode()}".join(["", *ids])[1:].encode()
+    if not units:
+        return b""
+    offsets = bytearray(len(units) // UNIT_SIZE * 8)
+    for at in range(8):
+        offsets[at::8] = units[at::UNIT_SIZE]
+    return host + offsets.hex(",", 8).upper().encode().replace(b",", b"," + host)
 
 
 def _frame(

@@ -121,18 +121,24 @@ class ConsumeQueue:
         return True
 
     def append_many(self, index: int, units: bytes, stored_ms: int = 0) -> bool:
-        """``append`` for units that follow each other, packed: one copy where one file holds
-        them."""
-        position, file = index * UNIT_SIZE, self._file
-        end = position + len(units)
-        if index != self.max_index or file is None or end > file.end:
+        """``append`` for units that follow each other, packed: one copy for each file that holds
+        some of them."""
+        if index != self.max_index:
             return all(
                 self.append(index + number, *unit)
                 for number, unit in enumerate(UNIT.iter_unpack(units))
             )
-        file.buffer[position - file.start : end - file.start] = units
-        file.dirty = True
-        self.max_index = end // UNIT_SIZE
+        position, file = index * UNIT_SIZE, self._file
+        while units:
+            if file is None or position >= file.end:
+                file = self._file_for(position // UNIT_SIZE)
+            here = units[: file.end - position]
+            at = position - file.start
+            file.buffer[at : at + len(here)] = here
+            file.dirty = True
+            position += len(here)
+            units = units[len(here) :]
+        self.max_index = position // UNIT_SIZE
         return True
 
     def rewrite(self, index: int, physical_offset: int, size: int, tags_code: int) -> None:
