@@ -50,6 +50,11 @@ class RemotingClient:
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._ended = False
 
+    @property
+    def connections(self) -> Mapping[str, Connection]:
+        """Those that are open, by address."""
+        return self._connections
+
     async def call(
         self, address: str, request: Request[ReplyT], body: Body = b"", *, timeout: float = 3.0
     ) -> ReplyT:

@@ -232,6 +232,19 @@ class Connection(asyncio.Protocol):
             self._write(frame)
         return future
 
+    def fail_typed_calls(
+        self, answer: msgspec.json.Decoder[Any], error: Callable[[], Exception]
+    ) -> int:
+        """Let the typed calls that wait for this kind of ``answer`` fail; how many there were."""
+        failed = 0
+        for opaque in [opaque for opaque, kind in self.answers.items() if kind is answer]:
+            del self.answers[opaque]
+            future, _ = self._calls.pop(opaque, (None, 0.0))
+            if future is not None and not future.done():
+                future.set_exception(error())
+                failed += 1
+        return failed
+
     def send_frame(self, frame: bytes) -> None:
         """Send a frame that wants no answer; dropped if the connection is closed."""
         if not self.closed:
