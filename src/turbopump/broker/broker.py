@@ -224,6 +224,7 @@ class Broker:
             on_close=self.clients_handler.connection_lost,
             idle_timeout=float(config.server_channel_max_idle_time_seconds),
             backlog=sends.backlog,
+            memory_max=config.connection_memory_max,
         )
         router, vip_router = Router(self._authorise), Router(self._authorise)
         await self._listen(router, vip_router)

@@ -157,9 +157,7 @@ class RemotingClient:
             async with asyncio.timeout(self._connect_timeout):
                 _, connection = await loop.create_connection(
                     lambda: Connection(
-                        self.router,
-                        on_close=lambda closed: self._closed(address, closed),
-                        keeps_reading=True,
+                        self.router, on_close=lambda closed: self._closed(address, closed)
                     ),
                     host,
                     port,
