@@ -259,12 +259,12 @@ class LineFormatter(logging.Formatter):
     """Writes each record as one line, whatever a peer's names hold: what is not plain text is
     escaped, and long text is cut. Only a traceback takes further lines, and they are indented."""
 
-    def formatMessage(self, record: logging.LogRecord) -> str:
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         size = len(record.message) if hasattr(record, "is_whole") else MESSAGE_SIZE
         record.message = plain_text(record.message, size)
         return super().formatMessage(record)
 
-    def formatException(self, ei: Any) -> str:
+    def formatException(self, ei: Any) -> str:  # noqa: N802
         lines = super().formatException(ei).split("\n")
         text = "\n".join(f"  {plain_text(line, MESSAGE_SIZE)}" for line in lines)
         half = TRACEBACK_SIZE // 2

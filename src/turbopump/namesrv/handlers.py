@@ -74,6 +74,9 @@ _left = RepeatedLine(log, logging.INFO, "broker left %s")
 _superseded = RepeatedLine(
     log, logging.WARNING, "registration ignored, a newer broker has the id %s owner=%s"
 )
+_refused_name = RepeatedLine(
+    log, logging.WARNING, "registration refused, another broker is there %s owner=%s"
+)
 _not_its_own = RepeatedLine(
     log, logging.WARNING, "unregistration ignored, not registered by this connection %s peer=%s"
 )
@@ -183,7 +186,7 @@ class NamesrvHandlers:
             outcome = self._register(registration, peer)
             if isinstance(outcome, Response):
                 return outcome
-        log.warning("registration refused, another broker is there %s owner=%s", broker, owner)
+        _refused_name(broker, owner, kind=broker)
         return _refused(
             f"broker {broker.name} with id {broker.id} is registered from {owner.address}, which "
             "is there and answers: stop that one, or give this one another brokerName or brokerId"

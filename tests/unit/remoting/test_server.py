@@ -377,6 +377,8 @@ def test_a_code_has_one_handler() -> None:
 async def test_thousands_of_bad_connections_leave_one_line_and_their_number(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    report_all()
+    caplog.clear()
     async with serving(answering()) as (server, host, port):
         for _ in range(50):
             async with raw_peer(host, port) as peer:
