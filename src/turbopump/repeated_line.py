@@ -1,7 +1,9 @@
-"""A line of the log that peers can cause as often as they like: a bad frame, a request that fails.
+"""A line of the log that peers, or a user's function, can cause as often as they like: a bad frame,
+a request that fails, a handler that raises.
 
 Its one rule: the first is logged at once, and none is dropped in silence. Those that follow within
-``PERIOD_S`` seconds are counted, and logged as one line, the last of them, with their number.
+``PERIOD_S`` seconds are counted, and logged as one line, the last of them, with their number. One
+that goes on is logged in full again after ``PERIODS_MAX`` of these.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 PERIOD_S: Final = 10.0
+PERIODS_MAX: Final = 60
 KINDS_MAX: Final = 1000
 """Kinds of one line that are counted apart, at the same time; further ones are counted together."""
 KEPT_SIZE: Final = 512
@@ -24,9 +27,11 @@ _lines: weakref.WeakSet[RepeatedLine] = weakref.WeakSet()
 
 @dataclass(slots=True)
 class _Counted:
-    """What came since the last line of a kind, and the last of it."""
+    """What came since the last line of a kind, and the last of it. ``periods``: since the last line
+    in full."""
 
     count: int = 0
+    periods: int = 0
     last: tuple[object, ...] = ()
 
 
@@ -48,9 +53,12 @@ class RepeatedLine:
         self._loop: weakref.ref[asyncio.AbstractEventLoop] | None = None
         _lines.add(self)
 
-    def __call__(self, *args: object, kind: object = None, exc_info: bool = False) -> None:
+    def __call__(
+        self, *args: object, kind: object = None, exc_info: bool | BaseException = False
+    ) -> None:
         """Log it, or count it if one of its ``kind`` (anything hashable) was logged a moment ago.
-        ``exc_info``: if it is logged, with the traceback of the exception being handled."""
+        ``exc_info``: if it is logged, with the traceback of this exception (True: of the one being
+        handled)."""
         if not self._log.isEnabledFor(self._level):
             return
         loop = asyncio.get_running_loop()
@@ -90,7 +98,11 @@ class RepeatedLine:
             return
         self._report(counted)
         counted.count = 0
-        self._report_later(key)
+        counted.periods += 1
+        if counted.periods == PERIODS_MAX:
+            del self._counted[key]
+        else:
+            self._report_later(key)
 
     def _report(self, counted: _Counted) -> None:
         if counted.count:

@@ -8,7 +8,14 @@ import weakref
 import pytest
 from tests.loops import in_loop, simulated
 
-from turbopump.repeated_line import KEPT_SIZE, KINDS_MAX, PERIOD_S, RepeatedLine, report_all
+from turbopump.repeated_line import (
+    KEPT_SIZE,
+    KINDS_MAX,
+    PERIOD_S,
+    PERIODS_MAX,
+    RepeatedLine,
+    report_all,
+)
 from turbopump.testing.simulation import Simulation
 
 log = logging.getLogger("turbopump.test_repeated_line")
@@ -32,6 +39,19 @@ async def test_the_first_is_logged_at_once_and_the_others_are_counted(
     await asyncio.sleep(PERIOD_S)
     line("after a quiet period")
     assert caplog.messages[3:] == ["bad frame peer=after a quiet period"]
+
+
+@in_loop(simulated)
+async def test_what_goes_on_for_long_is_logged_in_full_again(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = RepeatedLine(log, logging.WARNING, "failed number=%d")
+    for number in range(int(PERIODS_MAX * PERIOD_S) + 5):
+        line(number, exc_info=ValueError("it"))
+        await asyncio.sleep(1)
+    in_full = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert in_full == ["failed number=0", f"failed number={int(PERIODS_MAX * PERIOD_S)}"]
+    assert len(caplog.messages) == PERIODS_MAX + 2
 
 
 @in_loop(simulated)
