@@ -93,6 +93,7 @@ class Connection(asyncio.Protocol):
         "_opaque",
         "_out",
         "_out_size",
+        "_peer_ended",
         "_reader",
         "_router",
         "_sweep",
@@ -151,6 +152,7 @@ class Connection(asyncio.Protocol):
         self.answers: dict[int, msgspec.json.Decoder[TypedJsonHeader[Any]]] = {}
         self._usual: msgspec.json.Decoder[TypedJsonHeader[Any]] | None = None
         self._opaque = 0
+        self._peer_ended = False
         self._sweep: asyncio.TimerHandle | None = None
         self._swept_by = 0.0
         self._end: asyncio.TimerHandle | None = None
@@ -223,7 +225,13 @@ class Connection(asyncio.Protocol):
             self._give_up(reader.error)
 
     def eof_received(self) -> bool:
-        return False
+        # Where thousands of peers end at once, a server closes them in turns.
+        transport = self.transport
+        if self._memory is None or transport is None or transport.get_extra_info("sslcontext"):
+            return False
+        self._peer_ended = True
+        self._backlog.resume(self)
+        return True
 
     def pause_writing(self) -> None:
         self.writing_paused = True
@@ -412,6 +420,12 @@ class Connection(asyncio.Protocol):
 
     def go_on(self) -> bool:
         """Do one thing of those that wait; whether there is more to do at once."""
+        if self._peer_ended:
+            if self.writing_paused:
+                self.close()  # within a bound
+            elif self.transport is not None:
+                self.transport.close()
+            return False
         lag = self._lag
         if lag is None or self.closed or self.full:
             return False

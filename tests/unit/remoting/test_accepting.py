@@ -1,4 +1,4 @@
-"""Accepting connections: a burst of them, and no descriptor for another."""
+"""Connections that come and go many at a time, and no descriptor for another."""
 
 import asyncio
 from collections import Counter
@@ -6,9 +6,14 @@ from collections.abc import Callable
 
 import pytest
 from tests.loops import in_loop, on_a_client_s_host
+from tests.unit.remoting.hand_clock import HandClock, play
 from tests.unit.remoting.serving import frame, raw_peer
+from tests.unit.remoting.wire import SlowWire
 
 from turbopump.protocol.requests.offsets import GetMinOffset, OffsetReply
+from turbopump.remoting.backlog import RESUME_S, Backlog
+from turbopump.remoting.connection import Connection
+from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.router import RequestContext, Response, Router
 from turbopump.remoting.server import ACCEPTED_A_TURN, RemotingServer
 from turbopump.testing.simulation import Simulation
@@ -108,6 +113,31 @@ async def test_a_server_that_closes_has_closed_also_those_that_it_had_not_accept
     assert all(peer.lost for peer in peers)
     with pytest.raises(ConnectionRefusedError):
         await connect(simulation, 1)
+
+
+class CostlyWire(SlowWire):
+    """Closing it takes a millisecond."""
+
+    def close(self) -> None:
+        super().close()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, HandClock)
+        loop.now += 0.001
+
+
+@in_loop(play)
+async def test_peers_that_end_at_the_same_time_are_closed_a_few_in_a_turn(
+    loop: HandClock, /
+) -> None:
+    memory, backlog, router = ConnectionMemory(), Backlog.never_busy(), answering()
+    connections = [Connection(router, memory=memory, backlog=backlog) for _ in range(20)]
+    wires = [CostlyWire(connection) for connection in connections]
+    assert all(connection.eof_received() for connection in connections)
+    closed = 0
+    while closed < 20:
+        await asyncio.sleep(0)
+        before, closed = closed, sum(wire.aborted for wire in wires)
+        assert closed - before <= RESUME_S / 0.001 + 1
 
 
 @pytest.mark.parametrize("port_first", [True, False])
