@@ -58,6 +58,9 @@ TURN_S: Final = 0.02
 """A read whose answers fill more than one write is handled for so long before others have their
 turn."""
 
+GROWING_SIZE: Final = 64 * 1024
+"""An unfinished frame of so many bytes may have to wait for others, where memory is tight."""
+
 FRAME_OVERHEAD: Final = 160
 """Bytes that a frame which waits takes beside its own."""
 
@@ -84,6 +87,7 @@ class Connection(asyncio.Protocol):
         "_calls",
         "_end",
         "_flush_due",
+        "_frame_waits",
         "_held",
         "_lag",
         "_loop",
@@ -95,6 +99,7 @@ class Connection(asyncio.Protocol):
         "_out_size",
         "_peer_ended",
         "_reader",
+        "_reading_paused",
         "_router",
         "_sweep",
         "_swept_by",
@@ -153,6 +158,7 @@ class Connection(asyncio.Protocol):
         self._usual: msgspec.json.Decoder[TypedJsonHeader[Any]] | None = None
         self._opaque = 0
         self._peer_ended = False
+        self._frame_waits = self._reading_paused = False
         self._sweep: asyncio.TimerHandle | None = None
         self._swept_by = 0.0
         self._end: asyncio.TimerHandle | None = None
@@ -199,7 +205,7 @@ class Connection(asyncio.Protocol):
         reader, backlog = self._reader, self._backlog
         frames = reader.feed(data)
         if reader.held or self._held:
-            self._count()
+            self._count_frame()
             if self.closed:
                 return
         if self._lag is not None and self._is_behind(frames):
@@ -252,6 +258,7 @@ class Connection(asyncio.Protocol):
         lag, self._lag = self._lag, None
         if self._memory is not None:
             self._memory.count(self, 0)
+            self._memory.has_grown(self)
         self._wake_writers()
         if lag is not None:
             for action in lag.due:
@@ -445,10 +452,9 @@ class Connection(asyncio.Protocol):
             self._count()
         if self._reader.error is not None:
             self._give_up(self._reader.error)
-        elif lag.reading_paused and self.transport is not None:
-            lag.reading_paused = False
-            if not self.transport.is_closing():
-                self.transport.resume_reading()
+        else:
+            lag.is_behind = False
+            self._read_or_pause()
         return False
 
     def _lagging(self) -> _Lag:
@@ -460,11 +466,39 @@ class Connection(asyncio.Protocol):
         """Let frames wait, unhandled and in order, and no more come."""
         lag = self._lagging()
         lag.add(frames)
-        if not lag.reading_paused and self.transport is not None:
-            lag.reading_paused = True
-            if not self.transport.is_closing():
-                self.transport.pause_reading()
+        lag.is_behind = True
+        self._read_or_pause()
         self._count()
+
+    def _count_frame(self) -> None:
+        """An unfinished frame has come, has grown or has ended."""
+        self._count()
+        memory = self._memory
+        if memory is None or self.closed:
+            return
+        if self._reader.held < GROWING_SIZE:
+            memory.has_grown(self)
+        elif not memory.may_grow(self):
+            self._frame_waits = True
+            self._read_or_pause()
+
+    def grow_on(self) -> None:
+        """Read on: an unfinished frame may grow again."""
+        self._frame_waits = False
+        self.last_read = self._loop.time()  # it could not send before
+        self._read_or_pause()
+
+    def _read_or_pause(self) -> None:
+        """Read from the peer, unless a frame, or those behind unread answers, wait."""
+        transport = self.transport
+        paused = self._frame_waits or (self._lag is not None and self._lag.is_behind)
+        if transport is None or paused == self._reading_paused or transport.is_closing():
+            return
+        self._reading_paused = paused
+        if paused:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
 
     def _count(self) -> None:
         if self._memory is not None:
@@ -484,7 +518,9 @@ class Connection(asyncio.Protocol):
         """What is held, by the seconds in which the peer has sent no more of a frame, or read no
         more of its answers."""
         unfinished = self._reader.held
-        weight = self._held * INSTANT_S + unfinished * (now - self.last_read)
+        weight = self._held * INSTANT_S
+        if not self._frame_waits:
+            weight += unfinished * (now - self.last_read)
         if self._lag is not None:
             weight += (self._held - unfinished) * (now - self._lag.last_taken)
         return weight
@@ -497,6 +533,7 @@ class Connection(asyncio.Protocol):
         self._reader.drop()
         self._out.clear()
         self.abort()
+        self.transport = None
 
     # --- frames
 
@@ -651,7 +688,7 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         self._flush_due = False
         out = self._out
-        if out and self.transport is not None and not self.closed:
+        if out and self.transport is not None:
             data = out[0] if len(out) == 1 else b"".join(out)
             self.transport.write(data)
             if self.writing_paused and self._lag is not None:
@@ -697,8 +734,8 @@ class _Lag:
         "_taken_at_once",
         "_written",
         "due",
+        "is_behind",
         "last_taken",
-        "reading_paused",
         "unhandled",
         "unhandled_size",
     )
@@ -707,7 +744,8 @@ class _Lag:
         self.due: deque[Callable[[], None]] = deque()
         self.unhandled: deque[Frame] = deque()
         self.unhandled_size = 0
-        self.reading_paused = False
+        self.is_behind = False
+        """Frames were set aside: no more are read."""
         self.begin(now)
 
     @property

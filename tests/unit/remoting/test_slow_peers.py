@@ -342,6 +342,49 @@ async def test_a_frame_that_ends_is_not_counted_any_more(loop: HandClock, /) -> 
     assert (stage.memory.total, stage.handled) == (0, [1])
 
 
+class Sender:
+    """Sends frames of three MiB, 256 KiB at a time, as long as it is read from; ``hangs``: only
+    half of the first."""
+
+    def __init__(self, stage: Stage, number: int, *, hangs: bool = False) -> None:
+        self.connection, self.wire = stage.connect(reading=True)
+        whole = frame(GetMinOffset(topic="t", queue_id=0), number, bytes(3 * MIB))
+        self.rest = whole[: len(whole) // 2] if hangs else whole
+
+    def send(self) -> None:
+        if not self.wire.is_paused and not self.wire.aborted and self.rest:
+            piece, self.rest = self.rest[: 256 * KIB], self.rest[256 * KIB :]
+            self.connection.data_received(piece)
+
+
+@pytest.mark.parametrize("hanging", [0, 8])
+@in_loop(play)
+async def test_more_large_frames_than_fit_are_slowed_down_and_none_is_refused(
+    loop: HandClock, /, hanging: int
+) -> None:
+    """Thirty senders of 3 MiB share 24 MiB, of which eight may have hung with 1.5 each."""
+    stage = Stage(loop, memory_max=24 * MIB)
+    stage.size = 10
+    for number in range(hanging):
+        hung = Sender(stage, 100 + number, hangs=True)
+        while hung.rest:
+            hung.send()
+    loop.now += 1.0
+    good = [Sender(stage, number) for number in range(30)]
+    peak = 0
+    for _ in range(1000):
+        for sender in good:
+            sender.send()
+            peak = max(peak, stage.memory.total)
+        loop.now += 0.01
+        await turns()
+        if len(stage.handled) == len(good):
+            break
+    assert sorted(stage.handled) == list(range(30))
+    assert not any(sender.wire.aborted for sender in good)
+    assert peak <= 24 * MIB
+
+
 @pytest.mark.parametrize("ask", [requests, later_requests])
 @in_loop
 async def test_silent_readers_of_a_real_server_take_no_more_memory_than_they_may(
