@@ -44,6 +44,13 @@ the worker of a process pool.
 
 from __future__ import annotations
 
+from typing import Final
+
+SEE_DOCTOR: Final = "`turbopump doctor` looks at the servers, and says what is wrong"
+"""A note to an error whose cause may lie elsewhere; the command line shows it too."""
+NO_PERMISSION: Final = 16
+"""The response code of a request that is denied."""
+
 
 class TurbopumpError(Exception):
     """Base of all errors raised by this package."""
@@ -97,6 +104,10 @@ class RemotingError(TurbopumpError):
 class ConnectError(RemotingError):
     """No connection to the peer could be made."""
 
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.add_note(SEE_DOCTOR)
+
 
 class ConnectionLostError(RemotingError):
     """The connection ended before the answer came: the peer may or may not have acted."""
@@ -121,6 +132,8 @@ class ResponseError(RemotingError):
         where = f" from {address}" if address else ""
         what = f" to {request}" if request else ""
         super().__init__(f"code {int(code)}{what}{where}: {self.remark or 'no remark'}")
+        if code == NO_PERMISSION:
+            self.add_note(SEE_DOCTOR)
 
 
 class StoreError(TurbopumpError):

@@ -51,7 +51,8 @@ class Servers(RemotingClient):
             return reply_in(answer, request)
         raise RemotingError(
             f"no name server can be reached: {'; '.join(failures)}. "
-            "Look at -n and NAMESRV_ADDR, and whether it runs (`turbopump dev` starts one)"
+            "Look at -n and NAMESRV_ADDR, and whether it runs (`turbopump dev` starts one, "
+            "`turbopump doctor` tells more)"
         )
 
     async def brokers(self) -> ClusterInfo:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from turbopump.admin.cluster import ask_each
+from turbopump.errors import BodyError, RemotingError, ResponseError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.consumers import (
     ConsumerConnection,
+    ConsumerRunningInfo,
     GetConsumerConnectionList,
+    GetConsumerRunningInfo,
     GetConsumeStats,
 )
 from turbopump.protocol.requests.groups import GetAllGroups, SubscriptionGroupWrapper
@@ -30,6 +33,23 @@ async def group_members(
     return await ask_each(
         client, addresses, asked, ConsumerConnection, ResponseCode.CONSUMER_NOT_ONLINE
     )
+
+
+RUNNING_TIMEOUT_S: Final = 12.0
+"""A broker waits ten seconds for a client."""
+
+
+async def running_info(
+    client: RemotingClient, address: str, group: str, client_id: str
+) -> ConsumerRunningInfo | str:
+    """What a consumer reports of itself, by way of the broker at ``address``; or why not."""
+    request = GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
+    try:
+        return await client.call(address, request, timeout=RUNNING_TIMEOUT_S)
+    except ResponseError as error:
+        return error.remark or f"code {error.code}"
+    except (RemotingError, BodyError) as error:
+        return str(error)
 
 
 async def group_offsets(

@@ -126,9 +126,11 @@ name_server_option = click.option(
 
 # Names and numbers of the command line: what is checked before anything else happens, and what may
 # have been meant.
-def checked_topic(_context: click.Context, _parameter: click.Parameter, topic: str) -> str:
-    """A topic whose name may be. Raises BadParameter."""
-    fault = topic_fault(topic)
+def checked_topic(
+    _context: click.Context, _parameter: click.Parameter, topic: str | None
+) -> str | None:
+    """A topic whose name may be, if one is given. Raises BadParameter."""
+    fault = None if topic is None else topic_fault(topic)
     if fault is not None:
         raise click.BadParameter(fault)
     return topic

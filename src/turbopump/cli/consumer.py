@@ -10,15 +10,12 @@ from typing import Any
 import click
 
 from turbopump.admin.cluster import Servers
-from turbopump.admin.groups import group_members, group_names, group_offsets
+from turbopump.admin.groups import group_members, group_names, group_offsets, running_info
 from turbopump.broker.consumers import Member, MemberInfo, member_info
 from turbopump.broker.consumers import conflicts as found_among
 from turbopump.cli.cluster import NOT_FOUND, client_command, show
 from turbopump.cli.entry import command_group, complain
-from turbopump.errors import BodyError, RemotingError
 from turbopump.message.rules import RETRY_PREFIX, did_you_mean
-from turbopump.protocol import fastjson
-from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import consumers as requests
 from turbopump.protocol.requests.clients import (
     ConsumeFromWhere,
@@ -69,8 +66,9 @@ async def show_group(servers: Servers, group: str, output: str) -> int:
     lines.append(f"behind by {behind} in all")
     show(output, {"group": group, **found, "behind": behind}, [] if nothing else lines)
     if nothing:
+        near = did_you_mean(group, set(await group_names(servers, addresses)) - {group})
         complain(
-            f"the group {group} has no consumers and no offset in any topic; turbopump "
+            f"the group {group}{near} has no consumers and no offset in any topic; turbopump "
             "consumer list shows the groups"
         )
     return NOT_FOUND if nothing else 0
@@ -132,10 +130,6 @@ async def _group(client: RemotingClient, addresses: list[str], group: str) -> di
 # How the consumers of a group do: what each of them says (307), and what is wrong among them, by
 # their brokers' word and by their own. Apache's brokers say nothing of conflicts: what the
 # consumers say is compared here, by the rules of our broker.
-TIMEOUT_S = 12.0
-"""A broker waits ten seconds for a client."""
-
-
 async def consumer_status(
     client: RemotingClient, addresses: list[str], group: str
 ) -> dict[str, Any]:
@@ -150,7 +144,7 @@ async def consumer_status(
             client_id = one.client_id or ""
             if client_id in found:
                 continue
-            info = await _running(client, address, group, client_id)
+            info = await running_info(client, address, group, client_id)
             found[client_id] = {**_client_row(client_id, one), **_row(info)}
             if not isinstance(info, str):
                 said = _member_info(info, body.message_model)
@@ -182,19 +176,6 @@ def status_lines(status: dict[str, Any]) -> Iterator[str]:
             )
     for sentence in status["conflicts"]:
         yield f"conflict: {sentence}"
-
-
-async def _running(
-    client: RemotingClient, address: str, group: str, client_id: str
-) -> requests.ConsumerRunningInfo | str:
-    request = requests.GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
-    try:
-        answer = await client.exchange(address, request, timeout=TIMEOUT_S)
-        if answer.code != ResponseCode.SUCCESS:
-            return answer.remark or f"code {answer.code}"
-        return fastjson.decode(answer.body, requests.ConsumerRunningInfo)
-    except (RemotingError, BodyError) as error:
-        return str(error)
 
 
 def _row(info: requests.ConsumerRunningInfo | str) -> dict[str, Any]:

@@ -61,7 +61,8 @@ class TopicRoute:
 
     ``inherited``: the topic does not exist yet; this is what the default topic says it would get.
     ``heirs``: the brokers whose part of the topic new ones may inherit, and its number of queues
-    there. ``clusters``: the names of those that its brokers belong to.
+    there. ``clusters``: the names of those that its brokers belong to. ``spread``: more than one
+    broker has queues to send to.
     """
 
     topic: str
@@ -71,6 +72,11 @@ class TopicRoute:
     inherited: bool = False
     heirs: Mapping[str, int] = field(default_factory=dict)
     clusters: frozenset[str] = frozenset()
+    spread: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        brokers = {queue.broker_name for queue in self.publish_queues}
+        object.__setattr__(self, "spread", len(brokers) > 1)
 
     def master(self, broker_name: str) -> str | None:
         """The address of a broker's master, if it has one now."""
@@ -345,16 +351,18 @@ class Routes:
             tried = "; ".join(answers.unreachable.values())
             return (
                 f"{head}: no name server answers ({tried}). Check the name server address, "
-                "and that it runs (`turbopump dev` starts one)"
+                "and that it runs (`turbopump dev` starts one, `turbopump doctor` tells more)"
             )
         asked = ", ".join(answers.ignorant)
+        doctor = f"turbopump doctor -n {answers.ignorant[0]} -t {topic}"
         brokers = await self._registered_brokers(answers.ignorant[0])
         if brokers is None:
-            return f"{head}: the name server {asked} does not know it"
+            return f"{head}: the name server {asked} does not know it; `{doctor}` tells more"
         if not brokers:
             return (
                 f"{head}: no broker is registered at the name server {asked}. "
-                "Start a broker, or check that its namesrvAddr names this name server"
+                f"Start a broker, or check that its namesrvAddr names this name server; `{doctor}` "
+                "tells more"
             )
         names, also = ", ".join(sorted(brokers)), ""
         if answers.unreachable:
@@ -363,14 +371,14 @@ class Routes:
         if inherit:
             return (
                 f"{head}: it does not exist, and no broker ({names}) creates topics on its own "
-                f"(autoCreateTopicEnable=false){also}. Create it: {create}"
+                f"(autoCreateTopicEnable=false){also}. Create it: {create} (`{doctor}` tells more)"
             )
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return f"{head}: no broker ({names}) has it yet{also}"
         near = await self._near(topic, answers.ignorant[0])
         return (
             f"{head}: it does not exist{near} on the brokers of {asked} ({names}){also}. It comes "
-            f"into being with its first message, or by: {create}"
+            f"into being with its first message, or by: {create} (`{doctor}` tells more)"
         )
 
     async def _near(self, topic: str, name_server: str) -> str:

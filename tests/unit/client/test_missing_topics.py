@@ -10,9 +10,18 @@ import pytest
 from tests.loops import in_loop, simulated
 from tests.unit.client import push_consumers, simple_consumers
 from tests.unit.client.producers import producer_of
-from tests.unit.client.scripted_cluster import scripted_cluster, until
+from tests.unit.client.scripted_cluster import refusal, scripted_cluster, until
 
-from turbopump import LitePullConsumer, PullConsumer, RouteNotFoundError
+from turbopump import (
+    ConnectError,
+    LitePullConsumer,
+    PullConsumer,
+    ResponseError,
+    RouteNotFoundError,
+    SendError,
+)
+from turbopump.errors import SEE_DOCTOR
+from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.testing.simulation import Simulation
 
 MEANT = "it does not exist (did you mean orders?)"
@@ -97,3 +106,31 @@ async def test_a_brokers_address_given_as_a_name_servers_is_called_that(
         async with producer_of(cluster) as producer:
             with pytest.raises(RouteNotFoundError, match=called):
                 await producer.send("orders", b"x")
+
+
+@in_loop(simulated)
+async def test_errors_whose_cause_lies_elsewhere_point_at_the_doctor(
+    simulation: Simulation, /
+) -> None:
+    async with (
+        scripted_cluster(simulation) as cluster,
+        producer_of(cluster) as producer,
+        PullConsumer(cluster.name_server.address, group="g", **cluster.settings) as consumer,
+    ):
+        with pytest.raises(RouteNotFoundError, match=r"`turbopump doctor -n \S+ -t missing`"):
+            await consumer.queues("missing")
+        (queue, *_) = await consumer.queues("orders")
+        denied = refusal(ResponseCode.NO_PERMISSION, "not you")
+        cluster.broker.script[RequestCode.PULL_MESSAGE].append(denied)
+        with pytest.raises(ResponseError) as refused:
+            await consumer.pull(queue, 0)
+        assert refused.value.__notes__ == [SEE_DOCTOR]
+        cluster.broker.script[RequestCode.SEND_MESSAGE_V2].extend([denied] * 3)
+        with pytest.raises(SendError, match="`turbopump doctor -t TOPIC` tells more"):
+            await producer.send("orders", b"x")
+        await cluster.broker.stop()
+        with pytest.raises(SendError, match="`turbopump doctor` tells more"):
+            await producer.send("orders", b"x")
+        with pytest.raises(ConnectError) as refused:
+            await consumer.pull(queue, 0)
+        assert refused.value.__notes__ == [SEE_DOCTOR]

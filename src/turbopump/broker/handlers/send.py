@@ -8,10 +8,11 @@ What a send must pass first is in ``send_checks.py``. Order of checks and codes:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -27,7 +28,6 @@ from turbopump.broker.interceptors import (
     kind_in_batch,
     refuse_false_inner_batch,
 )
-from turbopump.broker.saved_table import in_time
 from turbopump.broker.send_checks import SendChecks, batch_refusal, body_refusal, store_refusal
 from turbopump.broker.topics import TopicTable, is_batch_cq
 from turbopump.clock import Clock
@@ -84,7 +84,7 @@ class SendHandler:
     """Stores what producers send. ``store_host`` is (ip, port) as written into entries: the
     advertised address.
 
-    ``announce``: what is over when the name servers know all topics.
+    ``announce`` registers with the name servers and returns when that is done.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class SendHandler:
         clock: Clock,
         source: random.Random,
         store_host: tuple[str, int],
-        announce: Callable[[], list[asyncio.Future[bool]]],
+        announce: Callable[[], Awaitable[None]],
         interceptors: Interceptors,
         flush: FlushWait,
     ) -> None:
@@ -237,8 +237,10 @@ class SendHandler:
     async def _announced(
         self, outcome: Response[SendMessageReply] | bytes
     ) -> Response[SendMessageReply] | bytes:
-        # a producer waits 3 s, then sends again
-        await in_time(ANNOUNCE_WAIT_S, self._topics.new_saving(), *self._announce())
+        with contextlib.suppress(TimeoutError):  # a producer waits 3 s, then sends again
+            await asyncio.wait_for(
+                asyncio.gather(self._announce(), self._topics.new_saved()), ANNOUNCE_WAIT_S
+            )
         return outcome
 
     def _send_batch(
@@ -359,7 +361,7 @@ class SendHandler:
         if _DO_NOT_WAIT in properties and property_value(properties, WAIT_STORE_MSG_OK) == "false":
             return frame
         if self._unsaved:
-            return self._held.hold_both(log_end, self._topics.new_saving(), frame, late)
+            return self._held.hold_both(log_end, self._topics.new_saved(), frame, late)
         if not context.flag & FLAG_ONEWAY:
             self._held.hold(log_end, context, frame, late)
         return None
@@ -556,11 +558,11 @@ class HeldAnswers:
     async def hold_both(
         self,
         log_end: int,
-        saving: asyncio.Future[bool],
+        saved: Awaitable[bool],
         frame: bytes,
         late: Callable[[], Response[SendMessageReply]],
     ) -> Response[SendMessageReply] | bytes:
-        """The same for an answer that must wait for the ``saving`` of something else, too."""
+        """The same for an answer that must wait for something else to be ``saved``, too."""
         confirmed = self._confirmed
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -571,7 +573,7 @@ class HeldAnswers:
         waiter = confirmed.when(log_end, wake)
         try:
             async with asyncio.timeout(self._seconds):
-                there = await asyncio.shield(saving)
+                there = await saved
                 if confirmed.value < log_end and confirmed.error is None:
                     await reached
         except TimeoutError:

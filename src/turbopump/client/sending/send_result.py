@@ -65,7 +65,11 @@ class SendAnswer(SendMessageReply, kw_only=True):
     trace_on: str | None = msgspec.field(default=None, name="TRACE_ON")
 
 
+AnswerKind = msgspec.json.Decoder[TypedJsonHeader[SendAnswer]]
 SEND_ANSWER: Final = msgspec.json.Decoder(TypedJsonHeader[SendAnswer], strict=False)
+"""Of a send that another broker could take as well."""
+BOUND_SEND_ANSWER: Final = msgspec.json.Decoder(TypedJsonHeader[SendAnswer], strict=False)
+"""Of one that goes to this broker or to none."""
 """Reads the whole header of a good answer in one pass."""
 
 STATUS_BY_CODE: Final[dict[int, SendStatus]] = {
@@ -141,6 +145,11 @@ def result_of(
 
 class NotWrittenError(errors.CallTimeoutError):
     """There was no room on the connection in time: nothing of the message was sent."""
+
+
+class BrokerHangsError(errors.CallTimeoutError):
+    """The broker answers nothing at all any more: the message is as uncertain as after a
+    time-out."""
 
 
 class ProducerClosedError(errors.RemotingError):
@@ -251,7 +260,7 @@ def _remedy(last: errors.RemotingError | None) -> str:
 
 _REMEDIES: Final[dict[type[errors.RemotingError], str]] = {
     errors.ConnectError: "Check that the broker runs and that the address it advertises "
-    "(brokerIP1, --advertise) can be reached from here",
+    "(brokerIP1, --advertise) can be reached from here; `turbopump doctor` tells more",
     NotWrittenError: "Nothing was stored. Check the broker's load and disk, or give a longer "
     "send_timeout",
     ProducerClosedError: "Wait for what was started before you close it, or give a longer "
@@ -264,9 +273,10 @@ _REMEDIES: Final[dict[type[errors.RemotingError], str]] = {
 """The first that fits."""
 _CODE_REMEDIES: Final[dict[int, str]] = {
     ResponseCode.TOPIC_NOT_EXIST: "Create the topic (turbopump topic create), or let the broker do "
-    "it (autoCreateTopicEnable=true)",
+    "it (autoCreateTopicEnable=true); `turbopump doctor -t TOPIC` tells more",
     ResponseCode.NO_PERMISSION: "Check the permission of the topic and of the broker "
-    "(brokerPermission), and with access control the credentials and what they may do",
+    "(brokerPermission), and with access control the credentials and what they may do; "
+    "`turbopump doctor -t TOPIC` tells more",
     ResponseCode.SYSTEM_ERROR: "The broker's log has the details; with access control check the "
     "credentials",
     ResponseCode.SYSTEM_BUSY: "The broker is overloaded: send less at once, or check its disk",

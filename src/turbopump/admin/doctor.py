@@ -1,0 +1,684 @@
+"""What is wrong with a cluster, a topic on it or a group, as it is seen from here, and the command
+that mends it.
+
+Its rules: every question is asked of the running servers, and nothing is changed. What cannot be
+asked is a finding too. Each finding says one thing; what is wrong names what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from turbopump.admin.cluster import Servers
+from turbopump.admin.groups import group_members, group_names, group_offsets, running_info
+from turbopump.admin.topics import find_topic, topic_names, users_topics
+from turbopump.client.routes import refuse_other_than_name_server
+from turbopump.clock import Clock
+from turbopump.config.addresses import is_loopback
+from turbopump.errors import BodyError, ConnectError, RemotingError, ResponseError
+from turbopump.message.rules import DLQ_PREFIX, did_you_mean
+from turbopump.protocol.codes import LanguageCode, ResponseCode
+from turbopump.protocol.command import Command, reply_in
+from turbopump.protocol.requests.clients import MessageModel
+from turbopump.protocol.requests.consumers import ConsumerConnection
+from turbopump.protocol.requests.groups import GetGroup
+from turbopump.protocol.requests.namesrv import (
+    MASTER_ID,
+    BrokerData,
+    ClusterInfo,
+    GetBrokerClusterInfo,
+    GetRouteInfo,
+    QueueData,
+    TopicRouteData,
+)
+from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
+from turbopump.protocol.requests.topics import (
+    PERM_READ,
+    PERM_WRITE,
+    GetTopicConfig,
+    GetTopicStatsInfo,
+    TopicConfig,
+)
+
+CLOCK_TOLERANCE_MS: Final = 5_000
+SLOW_MS: Final = 1_000
+"""An answer to a small question that takes longer is a finding."""
+DISK_DELETES: Final = 0.75
+DISK_REFUSES: Final = 0.90
+"""Apache's ``diskMaxUsedSpaceRatio`` and ``diskSpaceWarningLevelRatio``, as shares."""
+UNFLUSHED_MAX: Final = 256 << 20
+UNDISPATCHED_MAX: Final = 64 << 20
+"""Bytes: a disk that keeps up is never so far behind."""
+SENDS_WAIT_MS: Final = 200
+"""Apache's ``waitTimeMillsInSendQueue``: then sends are refused."""
+LOG_OF_BROKER: Final = "the broker's log has the details"
+
+
+class Level(StrEnum):
+    """How bad a finding is; ``WRONG`` makes the whole unhealthy."""
+
+    OK = "ok"
+    NOTE = "note"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``subject``: whom it is about; ``says``: one sentence; ``mend``: what to do, a command where
+    there is one."""
+
+    level: Level
+    subject: str
+    says: str
+    mend: str = ""
+
+
+class Doctor:
+    """One examination, over open connections. ``findings`` grow as it goes on."""
+
+    def __init__(self, servers: Servers, clock: Clock) -> None:
+        self.findings: list[Finding] = []
+        self._servers = servers
+        self._clock = clock
+        self._masters: list[str] = []
+        """The addresses of masters that answer."""
+
+    @property
+    def healthy(self) -> bool:
+        return all(finding.level is not Level.WRONG for finding in self.findings)
+
+    async def examine(self, topic: str | None, group: str | None) -> None:
+        """Look at the name servers, at every broker that they know, and at the topic and the group
+        if they are given."""
+        cluster = await self._look_at_name_servers()
+        if cluster is None:
+            return
+        for name, broker in sorted(cluster.broker_addr_table.items()):
+            await self._look_at_broker(name, broker)
+        if topic is not None and self._masters:
+            subject = f"topic {topic}"
+            await self._reached(subject, self._look_at_topic(subject, topic, cluster))
+        if group is not None and self._masters:
+            subject = f"group {group}"
+            await self._reached(subject, self._look_at_group(subject, group, topic))
+
+    async def _reached(self, subject: str, looking: Coroutine[Any, Any, None]) -> None:
+        try:
+            await looking
+        except (RemotingError, BodyError) as error:
+            self._find(Level.WRONG, subject, f"it cannot be looked at: {error}", LOG_OF_BROKER)
+
+    def _find(self, level: Level, subject: str, says: str, mend: str = "") -> None:
+        self.findings.append(Finding(level, subject, says, mend))
+
+    @property
+    def _n(self) -> str:
+        """How a command names the name servers."""
+        return f"-n '{';'.join(self._servers.name_servers)}'"
+
+    # --- name servers
+
+    async def _look_at_name_servers(self) -> ClusterInfo | None:
+        """All the brokers that name servers know; None if there is none."""
+        known: dict[str, ClusterInfo] = {}
+        for address in self._servers.name_servers:
+            subject = f"name server {address}"
+            request = GetBrokerClusterInfo()
+            try:
+                answer = await self._servers.exchange(address, request)
+                refuse_other_than_name_server(address, answer)
+                known[address] = reply_in(answer, request)
+            except (RemotingError, BodyError) as error:
+                self._find(Level.WRONG, subject, *_of_name_server(error))
+                continue
+            count = _count(len(known[address].broker_addr_table), "broker")
+            self._find(Level.OK, subject, f"{_software(answer)}, knows {count}")
+        everything = ClusterInfo(
+            broker_addr_table={
+                name: broker
+                for info in reversed(known.values())
+                for name, broker in info.broker_addr_table.items()
+            },
+            cluster_addr_table={
+                name: brokers
+                for info in known.values()
+                for name, brokers in info.cluster_addr_table.items()
+            },
+        )
+        self.findings += differences(known)
+        if known and not everything.broker_addr_table:
+            self._find(
+                Level.WRONG,
+                "brokers",
+                "no broker is registered",
+                f"start one: turbopump broker {self._n} --data DIR; one that runs must name these "
+                "name servers in namesrvAddr, and its log says why it could not register",
+            )
+        return everything if everything.broker_addr_table else None
+
+    # --- brokers
+
+    async def _look_at_broker(self, name: str, broker: BrokerData) -> None:
+        if MASTER_ID not in broker.broker_addrs:
+            self._find(
+                Level.WRONG,
+                f"broker {name}",
+                "it has no master now, and cannot be sent to",
+                "start its master again, or one with the same brokerName and brokerId=0",
+            )
+        for number, address in sorted(broker.broker_addrs.items()):
+            role = "" if number == MASTER_ID else f", slave {number}"
+            subject = f"broker {name}{role}"
+            self._judge_address(subject, address)
+            if await self._look_at_member(subject, name, address) and number == MASTER_ID:
+                self._masters.append(address)
+
+    def _judge_address(self, subject: str, address: str) -> None:
+        elsewhere = [one for one in self._servers.name_servers if not _is_of_this_machine(one)]
+        if _is_of_this_machine(address) and elsewhere:
+            self._find(
+                Level.WRONG,
+                subject,
+                f"it tells clients the address {address}, which is this machine for each of them, "
+                f"while the name server {elsewhere[0]} is reached from others",
+                _advertise(address),
+            )
+
+    async def _look_at_member(self, subject: str, name: str, address: str) -> bool:
+        """Whether a broker of this name answers at its address."""
+        request = GetBrokerRuntimeInfo()
+        asked = self._clock.now_ms()
+        began = self._clock.monotonic()
+        try:
+            answer = await self._servers.exchange(address, request)
+            took_ms = (self._clock.monotonic() - began) * 1000
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                self._find(
+                    Level.WRONG,
+                    subject,
+                    f"at {address} answers another server, which knows no broker's requests",
+                    _advertise(address),
+                )
+                return False
+            table = reply_in(_successful(answer, request, address), request).table
+            # every broker has a topic under its own name
+            own = await self._servers.exchange(address, GetTopicConfig(topic=name))
+        except (RemotingError, BodyError) as error:
+            self._find(Level.WRONG, subject, *_of_broker(address, error))
+            return False
+        if own.code == ResponseCode.TOPIC_NOT_EXIST:
+            self._find(
+                Level.WRONG,
+                subject,
+                f"at {address} answers another broker: two of them tell clients one address",
+                _advertise(address),
+            )
+            return False
+        found = judge_runtime(subject, table, asked + took_ms / 2)
+        self.findings += found
+        slow = took_ms > SLOW_MS
+        version = table.get("brokerVersionDesc", "of an unknown version")
+        self._find(
+            Level.NOTE if slow else Level.OK,
+            subject,
+            f"{address} answers in {took_ms:.0f} ms; {version}, {_clock(table, asked)}, "
+            f"{_room(table)}",
+            "look at the load of its machine and at the network" if slow else "",
+        )
+        return True
+
+    # --- a topic
+
+    async def _look_at_topic(self, subject: str, topic: str, cluster: ClusterInfo) -> None:
+        route = await self._route(subject, topic, cluster)
+        if route is None:
+            return
+        settings = await find_topic(self._servers, self._masters, topic)
+        addresses = {one.broker_name: one.broker_addrs for one in route.broker_datas}
+        found: list[Finding] = []
+        for queues in sorted(route.queue_datas, key=lambda one: one.broker_name or ""):
+            address = addresses.get(queues.broker_name, {}).get(MASTER_ID, "")
+            found += judge_queues(subject, topic, queues, settings.get(address), self._n)
+        absent = sorted(set(self._masters) - set(settings))
+        if absent:
+            self._find(
+                Level.NOTE,
+                subject,
+                f"it is not on {', '.join(absent)}",
+                f"turbopump topic create {topic} --if-not-exists {self._n}",
+            )
+        self.findings += found
+        if not any(finding.level is Level.WRONG for finding in found):
+            writable = sum(one.write_queue_nums for one in route.queue_datas)
+            messages = await self._messages(topic, settings)
+            brokers = ", ".join(sorted(one.broker_name or "" for one in route.queue_datas))
+            says = f"{_count(writable, 'queue')} on {brokers}, {messages:,} messages are kept"
+            self._find(Level.OK, subject, says)
+
+    async def _route(self, subject: str, topic: str, cluster: ClusterInfo) -> TopicRouteData | None:
+        known: dict[str, TopicRouteData] = {}
+        absent: list[str] = []
+        for address in self._servers.name_servers:
+            try:
+                known[address] = await self._servers.call(address, GetRouteInfo(topic=topic))
+            except ResponseError as error:
+                if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                    absent.append(address)
+            except (RemotingError, BodyError):
+                continue  # that was found before
+        if known and absent:
+            self._find(
+                Level.WRONG,
+                subject,
+                f"{', '.join(known)} knows it, {', '.join(absent)} does not",
+                "the broker must register with all of them: namesrvAddr in its broker.conf",
+            )
+        if known:
+            return next(iter(known.values()))
+        there = await find_topic(self._servers, self._masters, topic)
+        if there:
+            self._find(
+                Level.WRONG,
+                subject,
+                f"{', '.join(there)} has it, and no name server knows: its registration fails",
+                f"{LOG_OF_BROKER} (registration failed); look at its namesrvAddr",
+            )
+        else:
+            near = did_you_mean(topic, users_topics(await topic_names(self._servers), cluster))
+            self._find(
+                Level.WRONG,
+                subject,
+                f"it does not exist{near}",
+                f"turbopump topic create {topic} {self._n}",
+            )
+        return None
+
+    async def _messages(self, topic: str, settings: Mapping[str, TopicConfig]) -> int:
+        tables = [
+            await self._servers.call(address, GetTopicStatsInfo(topic=topic))
+            for address in settings
+        ]
+        return sum(
+            max(one.max_offset - one.min_offset, 0)
+            for table in tables
+            for one in table.offset_table.values()
+        )
+
+    # --- a group
+
+    async def _look_at_group(self, subject: str, group: str, topic: str | None) -> None:
+        names = await group_names(self._servers, self._masters)
+        if group not in names:
+            near = did_you_mean(group, names)
+            self._find(
+                Level.WRONG,
+                subject,
+                f"no broker knows it{near}",
+                "start a consumer of it: a broker makes a group when it first hears of it",
+            )
+            return
+        await self._judge_settings(subject, group)
+        members = await group_members(self._servers, self._masters, group)
+        rows = await group_offsets(self._servers, self._masters, group, topic)
+        before = len(self.findings)
+        self.findings += judge_members(subject, group, topic, members, self._masters)
+        await self._ask_members(subject, group, members)
+        await self._look_at_dead_letters(subject, group)
+        clients = {one.client_id for body in members.values() for one in body.connection_set}
+        behind = sum(row["behind"] for row in rows)
+        if behind and not clients:
+            self._find(
+                Level.WRONG,
+                subject,
+                f"{behind:,} messages wait, and no consumer of it runs",
+                f"start one with group={group!r}",
+            )
+        elif not any(one.level is Level.WRONG for one in self.findings[before:]):
+            says = f"{_count(len(clients), 'consumer')}, {self._lag(rows)}"
+            self._find(Level.NOTE if behind else Level.OK, subject, says)
+
+    def _lag(self, rows: Sequence[Mapping[str, int]]) -> str:
+        behind = sum(row["behind"] for row in rows)
+        if not behind:
+            return "nothing waits for it" if rows else "it has no offset yet"
+        read = [row["last_timestamp"] for row in rows if row["behind"] and row["last_timestamp"]]
+        since = f"; what it read last was stored {self._ago(min(read))} ago" if read else ""
+        return f"behind by {behind:,}{since}"
+
+    def _ago(self, ms: int) -> str:
+        seconds = max(self._clock.now_ms() - ms, 0) // 1000
+        for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+            if seconds >= 2 * size:
+                return f"{seconds // size} {unit}"
+        return f"{seconds} s"
+
+    async def _judge_settings(self, subject: str, group: str) -> None:
+        for address in self._masters:
+            try:
+                settings = await self._servers.call(address, GetGroup(group=group))
+            except (RemotingError, BodyError):
+                continue  # a broker of 4.x does not tell; one that does not know it makes it
+            if not settings.consume_enable:
+                self._find(
+                    Level.WRONG,
+                    subject,
+                    f"{address} lets it consume nothing (consumeEnable=false)",
+                    f"mqadmin updateSubGroup {self._n} -b {address} -g {group} -s true",
+                )
+
+    async def _ask_members(
+        self, subject: str, group: str, members: Mapping[str, ConsumerConnection]
+    ) -> None:
+        asked: set[str] = set()
+        for address, body in members.items():
+            for one in body.connection_set:
+                client_id = one.client_id or ""
+                if client_id in asked:
+                    continue
+                asked.add(client_id)
+                info = await running_info(self._servers, address, group, client_id)
+                if isinstance(info, str):
+                    self._find(
+                        Level.WRONG,
+                        subject,
+                        f"the consumer {client_id} does not answer: {info}",
+                        "look at that process: it may be stopped, or its event loop blocked",
+                    )
+                    continue
+                failed = sum(one.consume_failed_msgs for one in info.status_table.values())
+                if failed:
+                    self._find(
+                        Level.NOTE,
+                        subject,
+                        f"{client_id} failed to handle {failed:,} messages in the last hour",
+                        f"its log says why; turbopump consumer status {group} {self._n}",
+                    )
+
+    async def _look_at_dead_letters(self, subject: str, group: str) -> None:
+        name = DLQ_PREFIX + group
+        try:
+            settings = await find_topic(self._servers, self._masters, name)
+            count = await self._messages(name, settings)
+        except (RemotingError, BodyError):
+            return
+        if count:
+            self._find(
+                Level.NOTE,
+                subject,
+                f"it has {_count(count, 'dead letter')}",
+                f"turbopump dlq show {group} {self._n}",
+            )
+
+
+# What is wrong, judged from what was asked.
+
+
+def differences(known: Mapping[str, ClusterInfo]) -> list[Finding]:
+    """Brokers that one name server knows, and another does not."""
+    members = {
+        address: {
+            (name, at)
+            for name, broker in info.broker_addr_table.items()
+            for at in broker.broker_addrs.values()
+        }
+        for address, info in known.items()
+    }
+    everything = set().union(*members.values())
+    return [
+        Finding(
+            Level.WRONG,
+            f"name server {address}",
+            f"it does not know the broker {name} ({at}), which others know",
+            f"that broker's namesrvAddr must name {address} too; {LOG_OF_BROKER}",
+        )
+        for address, its in members.items()
+        for name, at in sorted(everything - its)
+    ]
+
+
+def judge_runtime(subject: str, table: Mapping[str, str], now_ms: float) -> list[Finding]:
+    """What a broker's figures (28) say, which it gave at ``now_ms`` by the clock here."""
+    found: list[Finding] = []
+
+    def wrong(says: str, mend: str, level: Level = Level.WRONG) -> None:
+        found.append(Finding(level, subject, says, mend))
+
+    its_ms = _its_time(table)
+    if its_ms is not None and abs(its_ms - now_ms) > CLOCK_TOLERANCE_MS:
+        seconds = (its_ms - now_ms) / 1000
+        wrong(
+            f"its clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the one "
+            "here: delays, times of delivery and searches by time are off by that",
+            "set both by NTP: timedatectl set-ntp true, or chronyc makestep",
+        )
+    refusal = table.get("writeRefusal", "")
+    used = _number(table.get("commitLogDiskRatio"))
+    room = "free some of it, lower fileReservedTime, or move storePathCommitLog to a larger one"
+    if refusal:
+        wrong(f"it refuses messages: {refusal}", room if "disk" in refusal else LOG_OF_BROKER)
+    elif used is not None and used > DISK_REFUSES:
+        wrong(f"its disk is {used * 100:.0f} % full: from 90 % on messages are refused", room)
+    elif used is not None and used > DISK_DELETES:
+        wrong(
+            f"its disk is {used * 100:.0f} % full: from 75 % on old messages are deleted early",
+            room,
+            Level.NOTE,
+        )
+    until = _number(table.get("startAcceptSendRequestTimeStamp")) or 0
+    if until > now_ms:
+        wrong(
+            f"it takes no messages for {(until - now_ms) / 1000:.0f} s more",
+            "that is startAcceptSendRequestTimeStamp in its broker.conf",
+        )
+    unflushed = _bytes(table.get("remainHowManyDataToFlush"))
+    if unflushed > UNFLUSHED_MAX:
+        wrong(
+            f"{unflushed >> 20} MiB are not on its disk yet: the disk does not keep up",
+            f"look at the disk (iostat -x 1), {LOG_OF_BROKER}",
+        )
+    behind = _number(table.get("dispatchBehindBytes")) or 0
+    if behind > UNDISPATCHED_MAX:
+        wrong(f"{int(behind) >> 20} MiB of its log wait to be seen by consumers", LOG_OF_BROKER)
+    waits = _number(table.get("sendThreadPoolQueueHeadWaitTimeMills")) or 0
+    if waits > SENDS_WAIT_MS:
+        wrong(
+            f"sends wait {waits:.0f} ms in its queue, and are refused from {SENDS_WAIT_MS} ms on",
+            "it has more load than its disk or processor can take: send less, or add a broker",
+        )
+    return found
+
+
+def judge_queues(
+    subject: str, topic: str, queues: QueueData, settings: TopicConfig | None, n: str
+) -> list[Finding]:
+    """What is wrong with a topic on one broker: ``queues`` as the name server has them, and
+    ``settings`` as the broker itself has them, if it could be asked."""
+    found: list[Finding] = []
+    name = queues.broker_name
+
+    def wrong(says: str, mend: str, level: Level = Level.WRONG) -> None:
+        found.append(Finding(level, subject, says, mend))
+
+    for bit, what in ((PERM_READ, "read from"), (PERM_WRITE, "sent to")):
+        if queues.perm & bit:
+            continue
+        if settings is not None and settings.perm & bit:
+            wrong(
+                f"it may not be {what} on {name}: the name server has taken that away, or the "
+                "broker's brokerPermission does",
+                f"mqadmin addWritePerm {n} -b {name}; look at brokerPermission in its broker.conf",
+            )
+        else:
+            wrong(
+                f"it may not be {what} on {name} (perm {queues.perm})",
+                f"turbopump topic alter {topic} --perm 6 {n}",
+            )
+    read, write = queues.read_queue_nums, queues.write_queue_nums
+    if write > read:
+        wrong(
+            f"on {name} {_count(write - read, 'queue')} that are written to are not read "
+            f"({read} to read, {write} to write)",
+            f"turbopump topic alter {topic} --read-queues {write} {n}",
+        )
+    elif read > write:
+        wrong(f"on {name} {read} queues are read, {write} written to", "", Level.NOTE)
+    if not read or not write:
+        wrong(f"on {name} it has no queue", f"turbopump topic alter {topic} --queues 8 {n}")
+    ours = (read, write)
+    if settings is not None and (settings.read_queue_nums, settings.write_queue_nums) != ours:
+        wrong(
+            f"{name} has {settings.read_queue_nums} queues to read and "
+            f"{settings.write_queue_nums} to write, the name server {read} and {write}",
+            f"it registers again within 30 s; else {LOG_OF_BROKER} (registration failed)",
+        )
+    return found
+
+
+def judge_members(
+    subject: str,
+    group: str,
+    topic: str | None,
+    members: Mapping[str, ConsumerConnection],
+    masters: Iterable[str],
+) -> list[Finding]:
+    """What is wrong among the consumers of a group, by the brokers' word."""
+    found: list[Finding] = []
+    everybody = {one.client_id or "" for body in members.values() for one in body.connection_set}
+    conflicts = dict.fromkeys(one for body in members.values() for one in body.conflicts or ())
+    status = f"turbopump consumer status {group} shows each; make them alike"
+    found += [Finding(Level.WRONG, subject, conflict, status) for conflict in conflicts]
+    for address in masters:
+        body = members.get(address, ConsumerConnection())
+        for client_id in sorted(everybody - {one.client_id or "" for one in body.connection_set}):
+            found.append(
+                Finding(
+                    Level.WRONG,
+                    subject,
+                    f"the consumer {client_id} is not known to the broker {address}, and reads "
+                    "nothing of it",
+                    f"look whether its machine reaches {address}",
+                )
+            )
+    subscribed = {name for body in members.values() for name in body.subscription_table}
+    if topic is not None and everybody and topic not in subscribed:
+        theirs = ", ".join(sorted(one for one in subscribed if not one.startswith("%"))) or "none"
+        found.append(
+            Finding(
+                Level.WRONG,
+                subject,
+                f"its consumers do not subscribe to {topic}{did_you_mean(topic, subscribed)}; "
+                f"they do to: {theirs}",
+                f"subscribe all of them to {topic}",
+            )
+        )
+    if any(body.message_model is MessageModel.BROADCASTING for body in members.values()):
+        says = "it is broadcasting: its consumers keep their offsets themselves"
+        found.append(Finding(Level.NOTE, subject, says))
+    return found
+
+
+# Numbers and words of servers.
+
+_RUNTIME: Final = re.compile(r"\[ ([\d,. ]+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
+_SIZE: Final = re.compile(r"([\d.]+) ?([KMGTPE]?)i?B")
+
+
+def _its_time(table: Mapping[str, str]) -> float | None:
+    """The broker's time in ms: Apache's says since when and for how long it runs, to the
+    second."""
+    now = _number(table.get("currentTimeMillis"))
+    boot, runs = _number(table.get("bootTimestamp")), _RUNTIME.search(table.get("runtime", ""))
+    if now is not None or boot is None or runs is None:
+        return now
+    days, hours, minutes, seconds = (int(re.sub(r"\D", "", part)) for part in runs.groups())
+    return boot + (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + 500
+
+
+def _is_of_this_machine(address: str) -> bool:
+    return is_loopback(address.rpartition(":")[0].strip("[]"))
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None
+
+
+def _bytes(text: str | None) -> int:
+    """``1.5 MiB`` as bytes; 0 if it is none."""
+    found = _SIZE.fullmatch(text or "")
+    if found is None:
+        return 0
+    return int(float(found[1]) * 1024 ** "_KMGTPE".index(found[2] or "_"))
+
+
+def _clock(table: Mapping[str, str], now_ms: float) -> str:
+    its_ms = _its_time(table)
+    return "clock unknown" if its_ms is None else f"clock {(its_ms - now_ms) / 1000:+.0f} s"
+
+
+def _room(table: Mapping[str, str]) -> str:
+    used = _number(table.get("commitLogDiskRatio"))
+    return "disk unknown" if used is None else f"disk {used * 100:.0f} % used"
+
+
+def _software(answer: Command) -> str:
+    """``JAVA 5.3.3``; from 4.5.0 on Apache's numbers go up by two with each version."""
+    known = {code.value: code.name for code in LanguageCode}
+    since_450 = answer.version - 312
+    digits = 450 + since_450 // 2
+    version = ".".join(str(digits)) if since_450 >= 0 else "before 4.5.0"
+    return f"{known.get(answer.language, 'of an unknown language')} {version}"
+
+
+def _of_name_server(error: Exception) -> tuple[str, str]:
+    """What is said of a name server that does not answer, and what to do."""
+    if isinstance(error, ConnectError):
+        return str(error), (
+            "start it (turbopump namesrv), or look at -n, at NAMESRV_ADDR and at what lies between"
+        )
+    if "is no name server" in str(error):
+        return str(error), "give the name server's address with -n; its usual port is 9876"
+    if isinstance(error, ResponseError):
+        return str(error), _denied(error)
+    return f"{error}: something listens there, and it may be no name server", "look at -n"
+
+
+def _of_broker(address: str, error: Exception) -> tuple[str, str]:
+    if isinstance(error, ConnectError):
+        return f"clients are told {address}: {error}", (
+            f"start it if it has ended; else {_advertise(address)}"
+        )
+    if isinstance(error, ResponseError):
+        return str(error), _denied(error)
+    return f"{address} does not answer: {error}", "look at its load, its disk and its log"
+
+
+def _denied(error: ResponseError) -> str:
+    if error.code == ResponseCode.NO_PERMISSION:
+        return "access control is on: what you ask for needs credentials that may do it"
+    return LOG_OF_BROKER
+
+
+def _advertise(address: str) -> str:
+    return (
+        "have it tell clients an address that they reach: turbopump broker --advertise HOST[:PORT],"
+        f" or brokerIP1 in its broker.conf, instead of {address}"
+    )
+
+
+def _successful(answer: Command, request: GetBrokerRuntimeInfo, address: str) -> Command:
+    if answer.code != ResponseCode.SUCCESS:
+        raise ResponseError(
+            answer.code, answer.remark, request=type(request).__name__, address=address
+        )
+    return answer
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

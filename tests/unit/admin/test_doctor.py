@@ -1,0 +1,557 @@
+"""What the doctor finds. Name servers, brokers and consumers are real, and so is what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.loops import in_loop
+
+from turbopump import ConsumeFrom, Producer, PushConsumer
+from turbopump.admin.cluster import Servers
+from turbopump.admin.doctor import Doctor, Finding, Level, judge_runtime
+from turbopump.broker.broker import Broker
+from turbopump.cli import main
+from turbopump.clock import Clock, SystemClock
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.config.namesrv_config import NamesrvConfig
+from turbopump.namesrv.server import NameServer
+from turbopump.protocol import fastjson
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests import clients
+from turbopump.protocol.requests.groups import CreateGroup, SubscriptionGroupConfig
+from turbopump.protocol.requests.namesrv import DeleteTopicInNamesrv, RegisterBroker, WipeWritePerm
+from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
+from turbopump.protocol.requests.topics import CreateTopic
+from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.router import Refusal, refusal
+from turbopump.store import disk
+from turbopump.testing.broker_in_loop import SMALL_FILES, BrokerThread, running_broker
+
+
+class World:
+    """Servers that run until the end of a test."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self.client = RemotingClient()
+
+    async def name_server(self, **config: Any) -> str:
+        """Starts one; its address."""
+        server = NameServer(NamesrvConfig(listen_port=0, **config))
+        self._stack.push_async_callback(server.close)
+        _, port = await server.start()
+        return f"127.0.0.1:{port}"
+
+    async def broker(self, namesrv: str, *, clock: Clock | None = None, **config: Any) -> str:
+        """Starts one that is `broker-a`, or as the configuration says; its address."""
+        authorise = config.pop("authorise", None)
+        directory = self._stack.enter_context(tempfile.TemporaryDirectory())
+        given = {"broker_name": "broker-a", **SMALL_FILES, **config}
+        settings = BrokerConfig(
+            namesrv_addr=namesrv, listen_port=0, store_path_root_dir=directory, **given
+        )
+        broker = Broker(settings, clock=clock, authorise=authorise)
+        self._stack.push_async_callback(broker.close)
+        await broker.start()
+        return f"127.0.0.1:{broker.port}"
+
+    async def topic(self, broker: str, topic: str, read: int = 2, write: int = 2) -> None:
+        wanted = CreateTopic(topic=topic, read_queue_nums=read, write_queue_nums=write)
+        await self.client.call(broker, wanted)
+
+    async def consumer(self, namesrv: str, **settings: Any) -> PushConsumer:
+        """Joins the group `billing`."""
+        defaults = {"group": "billing", "topic": "orders", "consume_from": ConsumeFrom.FIRST}
+        consumer = PushConsumer(namesrv, **{**defaults, **settings})
+        self._stack.push_async_callback(consumer.close)
+        await consumer.start()
+        return consumer
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        made = World(stack)
+        stack.push_async_callback(made.client.close)
+        yield made
+
+
+async def examined(
+    *name_servers: str, topic: str | None = None, group: str | None = None
+) -> list[Finding]:
+    async with Servers(list(name_servers)) as servers:
+        doctor = Doctor(servers, SystemClock())
+        await doctor.examine(topic, group)
+        return doctor.findings
+
+
+def wrong(findings: list[Finding]) -> list[tuple[str, str]]:
+    """Whom it is about, and what is wrong; each says what to do."""
+    found = [finding for finding in findings if finding.level is Level.WRONG]
+    assert [finding for finding in found if not finding.mend] == []
+    return [(finding.subject, finding.says) for finding in found]
+
+
+def only(findings: list[Finding]) -> Finding:
+    """The one thing that is wrong."""
+    (finding,) = [finding for finding in findings if finding.level is Level.WRONG]
+    assert finding.mend
+    return finding
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+async def fill(namesrv: str, topic: str = "orders", count: int = 3) -> None:
+    async with Producer(namesrv) as producer:
+        for number in range(count):
+            await producer.send(topic, str(number))
+
+
+@in_loop
+async def test_where_nothing_is_wrong_that_is_said_of_each() -> None:
+    async with running_broker() as running:
+        await running.create_topic("orders", 2)
+        await fill(running.namesrv)
+        async with PushConsumer(
+            running.namesrv, group="billing", topic="orders", consume_from=ConsumeFrom.FIRST
+        ) as consumer:
+            for _ in range(3):
+                (await consumer.take(1))[0].done()
+            await consumer.commit(acknowledged=True)
+            found = await examined(running.namesrv, topic="orders", group="billing")
+    assert [finding.level for finding in found] == [Level.OK] * 4
+    name_server, broker, topic, group = (finding.says for finding in found)
+    assert name_server == "PYTHON 5.3.3, knows 1 broker"
+    assert broker.startswith(f"{running.broker_address} answers in ")
+    assert "; V5_3_3, clock +0 s, disk " in broker or "clock -0 s" in broker
+    assert topic == "2 queues on broker-test, 3 messages are kept"
+    assert group == "1 consumer, nothing waits for it"
+
+
+# --- name servers
+
+
+@in_loop
+async def test_a_name_server_that_is_not_there() -> None:
+    address = f"127.0.0.1:{closed_port()}"
+    finding = only(await examined(address))
+    assert finding.subject == f"name server {address}"
+    assert finding.says == f"cannot connect to {address}: Connection refused"
+    assert "turbopump namesrv" in finding.mend
+
+
+@in_loop
+async def test_a_broker_that_is_given_as_a_name_server() -> None:
+    async with running_broker() as running:
+        finding = only(await examined(running.broker_address))
+    assert "is no name server, it answers as a broker does" in finding.says
+    assert "-n" in finding.mend
+
+
+@in_loop
+async def test_no_broker_is_registered() -> None:
+    async with world() as servers:
+        address = await servers.name_server()
+        finding = only(await examined(address))
+    assert (finding.subject, finding.says) == ("brokers", "no broker is registered")
+    assert f"turbopump broker -n '{address}'" in finding.mend
+
+
+@in_loop
+async def test_name_servers_that_know_different_brokers() -> None:
+    async with world() as servers:
+        first, second = await servers.name_server(), await servers.name_server()
+        broker = await servers.broker(first)
+        await servers.broker(f"{first};{second}", broker_name="broker-b")
+        finding = only(await examined(first, second))
+    assert finding.subject == f"name server {second}"
+    assert finding.says == f"it does not know the broker broker-a ({broker}), which others know"
+
+
+# --- brokers
+
+
+@in_loop
+async def test_a_broker_whose_address_cannot_be_reached() -> None:
+    async with world() as servers:
+        namesrv, port = await servers.name_server(), closed_port()
+        await servers.broker(namesrv, advertised_port=port)
+        finding = only(await examined(namesrv))
+    assert finding.subject == "broker broker-a"
+    assert finding.says == (
+        f"clients are told 127.0.0.1:{port}: cannot connect to 127.0.0.1:{port}: Connection refused"
+    )
+    assert "--advertise" in finding.mend
+
+
+@in_loop
+async def test_a_broker_at_whose_address_another_server_answers() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        await servers.broker(namesrv, advertised_port=int(namesrv.rpartition(":")[2]))
+        finding = only(await examined(namesrv))
+    assert "answers another server, which knows no broker's requests" in finding.says
+
+
+@in_loop
+async def test_two_brokers_that_tell_clients_one_address() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        broker = await servers.broker(namesrv)
+        port = int(broker.rpartition(":")[2])
+        await servers.broker(namesrv, broker_name="broker-b", advertised_port=port)
+        finding = only(await examined(namesrv))
+    assert finding.subject == "broker broker-b"
+    assert f"at {broker} answers another broker" in finding.says
+
+
+@in_loop
+async def test_a_broker_without_its_master() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        slave = RegisterBroker(
+            broker_name="broker-s", broker_addr="127.0.0.1:1", cluster_name="c", broker_id=1
+        )
+        await servers.client.call(namesrv, slave)
+        found = wrong(await examined(namesrv))
+    assert ("broker broker-s", "it has no master now, and cannot be sent to") in found
+    assert any(subject == "broker broker-s, slave 1" for subject, _ in found)
+
+
+def outward_address() -> str:
+    """An address of this machine that others may reach; none is sent to."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        address: str = probe.getsockname()[0]
+        return address
+
+
+@pytest.mark.skipif(outward_address().startswith("127."), reason="needs a network")
+@in_loop
+async def test_an_address_that_is_every_clients_own_machine() -> None:
+    async with world() as servers:
+        local = await servers.name_server(bind_address="0.0.0.0")
+        await servers.broker(local)
+        namesrv = local.replace("127.0.0.1", outward_address())
+        assert wrong(await examined(local)) == []
+        finding = only(await examined(namesrv))
+    assert "which is this machine for each of them" in finding.says
+    assert "brokerIP1" in finding.mend
+
+
+class Ahead(SystemClock):
+    """Ninety seconds ahead."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + 90_000
+
+
+@in_loop
+async def test_a_clock_that_is_ahead() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        await servers.broker(namesrv, clock=Ahead())
+        finding = only(await examined(namesrv))
+    assert finding.says.startswith("its clock is 90 s ahead of the one here")
+    assert "timedatectl" in finding.mend
+
+
+@in_loop
+async def test_a_full_disk() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        await servers.broker(namesrv, disk_free_space_min=1 << 60)
+        finding = only(await examined(namesrv))
+    assert finding.says.startswith("it refuses messages: the disk of ")
+    assert "fileReservedTime" in finding.mend
+
+
+@in_loop
+async def test_a_disk_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        broker = await servers.broker(namesrv)
+        await servers.topic(broker, "orders")
+        monkeypatch.setattr(disk, "_fdatasync", fail)
+        monkeypatch.setattr(disk.KernelSyncs, "start", lambda *_: False)
+        await fill(namesrv, count=1)
+        async with asyncio.timeout(30):
+            while not (found := wrong(await examined(namesrv))):
+                pass
+        monkeypatch.undo()  # or it could not be closed
+    assert found[0][1].startswith("it refuses messages: ")
+    assert "Input/output error" in found[0][1]
+
+
+@in_loop
+async def test_a_broker_that_takes_no_messages_yet() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        later = SystemClock().now_ms() + 3_600_000
+        await servers.broker(namesrv, start_accept_send_request_time_stamp=later)
+        finding = only(await examined(namesrv))
+    assert finding.says.startswith("it takes no messages for 3600 s more") or "3599" in finding.says
+
+
+@in_loop
+async def test_a_request_that_is_denied() -> None:
+    def deny(request: object, _context: object) -> Refusal | None:
+        if isinstance(request, GetBrokerRuntimeInfo):
+            return refusal(ResponseCode.NO_PERMISSION, "not you")
+        return None
+
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        await servers.broker(namesrv, authorise=deny)
+        finding = only(await examined(namesrv))
+    assert "not you" in finding.says
+    assert "credentials" in finding.mend
+
+
+@pytest.mark.parametrize(
+    ("figures", "says"),
+    [
+        (
+            {"bootTimestamp": "0", "runtime": "[ 1 days, 0 hours, 0 minutes, 0 seconds ]"},
+            "its clock is 86400 s behind",
+        ),
+        ({"commitLogDiskRatio": "0.93"}, "its disk is 93 % full: from 90 % on"),
+        ({"remainHowManyDataToFlush": "1.5 GiB"}, "1536 MiB are not on its disk yet"),
+        ({"dispatchBehindBytes": str(1 << 30)}, "1024 MiB of its log wait"),
+        ({"sendThreadPoolQueueHeadWaitTimeMills": "900"}, "sends wait 900 ms"),
+    ],
+)
+def test_what_apaches_brokers_say_of_themselves_is_judged(
+    figures: dict[str, str], says: str
+) -> None:
+    assert only(judge_runtime("broker b", figures, 2 * 86_400_000.0)).says.startswith(says)
+
+
+# --- a topic
+
+
+@in_loop
+async def test_a_topic_that_does_not_exist() -> None:
+    async with running_broker() as running:
+        await running.create_topic("orders")
+        finding = only(await examined(running.namesrv, topic="ordesr"))
+    assert (finding.subject, finding.says) == (
+        "topic ordesr",
+        "it does not exist (did you mean orders?)",
+    )
+    assert finding.mend == f"turbopump topic create ordesr -n '{running.namesrv}'"
+
+
+@in_loop
+async def test_a_topic_that_the_name_server_has_forgotten() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        broker = await servers.broker(namesrv)
+        await servers.topic(broker, "orders")
+        await servers.client.call(namesrv, DeleteTopicInNamesrv(topic="orders"))
+        finding = only(await examined(namesrv, topic="orders"))
+    assert finding.says == f"{broker} has it, and no name server knows: its registration fails"
+
+
+@pytest.mark.parametrize(
+    ("read", "write", "says"),
+    [
+        (1, 3, "on broker-a 2 queues that are written to are not read (1 to read, 3 to write)"),
+        (0, 0, "on broker-a it has no queue"),
+    ],
+)
+@in_loop
+async def test_a_topic_whose_queues_do_not_fit(read: int, write: int, says: str) -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        broker = await servers.broker(namesrv)
+        await servers.topic(broker, "orders", read, write)
+        finding = only(await examined(namesrv, topic="orders"))
+    assert finding.says == says
+    assert finding.mend.startswith("turbopump topic alter orders --")
+
+
+@pytest.mark.parametrize(("perm", "what"), [(4, "sent to"), (2, "read from")])
+@in_loop
+async def test_a_topic_that_may_not_be_used(perm: int, what: str) -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        broker = await servers.broker(namesrv)
+        await servers.client.call(broker, CreateTopic(topic="orders", perm=perm))
+        finding = only(await examined(namesrv, topic="orders"))
+    assert finding.says == f"it may not be {what} on broker-a (perm {perm})"
+    assert finding.mend == f"turbopump topic alter orders --perm 6 -n '{namesrv}'"
+
+
+@in_loop
+async def test_a_broker_from_which_the_permission_to_write_was_wiped() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        broker = await servers.broker(namesrv)
+        await servers.topic(broker, "orders")
+        await servers.client.call(namesrv, WipeWritePerm(broker_name="broker-a"))
+        finding = only(await examined(namesrv, topic="orders"))
+    assert "the name server has taken that away" in finding.says
+    assert "mqadmin addWritePerm" in finding.mend
+
+
+@in_loop
+async def test_a_topic_that_is_not_on_every_broker() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        broker = await servers.broker(namesrv)
+        other = await servers.broker(namesrv, broker_name="broker-b")
+        await servers.topic(broker, "orders")
+        found = await examined(namesrv, topic="orders")
+    assert wrong(found) == []
+    (note,) = [finding for finding in found if finding.level is Level.NOTE]
+    assert note.says == f"it is not on {other}"
+    assert "--if-not-exists" in note.mend
+
+
+# --- a group
+
+
+@in_loop
+async def test_a_group_that_no_broker_knows() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        broker = await servers.broker(namesrv)
+        billing = fastjson.encode(SubscriptionGroupConfig(group_name="billing"))
+        await servers.client.call(broker, CreateGroup(), billing)
+        finding = only(await examined(namesrv, group="biling"))
+    assert finding.says == "no broker knows it (did you mean billing?)"
+
+
+@in_loop
+async def test_a_group_that_may_consume_nothing() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        broker = await servers.broker(namesrv)
+        config = SubscriptionGroupConfig(group_name="billing", consume_enable=False)
+        await servers.client.call(broker, CreateGroup(), fastjson.encode(config))
+        finding = only(await examined(namesrv, group="billing"))
+    assert finding.says == f"{broker} lets it consume nothing (consumeEnable=false)"
+
+
+@in_loop
+async def test_messages_that_wait_while_no_consumer_runs() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        await servers.topic(await servers.broker(namesrv), "orders")
+        await fill(namesrv)
+        consumer = await servers.consumer(namesrv)
+        (await consumer.take(1))[0].done()
+        await consumer.commit(acknowledged=True)
+        await consumer.close()
+        finding = only(await examined(namesrv, topic="orders", group="billing"))
+    assert finding.says == "2 messages wait, and no consumer of it runs"
+
+
+@in_loop
+async def test_consumers_that_subscribe_to_something_else() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        broker = await servers.broker(namesrv)
+        await servers.topic(broker, "orders")
+        await servers.topic(broker, "ordered")
+        await servers.consumer(namesrv, topic="ordered")
+        finding = only(await examined(namesrv, topic="orders", group="billing"))
+    assert finding.says == (
+        "its consumers do not subscribe to orders (did you mean ordered?); they do to: ordered"
+    )
+
+
+@in_loop
+async def test_consumers_that_do_not_agree() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        await servers.topic(await servers.broker(namesrv), "orders")
+        await servers.consumer(namesrv, tags="A")
+        await servers.consumer(namesrv, tags="B")
+        found = await examined(namesrv, group="billing")
+    assert wrong(found) != []
+    assert all("turbopump consumer status billing" in one.mend for one in found if one.mend)
+
+
+@in_loop
+async def test_a_consumer_that_is_known_to_one_broker_alone_and_tells_nothing() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        broker = await servers.broker(namesrv)
+        other = await servers.broker(namesrv, broker_name="broker-b")
+        subscription = clients.SubscriptionData(topic="orders", sub_string="*")
+        consumer = clients.ConsumerData(
+            group_name="billing",
+            consume_type=clients.ConsumeType.CONSUME_PASSIVELY,
+            message_model=clients.MessageModel.CLUSTERING,
+            subscription_data_set=(subscription,),
+        )
+        heartbeat = clients.HeartbeatData(client_id="bare", consumer_data_set=(consumer,))
+        await servers.client.call(broker, clients.Heartbeat(), fastjson.encode(heartbeat))
+        found = wrong(await examined(namesrv, group="billing"))
+    said = [says for _, says in found]
+    assert f"the consumer bare is not known to the broker {other}, and reads nothing of it" in said
+    assert any(says.startswith("the consumer bare does not answer: ") for says in said)
+
+
+def dead_letters(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.says == "it has 1 dead letter"]
+
+
+@in_loop
+async def test_dead_letters_are_a_note() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        await servers.topic(await servers.broker(namesrv), "orders")
+        await fill(namesrv, count=1)
+        consumer = await servers.consumer(namesrv)
+        (await consumer.take(1))[0].retry(level=-1)
+        await consumer.commit(acknowledged=True)
+        async with asyncio.timeout(30):
+            while not (notes := dead_letters(await examined(namesrv, group="billing"))):
+                pass
+    assert notes[0].mend == f"turbopump dlq show billing -n '{namesrv}'"
+    assert notes[0].level is Level.NOTE
+
+
+# --- the command
+
+
+def test_the_exit_code_says_whether_all_is_well(
+    rocketmq: BrokerThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "-n", rocketmq.namesrv]) == 0
+    assert capsys.readouterr().out.endswith("all is well\n")
+    assert main(["doctor", "-n", rocketmq.namesrv, "-t", "orders", "--group", "billing"]) == 1
+    told = capsys.readouterr()
+    assert "WRONG  topic orders: it does not exist\n       -> turbopump topic create" in told.out
+    assert told.out.endswith("2 things are wrong\n")
+    assert told.err == ""
+
+
+def test_programs_get_one_json_value(
+    rocketmq: BrokerThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "-n", rocketmq.namesrv, "-t", "orders", "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["healthy"] is False
+    assert [finding["level"] for finding in answer["findings"]] == ["ok", "ok", "wrong"]
+    assert answer["findings"][-1]["subject"] == "topic orders"
