@@ -232,7 +232,7 @@ class ApacheCluster:
     def start(self) -> None:
         """Start both; returns when a client can send. Raises ApacheStartError, ToolMissingError."""
         self.write_configuration()
-        self._start_namesrv()
+        self.start_namesrv()
         # it retries its registration, so the two JVMs may start side by side
         self.start_broker(wait=False)
         self.wait_ready()
@@ -281,12 +281,15 @@ class ApacheCluster:
         Takes 5.x about 15 s, for its threads are joined one after the other; `kill` is immediate.
         """
         self.stop_broker()
-        end(self._namesrv, signal.SIGKILL)
-        self._namesrv = None
+        self.kill_namesrv()
 
     def kill(self) -> None:
         """End both by SIGKILL."""
         self.kill_broker()
+        self.kill_namesrv()
+
+    def kill_namesrv(self) -> None:
+        """SIGKILL: it keeps nothing."""
         end(self._namesrv, signal.SIGKILL)
         self._namesrv = None
 
@@ -337,7 +340,8 @@ class ApacheCluster:
         }
         (conf / "broker.conf").write_text(properties_text(settings))
 
-    def _start_namesrv(self) -> None:
+    def start_namesrv(self) -> None:
+        """Start the name server alone, after `write_configuration`; returns at once."""
         settings: dict[str, str | int | bool] = {
             "listenPort": self.namesrv_port,
             "bindAddress": "127.0.0.1",

@@ -96,16 +96,14 @@ class NameServerRegistration:
         for server in self._name_servers.values():
             server.all_again()
 
-    async def told(self, within: float | None = None) -> None:
-        """Wait until each name server that can be reached has answered for all changes so far, or
-        failed; ``within`` seconds at most: it is told all the same when it answers later."""
-        waiting = [asyncio.ensure_future(server.told()) for server in self._name_servers.values()]
-        try:
-            if waiting:
-                await asyncio.wait(waiting, timeout=within)
-        finally:
-            for each in waiting:
-                each.cancel()
+    def telling(self) -> list[asyncio.Future[bool]]:
+        """Of each name server that can be reached: is over when it has answered for all changes so
+        far, or failed. Others wait for it too: not to be cancelled."""
+        return [
+            round_
+            for server in self._name_servers.values()
+            if (round_ := server.telling()) is not None
+        ]
 
     async def close(self) -> None:
         """Unregister everywhere (as far as they answer within two seconds) and close the
@@ -275,12 +273,12 @@ class ToldNameServer:
             self._confirmed = None
             asyncio.get_running_loop().call_later(PAUSE_MIN_S, self._wanted.set)
 
-    async def told(self) -> None:
-        """Wait until it has answered for what it does not know yet; not if it cannot be reached."""
+    def telling(self) -> asyncio.Future[bool] | None:
+        """Is over when it has answered for what it does not know yet, or failed; None: it knows
+        everything, or cannot be reached."""
         if self.reachable and self._wanted.is_set():
-            await self._rounds.next()
-        elif self.reachable and self._telling:
-            await self._rounds.current()
+            return self._rounds.next()
+        return self._rounds.current() if self.reachable and self._telling else None
 
     async def _run(self) -> None:
         while True:

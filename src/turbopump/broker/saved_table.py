@@ -80,15 +80,20 @@ class SavedTable(ABC, Generic[ContentT]):
         self._file.save_now(self._text()())
         self._dirty = False
 
-    async def saved(self) -> bool:
-        """Wait until everything that has changed so far is on the disk; False if it cannot be
-        saved now (then it is tried again, every second)."""
+    def saving(self) -> asyncio.Future[bool]:
+        """Is true once everything that has changed so far is on the disk; false if it cannot be
+        saved now (then it is tried again, every second). Others wait for it too: not to be
+        cancelled."""
         self.save()
         if self._dirty:
-            return await self._rounds.next()
+            return self._rounds.next()
         if self._writing:
-            return await self._rounds.current()
-        return not self._failing
+            return self._rounds.current()
+        return settled(good=not self._failing)
+
+    async def saved(self) -> bool:
+        """Wait for that."""
+        return await asyncio.shield(self.saving())
 
     async def text(self) -> bytes:
         """The whole table as its file has it. Encodes in slices; all of it is as it is when this
@@ -190,24 +195,24 @@ class EncodedMap:
 
 
 class Rounds:
-    """Those who wait for work that is done in rounds: a round serves all who came before it began
-    to take. Outcomes are whether a round went well."""
+    """What those wait for who need work that is done in rounds: a round serves all who came before
+    it began to take. The futures are shared, and true if their round went well."""
 
     def __init__(self) -> None:
         self._next: asyncio.Future[bool] | None = None
         self._current: asyncio.Future[bool] | None = None
 
-    async def next(self) -> bool:
-        """Wait for the round that takes next."""
+    def next(self) -> asyncio.Future[bool]:
+        """The round that takes next."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
-        return await asyncio.shield(self._next)
+        return self._next
 
-    async def current(self) -> bool:
-        """Wait for the round that has taken and is not over."""
+    def current(self) -> asyncio.Future[bool]:
+        """The round that has taken and is not over."""
         if self._current is None:
             self._current = asyncio.get_running_loop().create_future()
-        return await asyncio.shield(self._current)
+        return self._current
 
     def take(self) -> None:
         """The next round takes what is there, and is the current one."""
@@ -220,15 +225,28 @@ class Rounds:
             current.set_result(good)
 
 
-async def not_saved(*tables: SavedTable[Any]) -> Refusal | None:
-    """Wait until what a request has changed is on the disk. None; or the answer that says that it
-    is not, for then a kill would take it back."""
-    try:
-        async with asyncio.timeout(SAVE_WAIT_S):
-            good = all(await asyncio.gather(*(table.saved() for table in tables)))
-    except TimeoutError:
-        good = False
-    if good:
+def settled(*, good: bool) -> asyncio.Future[bool]:
+    """A round that is over."""
+    future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    future.set_result(good)
+    return future
+
+
+async def in_time(seconds: float | None, *rounds: asyncio.Future[bool]) -> None:
+    """Wait until these are over, and no longer."""
+    waiting = [each for each in rounds if not each.done()]
+    if waiting:
+        await asyncio.wait(waiting, timeout=seconds)
+
+
+async def not_saved(
+    *tables: SavedTable[Any], told: Iterable[asyncio.Future[bool]] = ()
+) -> Refusal | None:
+    """Wait until what a request has changed is on the disk, and those are told who need to know.
+    None; or the answer that says that it is not on the disk, for then a kill would take it back."""
+    saving = [table.saving() for table in tables]
+    await in_time(SAVE_WAIT_S, *saving, *told)
+    if all(each.done() and each.result() for each in saving):
         return None
     return refusal(
         ResponseCode.SYSTEM_ERROR,

@@ -7,12 +7,13 @@ Every change takes the next data version, is saved, and is announced to the name
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once
+from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once, settled
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import TurbopumpError
@@ -170,9 +171,9 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.put(config)
         return config
 
-    async def new_saved(self) -> bool:
-        """Wait until no crash can take a topic that is new now; False if they cannot be saved."""
-        return not self.unsaved or await self.saved()
+    def new_saving(self) -> asyncio.Future[bool]:
+        """As ``saving``; only new topics count, to which no crash may lose the way."""
+        return self.saving() if self.unsaved else settled(good=True)
 
     def _content(self) -> TopicConfigSerializeWrapper:
         return TopicConfigSerializeWrapper(data_version=self.version)

@@ -50,11 +50,6 @@ class RemotingClient:
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._ended = False
 
-    @property
-    def connections(self) -> Mapping[str, Connection]:
-        """Those that are open, by address."""
-        return self._connections
-
     async def call(
         self, address: str, request: Request[ReplyT], body: Body = b"", *, timeout: float = 3.0
     ) -> ReplyT:
@@ -157,7 +152,9 @@ class RemotingClient:
             async with asyncio.timeout(self._connect_timeout):
                 _, connection = await loop.create_connection(
                     lambda: Connection(
-                        self.router, on_close=lambda closed: self._closed(address, closed)
+                        self.router,
+                        on_close=lambda closed: self._closed(address, closed),
+                        keeps_reading=True,
                     ),
                     host,
                     port,

@@ -161,11 +161,11 @@ async def test_new_topics_are_unsaved_until_the_save_that_holds_them_is_on_the_d
     topics.put(plain_topic("one", 1))
     topics.put(plain_topic("two", 1))
     assert topics.unsaved == {"one", "two"}, "two came after the first save had begun"
-    assert await topics.new_saved()
+    assert await topics.new_saving()
     assert topics.unsaved == set()
     disk.fail("sync", errno.EIO, times=2)
     topics.put(plain_topic("three", 1))
-    assert not await topics.new_saved()
+    assert not await topics.new_saving()
     assert not await topics.saved(), "at once, while nothing is tried"
     assert topics.unsaved == topics.watched == {"three"}
     topics.put(plain_topic("four", 1))

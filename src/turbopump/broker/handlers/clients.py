@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
-from turbopump.broker.background import in_turns
+from turbopump.broker.background import TurnShare, in_turns
 from turbopump.broker.consumers import (
     TAG,
     ClientTable,
@@ -53,7 +53,6 @@ from turbopump.protocol.requests.offsets import (
 )
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Outcome, Refusal, RequestContext, Response, Router, refusal
-from turbopump.repeated_line import RepeatedLine
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
 
@@ -61,8 +60,11 @@ SMALL_GROUP: Final = 100
 """So many members are compared at every heartbeat; more, not again before LOOK_PAUSE_S seconds a
 member, unless one comes or goes while nothing is wrong."""
 LOOK_PAUSE_S: Final = 0.01
-NOTICE_PAUSE_S: Final = 0.0005
-NOTICE_PAUSE_MAX_S: Final = 1.0
+NOTICE_AT_ONCE: Final = 50
+"""So many members are told at once of each that comes or goes; more, not again before
+NOTICE_PAUSE_S seconds a member: each then asks for the whole list, which takes some 0.1 ms."""
+NOTICE_PAUSE_S: Final = 0.001
+NOTICE_PAUSE_MAX_S: Final = 2.0
 GROUPS_IN_A_TURN: Final = 25
 """Groups of a heartbeat that are looked at in one turn of the loop; some 100 µs each if new."""
 LARGE_HEARTBEAT: Final = 256 * 1024
@@ -73,12 +75,6 @@ LEFT_IN_A_TURN: Final = 500
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-_no_heartbeat = RepeatedLine(
-    log, logging.WARNING, "client sends no heartbeat, closing its connection peer=%s"
-)
-_no_offsets = RepeatedLine(
-    log, logging.WARNING, "consumer does not give its offsets group=%s client=%s cause=%s"
-)
 
 
 @dataclass(eq=False)
@@ -90,6 +86,7 @@ class ClientsHandler:
     topics: TopicTable
     groups: GroupTable
     request_modes: RequestModes
+    share: TurnShare
 
     def __post_init__(self) -> None:
         self._conflicts: dict[str, tuple[str, ...]] = {}
@@ -102,8 +99,8 @@ class ClientsHandler:
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
-        router.add(requests.Heartbeat, self.heartbeat)
-        router.add(requests.UnregisterClient, self.unregister)
+        router.add(requests.Heartbeat, self.share.of(self.heartbeat))
+        router.add(requests.UnregisterClient, self.share.of(self.unregister))
         router.add(requests.GetConsumerListByGroup, self.consumer_list)
         router.add_with_body(requests.CheckClientConfig, self.check)
 
@@ -257,7 +254,7 @@ class ClientsHandler:
     def close_silent(self, now: float, timeout: float) -> None:
         """Close the connections of clients that have sent no heartbeat for ``timeout`` seconds."""
         for peer in self.clients.silent_since(now - timeout):
-            _no_heartbeat(peer.peer)
+            log.warning("client sends no heartbeat, closing its connection peer=%s", peer.peer)
             peer.close()
 
     def _prepare_group(self, consumer: requests.ConsumerData) -> Refusal | None:
@@ -273,25 +270,21 @@ class ClientsHandler:
         return None
 
     def notify(self, name: str) -> None:
-        """Tell the members of a group, soon, that it has changed: at the end of this turn of the
-        loop; those of a large group only after NOTICE_PAUSE_S seconds a member since they were told
-        last, for each of them asks for the whole list then."""
+        """Tell the members of a group that it has changed: at the end of this turn of the loop, or
+        when the pause of a large group is over."""
         group = self.clients.groups.get(name)
         if group is None or name in self._to_notify:
             return
-        loop = asyncio.get_running_loop()
-        pause = self._noticed.get(name, 0.0) + NOTICE_PAUSE_S * len(group.members) - loop.time()
+        loop, size = asyncio.get_running_loop(), len(group.members)
+        pause = min(NOTICE_PAUSE_S * size, NOTICE_PAUSE_MAX_S) if size > NOTICE_AT_ONCE else 0.0
         self._to_notify.add(name)
-        if len(group.members) > SMALL_GROUP and pause > 0:
-            loop.call_later(min(pause, NOTICE_PAUSE_MAX_S), self._notify_now, name)
-        else:
-            loop.call_soon(self._notify_now, name)
+        loop.call_at(self._noticed.get(name, loop.time() - pause) + pause, self._notify_now, name)
 
     def _notify_now(self, name: str) -> None:
         self._to_notify.discard(name)
         members, now = self.clients.members(name), asyncio.get_running_loop().time()
         self._noticed.pop(name, None)
-        if len(members) > SMALL_GROUP:
+        if len(members) > NOTICE_AT_ONCE:
             self._noticed[name] = now
         settings = self.groups.find(name) if self.groups.knows(name) else None
         if not self.config.notify_consumer_ids_changed_enable:
@@ -373,7 +366,12 @@ class ClientQuestionsHandler:
                 if answer.code == ResponseCode.SUCCESS and answer.body:
                     body.consumer_table[client_id] = reply_in(answer, asked).message_queue_table
             except (RemotingError, BodyError, ProtocolError) as error:
-                _no_offsets(request.group, client_id, error, kind=client_id)
+                log.warning(
+                    "consumer does not give its offsets group=%s client=%s cause=%s",
+                    request.group,
+                    client_id,
+                    error,
+                )
         return Response(body)
 
     async def running_info(

@@ -8,11 +8,10 @@ What a send must pass first is in ``send_checks.py``. Order of checks and codes:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -28,6 +27,7 @@ from turbopump.broker.interceptors import (
     kind_in_batch,
     refuse_false_inner_batch,
 )
+from turbopump.broker.saved_table import in_time
 from turbopump.broker.send_checks import SendChecks, batch_refusal, body_refusal, store_refusal
 from turbopump.broker.topics import TopicTable, is_batch_cq
 from turbopump.clock import Clock
@@ -84,7 +84,7 @@ class SendHandler:
     """Stores what producers send. ``store_host`` is (ip, port) as written into entries: the
     advertised address.
 
-    ``announce`` registers with the name servers and returns when that is done.
+    ``announce``: what is over when the name servers know all topics.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class SendHandler:
         clock: Clock,
         source: random.Random,
         store_host: tuple[str, int],
-        announce: Callable[[], Awaitable[None]],
+        announce: Callable[[], list[asyncio.Future[bool]]],
         interceptors: Interceptors,
         flush: FlushWait,
     ) -> None:
@@ -237,10 +237,8 @@ class SendHandler:
     async def _announced(
         self, outcome: Response[SendMessageReply] | bytes
     ) -> Response[SendMessageReply] | bytes:
-        with contextlib.suppress(TimeoutError):  # a producer waits 3 s, then sends again
-            await asyncio.wait_for(
-                asyncio.gather(self._announce(), self._topics.new_saved()), ANNOUNCE_WAIT_S
-            )
+        # a producer waits 3 s, then sends again
+        await in_time(ANNOUNCE_WAIT_S, self._topics.new_saving(), *self._announce())
         return outcome
 
     def _send_batch(
@@ -361,7 +359,7 @@ class SendHandler:
         if _DO_NOT_WAIT in properties and property_value(properties, WAIT_STORE_MSG_OK) == "false":
             return frame
         if self._unsaved:
-            return self._held.hold_both(log_end, self._topics.new_saved(), frame, late)
+            return self._held.hold_both(log_end, self._topics.new_saving(), frame, late)
         if not context.flag & FLAG_ONEWAY:
             self._held.hold(log_end, context, frame, late)
         return None
@@ -558,11 +556,11 @@ class HeldAnswers:
     async def hold_both(
         self,
         log_end: int,
-        saved: Awaitable[bool],
+        saving: asyncio.Future[bool],
         frame: bytes,
         late: Callable[[], Response[SendMessageReply]],
     ) -> Response[SendMessageReply] | bytes:
-        """The same for an answer that must wait for something else to be ``saved``, too."""
+        """The same for an answer that must wait for the ``saving`` of something else, too."""
         confirmed = self._confirmed
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -573,7 +571,7 @@ class HeldAnswers:
         waiter = confirmed.when(log_end, wake)
         try:
             async with asyncio.timeout(self._seconds):
-                there = await saved
+                there = await asyncio.shield(saving)
                 if confirmed.value < log_end and confirmed.error is None:
                     await reached
         except TimeoutError:

@@ -117,7 +117,7 @@ class SendBackHandler:
             key = f"{message.properties.get(RETRY_TOPIC) or message.topic}@{request.group}"
             self.statistics.add(SNDBCK_PUT_NUMS, key, 1)
             async with asyncio.timeout(self.config.sync_flush_timeout / 1000):
-                await self.topics.new_saved()
+                await asyncio.shield(self.topics.new_saving())
                 await self.forwarding.confirmed(stored)
         except TimeoutError:  # an OSError too
             return refusal(

@@ -8,14 +8,14 @@ is on the disk and the name servers know of it, and of a list either all are mad
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
+from turbopump.broker.background import TurnShare
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.reading import answer
@@ -79,27 +79,28 @@ class TopicRecords:
 
 @dataclass(eq=False)
 class TopicsHandler:
-    """Creates, deletes and lists topics. ``announce`` registers with the name servers and
-    returns when that is done."""
+    """Creates, deletes and lists topics. ``announce``: what is over when the name servers know
+    all."""
 
     config: BrokerConfig
     records: TopicRecords
     reads: ColdReads
-    announce: Callable[[], Awaitable[None]]
+    announce: Callable[[], list[asyncio.Future[bool]]]
+    share: TurnShare
 
     def __post_init__(self) -> None:
         self._topics = self.records.topics
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
-        router.add(CreateTopic, self.create)
+        router.add(CreateTopic, self.share.of(self.create))
         router.add_with_body(CreateTopicList, self.create_list)
         router.add(DeleteTopic, self.delete)
         router.add(GetTopicConfig, self.one)
         router.add(GetAllTopicConfig, self.list_all)
         router.add(GetTopicStatsInfo, self.queues)
 
-    async def create(self, request: CreateTopic, context: RequestContext) -> Response[None]:
+    def create(self, request: CreateTopic, context: RequestContext) -> Outcome[None]:
         """Create a topic, or change it."""
         missing = [name for name in _NEEDED if name not in (context.command.ext or {})]
         if missing:
@@ -121,7 +122,12 @@ class TopicsHandler:
             topic_sys_flag=request.topic_sys_flag or 0,
             order=request.order,
         )
-        return await self._put([(wanted, changes)])
+        topic = self._judge(wanted, changes)
+        if isinstance(topic, Response):
+            return topic
+        if topic != self._topics.find(request.topic):
+            self._topics.put(topic)
+        return self._safe(self._topics)
 
     async def create_list(
         self, _request: CreateTopicList, body: CreateTopicListRequestBody, _context: RequestContext
@@ -159,12 +165,7 @@ class TopicsHandler:
 
     async def _safe(self, *tables: SavedTable[Any]) -> Response[None]:
         """The answer, once these are on the disk and the name servers have been told."""
-        refused, _ = await asyncio.gather(not_saved(*tables), self._announced())
-        return refused or Response()
-
-    async def _announced(self) -> None:
-        with contextlib.suppress(TimeoutError):  # a client waits 3 to 5 s for the answer
-            await asyncio.wait_for(self.announce(), ANNOUNCE_WAIT_S)
+        return await not_saved(*tables, told=self.announce()) or Response()
 
     def _judge(self, topic: TopicConfig, changes: Mapping[str, str] | str) -> TopicConfig | Refusal:
         """The topic as it is to be, or why not. Codes and their order:

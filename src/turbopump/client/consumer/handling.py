@@ -13,13 +13,14 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from threading import get_ident
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from turbopump.client.consumer.delivery import Delivery, Handled, Retry, is_retry, keys_of
 from turbopump.client.consumer.ready_messages import TURN_MAX_S, NoMoreMessages, ReadyMessages
-from turbopump.client.user_function import CallThreads, awaited, checked_result, failure_of, in_pool
+from turbopump.client.user_function import awaited, checked_result, failure_of, in_pool
 
 log = logging.getLogger(__name__)
 
@@ -198,16 +199,11 @@ def log_going_on(messages: Sequence[Handled]) -> None:
     if messages:
         log.warning(
             "handlers still run after the close has cancelled them; their messages will be "
-            "delivered again count=%d %s",
+            "delivered again count=%d %s%s",
             len(messages),
-            named(messages),
+            "; ".join(keys_of(message) for message in messages[:NAMED_MAX]),
+            "; …" if len(messages) > NAMED_MAX else "",
         )
-
-
-def named(messages: Sequence[Handled]) -> str:
-    """The first of them, for the log."""
-    names = "; ".join(keys_of(message) for message in messages[:NAMED_MAX])
-    return f"{names}; …" if len(messages) > NAMED_MAX else names
 
 
 def failed(message: Handled, error: BaseException, fate: str) -> None:
@@ -339,17 +335,9 @@ class HandlerThreads:
                 self._collect()
             self._abandoned = True
             if late:
-                self._threads.leave_after(max(patience, CANCELLED_S))
-                left = [
-                    message
-                    for run, task in self.runs.items()
-                    if task in late and (message := run.message)
-                ]
                 log.warning(
-                    "handlers left alone at close, their messages will be delivered again "
-                    "count=%d %s",
+                    "handlers left alone at close, their messages will be delivered again count=%d",
                     len(late),
-                    named(left),
                 )
                 go_on = await cancelled(late, patience)
                 self._over = True
@@ -493,5 +481,5 @@ class HandlerThreads:
                 self._loop.call_soon_threadsafe(self._collect)
 
 
-def _threads(count: int) -> CallThreads:
-    return CallThreads(count, "turbopump-handler")
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix="turbopump-handler")

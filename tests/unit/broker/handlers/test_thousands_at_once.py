@@ -3,61 +3,99 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.talking import Client, Talk, consumer, converse, in_virtual_time, until
-from tests.unit.broker.turns import LONGEST_MS, Turns
+from tests.unit.broker.talking import (
+    Client,
+    Talk,
+    consumer,
+    converse,
+    in_virtual_time,
+    talking,
+    until,
+)
+from tests.unit.metered_loop import TURN_MAX_S, BlockingClient, Metered, metered
 
+from turbopump.broker.broker import Broker
 from turbopump.broker.handlers.clients import NOTICE_PAUSE_S
 from turbopump.protocol import fastjson
+from turbopump.protocol.command import Command
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.clients import Heartbeat
 from turbopump.protocol.requests.groups import CreateGroupList, GetAllGroups
 from turbopump.protocol.requests.offsets import GetMaxOffset
-from turbopump.protocol.requests.topics import CreateTopicList, GetAllTopicConfig
+from turbopump.protocol.requests.topics import CreateTopic, CreateTopicList, GetAllTopicConfig
 from turbopump.testing.simulation import Simulation
 
 COUNT = 2_000
 
-REQUESTS: dict[str, tuple[Request[Any], dict[str, Any]]] = {
-    "a heartbeat": (
-        Heartbeat(),
-        {"clientID": "c", "consumerDataSet": [consumer(f"g{number}") for number in range(COUNT)]},
-    ),
-    "a list of groups": (
-        CreateGroupList(),
-        {"groupConfigList": [{"groupName": f"g{number}"} for number in range(COUNT)]},
-    ),
-    "a list of topics": (
-        CreateTopicList(),
-        {"topicConfigList": [{"topicName": f"g{number}"} for number in range(COUNT)]},
-    ),
+Frames = Callable[[list[str]], list[tuple[Request[Any], bytes]]]
+
+REQUESTS: dict[str, Frames] = {
+    "a heartbeat": lambda names: [
+        (
+            Heartbeat(),
+            fastjson.encode({"clientID": "c", "consumerDataSet": [consumer(n) for n in names]}),
+        )
+    ],
+    "heartbeats": lambda names: [
+        (Heartbeat(), fastjson.encode({"clientID": "c", "consumerDataSet": [consumer(n)]}))
+        for n in names
+    ],
+    "a list of groups": lambda names: [
+        (CreateGroupList(), fastjson.encode({"groupConfigList": [{"groupName": n} for n in names]}))
+    ],
+    "a list of topics": lambda names: [
+        (CreateTopicList(), fastjson.encode({"topicConfigList": [{"topicName": n} for n in names]}))
+    ],
+    "topics": lambda names: [(CreateTopic(topic=n), b"") for n in names[:500]],
 }
+"""What makes things of these names."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metered[Broker]]:
+    directory = tmp_path_factory.mktemp("thousands")
+    with metered(lambda: talking(directory)) as running:
+        yield Metered(running.loop, running.server.broker)
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-@in_loop(converse)
-async def test_no_turn_of_the_loop_is_long_while_thousands_are_made_and_listed(
-    talk: Talk, /, kind: str
+def test_no_turn_of_the_loop_is_long_while_thousands_are_made(
+    broker: Metered[Broker], kind: str
 ) -> None:
-    request, body = REQUESTS[kind]
-    frame = fastjson.encode(body)
-    with Turns() as turns:
-        answer = await talk.client.ask(request, frame)
-        assert (answer.code, answer.remark) == (0, None)
-        tables = talk.broker.tables
-        assert await tables.groups.saved()
-        assert await tables.topics.saved()
-        for listing in (GetAllGroups(), GetAllTopicConfig()):
-            assert (await talk.client.ask(listing)).code == 0
-        for client in talk.clients:
-            await client.close()
-        await until(lambda: not talk.broker.clients_handler.clients.groups)
-    assert turns.longest_ms < LONGEST_MS
-    made = tables.topics if kind == "a list of topics" else tables.groups
-    assert set(made.names()) >= {f"g{number}" for number in range(COUNT)}
+    attempts = count()
+
+    def make() -> None:
+        names = [f"{kind.replace(' ', '-')}-{next(attempts)}-{number}" for number in range(COUNT)]
+        with BlockingClient(broker.do(lambda server: server.port)) as client:
+            frames = [client.frame(request, body) for request, body in REQUESTS[kind](names)]
+            writing = threading.Thread(target=client.write, args=(b"".join(frames),))
+            writing.start()
+            answers: list[Command] = []
+            while len(answers) < len(frames):  # notices come between them
+                answers += [one for one in client.read() if one.is_response]
+            writing.join()
+        assert [answer.remark for answer in answers if answer.code] == []
+        made = broker.do(lambda server: server.tables.topics.names() + server.tables.groups.names())
+        assert set(made) >= set(names[: len(frames)] if len(frames) > 1 else names)
+
+    assert broker.longest_turn(make) <= TURN_MAX_S
+
+
+def test_no_turn_of_the_loop_is_long_while_thousands_are_listed(broker: Metered[Broker]) -> None:
+    with BlockingClient(broker.do(lambda server: server.port)) as client:
+        names = [f"listed-{number}" for number in range(COUNT)]
+        for kind in ("a list of groups", "a list of topics"):
+            ((request, body),) = REQUESTS[kind](names)
+            assert client.ask(request, body).code == 0
+        for request in (GetAllGroups(), GetAllTopicConfig()):
+            assert broker.longest_turn(lambda r=request: client.ask(r)) <= TURN_MAX_S
 
 
 @in_loop(in_virtual_time)
@@ -66,8 +104,8 @@ async def test_another_client_is_answered_while_a_large_heartbeat_is_looked_at(
 ) -> None:
     other = talk.another()
     await other.create()
-    request, body = REQUESTS["a heartbeat"]
-    beat = asyncio.ensure_future(talk.client.ask(request, fastjson.encode(body)))
+    ((request, body),) = REQUESTS["a heartbeat"]([f"g{number}" for number in range(COUNT)])
+    beat = asyncio.ensure_future(talk.client.ask(request, body))
     answered = 0
     while not beat.done():
         assert (await other.ask(GetMaxOffset(topic="T", queue_id=0))).code == 0
@@ -80,9 +118,9 @@ async def test_another_client_is_answered_while_a_large_heartbeat_is_looked_at(
 async def test_of_a_client_that_goes_away_within_its_heartbeat_nothing_is_left(
     talk: Talk, /
 ) -> None:
-    request, body = REQUESTS["a heartbeat"]
+    ((request, body),) = REQUESTS["a heartbeat"]([f"g{number}" for number in range(COUNT)])
     client, clients = talk.another(), talk.broker.clients_handler.clients
-    await client.remoting.send_oneway(client.address, request, fastjson.encode(body))
+    await client.remoting.send_oneway(client.address, request, body)
     await until(lambda: clients.groups)
     await client.close()
     assert 0 < len(clients.groups) < COUNT
