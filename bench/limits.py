@@ -25,7 +25,7 @@ from bench.table import exit_status, markdown_table, plain_table, publish
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE = ROOT / "out" / "limits.json", ROOT / "docs" / "explanations" / "limits.md"
 
-SUBJECTS = ("requests", "tables")
+SUBJECTS = ("requests", "tables", "connections")
 """Each is a module `bench/limits_<subject>.py` with a tuple `SCENARIOS`."""
 
 TABLE_START, TABLE_END = "<!-- table: python -m bench.limits --publish -->", "<!-- end of table -->"

@@ -25,7 +25,7 @@ class Client:
     """One connection; ``ask`` writes frames and waits for an answer to each."""
 
     def __init__(self, broker: RunningBroker) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", broker.port), timeout=PATIENCE_S)
+        self.socket = socket.create_connection(("127.0.0.1", broker.port), timeout=PATIENCE_S)
         self._answers = wire.Answers()
         self.opaques = count(1)
 
@@ -33,7 +33,7 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
+        self.socket.close()
 
     def request(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bytes:
         return wire.request(code, next(self.opaques), fields, body)
@@ -41,13 +41,13 @@ class Client:
     def send(self, frames: Iterable[bytes]) -> None:
         """Write frames; the answers are left to ``receive``. Raises OSError."""
         for frame in frames:
-            self._socket.sendall(frame)
+            self.socket.sendall(frame)
 
     def receive(self, wanted: int) -> list[wire.Answer]:
         """So many answers. Raises ConnectionError when the broker ends the connection before."""
         answers: list[wire.Answer] = []
         while len(answers) < wanted:
-            data = self._socket.recv(1 << 20)
+            data = self.socket.recv(1 << 20)
             if not data:
                 raise ConnectionError("the broker closed the connection")
             answers += self._answers.feed(data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turbopump.client.environment import SYSTEM_CLOCK
 from turbopump.message.batch import decode_batch
+from turbopump.message.ids import UniqueIds
 from turbopump.message.message import MessageQueue
 from turbopump.message.properties import decode_properties
-from turbopump.spark.encode import KEY, MARK, Encoded, PackedRows, RowError, encode, pack_rows
+from turbopump.spark.encode import (
+    KEY,
+    MARK,
+    Encoded,
+    PackedRows,
+    RowError,
+    encode,
+    pack_rows,
+    unique_ids,
+)
 from turbopump.spark.write_options import layout, write_options
 
 MAP = pa.map_(pa.string(), pa.string())
@@ -41,13 +52,35 @@ def queues(topic: str) -> Sequence[MessageQueue]:
     return [MessageQueue(topic, "b", number) for number in range(4)]
 
 
+def same_ids(wanted: int) -> pa.StringArray:
+    return pa.array(["ID"] * wanted, pa.string())
+
+
 def encoded(rows: dict[str, list[Any]], mark: str | None = None, **options: str) -> Encoded:
     types = {name: TYPES.get(name, pa.string()) for name in rows}
     batch = pa.record_batch({name: pa.array(rows[name], types[name]) for name in rows})
     given_options = {"nameServer": "a:1", **({} if "topic" in rows else {"topic": "T"}), **options}
     numbers = count(1)
+
+    def new_ids(wanted: int) -> pa.StringArray:
+        return pa.array([f"ID{number}" for number in islice(numbers, wanted)], pa.string())
+
     plan = layout(batch.schema, write_options(given_options))
-    return encode(batch, plan, queues, lambda: f"ID{next(numbers)}", mark)
+    return encode(batch, plan, queues, new_ids, mark)
+
+
+def test_new_ids_are_those_of_the_clients_and_all_differ() -> None:
+    source = UniqueIds(SYSTEM_CLOCK, ip="10.0.0.1", token=1, pid=2)
+    before = source.next()
+    found = unique_ids(source, 70_000)
+    more = [*unique_ids(source, 3).to_pylist(), source.next()]
+    ids = [before, *found.to_pylist(), *more]
+    assert {(len(each), each[:20]) for each in ids} == {(32, before[:20])}
+    assert len(set(ids)) == len(ids)
+    numbers = [int(each[-4:], 16) for each in ids]
+    assert numbers == [(1 + at) & 0xFFFF for at in range(len(ids))]
+    assert unique_ids(source, 0).to_pylist() == []
+    assert len(unique_ids(UniqueIds(SYSTEM_CLOCK, ip="::1", token=1), 2)[1].as_py()) == 56
 
 
 Message = tuple[str, bytes, dict[str, str], int]
@@ -97,7 +130,7 @@ def test_keys_may_be_a_list_and_bodies_text() -> None:
     )
     plan = layout(batch.schema, write_options({"nameServer": "a:1", "topic": "T"}))
     (packed,) = pack_rows(
-        encode(batch, plan, queues, lambda: "ID"), queues, rows_max=9, size_max=1 << 20
+        encode(batch, plan, queues, same_ids), queues, rows_max=9, size_max=1 << 20
     )
     assert messages(packed) == [
         ("T", "Ω".encode(), {"KEYS": "a b", "UNIQ_KEY": "ID"}, 0),
@@ -257,9 +290,7 @@ def test_any_rows_come_out_as_they_went_in(rows: list[tuple[Any, ...]], begin: i
     ).slice(begin)
     plan = layout(batch.schema, write_options({"nameServer": "a:1", "topic": "T"}))
     found: dict[int, Message] = {}
-    for packed in pack_rows(
-        encode(batch, plan, queues, lambda: "ID"), queues, rows_max=5, size_max=99
-    ):
+    for packed in pack_rows(encode(batch, plan, queues, same_ids), queues, rows_max=5, size_max=99):
         found |= dict(zip(packed.rows.tolist(), messages(packed), strict=True))
     expected = [
         (

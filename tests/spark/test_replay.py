@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,16 +11,20 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.spark.fake_cluster import FakeCluster
+from tests.spark.stored_messages import property_bytes
 
 from turbopump import Message
 from turbopump.blocking import Producer
 from turbopump.cli import main
 from turbopump.errors import ConfigError
 from turbopump.spark.pipelines import ReplayReport, archive, replay, replaying
+from turbopump.spark.pipelines.replaying import REPLAY_ID, REPLAYED_FROM, ReplayRun
 from turbopump.spark.pipelines.running import Progress
 from turbopump.testing import BrokerThread
 
 Replay = Callable[..., ReplayReport]
+STORED_MS = 1_700_000_000_000
 
 
 @pytest.fixture(scope="module")
@@ -103,20 +108,94 @@ def test_messages_are_chosen_by_key_condition_and_time(
     assert run("timed", begin_ms=begin_ms, end_ms=end_ms).selected == expected
 
 
-def test_a_replay_that_died_goes_on_and_doubles_nothing(
-    spark: SparkSession, broker: BrokerThread, run: Replay, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("step", "found", "present"),
+    [("begun", 0, 0), ("looked", 0, 0), ("sending", 10, 10), ("sent", 30, 30), ("noted", 30, 0)],
+)
+def test_a_replay_that_died_at_a_step_goes_on_and_doubles_nothing(
+    spark: SparkSession, broker: BrokerThread, run: Replay, step: str, found: int, present: int
 ) -> None:
-    def dies(*_: object) -> None:
-        raise KeyboardInterrupt
+    class DiesError(BaseException):
+        pass
 
-    monkeypatch.setattr(replaying.ReplayRun, "note", dies)  # all of a batch is sent, and not noted
-    with pytest.raises(KeyboardInterrupt):
-        run("again", where="tags = 'A'")
-    monkeypatch.undo()
-    assert len(messages(spark, broker, "again")) == 30
-    report = run("again", where="tags = 'A'")
-    assert (report.sent, report.present, report.done, report.agrees) == (0, 30, 30, True)
-    assert len(messages(spark, broker, "again")) == 30
+    target = f"again-{step}"
+    originals = messages(spark, broker, "T")[0:20:2]
+
+    def die(at: str) -> None:
+        if step == "sending" and at == "looked":  # a part of the batch is sent
+            with Producer(broker.namesrv) as producer:
+                for row in originals:
+                    origin = f"{row.brokerName}/T/{row.queueId}/{row.queueOffset}"
+                    marks = {REPLAY_ID: target, REPLAYED_FROM: origin}
+                    properties = {"p": row.properties["p"], **marks}
+                    producer.send(Message(target, bytes(row.body), properties=properties))
+            raise DiesError
+        if at == step:
+            raise DiesError
+
+    with pytest.raises(DiesError):
+        run(target, name=target, where="tags = 'A'", at_step=die)
+    if found:
+        assert len(messages(spark, broker, target)) == found
+    report = run(target, name=target, where="tags = 'A'")
+    done_before = 30 if step == "noted" else 0
+    assert (report.sent, report.present) == (30 - present - done_before, present)
+    assert (report.done, report.agrees) == (30, True)
+    copies = [int(row.properties["p"]) for row in messages(spark, broker, target)]
+    assert copies == list(range(0, 60, 2))
+
+
+def test_a_batch_is_sent_without_a_shuffle_and_opens_the_files_of_its_hours_alone(
+    spark: SparkSession,
+    broker: BrokerThread,
+    lake: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = ReplayRun(
+        spark=spark,
+        lake=lake,
+        options={"nameServer": broker.namesrv},
+        target="none",
+        name="plan",
+        notes=tmp_path / "notes" / "plan.json",
+    )
+    chosen = {"topic": "T", "begin_ms": 0, "end_ms": None, "keys": ["k1"], "where": "flag = 0"}
+    state = run.state(chosen)
+    ((second, count),) = run.left(state)
+    assert count == 1
+    assert run.batch(second, second + 1, 0, state).count() == 1
+    assert run.batch(second + 3600, second + 3601, 0, state).count() == 0
+    for there in (0, 1):
+        run.batch(second, second + 1, there, state).explain("formatted")
+        plan = capsys.readouterr().out
+        assert set(re.findall(r"\w*Exchange", plan)) == ({"BroadcastExchange"} if there else set())
+        assert re.search(r"PartitionFilters: \[[^]]*date#", plan)
+        assert "GreaterThanOrEqual(storeTimestamp," in plan
+
+
+def test_what_a_lake_has_got_since_is_sent_by_the_same_replay(
+    spark: SparkSession, broker: BrokerThread, tmp_path: Path
+) -> None:
+    """Also what was stored in a second of which a part was sent."""
+
+    with FakeCluster({"grows": 1}) as origin:
+
+        def archived_and_replayed(*numbers: int) -> ReplayReport:
+            for number in numbers:
+                properties = property_bytes({"p": str(number)})
+                origin.fill("grows", 0, 1, properties=properties, stored_ms=STORED_MS)
+            archive(tmp_path, ["grows"], name_server=origin.address, spark=spark)
+            return replay(tmp_path, "grows", "grown", name_server=broker.namesrv, spark=spark)
+
+        first = archived_and_replayed(0, 1, 2)
+        assert (first.sent, first.selected, first.agrees) == (3, 3, True)
+        second = archived_and_replayed(3, 4)
+        assert (second.sent, second.selected, second.stopped, second.agrees) == (2, 5, False, True)
+        third = archived_and_replayed()
+        assert (third.sent, third.done, third.agrees) == (0, 5, True)
+    copies = [int(row.properties["p"]) for row in messages(spark, broker, "grown")]
+    assert copies == [0, 1, 2, 3, 4]
 
 
 def test_a_stop_ends_a_replay_between_batches_and_the_rate_is_kept(
@@ -134,9 +213,14 @@ def test_a_stop_ends_a_replay_between_batches_and_the_rate_is_kept(
     assert (stopped.sent, stopped.found, stopped.stopped, stopped.agrees) == (0, 0, True, True)
 
 
-def test_a_name_is_of_one_selection(run: Replay) -> None:
-    run("named", name="n", keys=["k1"])
+def test_a_name_is_of_one_selection(run: Replay, lake: Path) -> None:
+    run("named", name="n", keys=["k1"], options={"sendBatchSize": "1", "pullBatchSize": "1"})
+    with pytest.raises(ConfigError, match="unknown option 'sendBatch'; did you mean"):
+        run("named", name="n", keys=["k1"], options={"sendBatch": "1"})
     with pytest.raises(ConfigError, match=r"was of another selection .*: give another name"):
         run("named", name="n", keys=["k2"])
     with pytest.raises(ConfigError, match="a replay's name has letters"):
         run("named", name="../x")
+    (lake / "_replays" / "n.json").write_text('{"v": 1}')
+    with pytest.raises(ConfigError, match=r"cannot be read .*: give the replay another name"):
+        run("named", name="n", keys=["k1"])

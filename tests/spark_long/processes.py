@@ -1,8 +1,102 @@
-"""Processes below one of ours, found in /proc: Spark starts its executors itself."""
+"""Programs that a test starts and kills, and the processes below them, found in /proc: Spark starts
+its executors itself."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from tests.spark_long.conftest import ROOT
+
+WAIT_S = 600
+
+
+class Pipelines:
+    """Runs of ``pipeline_once``, each with a session of its own."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark_long.pipeline_once", *arguments],
+            cwd=ROOT,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    def end(self) -> None:
+        """Nothing of any run is left."""
+        for process in self._started:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """The report of a run that ends well."""
+    said, wrong = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0, wrong[-4000:]
+    report: dict[str, Any] = json.loads(said.splitlines()[-1])
+    assert report["agrees"]
+    return report
+
+
+def killed_itself(process: subprocess.Popen[str]) -> None:
+    """Wait until a run has, and all that it had started is gone."""
+    _, wrong = process.communicate(timeout=WAIT_S)
+    assert process.returncode == -signal.SIGKILL, wrong[-4000:]
+    wait_until_all_is_gone(process)
+
+
+def kill_driver(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to it alone, and wait until all that it had started is gone."""
+    process.kill()
+    process.wait(WAIT_S)
+    wait_until_all_is_gone(process)
+
+
+def kill_all(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to it and all below."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(WAIT_S)
+
+
+def kill_python_workers(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to those of a ``local[…]`` session. A task has one attempt there, so the run
+    fails."""
+    for pid in children_of(process.pid, b"pyspark.daemon"):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=WAIT_S)
+
+
+def kill_executor(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to one of a cluster. Spark gives its tasks to the other; the run ends well."""
+    os.kill(executor_of(process.pid), signal.SIGKILL)
+    finished(process)
+
+
+def wait_until_all_is_gone(process: subprocess.Popen[str]) -> None:
+    """The JVM ends by itself when its driver is gone."""
+    deadline = time.monotonic() + WAIT_S
+    with suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, 0)
+            time.sleep(0.01)
+        raise AssertionError("Spark goes on without its driver")
 
 
 def children_of(process: int, name: bytes) -> list[int]:

@@ -4,22 +4,27 @@ end every message that was sent is there."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.spark_long.conftest import ROOT, Servers
-from tests.spark_long.processes import children_of, executor_of
+from tests.spark_long.conftest import Servers
+from tests.spark_long.processes import (
+    WAIT_S,
+    Pipelines,
+    finished,
+    kill_all,
+    kill_driver,
+    kill_executor,
+    kill_python_workers,
+    killed_itself,
+)
 
 from turbopump import Message
 from turbopump.blocking import Producer
@@ -29,7 +34,6 @@ from turbopump.spark.pipelines.lake import open_lake
 KILLS = int(os.environ.get("TURBOPUMP_SPARK_KILLS", "20"))
 ROUND = 4000
 """Messages before each run: three batches. Each tenth does not fit its schema."""
-WAIT_S = 600
 CLUSTER = "local-cluster[2,1,1024]"
 STEPS = {
     "parquet": ("planned", "written", "committed", "placed"),
@@ -38,7 +42,7 @@ STEPS = {
 
 
 class Runs:
-    """Runs of the archive, each in a session of its own, and what was sent so far."""
+    """Runs of the archive, and what was sent so far."""
 
     def __init__(
         self, servers: Servers, lake: Path, format_name: str, environment: dict[str, str]
@@ -46,9 +50,8 @@ class Runs:
         self.servers = servers
         self.lake = lake
         self.format_name = format_name
-        self.environment = environment
         self.sent = 0
-        self.started: list[subprocess.Popen[str]] = []
+        self.pipelines = Pipelines(environment)
 
     def send(self) -> None:
         with Producer(self.servers.name_server) as producer:
@@ -59,26 +62,14 @@ class Runs:
         self.sent += ROUND
 
     def start(self, *kill: str, master: str = "local[2]") -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tests.spark_long.archive_once", str(self.lake)]
-        command += [self.servers.name_server, self.format_name, master, *kill]
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self.started.append(process)
-        return process
+        arguments = str(self.lake), self.servers.name_server, self.format_name, master, *kill
+        return self.pipelines.start("archive", *arguments)
 
-    def end(self) -> None:
-        """Nothing of any run is left."""
-        for process in self.started:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+    def writing(self, master: str = "local[2]") -> subprocess.Popen[str]:
+        """A run of which a task has begun a file."""
+        process = self.start(master=master)
+        self.wait_until_it_writes(process)
+        return process
 
     def wait_until_it_writes(self, process: subprocess.Popen[str]) -> None:
         """Until a task has begun a file."""
@@ -119,72 +110,31 @@ def places(table: pa.Table) -> set[tuple[int, int]]:
 
 
 def kill_driver_at(step: str, count: int) -> Callable[[Runs], None]:
-    def run(runs: Runs) -> None:
-        process = runs.start(step, str(count))
-        _, wrong = process.communicate(timeout=WAIT_S)
-        assert process.returncode == -signal.SIGKILL, wrong[-4000:]
-        wait_until_all_is_gone(process)
-
-    return run
+    return lambda runs: killed_itself(runs.start(step, str(count)))
 
 
 def kill_driver_while_it_reads(runs: Runs) -> None:
-    process = runs.start()
-    runs.wait_until_it_writes(process)
-    process.kill()
-    process.wait(WAIT_S)
-    wait_until_all_is_gone(process)
-
-
-def wait_until_all_is_gone(process: subprocess.Popen[str]) -> None:
-    """The JVM ends by itself when its driver is gone."""
-    deadline = time.monotonic() + WAIT_S
-    with suppress(ProcessLookupError):
-        while time.monotonic() < deadline:
-            os.killpg(process.pid, 0)
-            time.sleep(0.01)
-        raise AssertionError("Spark goes on without its driver")
+    kill_driver(runs.writing())
 
 
 def kill_all_while_they_read(runs: Runs) -> None:
-    process = runs.start()
-    runs.wait_until_it_writes(process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(WAIT_S)
+    kill_all(runs.writing())
 
 
 def kill_an_executor(runs: Runs) -> None:
-    """Spark gives its tasks to the other; the run goes on, and ends well."""
-    process = runs.start(master=CLUSTER)
-    runs.wait_until_it_writes(process)
-    os.kill(executor_of(process.pid), signal.SIGKILL)
-    finished(process)
+    kill_executor(runs.writing(CLUSTER))
 
 
 def kill_a_python_worker(runs: Runs) -> None:
-    """With local[2] a task has one attempt, so the run fails."""
-    process = runs.start()
-    runs.wait_until_it_writes(process)
-    for pid in children_of(process.pid, b"pyspark.daemon"):
-        os.kill(pid, signal.SIGKILL)
-    process.communicate(timeout=WAIT_S)
+    kill_python_workers(runs.writing())
 
 
 def kill_the_broker(runs: Runs) -> None:
     """The run waits for it and goes on."""
-    process = runs.start()
-    runs.wait_until_it_writes(process)
+    process = runs.writing()
     runs.servers.kill()
     runs.servers.start()
     finished(process)
-
-
-def finished(process: subprocess.Popen[str]) -> dict[str, object]:
-    said, wrong = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 0, wrong[-4000:]
-    report: dict[str, object] = json.loads(said.splitlines()[-1])
-    assert report["agrees"]
-    return report
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds executors in /proc")
@@ -196,7 +146,7 @@ def test_kills_lose_and_double_nothing(
     try:
         kill_and_check(runs)
     finally:
-        runs.end()
+        runs.pipelines.end()
 
 
 def kill_and_check(runs: Runs) -> None:

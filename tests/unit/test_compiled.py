@@ -463,6 +463,8 @@ def test_the_answer_to_a_batch_names_every_message(kind: str) -> None:
         b'"flag":1,"language":"PYTHON","opaque":5}'
     )
     assert struct.unpack(">II", frame[:8]) == (len(frame) - 4, len(frame) - 8)
+    nameless = function("batch_reply", kind)(b'{"msgId":"', b"}", b"0A", 5, 3, units, 9, None)
+    assert nameless[8:] == frame[8:].replace(b',"transactionId":"U1"', b"")
 
 
 @given(

@@ -12,7 +12,8 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -60,7 +61,7 @@ from turbopump.broker.registration import NameServerRegistration, TopicRoutes
 from turbopump.broker.saved_table import in_time
 from turbopump.broker.schedule.delays import Delays, delay_level_interceptor
 from turbopump.broker.schedule.timer_messages import timer_interceptor
-from turbopump.broker.schedule.timers import Timers, timers_of
+from turbopump.broker.schedule.timers import timers_of
 from turbopump.broker.send_queue import SendQueue
 from turbopump.broker.statistics import RuntimeInfo, Statistics
 from turbopump.broker.tables import SAVE_AGAIN_S, Tables
@@ -103,6 +104,9 @@ DAMAGES_LOGGED = 100
 """Damaged ranges that get a line each at the start; all of them are counted."""
 
 
+_Step = Callable[[], Awaitable[None] | None]
+
+
 class HandlerSet(Protocol):
     """The handlers of some related requests."""
 
@@ -135,17 +139,10 @@ class Broker:
         self._authorise = authorise
         self._disk = disk
         self._random = source or random.Random()
+        self._ends = AsyncExitStack()
         self._timetable = Timetable()
-        self._cleaning: Cleaning | None = None
-        self.delays: Delays | None = None
-        self.timers: Timers | None = None
         self.held_pulls = HeldPulls()
-        self.pop: Pop | None = None
-        self._transactions: Transactions | None = None
         self._store: MessageStore | None = None
-        self.server: RemotingServer | None = None
-        self._registration: NameServerRegistration | None = None
-        self._routes: TopicRoutes | None = None
         self._tables: Tables | None = None
         self.scrubbing: Scrubbing | None = None
         self.host = config.bind_address
@@ -179,13 +176,46 @@ class Broker:
             raise
 
     async def _start(self) -> None:
-        config, clock = self.config, self.clock
-        loop = asyncio.get_running_loop()
-        settings = store_config(config)
+        settings, loop = store_config(self.config), asyncio.get_running_loop()
         disk = self._disk or SystemDisk(
             loop.call_soon_threadsafe, loop if settings.flushed_only else None
         )
-        self.sends = sends = SendQueue(config)
+        self._open(settings, disk)
+        await self._listen()
+        self._make_parts(settings, disk)
+        self._add_handlers(disk)
+        for begin, end in self._parts():
+            self._ends.push_async_callback(_call, end)
+            await _call(begin)
+        if not self.config.namesrv_addresses:
+            log.warning(
+                "no name server is given (namesrvAddr, -n): clients will not find this broker"
+            )
+        await in_time(FIRST_REGISTRATION_S, *self._registration.telling())
+
+    def _parts(self) -> Iterator[tuple[_Step, _Step]]:
+        """How each part begins, in this order, and how it ends, in the reverse one. They stand on
+        the open store."""
+        yield self.pop.start, self.pop.stop
+        yield self._transactions.start, self._transactions.close
+        yield _nothing, self.server.close
+        yield _nothing, self._answer_held
+        yield _nothing, self._routes.close
+        yield self._register, self._unregister
+        yield self.timers.start, self.timers.stop
+        yield self.delays.start, self.delays.stop
+        yield self._cleaning.look, self._cleaning.close
+        yield self._begin_repeating, self._timetable.close
+
+    async def close(self) -> None:
+        """Unregister, answer held pulls, close connections, save the tables, close the store. Safe
+        to call twice."""
+        await self._ends.aclose()
+
+    def _open(self, settings: StoreConfig, disk: Disk) -> None:
+        """The store and the tables beside it, recovered; who is connected, and the figures."""
+        config, clock, loop = self.config, self.clock, asyncio.get_running_loop()
+        self.sends = SendQueue(config)
         progress, kinds = RecoveryProgress(clock.monotonic), QueueKinds(disk, settings.paths)
         store = self._store = MessageStore.open(
             settings,
@@ -195,8 +225,9 @@ class Broker:
             progress.reached,
             kinds.is_batch,
             log_info=_log_info,
-            on_slow_append=sends.append_took,
+            on_slow_append=self.sends.append_took,
         )
+        self._ends.callback(self._close_store)
         pace = ReadPace(config.cold_read_share / 100, lambda: store.log.end, loop.call_later)
         store.log.files.read_ahead(enabled=config.data_read_ahead_enable)
         store.cold_reads.take_turns(loop.call_soon, clock.monotonic, pace)
@@ -206,30 +237,82 @@ class Broker:
         tables = self._tables = Tables(
             config, store, settings.paths, disk, clock, _log_error, _log_info, loop.call_soon
         )
-        self._topics, self._groups, self._offsets = tables.topics, tables.groups, tables.offsets
-        request_modes = RequestModes(config, tables.request_modes)
-        request_modes.load()
-        tables.save_too(request_modes)
-
+        kinds.table = tables.topics
+        self._request_modes = RequestModes(config, tables.request_modes)
+        self._request_modes.load()
+        tables.save_too(self._request_modes)
+        self._clients: ClientTable[Connection] = ClientTable()
+        self._share = TurnShare(loop.time)
+        self.clients_handler = ClientsHandler(
+            config, self._clients, tables.topics, tables.groups, self._request_modes, self._share
+        )
         self.statistics = Statistics(
             store.queues, clock, config.broker_cluster_name, detail=config.enable_detail_stat
         )
         self.runtime_info = RuntimeInfo(
-            config, settings.paths, store, self.statistics, sends, clock
+            config, settings.paths, store, self.statistics, self.sends, clock
         )
-        clients: ClientTable[Connection] = ClientTable()
-        share = self._share = TurnShare(loop.time)
-        self.clients_handler = ClientsHandler(
-            config, clients, self._topics, self._groups, request_modes, share
-        )
-        self.server = RemotingServer(
-            Router(self._authorise),
+
+    def _close_store(self) -> None:
+        store, self._store = self.store, None
+        try:
+            store.finish_background()
+            if self._tables is not None:
+                self._tables.save_now()
+        finally:
+            store.close()
+
+    async def _listen(self) -> None:
+        """Take the ports, and with them the address that clients and stored messages are told.
+        Nothing waits from here until the handlers are there: a request that came before them would
+        be refused as unknown."""
+        config = self.config
+        advertised = config.advertised_host
+        numeric = await _numeric(advertised)
+        self._router, self._vip_router = Router(self._authorise), Router(self._authorise)
+        server = self.server = RemotingServer(
+            self._router,
             on_close=self.clients_handler.connection_lost,
             idle_timeout=float(config.server_channel_max_idle_time_seconds),
-            backlog=sends.backlog,
+            backlog=self.sends.backlog,
+            memory_max=config.connection_memory_max,
         )
-        router, vip_router = Router(self._authorise), Router(self._authorise)
-        await self._listen(router, vip_router)
+        # If the start fails; else it is closed in its turn, see ``_parts``.
+        self._ends.push_async_callback(server.close)
+        if config.listen_port > VIP_OFFSET:
+            try:
+                await server.listen(
+                    config.bind_address, config.listen_port - VIP_OFFSET, self._vip_router
+                )
+            except ConfigError as error:
+                what = (
+                    f"the VIP port of a broker on port {config.listen_port}, always "
+                    f"{VIP_OFFSET} below it"
+                )
+                raise ConfigError(f"{error} (that is {what})") from None
+        self.host, self.port = await server.listen(config.bind_address, config.listen_port)
+        if config.listen_port == 0:
+            try:
+                await server.listen(config.bind_address, self.port - VIP_OFFSET, self._vip_router)
+            except ConfigError as error:  # nobody chose these numbers, so nobody is to choose again
+                log.info("no VIP port: clients that want one cannot connect to it cause=%s", error)
+        if numeric is None:
+            log.warning(
+                "advertised host has no address here, messages name %s host=%s",
+                self.host,
+                advertised,
+            )
+        port = config.advertised_port or self.port
+        self.address = join_address(advertised, port)
+        self._store_host = (numeric or self.host, port)
+        self._ha_address = join_address(
+            config.broker_ip2 or advertised, config.ha_listen_port or self.port + 1
+        )
+
+    def _make_parts(self, settings: StoreConfig, disk: Disk) -> None:
+        """What moves messages beside the handlers, and what name servers are told."""
+        config, clock, store, tables = self.config, self.clock, self.store, self.tables
+        topics = tables.topics
         self._flush_wait = FlushWait(
             store.flusher, sync=config.flush_disk_type == FlushDiskType.SYNC_FLUSH
         )
@@ -240,25 +323,25 @@ class Broker:
             store,
             self.forwarding,
             self._flush_wait,
-            self._offsets,
-            self._topics,
-            clients,
+            tables.offsets,
+            topics,
+            self._clients,
             clock,
         )
-        kinds.table = tables.topics
         self.interceptors = Interceptors()
-        self.interceptors.add(refuse_false_inner_batch)
-        self.interceptors.add(HalfMessageInterceptor(config))
-        self.interceptors.add(
+        for interceptor in (
+            refuse_false_inner_batch,
+            HalfMessageInterceptor(config),
             retry_interceptor(
-                self._topics,
-                self._groups,
+                topics,
+                tables.groups,
                 lambda group: tables.locks.locks.any_held(group, clock.monotonic()),
-            )
-        )
-        self.interceptors.add(timer_interceptor(config, clock))
-        self.interceptors.add(delay_level_interceptor(settings.delay_levels))
-        self.interceptors.add(refuse_unknown_kinds)
+            ),
+            timer_interceptor(config, clock),
+            delay_level_interceptor(settings.delay_levels),
+            refuse_unknown_kinds,
+        ):
+            self.interceptors.add(interceptor)
         self.delays = Delays(
             tables.delay_offsets,
             store,
@@ -275,44 +358,22 @@ class Broker:
         self.runtime_info.add_source(self.timers.figures)
         self.statistics.timers = self.timers.numbers.in_and_out
         self.pop = Pop(config, store, tables, self.timers, self.forwarding, self.statistics, clock)
+        self._registration = NameServerRegistration(config, topics, self.address, self._ha_address)
+        self._routes = TopicRoutes(config, topics, clock)
+        self._cleaning = Cleaning(store, config)
+        if config.scrub_bytes_per_second:
+            now = asyncio.get_running_loop().time
+            self.scrubbing = Scrubbing(store, disk, config.scrub_bytes_per_second, now)
 
-        ha_address = join_address(
-            config.broker_ip2 or self._advertised_host, config.ha_listen_port or self.port + 1
-        )
-        self._registration = NameServerRegistration(config, self._topics, self.address, ha_address)
-        self._routes = TopicRoutes(config, self._topics, clock)
-        for handler in self._handlers(store, tables, clients, request_modes, self._routes, disk):
-            handler.add_to(router)
+    def _add_handlers(self, disk: Disk) -> None:
+        for handler in self._handlers(self.store, self.tables, disk):
+            handler.add_to(self._router)
             if not isinstance(handler, PullHandler | PopHandler):  # a VIP port takes no pulls
-                handler.add_to(vip_router)
-        self._begin_repeating(disk)
-        self.delays.start()
-        self.timers.start()
-        self.pop.start()
-        self._transactions.start()
-        if not config.namesrv_addresses:
-            log.warning(
-                "no name server is given (namesrvAddr, -n): clients will not find this broker"
-            )
-        self._topics.on_change = self._registration.changed
-        self._registration.start()
-        await in_time(FIRST_REGISTRATION_S, *self._registration.telling())
+                handler.add_to(self._vip_router)
 
-    def _handlers(
-        self,
-        store: MessageStore,
-        tables: Tables,
-        clients: ClientTable[Connection],
-        request_modes: RequestModes,
-        routes: TopicRoutes,
-        disk: Disk,
-    ) -> Iterator[HandlerSet]:
+    def _handlers(self, store: MessageStore, tables: Tables, disk: Disk) -> Iterator[HandlerSet]:
         """Who answers which requests: each handler is given what it needs, and no more."""
-        assert self._registration is not None
-        assert self.timers is not None
-        assert self.pop is not None
-        assert self._transactions is not None
-        config, clock, random = self.config, self.clock, self._random
+        config, clock, clients, random = self.config, self.clock, self._clients, self._random
         topics, groups, offsets = tables.topics, tables.groups, tables.offsets
         reads, lookup, statistics = store.cold_reads, store.lookup, self.statistics
         forwarding, flush_wait, host = self.forwarding, self._flush_wait, self._store_host
@@ -353,7 +414,7 @@ class Broker:
         yield QueriesHandler(config, lookup, reads)
 
         yield self.clients_handler
-        yield AssignmentHandler(config, topics, groups, request_modes, routes, clients)
+        yield AssignmentHandler(config, topics, groups, self._request_modes, self._routes, clients)
         yield ClientQuestionsHandler(config.broker_name, store, topics, groups, clients, reads)
 
         records = TopicRecords(topics, offsets, store, statistics, held)
@@ -393,94 +454,38 @@ class Broker:
         tables.topics.add_system_topics(config)
         self.store.retention.rules = settings.retention
         self.store.space.limits = settings.space
-        if self._registration is not None:
-            self._registration.all_again()  # brokerPermission
+        self._registration.all_again()  # brokerPermission
 
-    async def close(self) -> None:
-        """Unregister, answer held pulls, close connections, save the tables, close the store. Safe
-        to call twice."""
-        self._timetable.close()
-        if self._cleaning is not None:
-            self._cleaning.close()
-        if self.delays is not None:
-            await self.delays.stop()
-        if self.timers is not None:
-            await self.timers.stop()
-        if self._registration is not None:
-            registration, self._registration = self._registration, None
-            self._topics.on_change = lambda _name: None
-            await registration.close()
-        if self._routes is not None:
-            await self._routes.close()
+    def _answer_held(self) -> None:
         self.held_pulls.expire_all()
-        if self.pop is not None:
-            self.pop.held.expire_all()
-        if self.server is not None:
-            server, self.server = self.server, None
-            await server.close()
-        if self._transactions is not None:
-            await self._transactions.close()
-        if self._store is not None:
-            store, self._store = self._store, None
-            if self.pop is not None:
-                await self.pop.stop()
-            try:
-                store.finish_background()
-                if self._tables is not None:
-                    self._tables.save_now()
-            finally:
-                store.close()
+        self.pop.held.expire_all()
 
-    async def _listen(self, router: Router, vip_router: Router) -> None:
-        assert self.server is not None
-        config = self.config
-        if config.listen_port > VIP_OFFSET:
-            try:
-                await self.server.listen(
-                    config.bind_address, config.listen_port - VIP_OFFSET, vip_router
-                )
-            except ConfigError as error:
-                what = (
-                    f"the VIP port of a broker on port {config.listen_port}, always "
-                    f"{VIP_OFFSET} below it"
-                )
-                raise ConfigError(f"{error} (that is {what})") from None
-        self.host, self.port = await self.server.listen(
-            config.bind_address, config.listen_port, router
-        )
-        if config.listen_port == 0:
-            try:
-                await self.server.listen(config.bind_address, self.port - VIP_OFFSET, vip_router)
-            except ConfigError as error:  # nobody chose these numbers, so nobody is to choose again
-                log.info("no VIP port: clients that want one cannot connect to it cause=%s", error)
-        self._advertised_host = config.advertised_host
-        self.address = join_address(self._advertised_host, config.advertised_port or self.port)
-        self._store_host = (
-            await _numeric(self._advertised_host, self.host),
-            config.advertised_port or self.port,
-        )
+    def _register(self) -> None:
+        self.tables.topics.on_change = self._registration.changed
+        self._registration.start()
+
+    async def _unregister(self) -> None:
+        self.tables.topics.on_change = lambda _name: None
+        await self._registration.close()
 
     def _save_offsets(self) -> None:
         """With what pops note in them before."""
-        assert self.pop is not None
         self.pop.save()
-        self._offsets.save()
+        self.tables.offsets.save()
 
     def _room_made(self) -> None:
         """The log has a new file. What is stored already goes first: it is older."""
         self.forwarding.room_made()
         self.sends.backlog.release()
 
-    def _begin_repeating(self, disk: Disk) -> None:
-        assert self._registration is not None
+    def _begin_repeating(self) -> None:
         config, every = self.config, self._timetable.every
         loop = asyncio.get_running_loop()
         every(config.flush_interval_commit_log / 1000, self.store.flusher.flush_log)
         every(config.flush_interval_consume_queue / 1000, self.store.flusher.flush_queues)
         every(LOOK_AT_FILES_S, self.store.flusher.look_at_files)
         every(config.flush_consumer_offset_interval / 1000, self._save_offsets)
-        assert self._tables is not None
-        for file in self._tables.files:
+        for file in self.tables.files:
             every(SAVE_AGAIN_S, file.repeat)
         every(SAVE_AGAIN_S, self.store.queue_ends.file.repeat)
         every(
@@ -488,22 +493,29 @@ class Broker:
             self._registration.all_again,
         )
         every(LOOK_INTERVAL_S, StallWatch(loop.time, self.sends.stood_still).look)
-        if config.scrub_bytes_per_second:
-            self.scrubbing = Scrubbing(self.store, disk, config.scrub_bytes_per_second, loop.time)
+        if self.scrubbing is not None:
             self._timetable.at_its_pace(self.scrubbing.step)
-        cleaning = self._cleaning = Cleaning(self.store, config)
-        cleaning.look()
-        every(SPACE_INTERVAL_S, cleaning.look)
-        every(config.clean_resource_interval / 1000, cleaning.round)
+        every(SPACE_INTERVAL_S, self._cleaning.look)
+        every(config.clean_resource_interval / 1000, self._cleaning.round)
         self._timetable.at_its_pace(self.statistics.step)
         every(LATENCY_LINE_S, lambda: log.info("%s", self.store.latency.end_minute()))
         silence = config.channel_expired_timeout / 1000
         every(CLIENT_CHECK_S, lambda: self.clients_handler.close_silent(loop.time(), silence))
 
 
-async def _numeric(host: str, fallback: str) -> str:
+def _nothing() -> None:
+    """How a part begins that is there as soon as it is made."""
+
+
+async def _call(step: _Step) -> None:
+    done = step()
+    if done is not None:
+        await done
+
+
+async def _numeric(host: str) -> str | None:
     """The address behind an advertised host, for stored entries, which hold four or sixteen bytes
-    of it."""
+    of it; None if it has none here."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -512,14 +524,8 @@ async def _numeric(host: str, fallback: str) -> str:
         found = await asyncio.get_running_loop().getaddrinfo(
             host, None, family=socket.AF_INET, type=socket.SOCK_STREAM
         )
-    except OSError as error:
-        log.warning(
-            "advertised host has no address here, messages name %s host=%s cause=%s",
-            fallback,
-            host,
-            error,
-        )
-        return fallback
+    except OSError:
+        return None
     return str(found[0][4][0])
 
 

@@ -41,9 +41,11 @@ def answer(
     context: RequestContext,
     *,
     busy: Refusal = BUSY,
+    again: Callable[[], None] | None = None,
 ) -> Outcome[ReplyT]:
     """What ``respond`` makes of the outcome; or None, and the answer is sent later, unless the peer
-    has gone. ``busy`` if too many reads wait."""
+    has gone. ``busy`` if too many reads wait. A read whose turn comes while the peer does not read
+    what it has got is dropped, and ``again`` begins it anew when it does."""
 
     def done(outcome: T) -> None:
         if not context.peer.closed:
@@ -56,8 +58,15 @@ def answer(
         if not context.peer.closed:
             context.settle(failure_response(error, context))
 
+    def wanted() -> bool:
+        peer = context.peer
+        if again is not None and peer.full:
+            peer.when_room(again)
+            return False
+        return not peer.closed
+
     try:
-        outcome = _start(reads, steps, done, lambda: not context.peer.closed, failed)
+        outcome = _start(reads, steps, done, wanted, failed)
     except ReadsRefusedError:
         return busy
     return None if outcome is ReadState.PENDING else respond(outcome)

@@ -59,7 +59,7 @@ class StartOption(TimeOption):
     "--group", default="turbopump-consume", help="Consumer group, whose offsets are kept."
 )
 @click.option("--no-group", is_flag=True, help="Read beside all groups; no offset is kept.")
-@click.option("--tags", default="*", help="Tags wanted: 'A || B'.")
+@click.option("--tags", metavar="TAGS", default="*", help="Tags wanted: 'A || B'.")
 @click.option(
     "--sql",
     metavar="FILTER",
@@ -73,9 +73,7 @@ class StartOption(TimeOption):
     help="Where reading without a group begins, or a group that is new to the topic: first, last, "
     "or a time.",
 )
-@click.option(
-    "--queue", type=QueueOption(), help="Read this queue alone; nothing else, and without a group."
-)
+@click.option("--queue", type=QueueOption(), help="Read this queue alone, without a group.")
 @click.option("--offset", type=click.IntRange(0), help="Where reading of --queue begins.")
 @click.option(
     "--count", type=click.IntRange(1), help="End after so many messages.  [default: never]"
@@ -107,6 +105,10 @@ async def command(
     A message counts as consumed by the group when its line has been written. With --no-group,
     --queue or --offset nothing is counted, and every message is read. What is written, `turbopump
     produce` reads.
+
+    \b
+    turbopump consume orders --group billing
+    turbopump consume orders --no-group --from 15m
     """
     _refuse_what_does_not_go_together(no_group, sql, queue, offset)
     wanted = tags if sql is None else Sql(sql)

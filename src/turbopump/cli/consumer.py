@@ -66,8 +66,9 @@ async def show_group(servers: Servers, group: str, output: str) -> int:
     lines.append(f"behind by {behind} in all")
     show(output, {"group": group, **found, "behind": behind}, [] if nothing else lines)
     if nothing:
+        near = did_you_mean(group, set(await group_names(servers, addresses)) - {group})
         complain(
-            f"the group {group} has no consumers and no offset in any topic; turbopump "
+            f"the group {group}{near} has no consumers and no offset in any topic; turbopump "
             "consumer list shows the groups"
         )
     return NOT_FOUND if nothing else 0

@@ -42,7 +42,23 @@ COMMANDS: Final = {
 }
 
 
-class LazyGroup(click.Group):
+class SuggestingGroup(click.Group):
+    """A group that knows which command was perhaps meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], known, n=1)
+            meant = f". Did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}{meant}")
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(SuggestingGroup):
     """A group whose commands live in `turbopump.cli.<name>`, each as `command`. Who stops reading
     its output (`turbopump consume | head`) and Ctrl-C end it quietly; to click's own `main` the
     first is a failure."""
@@ -100,7 +116,7 @@ def command_group(name: str, about: str, **settings: Any) -> click.Group:
             click.echo(context.get_help(), err=True)
             context.exit(2)
 
-    kind: type[click.Group] = settings.pop("cls", click.Group)
+    kind: type[click.Group] = settings.pop("cls", SuggestingGroup)
     return kind(name, callback=show_help, help=about, invoke_without_command=True, **settings)
 
 
@@ -109,7 +125,11 @@ turbopump = click.version_option(__version__, prog_name="turbopump")(
         "turbopump",
         "Apache RocketMQ in Python: name server, broker, producer and consumer.",
         cls=LazyGroup,
-        context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "show_default": True,
+            "max_content_width": 100,
+        },
     )
 )
 
@@ -123,7 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx is not None else "turbopump"
-        return _failed(f"{where}: {_sentence(error.format_message())}; see {where} --help", 2)
+        sentence = _sentence(error.format_message())
+        see = " See" if sentence.endswith("?") else "; see"
+        return _failed(f"{where}: {sentence}{see} {where} --help", 2)
     except ConfigError as error:
         return _failed(f"turbopump: {_sentence(str(error))}", 2)
     except click.ClickException as error:

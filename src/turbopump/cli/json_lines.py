@@ -98,6 +98,18 @@ _FIELDS: Final = _Given.__struct_fields__
 _OF_A_RECEIVED_ONE: Final = _MessageLine.__struct_fields__[len(_FIELDS) :]
 _MEANT: Final[Mapping[str, str]] = {"queue_id": "queue", "broker": "queue"}
 """Of a received message -> what was perhaps meant."""
+_WANTED: Final[Mapping[str, str]] = {
+    "body_base64": "text",
+    "tags": "one text",
+    "keys": "a text or a list of texts",
+    "properties": 'names and texts, as in {"p": "1"}',
+    "sharding_key": "a text or a whole number",
+    "queue": 'a number, or "BROKER:NUMBER"',
+    "delay_level": "a whole number",
+    "delay": "a number of seconds",
+    "deliver_at": "ms since 1970, or a time as text",
+}
+_WRONG_TYPE: Final = re.compile(r"got `(\w+)` - at `(?:key in )?\$\.(\w+)")
 _UNKNOWN: Final = re.compile(r"unknown field `(.*?)`")
 _decoder = msgspec.json.Decoder(_MessageLine)
 
@@ -154,6 +166,11 @@ def read_message(
             raise MessageError(
                 f"line {number}: the field {unknown[1]!r} is not known{near}; a message has "
                 f"{', '.join(_FIELDS)}"
+            ) from None
+        wrong = _WRONG_TYPE.search(str(error))
+        if wrong is not None and wrong[2] in _WANTED:
+            raise MessageError(
+                f"line {number}: {wrong[2]} must be {_WANTED[wrong[2]]}, not {wrong[1]}"
             ) from None
         raise MessageError(
             f'line {number} is no message: {error}; {{"body": "…"}} is expected, or --raw '

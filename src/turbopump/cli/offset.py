@@ -5,10 +5,11 @@ from typing import Any
 import click
 
 from turbopump.admin.cluster import Servers, ask_each
-from turbopump.admin.groups import group_offsets
+from turbopump.admin.groups import group_names, group_offsets
 from turbopump.cli.cluster import NOT_FOUND, TimeOption, checked_address, client_command, show
 from turbopump.cli.entry import command_group, complain
 from turbopump.errors import RemotingError
+from turbopump.message.rules import did_you_mean
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import CloneGroupOffset, ResetOffset, ResetOffsetBody
 
@@ -24,13 +25,14 @@ command = command_group("offset", "Show, reset and clone the offsets of consumer
 async def show_offsets(servers: Servers, group: str, topic: str | None, output: str) -> int:
     """Show where a group stands in each queue, and how far behind it is. Exit code 3 if it stands
     nowhere."""
-    rows = await group_offsets(servers, await servers.masters(), group, topic)
+    addresses = await servers.masters()
+    rows = await group_offsets(servers, addresses, group, topic)
     behind = sum(row["behind"] for row in rows)
     lines = [f"{_line(row)}  end {row['end']}  behind {row['behind']}" for row in rows]
     if rows:
         lines.append(f"behind by {behind} in all")
     show(output, {"group": group, "behind": behind, "queues": rows}, lines)
-    return 0 if rows else complain_of_no_offset(group, topic)
+    return 0 if rows else await _complain_of_no_offset(servers, addresses, group, topic)
 
 
 @client_command(command, "reset", short_help="Put a group elsewhere in a topic.")
@@ -105,7 +107,7 @@ async def clone_offsets(
     wanted = CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=True)
     addresses = await servers.masters()
     if not await group_offsets(servers, addresses, source, topic):
-        return complain_of_no_offset(source, topic)
+        return await _complain_of_no_offset(servers, addresses, source, topic)
     for address in addresses:
         answer = await servers.exchange(address, wanted)
         if answer.code != ResponseCode.SUCCESS:
@@ -121,9 +123,12 @@ def _line(row: dict[str, Any]) -> str:
     return f"{row['topic']}  {row['broker']}:{row['queue']}  at {row['offset']}"
 
 
-def complain_of_no_offset(group: str, topic: str | None = None) -> int:
+async def _complain_of_no_offset(
+    servers: Servers, addresses: list[str], group: str, topic: str | None = None
+) -> int:
     """Say that a group has no offset anywhere, or in a topic (its name may be mistyped); the exit
     code for it."""
+    group += did_you_mean(group, set(await group_names(servers, addresses)) - {group})
     where = "in any topic" if topic is None else f"in the topic {topic}"
     complain(f"the group {group} has no offset {where}; turbopump consumer list shows the groups")
     return NOT_FOUND

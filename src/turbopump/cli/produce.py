@@ -135,6 +135,10 @@ async def command(
     "delay", "delay_level" or "deliver_at" if wanted. A body that is another JSON value is sent as
     that JSON; bytes that are no text go as "body_base64". What `turbopump consume` has written is
     taken too. The first line that cannot be sent ends the command.
+
+    \b
+    echo hello | turbopump produce orders --raw
+    echo '{"body": "a book", "keys": "42"}' | turbopump produce orders
     """
     times = {"delay": delay, "delay_level": delay_level, "deliver_at": deliver_at}
     time = {name: value for name, value in times.items() if value is not None}
@@ -161,7 +165,7 @@ async def command(
                 if fault is not None:
                     raise click.ClickException(f"{fault}{sending.before}")
         except asyncio.CancelledError:
-            complain(f"stopped; at least {_count(sending.sent)} to {topic} are sent")
+            complain(f"stopped{sending.before or '; nothing is sent'}, perhaps more")
             raise
     click.echo(f"sent {_count(sending.sent)} to {topic}", err=True)
     if sending.unsure:

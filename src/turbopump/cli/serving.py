@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import re
 import signal
 import sys
 import time
@@ -24,6 +25,7 @@ from turbopump.config.properties import decode, encode
 from turbopump.config.setting import SettingsClass, effective, settings_of
 from turbopump.errors import ConfigError
 from turbopump.event_loop import loop_factory
+from turbopump.repeated_line import report_all
 from turbopump.store.system_calls import outlive_lost_pages
 
 T = TypeVar("T")
@@ -102,6 +104,7 @@ async def _until_signal(servers: Callable[[], AbstractAsyncContextManager[None]]
         loop.add_signal_handler(number, asked, number)
     async with servers():
         await stop.wait()
+    report_all()
 
 
 def refuse_open_bind(host: str, *, insecure: bool) -> None:
@@ -170,7 +173,9 @@ def print_effective(
 def log_effective(config: SettingsClass) -> None:
     """The same on one line of the log."""
     log.info(
-        "configuration %s", " ".join(f"{key}={value}" for key, value in effective(config).items())
+        "configuration %s",
+        " ".join(f"{key}={value}" for key, value in effective(config).items()),
+        extra={"is_whole": True},
     )
 
 
@@ -225,11 +230,11 @@ def start_log(level: str, file: str | None, *, plain: bool = False) -> None:
         )
     except OSError as error:
         raise ConfigError(f"the log file {file} cannot be opened: {error.strerror}") from error
-    formatter = logging.Formatter(
+    formatter = LineFormatter(
         "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
     )
     formatter.converter = time.gmtime
-    on_screen = logging.Formatter(PLAIN) if plain else formatter
+    on_screen = LineFormatter(PLAIN) if plain else formatter
     handler.setFormatter(on_screen if file is None else formatter)
     for name, least in WAITED_FOR.items():
         waited_for = logging.getLogger(name)
@@ -242,3 +247,34 @@ def start_log(level: str, file: str | None, *, plain: bool = False) -> None:
     logger = logging.getLogger("turbopump")
     logger.addHandler(handler)
     logger.setLevel(level.upper())
+
+
+MESSAGE_SIZE, TRACEBACK_SIZE = 2000, 8000
+"""Characters of a record's message, and of a traceback, that are written."""
+_NOT_PLAIN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Line ends, escape codes, what turns the direction of text, and halves of characters."""
+
+
+class LineFormatter(logging.Formatter):
+    """Writes each record as one line, whatever a peer's names hold: what is not plain text is
+    escaped, and long text is cut. Only a traceback takes further lines, and they are indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        size = len(record.message) if hasattr(record, "is_whole") else MESSAGE_SIZE
+        record.message = plain_text(record.message, size)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        lines = super().formatException(ei).split("\n")
+        text = "\n".join(f"  {plain_text(line, MESSAGE_SIZE)}" for line in lines)
+        half = TRACEBACK_SIZE // 2
+        return text if len(text) <= TRACEBACK_SIZE else f"{text[:half]}\n  …\n  {text[-half:]}"
+
+
+def plain_text(text: str, size: int) -> str:
+    """At most ``size`` characters of a text, escaped where they are not plain text."""
+    cut = text[:size]
+    plain = _NOT_PLAIN.sub(
+        lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), cut
+    )
+    return plain if len(text) <= size else f"{plain}… ({len(text)} characters)"

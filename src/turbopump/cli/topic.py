@@ -31,7 +31,7 @@ from turbopump.cli.cluster import (
 )
 from turbopump.cli.entry import command_group, complain
 from turbopump.errors import ResponseError
-from turbopump.message.rules import did_you_mean
+from turbopump.message.rules import did_you_mean, is_system_topic
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import namesrv as requests
 from turbopump.protocol.requests.topics import TopicConfig
@@ -115,7 +115,7 @@ async def create_topic(
 
 def _settings(topic: TopicConfig) -> str:
     read, write = topic.read_queue_nums, topic.write_queue_nums
-    queues = f"{read} queues" if read == write else f"{read} queues to read, {write} to write"
+    queues = _count(read, "queue") if read == write else f"{read} queues to read, {write} to write"
     return f"{queues}, perm {topic.perm}"
 
 
@@ -199,6 +199,10 @@ async def alter_topic(
 async def delete_topic(servers: Servers, name: str, yes: bool, output: str) -> int:
     """Delete a topic on all brokers and name servers: its settings, its queues, and how far groups
     are in it. Say what goes."""
+    if is_system_topic(name):
+        raise click.ClickException(
+            f"{name} is a topic of RocketMQ's own, which brokers do not delete"
+        )
     found = await find_topic(servers, await servers.masters(), name)
     if not found and name not in await topic_names(servers):
         return await _complain_of_no_topic(servers, name)

@@ -17,8 +17,10 @@ from typing import Any
 from turbopump.client.namespace import unwrap, unwrapped
 from turbopump.client.sending.send_result import SendResult
 from turbopump.message.message import MessageQueue
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_hook_failed = RepeatedLine(log, logging.WARNING, "send hook failed hook=%s cause=%s")
 
 
 class MessageKind(IntEnum):
@@ -123,5 +125,6 @@ class SendHooks:
         for hook in self._hooks:
             try:
                 call(hook)
-            except Exception:
-                log.warning("send hook failed hook=%s", type(hook).__name__, exc_info=True)
+            except Exception as error:
+                kind = type(hook), type(error)
+                _hook_failed(type(hook).__name__, repr(error), kind=kind, exc_info=True)

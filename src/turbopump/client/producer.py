@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
 from typing import Final, Unpack, overload
 
 from turbopump.client.heartbeat import InstanceMember
@@ -23,6 +22,7 @@ from turbopump.client.sending.outgoing import (
     COMPRESS_FROM,
     BatchPart,
     Compression,
+    MessageParts,
     NotedFrames,
     Packer,
     SendFrames,
@@ -243,16 +243,11 @@ class Producer(InContext):
         /,
         body: bytes | str,
         *,
-        tags: str | None = None,
-        keys: str | Iterable[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        delay_level: int = 0,
-        deliver_at: int | datetime | None = None,
-        delay: float | timedelta | None = None,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         sharding_key: object = None,
         timeout: float | None = None,
+        **parts: Unpack[MessageParts],
     ) -> SendResult: ...
 
     async def send(
@@ -261,20 +256,16 @@ class Producer(InContext):
         /,
         body: bytes | str | None = None,
         *,
-        tags: str | None = None,
-        keys: str | Iterable[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        delay_level: int = 0,
-        deliver_at: int | datetime | None = None,
-        delay: float | timedelta | None = None,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         sharding_key: object = None,
         timeout: float | None = None,
+        **parts: Unpack[MessageParts],
     ) -> SendResult:
         """Send one message and wait until a broker has stored it.
 
-        It is given as a ``Message``, or as its topic and body with what else ``Message`` takes.
+        It is given as a ``Message``, or as its topic and body with what else ``Message`` takes:
+        ``tags``, ``keys``, ``properties``, ``delay`` and so on.
         ``queue``: send to this queue and no other (one attempt). ``selector``: a function of
         (queues, message) that chooses it (see ``turbopump.client.selectors``). ``sharding_key``:
         messages with an equal one go to the same queue, in the order of sends that await each
@@ -282,19 +273,8 @@ class Producer(InContext):
         itself), RouteNotFoundError (no broker known), SendError (no broker took it; after a
         time-out or a lost connection it may be stored all the same), NotStartedError.
         """
-        if (
-            message.__class__ is not Message
-            or body is not None
-            or tags is not None
-            or keys is not None
-            or properties is not None
-            or delay_level
-            or deliver_at is not None
-            or delay is not None
-        ):
-            message = as_message(
-                message, body, tags, keys, properties, delay_level, deliver_at, delay
-            )
+        if message.__class__ is not Message or body is not None or parts:
+            message = as_message(message, body, parts)
         if timeout is not None:
             check_timeout(timeout)
         sender = self._ready()
@@ -392,15 +372,10 @@ class Producer(InContext):
         /,
         body: bytes | str,
         *,
-        tags: str | None = None,
-        keys: str | Iterable[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        delay_level: int = 0,
-        deliver_at: int | datetime | None = None,
-        delay: float | timedelta | None = None,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         sharding_key: object = None,
+        **parts: Unpack[MessageParts],
     ) -> None: ...
 
     async def send_oneway(
@@ -409,22 +384,17 @@ class Producer(InContext):
         /,
         body: bytes | str | None = None,
         *,
-        tags: str | None = None,
-        keys: str | Iterable[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        delay_level: int = 0,
-        deliver_at: int | datetime | None = None,
-        delay: float | timedelta | None = None,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         sharding_key: object = None,
+        **parts: Unpack[MessageParts],
     ) -> None:
         """Send one message without waiting for an answer: whether it was stored is not known.
 
         Raises MessageError, RouteNotFoundError, SendError (no connection, or for ``send_timeout``
         the broker has not read what was sent before), NotStartedError.
         """
-        message = as_message(message, body, tags, keys, properties, delay_level, deliver_at, delay)
+        message = as_message(message, body, parts)
         sender = self._ready()
         message, target = self._chooser.aim(message, queue, selector, sharding_key)
         await sender.send_oneway(self._pack.pack(message), self._chooser.inside(target))

@@ -61,7 +61,8 @@ class TopicRoute:
 
     ``inherited``: the topic does not exist yet; this is what the default topic says it would get.
     ``heirs``: the brokers whose part of the topic new ones may inherit, and its number of queues
-    there. ``clusters``: the names of those that its brokers belong to.
+    there. ``clusters``: the names of those that its brokers belong to. ``spread``: more than one
+    broker has queues to send to.
     """
 
     topic: str
@@ -71,6 +72,11 @@ class TopicRoute:
     inherited: bool = False
     heirs: Mapping[str, int] = field(default_factory=dict)
     clusters: frozenset[str] = frozenset()
+    spread: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        brokers = {queue.broker_name for queue in self.publish_queues}
+        object.__setattr__(self, "spread", len(brokers) > 1)
 
     def master(self, broker_name: str) -> str | None:
         """The address of a broker's master, if it has one now."""

@@ -51,6 +51,7 @@ from turbopump.protocol.requests.send import (
     TransactionOutcome,
 )
 from turbopump.remoting.connection import Connection
+from turbopump.repeated_line import RepeatedLine
 
 
 class TransactionState(Enum):
@@ -85,6 +86,14 @@ class TransactionResult:
 
 
 log = logging.getLogger(__name__)
+_checker_failed = RepeatedLine(
+    log, logging.WARNING, "checker failed, the broker will ask again msg_id=%s topic=%s cause=%s"
+)
+_executor_failed = RepeatedLine(
+    log,
+    logging.WARNING,
+    "executor failed, the broker will ask the checker msg_id=%s topic=%s cause=%s",
+)
 
 WAITING_MAX: Final = 2000
 """Questions that wait for the checker (``checkRequestHoldMax``); more are dropped."""
@@ -185,11 +194,8 @@ class TransactionAnswers:
             async with asyncio.timeout(ANSWER_S):
                 state = state_of(await self.checker.call(message), "checker")
         except Exception as error:
-            log.warning(
-                "checker failed, the broker will ask again msg_id=%s topic=%s",
-                message.msg_id,
-                message.topic,
-                exc_info=True,
+            _checker_failed(
+                message.msg_id, message.topic, repr(error), kind=type(error), exc_info=True
             )
             state = TransactionState.UNKNOWN
             remark = f"checkLocalTransactionState Exception: {error!r}"
@@ -391,11 +397,8 @@ class TransactionProducer(Producer):
                 state, failed = TransactionState.UNKNOWN, error
             except Exception as error:
                 state, failed = TransactionState.UNKNOWN, error
-                log.warning(
-                    "executor failed, the broker will ask the checker msg_id=%s topic=%s",
-                    sent.msg_id,
-                    message.topic,
-                    exc_info=True,
+                _executor_failed(
+                    sent.msg_id, message.topic, repr(error), kind=type(error), exc_info=True
                 )
         result = TransactionResult(sent, state, failed, told=False)
         return replace(result, told=await self._end(sender, half, result))

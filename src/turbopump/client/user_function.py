@@ -1,17 +1,33 @@
 """Calling a user's function: a coroutine function on the loop, a plain one in a thread of its own
-pool and the caller's context, never on the loop. (Handlers of messages: ``handling.py``.)"""
+pool and the caller's context, never on the loop. (Handlers of messages: ``handling.py``.) A
+function that does not come back cannot be ended; the end of the process does not wait for it for
+ever (``CallThreads``)."""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import inspect
+import logging
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextvars import copy_context
+from functools import partial
+from queue import Empty, SimpleQueue
+from time import monotonic
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any, Final
 
 from turbopump.errors import NotStartedError
+
+EXIT_PATIENCE_S: Final = 5.0
+"""So long the end of the process waits for a function that runs, if nobody has closed what it
+belongs to."""
+
+log = logging.getLogger(__name__)
 
 
 class NotCalledError(NotStartedError):
@@ -26,7 +42,7 @@ class UserFunction:
         self._threads, self._name = threads, name
         self._pool = None
         if not is_coroutine_function(function):
-            self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"turbopump-{name}")
+            self._pool = CallThreads(threads, f"turbopump-{name}")
 
     @property
     def plain(self) -> bool:
@@ -52,9 +68,118 @@ class UserFunction:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-async def in_pool(
-    pool: ThreadPoolExecutor, function: Callable[..., object], *args: object
-) -> object:
+class CallThreads(Executor):
+    """At most ``count`` threads, made when they are needed, that call users' functions.
+
+    The standard library's pool is waited for at the end of the process, however long that takes:
+    one function that hangs (a socket without a timeout, a lock) keeps the process for ever. The end
+    of the process waits for these threads until ``leave_after`` seconds are over, names those that
+    still run in the log, and goes on without them.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count, self._name = count, name
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self.closed = False
+        self._leave_at: float | None = None
+        self.threads: list[threading.Thread] = []
+        self.busy: set[threading.Thread] = set()
+        """Those that call a function now."""
+        _pools.add(self)
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        """Raises RuntimeError after the shutdown, and where the system gives no more threads."""
+        with self._lock:
+            if self.closed:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            future: Future[Any] = Future()
+            call = partial(_call, future, function, args, named)
+            if self._idle.acquire(blocking=False) or len(self.threads) >= self._count:
+                self._calls.put(call)
+            else:
+                name = f"{self._name}-{len(self.threads)}"
+                thread = threading.Thread(target=self._serve, args=(call,), name=name, daemon=True)
+                thread.start()
+                self.threads.append(thread)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        with self._lock:
+            self.closed = True
+            if cancel_futures:
+                with contextlib.suppress(Empty):
+                    while True:
+                        waiting = self._calls.get_nowait()
+                        if isinstance(waiting, partial):
+                            waiting.args[0].cancel()
+            self._calls.put(None)
+        for thread in self.threads if wait else ():
+            thread.join()
+
+    def leave_after(self, seconds: float) -> None:
+        """What runs has had its time: the end of the process waits for it so long at most, from
+        now on."""
+        self._leave_at = monotonic() + seconds
+
+    def end(self) -> list[str]:
+        """The process ends: the names of threads that do not."""
+        self.shutdown(wait=False, cancel_futures=True)
+        leave_at = self._leave_at if self._leave_at is not None else monotonic() + EXIT_PATIENCE_S
+        for thread in list(self.busy):
+            thread.join(max(leave_at - monotonic(), 0.0))
+        return sorted(thread.name for thread in list(self.busy) if thread.is_alive())
+
+    def _serve(self, call: Callable[[], None] | None) -> None:
+        this = threading.current_thread()
+        while call is not None:
+            self.busy.add(this)
+            call()
+            call = None  # what it held is not kept while the thread waits
+            self.busy.discard(this)
+            try:
+                call = self._calls.get_nowait()
+            except Empty:
+                self._idle.release()
+                call = self._calls.get()
+        self._calls.put(None)  # for the next thread
+
+
+def _call(
+    future: Future[Any], function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = function(*args, **named)
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+_pools: Final[weakref.WeakSet[CallThreads]] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_calls() -> None:
+    """The end of the process. A Ctrl-C ends the waiting."""
+    names: list[str] = []
+    try:
+        for pool in list(_pools):
+            names += pool.end()
+    except KeyboardInterrupt:
+        names.append("and perhaps others")
+    if names:
+        log.warning(
+            "the process ends while functions still run in its threads; what they were doing is "
+            "cut off threads=%s",
+            ", ".join(names),
+        )
+
+
+async def in_pool(pool: CallThreads, function: Callable[..., object], *args: object) -> object:
     """What a plain function returns, called in a thread. Raises as ``failure_of`` says, and
     NotCalledError if the pool was closed before."""
     this = asyncio.current_task()

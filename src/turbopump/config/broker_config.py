@@ -245,6 +245,14 @@ class BrokerConfig:
         "bytes",
         own=True,
     )
+    connection_memory_max: int = setting(
+        128 * _MIB,
+        "memory that all connections may hold together: answers that are not read, frames that do "
+        "not end; beyond it the one that holds most for longest is closed",
+        "bytes",
+        low=32 * _MIB,
+        own=True,
+    )
     cold_read_share: int = setting(
         25,
         "most of the broker's time that goes, while messages are sent, to reading what may not "

@@ -25,6 +25,14 @@ class NamesrvConfig:
     server_channel_max_idle_time_seconds: int = setting(
         120, "a silent connection is closed after", "s", low=1
     )
+    connection_memory_max: int = setting(
+        128 << 20,
+        "memory that all connections may hold together: answers that are not read, frames that do "
+        "not end; beyond it the one that holds most for longest is closed",
+        "bytes",
+        low=32 << 20,
+        own=True,
+    )
     scan_not_active_broker_interval: int = setting(
         5000,
         "time between scans for silent brokers; 4.x has 10 s",

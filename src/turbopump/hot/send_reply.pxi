@@ -30,11 +30,13 @@ cdef bytes _reply(
 ):
     """``unit``: every 20 bytes an offset of 8 begins."""
     if not (PyBytes_CheckExact(head) and PyBytes_CheckExact(tail) and PyBytes_CheckExact(host)
-            and PyUnicode_CheckExact(unique) and PyUnicode_IS_COMPACT_ASCII(unique)):
+            and (unique is None or PyUnicode_CheckExact(unique) and PyUnicode_IS_COMPACT_ASCII(unique))):
         raise _not_usual
-    cdef const uint8_t *text = <const uint8_t *>PyUnicode_1BYTE_DATA(unique)
-    cdef Py_ssize_t unique_size = PyUnicode_GET_LENGTH(unique), i, digit
+    cdef const uint8_t *text = NULL
+    cdef Py_ssize_t unique_size = 0, i, digit
     cdef uint8_t c
+    if unique is not None:
+        text, unique_size = <const uint8_t *>PyUnicode_1BYTE_DATA(unique), PyUnicode_GET_LENGTH(unique)
     for i in range(unique_size):
         c = text[i] | 0x20
         if not (c"0" <= text[i] <= c"9" or c"a" <= c <= c"z"):
@@ -46,7 +48,8 @@ cdef bytes _reply(
     pos = _put_decimal(pos, queue_id)
     pos = _put(pos, b'","queueOffset":"', 17)
     pos = _put_decimal(pos, queue_offset)
-    pos = _put(pos, b'","transactionId":"', 19)
+    if unique is not None:
+        pos = _put(pos, b'","transactionId":"', 19)
     cdef Py_ssize_t numbers_size = pos - numbers
     cdef uint8_t ending[64]
     pos = _put(ending, b'"},"flag":1,"language":"PYTHON","opaque":', 41)

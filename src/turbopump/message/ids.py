@@ -76,18 +76,34 @@ class UniqueIds:
         self._month_start = 0
         self._next_month = 0
         self._last_ms = -1
+        self._last_taken_ms = -1
         self._begin = ""
 
     def next(self) -> str:
         """A new id: 32 characters, 56 for IPv6."""
         now = self._now_ms()
         if now != self._last_ms:
-            if not self._month_start <= now < self._next_month:
-                self._month_start, self._next_month = _month_of(now)
-            self._last_ms = now
-            self._begin = f"{self._prefix}{(now - self._month_start) & 0xFFFFFFFF:08X}"
+            self._begin_ms(now)
         self._counter = counter = (self._counter + 1) & 0xFFFF
         return f"{self._begin}{_HEX[counter >> 8]}{_HEX[counter & 0xFF]}"
+
+    def take(self, count: int) -> tuple[str, int]:
+        """Many new ids, for who writes them into vectors: the text with which each begins, and the
+        number of the first, which it ends with as four digits of hexadecimal. Each further one has
+        the next number, modulo 2¹⁶. ``count`` is at most half of that; each call has a
+        millisecond of its own."""
+        assert 0 <= count <= 1 << 15
+        self._last_taken_ms = max(self._now_ms(), self._last_taken_ms + 1)
+        self._begin_ms(self._last_taken_ms)
+        first = (self._counter + 1) & 0xFFFF
+        self._counter = (self._counter + count) & 0xFFFF
+        return self._begin, first
+
+    def _begin_ms(self, now: int) -> None:
+        if not self._month_start <= now < self._next_month:
+            self._month_start, self._next_month = _month_of(now)
+        self._last_ms = now
+        self._begin = f"{self._prefix}{(now - self._month_start) & 0xFFFFFFFF:08X}"
 
 
 def _month_of(now_ms: int) -> tuple[int, int]:

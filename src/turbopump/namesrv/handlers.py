@@ -66,8 +66,20 @@ from turbopump.remoting.router import (
     encode_response,
     refusal,
 )
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_registered = RepeatedLine(log, logging.INFO, "broker registered %s cluster=%s topics=%d")
+_left = RepeatedLine(log, logging.INFO, "broker left %s")
+_superseded = RepeatedLine(
+    log, logging.WARNING, "registration ignored, a newer broker has the id %s owner=%s"
+)
+_refused_name = RepeatedLine(
+    log, logging.WARNING, "registration refused, another broker is there %s owner=%s"
+)
+_not_its_own = RepeatedLine(
+    log, logging.WARNING, "unregistration ignored, not registered by this connection %s peer=%s"
+)
 
 ZONE_FIELD: Final = "__ZONE_NAME"
 OWNER_ANSWER_S: Final = 3.0
@@ -147,13 +159,10 @@ class NamesrvHandlers:
                 "carry all of its topics"
             )
         if isinstance(outcome, Superseded):
-            said = "registration ignored, a newer broker has the id %s owner=%s"
-            log.warning(said, broker, outcome.owner)
+            _superseded(broker, outcome.owner, kind=broker)
             return Response(RegisterBrokerReply())
         if not known:
-            log.info(
-                "broker registered %s cluster=%s topics=%d", broker, broker.cluster, len(topics)
-            )
+            _registered(broker, broker.cluster, len(topics), kind=broker)
         master, ha_server = outcome.master_address, outcome.ha_address
         return Response(
             RegisterBrokerReply(ha_server_addr=ha_server, master_addr=master),
@@ -177,7 +186,7 @@ class NamesrvHandlers:
             outcome = self._register(registration, peer)
             if isinstance(outcome, Response):
                 return outcome
-        log.warning("registration refused, another broker is there %s owner=%s", broker, owner)
+        _refused_name(broker, owner, kind=broker)
         return _refused(
             f"broker {broker.name} with id {broker.id} is registered from {owner.address}, which "
             "is there and answers: stop that one, or give this one another brokerName or brokerId"
@@ -190,10 +199,9 @@ class NamesrvHandlers:
             request.cluster_name, request.broker_name, request.broker_id, request.broker_addr
         )
         if self._table.unregister(broker, context.peer):
-            log.info("broker left %s", broker)
+            _left(broker, kind=broker)
         else:
-            said = "unregistration ignored, not registered by this connection %s peer=%s"
-            log.warning(said, broker, context.peer.peer)
+            _not_its_own(broker, context.peer.peer, kind=broker)
         return Response()
 
     def broker_heartbeat(self, request: BrokerHeartbeat, context: RequestContext) -> Response[None]:

@@ -26,6 +26,9 @@ from turbopump.errors import FrameError
 FRAME_SIZE_MAX: Final = 16_777_216
 """Apache's ``com.rocketmq.remoting.frameMaxLength``: the largest totalLen + 4 that is taken."""
 
+PART_OVERHEAD: Final = 64
+"""Bytes that a piece of an unfinished frame takes beside its own: a peer may send two at a time."""
+
 _LENGTHS: Final = struct.Struct(">II").unpack_from
 
 JSON: Final = 0
@@ -45,15 +48,16 @@ class FrameReader:
     """Cuts a byte stream into frames.
 
     ``feed`` returns the frames that are complete; ``error`` is set once the stream cannot be cut
-    any further (the frames before the bad one are still returned). Cost: one slice for the header,
-    one for the body.
+    any further (the frames before the bad one are still returned). ``held``: bytes of memory that
+    the part of an unfinished frame takes now. Cost: one slice for the header, one for the body.
     """
 
-    __slots__ = ("_missing", "_parts", "error", "size_max")
+    __slots__ = ("_missing", "_parts", "error", "held", "size_max")
 
     def __init__(self, size_max: int = FRAME_SIZE_MAX) -> None:
         self.size_max = size_max
         self.error: FrameError | None = None
+        self.held = 0
         self._parts: list[bytes] = []
         self._missing = 0
 
@@ -65,9 +69,11 @@ class FrameReader:
             self._parts.append(data)
             self._missing -= len(data)
             if self._missing > 0:
+                self.held += len(data) + PART_OVERHEAD
                 return []
             data = b"".join(self._parts)
             self._parts = []
+            self.held = 0
         frames: list[Frame] = []
         at, size = 0, len(data)
         while size - at >= 8:
@@ -87,14 +93,15 @@ class FrameReader:
             self._keep(data[at:], 8 - (size - at))
         return frames
 
-    @property
-    def buffered(self) -> int:
-        """Bytes of an unfinished frame held at the moment."""
-        return sum(map(len, self._parts))
+    def drop(self) -> None:
+        """Forget an unfinished frame; nothing may be fed after it."""
+        self._parts = []
+        self.held = 0
 
     def _keep(self, rest: bytes, missing: int) -> None:
         self._parts = [rest]
         self._missing = missing
+        self.held = len(rest) + PART_OVERHEAD
 
     def _refuse(self, total: int, mark: int) -> None:
         header_size = mark & 0xFFFFFF

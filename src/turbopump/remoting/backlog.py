@@ -9,6 +9,9 @@ done.
 
 Costs nothing while there is no line: the clock is looked at once per ``CREDIT`` bytes. It must not
 know what any request means.
+
+Requests of a connection whose peer did not read wait in the connection. When they may be handled,
+the connections take turns (``resume``), one request each.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ LINE_SIZE_MAX: Final = 256 * 1024 * 1024
 """Bytes in the line, whatever their number."""
 CHECK_S: Final = 0.01
 """How often the line is looked through while nothing moves."""
+RESUME_S: Final = 0.002
+"""Connections that go on do so for so long, and one request more, before others have their turn."""
 
 
 class BacklogRefusal(Enum):
@@ -83,6 +88,9 @@ class Backlog:
         self._begun: _QueuedRequest | None = None
         self._held_since: float | None = None
         self._still_until = 0.0
+        self._resumed: dict[Connection, None] = {}
+        self._goes_on = False
+        """Whether the loop will come to those that are resumed."""
         self.busy = False
         self.credit: float = CREDIT
 
@@ -120,7 +128,7 @@ class Backlog:
             self.wait_all(connection, rest, arrived)
         for frame in rest:
             connection.take(frame)
-            if connection.closed:
+            if connection.interrupted and connection.stops(rest, arrived):
                 return
             until_look -= 1
             if not until_look:
@@ -137,8 +145,31 @@ class Backlog:
                 self._wait(_QueuedRequest(connection, frame, arrived))
             else:
                 connection.take(frame)
-            if connection.closed:
+            if connection.interrupted and connection.stops(frames, arrived):
                 return
+
+    def resume(self, connection: Connection) -> None:
+        """The connection has requests that waited and may be handled now: let it ``go_on``, in turn
+        with others."""
+        self._resumed[connection] = None
+        if not self._goes_on:
+            self._goes_on = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        late = self._loop.time() + RESUME_S
+        try:
+            while self._resumed:
+                connection = next(iter(self._resumed))
+                del self._resumed[connection]
+                if connection.go_on():
+                    self._resumed[connection] = None  # behind the others
+                if self._loop.time() >= late:
+                    break
+        finally:
+            self._goes_on = bool(self._resumed)
+            if self._goes_on:
+                self._loop.call_soon(self._go_on)
 
     def _look(self, began: float) -> None:
         """Look at the clock: has this turn, in which this work began at ``began``, handled

@@ -50,6 +50,11 @@ class RemotingClient:
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._ended = False
 
+    @property
+    def connections(self) -> Mapping[str, Connection]:
+        """Those that are open, by address."""
+        return self._connections
+
     async def call(
         self, address: str, request: Request[ReplyT], body: Body = b"", *, timeout: float = 3.0
     ) -> ReplyT:
@@ -152,9 +157,7 @@ class RemotingClient:
             async with asyncio.timeout(self._connect_timeout):
                 _, connection = await loop.create_connection(
                     lambda: Connection(
-                        self.router,
-                        on_close=lambda closed: self._closed(address, closed),
-                        keeps_reading=True,
+                        self.router, on_close=lambda closed: self._closed(address, closed)
                     ),
                     host,
                     port,

@@ -2,15 +2,16 @@
 to their calls.
 
 The rule: everything that one ``data_received`` produced goes out in one write, and so does
-everything written in one loop turn. A peer that does not read is not read from either. It must not
-know what any request means.
+everything written in one loop turn, up to ``WRITE_SIZE``. A peer that does not read is not read
+from either, and what it has asked for waits unhandled. It must not know what any request means.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, cast
 
 import msgspec
@@ -21,6 +22,7 @@ from turbopump.protocol.command import Command, TypedJsonHeader, decode_command
 from turbopump.protocol.frame import FRAME_SIZE_MAX, JSON, Frame, FrameReader
 from turbopump.protocol.request import HeaderT
 from turbopump.remoting.backlog import Backlog
+from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.router import (
     LATER,
     Outcome,
@@ -31,11 +33,39 @@ from turbopump.remoting.router import (
     encode_response,
     failure_response,
 )
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_bad_frame = RepeatedLine(log, logging.WARNING, "closing connection peer=%s cause=%s")
+_held_most = RepeatedLine(
+    log,
+    logging.WARNING,
+    "closing connection, it held most of what all may hold together peer=%s unfinished_bytes=%d "
+    "unread_bytes=%d connectionMemoryMax=%d",
+)
 
-WRITE_BUFFER_HIGH: Final = 4 * 1024 * 1024
-"""Bytes waiting for a slow reader above which we stop reading from it."""
+WAITING_MAX: Final = 4 * 1024 * 1024
+"""Bytes that wait for a slow reader, above which its requests are not handled until it has read
+all of them. One write and one answer may exceed it: 8 MiB in all."""
+
+WRITE_SIZE: Final = 1024 * 1024
+"""Answers of so many bytes are written at once, and do not wait for the others of their turn."""
+
+SMALL_SIZE: Final = 1024
+"""Smaller answers are not counted: the requests of one read do not fill a write with them."""
+
+TURN_S: Final = 0.02
+"""A read whose answers fill more than one write is handled for so long before others have their
+turn."""
+
+GROWING_SIZE: Final = 64 * 1024
+"""An unfinished frame of so many bytes may have to wait for others, where memory is tight."""
+
+FRAME_OVERHEAD: Final = 160
+"""Bytes that a frame which waits takes beside its own."""
+
+INSTANT_S: Final = 0.01
+"""What is held counts for so long at least, however lately its peer has read or sent."""
 
 CLOSE_WAIT_S: Final = 5.0
 """How long a closing connection waits for a slow reader to take what was written."""
@@ -45,11 +75,48 @@ class Connection(asyncio.Protocol):
     """The asyncio shell round one TCP connection.
 
     ``router`` answers the peer's requests; ``call`` asks the peer. ``peer`` is ``host:port`` once
-    connected. ``on_close`` is called once with the connection when it is gone. ``keeps_reading``:
-    go on reading from a peer that does not read; the client's side does, for if both sides stopped
-    neither would ever go on. ``backlog`` is the server's line for requests that may wait.
-    ``attributes`` is free for what the owner knows of this peer.
+    connected. ``on_close`` is called once with the connection when it is gone. ``memory`` counts
+    what the connections of a server hold. Without it, on the client's side, a peer that does not
+    read is read from all the same: if both sides stopped, neither would ever go on. ``backlog`` is
+    the server's line for requests that may wait.
     """
+
+    __slots__ = (
+        "__weakref__",
+        "_backlog",
+        "_calls",
+        "_end",
+        "_flush_due",
+        "_frame_waits",
+        "_held",
+        "_lag",
+        "_loop",
+        "_memory",
+        "_on_close",
+        "_on_open",
+        "_opaque",
+        "_out",
+        "_out_size",
+        "_peer_ended",
+        "_reader",
+        "_reading_paused",
+        "_router",
+        "_sweep",
+        "_swept_by",
+        "_tasks",
+        "_usual",
+        "_writers",
+        "answers",
+        "closed",
+        "host_pair",
+        "interrupted",
+        "last_read",
+        "peer",
+        "peer_ip",
+        "peer_port",
+        "transport",
+        "writing_paused",
+    )
 
     def __init__(
         self,
@@ -58,10 +125,10 @@ class Connection(asyncio.Protocol):
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
         frame_size_max: int = FRAME_SIZE_MAX,
-        keeps_reading: bool = False,
+        memory: ConnectionMemory | None = None,
         backlog: Backlog | None = None,
     ) -> None:
-        self._keeps_reading = keeps_reading
+        self._memory = memory
         self.peer = "?"
         self.peer_ip = "0.0.0.0"
         self.peer_port = 0
@@ -76,13 +143,22 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
+        self._out_size = 0
         self._flush_due = False
+        self.interrupted = False
+        """The frames behind one may not be handled at once: it has closed the connection, or
+        answers have filled a write."""
         self.writing_paused = False
+        self._lag: _Lag | None = None
+        self._held = 0
+        """Bytes that ``memory`` has counted of this connection."""
         self._writers: list[asyncio.Future[None]] = []
         self._calls: dict[int, tuple[asyncio.Future[Any], float]] = {}
         self.answers: dict[int, msgspec.json.Decoder[TypedJsonHeader[Any]]] = {}
         self._usual: msgspec.json.Decoder[TypedJsonHeader[Any]] | None = None
         self._opaque = 0
+        self._peer_ended = False
+        self._frame_waits = self._reading_paused = False
         self._sweep: asyncio.TimerHandle | None = None
         self._swept_by = 0.0
         self._end: asyncio.TimerHandle | None = None
@@ -93,7 +169,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclasses of asyncio.Transport.
         self.transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        # A server wants to know as soon as anything waits for the peer to read it.
+        transport.set_write_buffer_limits(high=WAITING_MAX if self._memory is None else 0)
         name = transport.get_extra_info("peername") or ("?", 0)
         self.peer_ip, self.peer_port = str(name[0]), int(name[1])
         self.peer = (
@@ -119,18 +196,27 @@ class Connection(asyncio.Protocol):
         # waits for a new file of the log): the frames behind it then go into the line at once, or
         # they would overtake it.
         #
+        # The peer may not read: what its requests would answer then is not made. Where that turns
+        # out midway, the frames behind wait (``stops``).
+        #
         # A handler may close the connection; nobody is there for the rest. A broken frame is acted
         # on last, so that the good ones before it are answered.
         self.last_read = now = self._loop.time()
+        reader, backlog = self._reader, self._backlog
+        frames = reader.feed(data)
+        if reader.held or self._held:
+            self._count_frame()
+            if self.closed:
+                return
+        if self._lag is not None and self._is_behind(frames):
+            return
         self._flush_due, flush_was_due = True, self._flush_due
-        frames = self._reader.feed(data)
-        backlog = self._backlog
         backlog.credit -= len(data)
         if backlog.credit > 0:  # nearly always
             rest = iter(frames)
             for frame in rest:
                 self.take(frame)
-                if self.closed:
+                if self.interrupted and self.stops(rest, now):
                     return
                 if backlog.busy:
                     backlog.wait_all(self, rest, now)
@@ -141,30 +227,42 @@ class Connection(asyncio.Protocol):
         self._flush_due = flush_was_due
         if self._out and not flush_was_due:
             self._flush()
-        if self._reader.error is not None:
-            self._give_up(self._reader.error)
+        if reader.error is not None and (self._lag is None or self._lag.is_clear):
+            self._give_up(reader.error)
 
     def eof_received(self) -> bool:
-        return False
+        # Where thousands of peers end at once, a server closes them in turns.
+        transport = self.transport
+        if self._memory is None or transport is None or transport.get_extra_info("sslcontext"):
+            return False
+        self._peer_ended = True
+        self._backlog.resume(self)
+        return True
 
     def pause_writing(self) -> None:
-        if self.transport is not None and not self.writing_paused:
-            self.writing_paused = True
-            if not self._keeps_reading:
-                self.transport.pause_reading()
+        self.writing_paused = True
+        if self._memory is not None:
+            self._lagging().begin(self._loop.time())
 
     def resume_writing(self) -> None:
-        if self.transport is not None and self.writing_paused and not self.closed:
-            self.writing_paused = False
-            if not self._keeps_reading:
-                self.transport.resume_reading()
-            self._wake_writers()
+        self.writing_paused = False
+        self._wake_writers()
+        if self._lag is not None:
+            self._backlog.resume(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.closed = True
+        self.closed = self.interrupted = True
         self.transport = None
+        self.writing_paused = False
         self._out.clear()
+        lag, self._lag = self._lag, None
+        if self._memory is not None:
+            self._memory.count(self, 0)
+            self._memory.has_grown(self)
         self._wake_writers()
+        if lag is not None:
+            for action in lag.due:
+                action()
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
@@ -232,6 +330,19 @@ class Connection(asyncio.Protocol):
             self._write(frame)
         return future
 
+    def fail_typed_calls(
+        self, answer: msgspec.json.Decoder[Any], error: Callable[[], Exception]
+    ) -> int:
+        """Let the typed calls that wait for this kind of ``answer`` fail; how many there were."""
+        failed = 0
+        for opaque in [opaque for opaque, kind in self.answers.items() if kind is answer]:
+            del self.answers[opaque]
+            future, _ = self._calls.pop(opaque, (None, 0.0))
+            if future is not None and not future.done():
+                future.set_exception(error())
+                failed += 1
+        return failed
+
     def send_frame(self, frame: bytes) -> None:
         """Send a frame that wants no answer; dropped if the connection is closed."""
         if not self.closed:
@@ -270,6 +381,159 @@ class Connection(asyncio.Protocol):
         """Close at once; what is waiting is dropped."""
         if self.transport is not None:
             self.transport.abort()
+
+    # --- a peer that does not read
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits for the peer to read it that nothing more is handled for it."""
+        if not self.writing_paused or self._memory is None or self.transport is None:
+            return False
+        return self._memory.tight or self.transport.get_write_buffer_size() >= WAITING_MAX
+
+    def when_room(self, action: Callable[[], None]) -> None:
+        """Call ``action`` in its turn, when the connection is not ``full`` any more or has ended.
+        For handlers whose answer comes later."""
+        self._lagging().due.append(action)
+        if not self.full:
+            self._backlog.resume(self)
+
+    async def room(self) -> None:
+        """Wait for the same."""
+        waiter = self._loop.create_future()
+        self.when_room(lambda: None if waiter.done() else waiter.set_result(None))
+        await waiter
+
+    def stops(self, rest: Iterable[Frame], began: float) -> bool:
+        """What to do with the rest of the frames of a read, which ``began`` at that time, when one
+        has ``interrupted`` it: none is handled if the connection is closed; they wait if the peer
+        does not read, or if others should have their turn. True: it is closed."""
+        if self.closed:
+            return True
+        self.interrupted = False
+        if self.full:
+            self._set_aside(rest)
+        elif self._loop.time() - began >= TURN_S:
+            self._set_aside(rest)
+            self._backlog.resume(self)
+        return False
+
+    def _is_behind(self, frames: list[Frame]) -> bool:
+        """Whether frames that came must wait, and so do."""
+        if self._lagging().is_clear and not self.full:
+            return False
+        self._set_aside(frames)
+        return True
+
+    def go_on(self) -> bool:
+        """Do one thing of those that wait; whether there is more to do at once."""
+        if self._peer_ended:
+            if self.writing_paused:
+                self.close()  # within a bound
+            elif self.transport is not None:
+                self.transport.close()
+            return False
+        lag = self._lag
+        if lag is None or self.closed or self.full:
+            return False
+        if lag.due:
+            lag.due.popleft()()
+        elif lag.unhandled:
+            frame = lag.next_frame()
+            if self._backlog.busy:
+                self._backlog.wait_all(self, iter((frame,)), self._loop.time())
+            else:
+                self.take(frame)
+        if self.closed or not lag.is_clear:
+            return not self.closed
+        if not self.writing_paused:
+            self._lag = None
+        if self._held:
+            self._count()
+        if self._reader.error is not None:
+            self._give_up(self._reader.error)
+        else:
+            lag.is_behind = False
+            self._read_or_pause()
+        return False
+
+    def _lagging(self) -> _Lag:
+        if self._lag is None:
+            self._lag = _Lag(self._loop.time())
+        return self._lag
+
+    def _set_aside(self, frames: Iterable[Frame]) -> None:
+        """Let frames wait, unhandled and in order, and no more come."""
+        lag = self._lagging()
+        lag.add(frames)
+        lag.is_behind = True
+        self._read_or_pause()
+        self._count()
+
+    def _count_frame(self) -> None:
+        """An unfinished frame has come, has grown or has ended."""
+        self._count()
+        memory = self._memory
+        if memory is None or self.closed:
+            return
+        if self._reader.held < GROWING_SIZE:
+            memory.has_grown(self)
+        elif not memory.may_grow(self):
+            self._frame_waits = True
+            self._read_or_pause()
+
+    def grow_on(self) -> None:
+        """Read on: an unfinished frame may grow again."""
+        self._frame_waits = False
+        self.last_read = self._loop.time()  # it could not send before
+        self._read_or_pause()
+
+    def _read_or_pause(self) -> None:
+        """Read from the peer, unless a frame, or those behind unread answers, wait."""
+        transport = self.transport
+        paused = self._frame_waits or (self._lag is not None and self._lag.is_behind)
+        if transport is None or paused == self._reading_paused or transport.is_closing():
+            return
+        self._reading_paused = paused
+        if paused:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    def _count(self) -> None:
+        if self._memory is not None:
+            self._memory.count(self, self.held_now(self._loop.time()))
+
+    def held_now(self, now: float) -> int:
+        """Bytes that the peer makes us hold."""
+        self._held = self._reader.held
+        lag = self._lag
+        if lag is not None:
+            self._held += lag.unhandled_size
+            if self.writing_paused and self.transport is not None:
+                self._held += lag.unread(self.transport.get_write_buffer_size(), now)
+        return self._held
+
+    def weight(self, now: float) -> float:
+        """What is held, by the seconds in which the peer has sent no more of a frame, or read no
+        more of its answers."""
+        unfinished = self._reader.held
+        weight = self._held * INSTANT_S
+        if not self._frame_waits:
+            weight += unfinished * (now - self.last_read)
+        if self._lag is not None:
+            weight += (self._held - unfinished) * (now - self._lag.last_taken)
+        return weight
+
+    def close_for_memory(self, limit: int) -> None:
+        """Drop everything and close: connections hold too much together, and this one most."""
+        unfinished = self._reader.held
+        _held_most(self.peer, unfinished, self._held - unfinished, limit)
+        self.closed = self.interrupted = True
+        self._reader.drop()
+        self._out.clear()
+        self.abort()
+        self.transport = None
 
     # --- frames
 
@@ -378,6 +642,11 @@ class Connection(asyncio.Protocol):
         self, outcome: Awaitable[Response[Any] | bytes | None], context: RequestContext
     ) -> None:
         try:
+            while self.full:
+                await self.room()
+                if self.closed and isinstance(outcome, Coroutine):
+                    outcome.close()  # it has not begun
+                    return
             response = await outcome
         except Exception as error:
             response = failure_response(error, context)
@@ -397,14 +666,21 @@ class Connection(asyncio.Protocol):
                 self.send_response(command.opaque, response)
 
     def _give_up(self, error: ProtocolError) -> None:
-        log.warning("closing connection peer=%s cause=%s", self.peer, error)
+        _bad_frame(self.peer, error)
         self.close()
-        self.closed = True
+        self.closed = self.interrupted = True
 
     # --- writing
 
     def _write(self, frame: bytes) -> None:
         self._out.append(frame)
+        if len(frame) > SMALL_SIZE:
+            self._out_size += len(frame)
+            if self._out_size >= WRITE_SIZE:
+                self.interrupted, flush_due = True, self._flush_due
+                self._flush()
+                self._flush_due = flush_due
+                return
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
@@ -413,8 +689,13 @@ class Connection(asyncio.Protocol):
         self._flush_due = False
         out = self._out
         if out and self.transport is not None:
-            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+            data = out[0] if len(out) == 1 else b"".join(out)
+            self.transport.write(data)
+            if self.writing_paused and self._lag is not None:
+                self._lag.wrote(len(data), self.transport.get_write_buffer_size())
+                self._count()
         out.clear()
+        self._out_size = 0
 
     # --- deadlines: one timer per connection, not one per call
 
@@ -442,3 +723,66 @@ class Connection(asyncio.Protocol):
             self.answers.pop(opaque, None)
         if nearest is not None:
             self._wake_sweep_by(nearest)
+
+
+class _Lag:
+    """What waits for a peer that has not read all of its answers: the requests behind them, and
+    what handlers have to do ``when_room`` is there."""
+
+    __slots__ = (
+        "_taken",
+        "_taken_at_once",
+        "_written",
+        "due",
+        "is_behind",
+        "last_taken",
+        "unhandled",
+        "unhandled_size",
+    )
+
+    def __init__(self, now: float) -> None:
+        self.due: deque[Callable[[], None]] = deque()
+        self.unhandled: deque[Frame] = deque()
+        self.unhandled_size = 0
+        self.is_behind = False
+        """Frames were set aside: no more are read."""
+        self.begin(now)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether nothing waits but bytes."""
+        return not self.due and not self.unhandled
+
+    def begin(self, now: float) -> None:
+        """The peer had read everything until now."""
+        self._written = self._taken = self._taken_at_once = 0
+        self.last_taken = now
+
+    def wrote(self, size: int, waiting: int) -> None:
+        """So many bytes were written; all that waits now is ``waiting``."""
+        if not self._written:
+            self._taken = self._taken_at_once = max(size - waiting, 0)
+        self._written += size
+
+    def unread(self, waiting: int, now: float) -> int:
+        """Bytes of memory that answers take of which the peer has not read ``waiting``."""
+        taken = self._written - waiting
+        if taken != self._taken:
+            self._taken, self.last_taken = taken, now
+        # what of a write went out at once is kept with the rest of it
+        return waiting + self._taken_at_once
+
+    def add(self, frames: Iterable[Frame]) -> None:
+        for frame in frames:
+            self.unhandled.append(frame)
+            self.unhandled_size += _size(frame)
+
+    def next_frame(self) -> Frame:
+        frame = self.unhandled.popleft()
+        self.unhandled_size -= _size(frame)
+        return frame
+
+
+def _size(frame: Frame) -> int:
+    """Bytes of memory that a frame takes."""
+    return len(frame.header) + len(frame.body) + FRAME_OVERHEAD

@@ -46,6 +46,7 @@ from turbopump.protocol.command import (
 )
 from turbopump.protocol.frame import JSON, Frame
 from turbopump.protocol.request import Header, ReplyT, Request, header_from_ext
+from turbopump.repeated_line import RepeatedLine
 
 if TYPE_CHECKING:
     from turbopump.remoting.connection import Connection
@@ -287,6 +288,8 @@ class Router:
 # --- Answers as frames
 
 log = logging.getLogger(__name__)
+_request_failed = RepeatedLine(log, logging.WARNING, "request failed code=%s peer=%s cause=%s")
+_handler_failed = RepeatedLine(log, logging.ERROR, "request failed code=%s peer=%s cause=%r")
 
 
 def encode_response(opaque: int, response: Response[Any]) -> bytes:
@@ -314,12 +317,12 @@ def failure_response(error: Exception, context: RequestContext) -> Refusal:
     """The answer to a request whose handler failed: code 1 and one sentence; the traceback goes to
     our log only. Code 2, which clients try again, where too many reads wait."""
     if isinstance(error, TurbopumpError):
-        log.warning(
-            "request failed code=%s peer=%s cause=%s", context.code, context.peer.peer, error
-        )
+        _request_failed(context.code, context.peer.peer, error, kind=(context.code, type(error)))
         busy = isinstance(error, ReadsRefusedError)
         return refusal(ResponseCode.SYSTEM_BUSY if busy else ResponseCode.SYSTEM_ERROR, str(error))
-    log.exception("request failed code=%s peer=%s", context.code, context.peer.peer)
+    _handler_failed(
+        context.code, context.peer.peer, error, kind=(context.code, type(error)), exc_info=True
+    )
     return refusal(
         ResponseCode.SYSTEM_ERROR,
         f"internal error {type(error).__name__} while handling request {context.code}; "

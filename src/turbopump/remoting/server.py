@@ -2,32 +2,45 @@
 
 It must not know what any request means. A peer that sends nothing for ``idle_timeout`` seconds is
 closed: clients send a heartbeat every 30 s (apache/rocketmq
-``NettyServerConfig.serverChannelMaxIdleTimeSeconds``, 120).
+``NettyServerConfig.serverChannelMaxIdleTimeSeconds``, 120). Connections are accepted a few at a
+time, so that a burst of them leaves others their turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import logging
+import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from turbopump.errors import ConfigError
 from turbopump.protocol.frame import FRAME_SIZE_MAX
 from turbopump.remoting.backlog import Backlog
 from turbopump.remoting.connection import Connection
+from turbopump.remoting.connection_memory import SIZE_MAX, ConnectionMemory
 from turbopump.remoting.router import Router
+from turbopump.repeated_line import RepeatedLine
+
+log = logging.getLogger(__name__)
+_lost_at_once = RepeatedLine(log, logging.WARNING, "accepted connection failed cause=%s")
 
 IDLE_TIMEOUT_S: Final = 120.0
-BACKLOG: Final = 256
-"""asyncio accepts up to this many connections in one loop turn; more would stall everyone else."""
+KERNEL_QUEUE: Final = 1024
+"""Connections that the system keeps until they are accepted."""
+ACCEPTED_A_TURN: Final = 16
+"""Connections accepted in one turn of the loop; more would stall everyone else."""
+ACCEPT_AGAIN_S: Final = 0.1
+"""After a failure, when to try again."""
 
 
 class RemotingServer:
     """Serves a router on one or more addresses.
 
     ``on_close`` is called with each connection that has ended. ``backlog`` is the line for requests
-    that may wait. Raises ConfigError if an address cannot be bound.
+    that may wait. ``memory_max``: bytes that its connections may hold together
+    (``ConnectionMemory``).
     """
 
     def __init__(
@@ -38,6 +51,7 @@ class RemotingServer:
         idle_timeout: float = IDLE_TIMEOUT_S,
         frame_size_max: int = FRAME_SIZE_MAX,
         backlog: Backlog | None = None,
+        memory_max: int = SIZE_MAX,
     ) -> None:
         self.router = router
         # in order of arrival, so that a run can be replayed
@@ -46,7 +60,9 @@ class RemotingServer:
         self._idle_timeout = idle_timeout
         self._frame_size_max = frame_size_max
         self._backlog = backlog
-        self._servers: list[asyncio.Server] = []
+        self.memory = ConnectionMemory(memory_max)
+        self._ports: list[_ListeningPort] = []
+        self._all_gone = asyncio.Event()
         self._sweep: asyncio.TimerHandle | None = None
 
     async def listen(self, host: str, port: int, router: Router | None = None) -> tuple[str, int]:
@@ -54,39 +70,50 @@ class RemotingServer:
         the address bound."""
         loop = asyncio.get_running_loop()
         chosen = router or self.router
+        if self._backlog is None:
+            self._backlog = Backlog.never_busy()
         try:
-            server = await loop.create_server(
-                lambda: self._accept(chosen), host, port, backlog=BACKLOG
+            # It only binds: what accepts is ours. asyncio's own would accept 256 in a turn,
+            # uvloop's would close what it has no descriptor for without a word.
+            bound = await loop.create_server(
+                lambda: self._connection(chosen), host, port, start_serving=False
             )
+            sockets = [one.dup() for one in bound.sockets]
+            bound.close()
+            for one in sockets:
+                one.listen(KERNEL_QUEUE)
         except OSError as error:
             raise ConfigError(_bind_failure(host, port, error)) from None
-        self._servers.append(server)
+        self._ports += [_ListeningPort(one, lambda: self._connection(chosen)) for one in sockets]
         if self._sweep is None:
             self._sweep = loop.call_later(self._idle_timeout / 4, self._close_idle)
-        bound = server.sockets[0].getsockname()
-        return str(bound[0]), int(bound[1])
+        address = sockets[0].getsockname()
+        return str(address[0]), int(address[1])
 
     async def close(self) -> None:
-        """Stop listening, then close every connection after what it still has to send."""
+        """Stop listening, then close every connection after what it still has to send; wait until
+        they are gone."""
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
-        for server in self._servers:
-            server.close()
+        for port in self._ports:
+            port.close()
+        self._ports.clear()
         if self._backlog is not None:
             self._backlog.finish()
         for connection in list(self.connections):
             connection.close()
-        for server in self._servers:
-            await server.wait_closed()
-        self._servers.clear()
+        while self.connections:
+            self._all_gone.clear()
+            await self._all_gone.wait()
 
-    def _accept(self, router: Router) -> Connection:
+    def _connection(self, router: Router) -> Connection:
         return Connection(
             router,
             on_open=self._opened,
             on_close=self._closed,
             frame_size_max=self._frame_size_max,
+            memory=self.memory,
             backlog=self._backlog,
         )
 
@@ -95,6 +122,7 @@ class RemotingServer:
 
     def _closed(self, connection: Connection) -> None:
         self.connections.pop(connection, None)
+        self._all_gone.set()
         if self._on_close is not None:
             self._on_close(connection)
 
@@ -105,6 +133,72 @@ class RemotingServer:
         for connection in list(self.connections):
             if connection.last_read < oldest:
                 connection.close()
+
+
+class _ListeningPort:
+    """Accepts connections, a few in each turn. Where the process or the system has no descriptor or
+    no memory for another, it says so, and tries again in a moment: those that are connected go on,
+    and the others wait in the system's queue."""
+
+    def __init__(self, listening: socket.socket, connection: Callable[[], Connection]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = listening
+        self._connection = connection
+        self._opening: dict[asyncio.Task[Any], socket.socket] = {}
+        self._again: asyncio.TimerHandle | None = None
+        self._failing = False
+        self._loop.add_reader(listening, self._accept)
+
+    def close(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+        else:
+            self._loop.remove_reader(self._socket)
+        self._socket.close()
+        for opening in self._opening:
+            opening.cancel()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_A_TURN):
+            try:
+                accepted, _address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(error)
+                return
+            if self._failing:
+                self._failing = False
+                log.info("connections are accepted again")
+            accepted.setblocking(False)
+            opening = asyncio.ensure_future(
+                self._loop.connect_accepted_socket(self._connection, accepted)
+            )
+            self._opening[opening] = accepted
+            opening.add_done_callback(self._opened)
+
+    def _opened(self, opening: asyncio.Task[Any]) -> None:
+        accepted = self._opening.pop(opening)
+        if opening.cancelled():
+            accepted.close()
+        elif (error := opening.exception()) is not None:
+            accepted.close()
+            _lost_at_once(error)
+
+    def _pause(self, error: OSError) -> None:
+        if not self._failing:
+            self._failing = True
+            log.error(
+                "no more connections can be accepted cause=%s: those that are open go on, new ones "
+                "wait; raise the limit of open files (ulimit -n) or let fewer clients connect",
+                error.strerror or error,
+            )
+        self._loop.remove_reader(self._socket)
+        self._again = self._loop.call_later(ACCEPT_AGAIN_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self._again = None
+        self._loop.add_reader(self._socket, self._accept)
 
 
 def _bind_failure(host: str, port: int, error: OSError) -> str:

@@ -37,6 +37,7 @@ from turbopump.spark.options import (
     whole_number,
 )
 from turbopump.spark.plain_errors import hidden_traceback, plain_errors
+from turbopump.spark.reading import keep_what_is_loaded
 from turbopump.store.files import StoreFile, StorePaths, segment_offset
 from turbopump.store.inspection.report import Findings
 from turbopump.store.inspection.store_files import read_run_state
@@ -85,7 +86,7 @@ class CommitLogReader(DataSourceReader):
         return [LogPartition(ranges, store) for ranges in tasks or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-
+        keep_what_is_loaded()
         assert isinstance(partition, LogPartition)
         options = scan_options(self._options, self._schema, partition.store)
         with hidden_traceback():

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from turbopump.errors import MessageError
 from turbopump.message import properties as names
+from turbopump.message.ids import UniqueIds
 from turbopump.message.java import java_hash
 from turbopump.message.message import BODY_SIZE_MAX, MessageQueue
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, RETRY_PREFIX, topic_fault
@@ -33,11 +34,35 @@ KEY: Final = "SPARK_KEY"
 _EARLIEST_MS: Final = 10**11
 _LATEST_MS: Final = 2**62
 _SHOWN: Final = 60
+_TAKEN_MAX: Final = 1 << 15
+_DIGITS: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 Queues = Callable[[str], Sequence[MessageQueue]]
 """The queues of a topic that can be written to."""
+NewIds = Callable[[int], pa.StringArray]
+"""Makes so many message ids."""
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def unique_ids(source: UniqueIds, count: int) -> pa.StringArray:
+    """So many ids of a source, as ``next`` makes them. About 0.02 µs each."""
+    parts = [
+        _ids_from(*source.take(size), size)
+        for size in (min(_TAKEN_MAX, count - at) for at in range(0, count, _TAKEN_MAX))
+    ]
+    return pa.concat_arrays(parts) if parts else pa.array([], pa.string())
+
+
+def _ids_from(begin: str, first: int, count: int) -> pa.StringArray:
+    size = len(begin) + 4
+    text = np.empty((count, size), np.uint8)
+    text[:, :-4] = np.frombuffer(begin.encode(), np.uint8)
+    numbers = np.arange(first, first + count)
+    for at, shift in enumerate((12, 8, 4, 0), len(begin)):
+        text[:, at] = _DIGITS[numbers >> shift & 15]
+    offsets = np.arange(0, (count + 1) * size, size, dtype=np.int32)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(text))
 
 
 class RowError(MessageError):
@@ -134,11 +159,7 @@ class Encoded:
 
 
 def encode(
-    batch: pa.RecordBatch,
-    layout: Layout,
-    queues: Queues,
-    new_id: Callable[[], str],
-    mark: str | None = None,
+    batch: pa.RecordBatch, layout: Layout, queues: Queues, new_ids: NewIds, mark: str | None = None
 ) -> Encoded:
     """The rows of ``batch``. ``mark`` is put into each if they have keys. Raises RowError for the
     first row that cannot be sent, RouteNotFoundError for a topic that is not there."""
@@ -146,7 +167,7 @@ def encode(
     bodies = rows.bodies()
     topics, topic_of = rows.topics()
     keys = rows.idempotency_keys()
-    texts, alone = rows.texts(new_id, mark, keys)
+    texts, alone = rows.texts(new_ids, mark, keys)
     flags = rows.ints("flag", 0)
     for number, topic in enumerate(topics):
         if topic.startswith(RETRY_PREFIX):  # brokers refuse batches there
@@ -244,7 +265,7 @@ class _Rows:
     # --- properties
 
     def texts(
-        self, new_id: Callable[[], str], mark: str | None, keys: pa.StringArray | None
+        self, new_ids: NewIds, mark: str | None, keys: pa.StringArray | None
     ) -> tuple[pa.StringArray, Mask]:
         """The property text of each row, and which rows are delayed."""
         parts: list[Any] = []
@@ -259,7 +280,7 @@ class _Rows:
         alone = np.zeros(self._batch.num_rows, np.bool_)
         for part in parts[len(parts) - 2 :] if self._delayed() else ():
             alone |= _sizes(part) > 0
-        parts.append(self._ids(new_id))
+        parts.append(self._ids(new_ids))
         if keys is not None:
             parts.append(pc.binary_join_element_wise(f"{KEY}\x01", keys, "\x02", ""))
             parts.append(pa.array([f"{MARK}\x01{mark}\x02"]).take(_zeros(self._batch.num_rows)))
@@ -384,18 +405,16 @@ class _Rows:
             self._pair(names.TIMER_DELIVER_MS, times.cast(pa.string())),
         ]
 
-    def _ids(self, new_id: Callable[[], str]) -> pa.StringArray:
+    def _ids(self, new_ids: NewIds) -> pa.StringArray:
         """UNIQ_KEY: the row's own, or a new one."""
         count = self._batch.num_rows
         own = self._words("msgId") if self._has("msgId") else self._map_values.get(names.UNIQ_KEY)
         if own is None:
-            made = pa.array([new_id() for _ in range(count)], pa.string())
-            return pc.binary_join_element_wise(f"{names.UNIQ_KEY}\x01", made, "\x02", "")
+            return pc.binary_join_element_wise(f"{names.UNIQ_KEY}\x01", new_ids(count), "\x02", "")
         self._check_marks(own)
         absent = _mask(pc.equal(pc.binary_length(own).fill_null(0), 0))
         if absent.any():
-            made = pa.array([new_id() if each else None for each in absent], pa.string())
-            own = pc.if_else(pa.array(absent), made, own)
+            own = pc.replace_with_mask(own, pa.array(absent), new_ids(int(absent.sum())))
         return pc.binary_join_element_wise(f"{names.UNIQ_KEY}\x01", own, "\x02", "")
 
     def _check_texts(self, texts: pa.StringArray, parts: Sequence[Any], pairs: int) -> None:
@@ -504,10 +523,12 @@ def pack_rows(
     wanted = np.arange(len(encoded)) if keep is None else np.flatnonzero(keep)
     if not len(wanted):
         return []
-    codes = encoded.topic_of * (1 << 32) + encoded.queue_of + 1
+    codes = (encoded.topic_of * (1 << 32) + encoded.queue_of + 1)[wanted]
+    # nearly always all are for one topic and any queue
+    alike = codes[:1] if (codes == codes[0]).all() else np.unique(codes)
     found: list[PackedRows] = []
-    for code in np.unique(codes[wanted]).tolist():
-        group = wanted[codes[wanted] == code]
+    for code in alike.tolist():
+        group = wanted if len(alike) == 1 else wanted[codes == code]
         topic = encoded.topics[code >> 32]
         at = (code & 0xFFFFFFFF) - 1
         queue = queues(topic)[at] if at >= 0 else None

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_BLANK, entry_fault, head_fault
+from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_BLANK, head_fault
 from turbopump.spark.decode import (
     CRC_MISMATCH,
     OK,
@@ -43,6 +43,8 @@ from turbopump.spark.decode import (
 from turbopump.store.files import StorePaths, segment_offset
 from turbopump.store.inspection.report import Findings
 from turbopump.store.inspection.store_files import crc_rule, read_run_state
+from turbopump.store.log.commit_log import BLANK_SIZE_MIN
+from turbopump.store.log.scanner import LogScanner, entry_starts
 from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE
 from turbopump.store.read_only_disk import ReadOnlyDisk
@@ -53,12 +55,10 @@ PIECE_SIZE: Final = 4 << 20
 _DAMAGED_ROWS_MAX: Final = 10_000
 _PAGE: Final = 4096
 _SEARCH_STEP: Final = 1 << 20
-_BLANK_SIZE_MIN: Final = 8
 _INT_MAX: Final = (1 << 31) - 1
 _LOOK: Final = struct.Struct(">iI")
 _ZEROS: Final = bytes(_SEARCH_STEP)
 _SIZE_AT: Final = struct.Struct(">i").unpack_from
-_MAGIC_START: Final = b"\xda\xa3\x20"
 _UNIT_HEAD: Final = struct.Struct(">qi")
 _END: Final = 1 << 62
 
@@ -227,9 +227,9 @@ class _Scan:
     def _pass_non_entry(self, at: int) -> int:
         """Deal with position ``at``, where no entry was seen; returns where to go on."""
         left = self._limit - at
-        if left < _BLANK_SIZE_MIN:
+        if left < BLANK_SIZE_MIN:
             return self._no_more_entries(self._limit)
-        self._window.hold(at, _BLANK_SIZE_MIN)
+        self._window.hold(at, BLANK_SIZE_MIN)
         size, magic = _LOOK.unpack_from(self._window.data, at - self._window.start)
         if magic == MAGIC_BLANK and at + size >= self._part.end:
             return self._part.end
@@ -239,7 +239,7 @@ class _Scan:
             self._window.hold(at, size)
             return at
         index = self._units.index_of(at) if self._units is not None else None
-        if index is not None and is_head and self._is_good(at, size):
+        if index is not None and is_head and _is_good(self._fd, self._part.start, at, self._limit):
             self._units = None  # they say something else of a good entry
             return at
         if self._units is not None and index is not None and self._units.is_sure(index):
@@ -259,9 +259,6 @@ class _Scan:
         if self._part.is_last and self._data_end > at:
             self._damage(at, self._data_end, TRUNCATED if is_head else UNREADABLE)
         return self._part.end if self._part.is_last else self._no_more_entries(at)
-
-    def _is_good(self, at: int, size: int) -> bool:
-        return entry_fault(_read(self._fd, at - self._part.start, size), at) is None
 
     def _no_more_entries(self, at: int) -> int:
         """The file has nothing more. That is damage where the log goes on behind it."""
@@ -406,19 +403,19 @@ def _next_good(fd: int, start: int, begin: int, end: int) -> int | None:
     """The offset of the first good entry that begins in ``begin`` … ``end``."""
     limit = os.fstat(fd).st_size
     for first, data in _pieces(fd, begin - start, min(end - start + HEAD_SIZE, limit), overlap=7):
-        found = data.find(_MAGIC_START, 4)
-        while found >= 0:
-            at = first + found - 4
-            size = int.from_bytes(data[found - 4 : found])
-            if FIXED_SIZE <= size <= limit - at and begin <= start + at < end:
-                head = _read(fd, at, HEAD_SIZE)
-                if (
-                    head_fault(head, start + at) is None
-                    and entry_fault(_read(fd, at, size), start + at) is None
-                ):
-                    return start + at
-            found = data.find(_MAGIC_START, found + 1)
+        for found in entry_starts(data):
+            offset = start + first + found
+            if begin <= offset < end and _is_good(fd, start, offset, start + limit):
+                return offset
     return None
+
+
+def _is_good(fd: int, start: int, offset: int, end: int) -> bool:
+    """Whether a good entry begins there, by the store's own rules; the file ends at ``end``."""
+    scanner = LogScanner()
+    while isinstance(found := scanner.judge(offset, end, room=0), int):
+        scanner.hold(offset, _read(fd, offset - start, found).ljust(found, b"\0"))
+    return found.entry is not None
 
 
 _NO_INTS: Final = np.zeros(0, np.int64)

@@ -14,6 +14,7 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
@@ -49,9 +50,11 @@ from turbopump.spark.encode import (
     encode,
     pack_rows,
     take_present,
+    unique_ids,
 )
 from turbopump.spark.plain_errors import hidden_traceback
 from turbopump.spark.read_back import Planned, ReadBack, SentKeys, TaskAttempt, attempt_of
+from turbopump.spark.reading import keep_what_is_loaded
 from turbopump.spark.write_options import Layout, WriteOptions
 
 _log = logging.getLogger(__name__)
@@ -91,6 +94,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._planned = Planned(uuid4().hex[:16], SYSTEM_CLOCK.now_ms())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        keep_what_is_loaded()
         with hidden_traceback():
             now_ms = SYSTEM_CLOCK.now_ms()
             attempt = attempt_of(TaskContext.get(), self._options, self._planned, now_ms)
@@ -199,7 +203,7 @@ class Outbox:
         self._sent_to: dict[MessageQueue, int] = {}
         self._lanes: dict[MessageQueue, asyncio.Lock] = {}
         self._turn = random.randrange(1 << 16)
-        self._new_id = Environment().unique_ids().next
+        self._new_ids = partial(unique_ids, Environment().unique_ids())
         self._producer = PackedProducer(
             list(self.options.name_servers),
             group=self.options.producer_group,
@@ -224,7 +228,7 @@ class Outbox:
         self._check()
         mark = self.attempt.mark if self._keyed else None
         try:
-            encoded = encode(batch, layout, self.queues, self._new_id, mark)
+            encoded = encode(batch, layout, self.queues, self._new_ids, mark)
         except RowError as error:
             self._wait()
             self._check()

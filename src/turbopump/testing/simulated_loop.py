@@ -31,6 +31,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
@@ -301,12 +302,26 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             _forbid("a real server (TLS and ready-made sockets stay outside the simulation)")
         return self.network.listen(protocol_factory, host, port or 0, start_serving)
 
+    async def connect_accepted_socket(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], sock: object, **options: object
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        if self.network is None or not _plain(options):
+            _forbid("a real connection (TLS stays outside the simulation)")
+        return self.network.take(protocol_factory, sock)
+
+    def add_reader(self, fd: object, callback: Callable[..., object], *args: object) -> None:
+        if self.network is None or not self.network.watch(fd, partial(callback, *args)):
+            _forbid("a file descriptor to watch")
+
+    def remove_reader(self, fd: object) -> bool:
+        return self.network is not None and self.network.watch(fd, None)
+
     def run_in_executor(self, executor: object, func: object, *args: object) -> NoReturn:
         _forbid(f"a thread for {func!r}: use the seam that the simulation replaces (disk, clock)")
 
     set_default_executor = _forbidden("an executor")
     add_signal_handler = _forbidden("a signal handler")
-    add_reader = add_writer = _forbidden("a file descriptor to watch")
+    add_writer = _forbidden("a file descriptor to watch")
     create_datagram_endpoint = _forbidden("a datagram socket")
     getaddrinfo = _forbidden("the resolver")
     subprocess_exec = subprocess_shell = _forbidden("a child process")

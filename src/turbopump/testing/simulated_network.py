@@ -1,11 +1,12 @@
 """A network in memory for SimulatedLoop: hosts by name, ports, and between each pair of hosts two
 one-way links.
 
-`loop.create_connection` and `loop.create_server` come here. Which host a caller is on follows from
-its process (`SimulatedProcess.host`); a caller outside every process is on 127.0.0.1. A link can be
-slow, cut in one direction, and break bytes into pieces; connections can be reset; a host can go
-silent. Its one rule: every choice comes from the random source it was given, in the order in which
-the program asks.
+`loop.create_connection` and `loop.create_server` come here, and so do `add_reader` and
+`connect_accepted_socket` for a copy of a server's socket, whose owner accepts by itself. Which host
+a caller is on follows from its process (`SimulatedProcess.host`); a caller outside every process is
+on 127.0.0.1. A link can be slow, cut in one direction, and break bytes into pieces; connections can
+be reset; a host can go silent. Its one rule: every choice comes from the random source it was
+given, in the order in which the program asks.
 
 Simplified: a cut link holds bytes as TCP's retransmission would and both data and connection
 attempts go on when it heals, but acknowledgements are not modelled, so a cut against the flow of
@@ -47,10 +48,12 @@ class SimulatedNetwork:
         self, loop: SimulatedLoop, rng: random.Random, default_link: Link | None = None
     ) -> None:
         self.default_link = default_link or Link()
+        self.without_descriptors: set[str] = set()
+        """Hosts on which `accept` fails: too many open files."""
         self._loop = loop
         self._rng = rng
         self._links: dict[tuple[str, str], Link] = {}
-        self._listeners: dict[Address, SimulatedServer] = {}
+        self._listeners: dict[Address, SimulatedServer | ListeningSocket] = {}
         # each end -> (own host, peer's host)
         self._connections: dict[SimulatedTransport, tuple[str, str]] = {}
         self._silent: set[str] = set()
@@ -138,15 +141,32 @@ class SimulatedNetwork:
             raise OSError(
                 errno.EADDRINUSE, f"error while attempting to bind on address {(host, port)!r}"
             )
-        server = SimulatedServer(self._loop, protocol_factory, bound, self._listeners, (own, port))
+        server = SimulatedServer(
+            self._loop, protocol_factory, bound, self._listeners, (own, port), self
+        )
         if process is not None:
             process.at_kill[server] = server.forget
         if start_serving:
             server.serve()
         return server
 
+    def watch(self, socket: object, on_waiting: Callable[[], object] | None) -> bool:
+        """As the loop's `add_reader` or, with None, `remove_reader`; False: not one of ours."""
+        if isinstance(socket, ListeningSocket):
+            socket.watch(on_waiting)
+        return isinstance(socket, ListeningSocket)
+
+    def take(
+        self, protocol_factory: ProtocolFactory, accepted: object
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """As the loop's `connect_accepted_socket`."""
+        assert isinstance(accepted, SimulatedTransport)
+        protocol = protocol_factory()
+        accepted.start(protocol)
+        return accepted, protocol
+
     def _connect_ends(
-        self, source: str, target: str, server: SimulatedServer, loopback: bool
+        self, source: str, target: str, server: SimulatedServer | ListeningSocket, loopback: bool
     ) -> SimulatedTransport:
         """Both ends of a new connection; the far one is handed to the server, the near one is
         returned."""
@@ -159,7 +179,7 @@ class SimulatedNetwork:
         far = SimulatedTransport(self._loop, back, there, far_name, near_name, server.context)
         self._register(near, source, target, context.get(current_process))
         self._register(far, target, source, server.context.get(current_process))
-        server.accept(far)
+        server.arrive(far)
         return near
 
     def _register(
@@ -215,17 +235,17 @@ class SimulatedServer(asyncio.AbstractServer):
     _loop: SimulatedLoop
     _protocol_factory: ProtocolFactory
     _bound: str
-    _listeners: dict[Address, SimulatedServer]
+    _listeners: dict[Address, SimulatedServer | ListeningSocket]
     key: Address
+    network: SimulatedNetwork
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     _open: int = 0
     _closed: bool = False
     _all_gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.sockets: tuple[SimulatedSocket, ...] = (
-            SimulatedSocket((self._bound or "0.0.0.0", self.key[1]), None),
-        )
+        self.name: Address = (self._bound or "0.0.0.0", self.key[1])
+        self.sockets: tuple[SimulatedSocket, ...] = (SimulatedSocket(self.name, None, self),)
 
     def admits(self, host: str) -> bool:
         """Whether a connection to `host` reaches it: one bound to loopback is not reachable by the
@@ -233,17 +253,17 @@ class SimulatedServer(asyncio.AbstractServer):
         only_loopback = self._bound in _LOOPBACK_NAMES
         return self._bound in _ANY_NAMES or only_loopback == (host in _LOOPBACK_NAMES)
 
-    def accept(self, end: SimulatedTransport) -> None:
+    def arrive(self, end: SimulatedTransport) -> None:
         self._open += 1
         end.when_closed(self._detach)
         self._loop.call_soon(self._start, end, context=self.context)
 
-    def serve(self) -> None:
-        self._listeners[self.key] = self
+    def serve(self, listener: ListeningSocket | None = None) -> None:
+        self._listeners[self.key] = listener or self
 
-    def forget(self) -> None:
+    def forget(self, listener: ListeningSocket | None = None) -> None:
         """Stop listening, without a word to anybody."""
-        if self._listeners.get(self.key) is self:
+        if self._listeners.get(self.key) is (listener or self):
             del self._listeners[self.key]
 
     def close(self) -> None:
@@ -268,7 +288,7 @@ class SimulatedServer(asyncio.AbstractServer):
     def is_serving(self) -> bool:
         return self._listeners.get(self.key) is self
 
-    def get_loop(self) -> asyncio.AbstractEventLoop:
+    def get_loop(self) -> SimulatedLoop:
         return self._loop
 
     def _start(self, end: SimulatedTransport) -> None:
@@ -281,6 +301,66 @@ class SimulatedServer(asyncio.AbstractServer):
     def _check_gone(self) -> None:
         if self._closed and self._open == 0:
             self._all_gone.set()
+
+
+@dataclass(eq=False, repr=False)
+class ListeningSocket:
+    """A copy of a server's socket: who has it accepts by itself. The server may be closed."""
+
+    _server: SimulatedServer
+    _loop: SimulatedLoop
+    _waiting: deque[SimulatedTransport] = field(default_factory=deque)
+    _on_waiting: Callable[[], object] | None = None
+    _called: bool = False
+
+    def __post_init__(self) -> None:
+        self.key, self.context = self._server.key, self._server.context
+        self.admits = self._server.admits
+
+    def getsockname(self) -> Address:
+        return self._server.name
+
+    def listen(self, _backlog: int) -> None:
+        self._server.serve(self)
+        process = current_process.get()
+        if process is not None:
+            process.at_kill[self] = self.close
+
+    def accept(self) -> tuple[SimulatedTransport, Address]:
+        network = self._server.network
+        if self.key[0] in network.without_descriptors:
+            raise _failure(errno.EMFILE)
+        if not self._waiting:
+            raise _failure(errno.EAGAIN)
+        end = self._waiting.popleft()
+        return end, end.get_extra_info("peername")
+
+    def close(self) -> None:
+        self._server.forget(self)
+        while self._waiting:
+            self._waiting.popleft().abort()
+
+    # What the network and the loop do to it.
+
+    def arrive(self, end: SimulatedTransport) -> None:
+        self._waiting.append(end)
+        self._call()
+
+    def watch(self, on_waiting: Callable[[], object] | None) -> None:
+        """Call this in each turn of the loop while a connection waits; None: no more."""
+        self._on_waiting = on_waiting
+        self._call()
+
+    def _call(self) -> None:
+        if self._waiting and self._on_waiting is not None and not self._called:
+            self._called = True
+            self._loop.call_soon(self._run, context=self.context)
+
+    def _run(self) -> None:
+        self._called = False
+        if self._waiting and self._on_waiting is not None:
+            self._on_waiting()
+            self._call()
 
 
 # One end of a connection in the simulated network. The transport keeps asyncio's contract of
@@ -528,6 +608,9 @@ class SimulatedTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._names.get(name, default)
 
+    def setblocking(self, _blocking: bool) -> None:
+        """As a socket that was accepted: nothing blocks here."""
+
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
 
@@ -578,6 +661,11 @@ class SimulatedSocket:
 
     _sockname: Address
     _peername: Address | None
+    _server: SimulatedServer | None = None
+
+    def dup(self) -> ListeningSocket:
+        assert self._server is not None, "only a server's socket is copied"
+        return ListeningSocket(self._server, self._server.get_loop())
 
     def getsockname(self) -> Address:
         return self._sockname

@@ -141,6 +141,7 @@ async def test_an_unanswered_half_message_moves_between_full_segments_and_is_giv
     world: World, client: Client, /
 ) -> None:
     seller = world.transactor()
+    await seller.announce()
     await seller.prepare(b"half")
     await asyncio.sleep(1)
     leave(world.simulation.disk(BROKER), FREE_MIN + 20 * SEGMENT)
@@ -153,6 +154,24 @@ async def test_an_unanswered_half_message_moves_between_full_segments_and_is_giv
     assert await client.all_bodies(GIVEN_UP) == [b"half"]
     assert len(begins) > 3, "segments went in between"
     await seller.client.close()
+
+
+@in_loop(on_a_small_disk, transaction_check_max=3)
+async def test_a_half_message_whose_producers_are_away_holds_no_segment_and_is_not_given_up(
+    world: World, client: Client, /
+) -> None:
+    seller = world.transactor()
+    await seller.prepare(b"half")
+    await seller.client.close()
+    leave(world.simulation.disk(BROKER), FREE_MIN + 20 * SEGMENT)
+    begins: set[int] = set()
+    async with asyncio.timeout(600):
+        while len(begins) < 5:
+            await client.ask(SEND, BODY)
+            begins.add(world.broker.store.log.start)
+            await asyncio.sleep(0.02)
+    assert world.broker.store.max_offset(GIVEN_UP, 0) == 0
+    assert world.broker.store.max_offset(HALF, 0) > 1, "it stands again at the end"
 
 
 @in_loop(on_a_small_disk)

@@ -110,6 +110,16 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
     ("arguments", "code", "sentence"),
     [
         (["bogus"], 2, "turbopump: No such command 'bogus'; see turbopump --help"),
+        (
+            ["prodcue", "orders"],
+            2,
+            "turbopump: No such command 'prodcue'. Did you mean 'produce'? See turbopump --help",
+        ),
+        (
+            ["topic", "lst"],
+            2,
+            "turbopump topic: No such command 'lst'. Did you mean 'list'? See turbopump topic",
+        ),
         (["namesrv", "--qqq"], 2, "turbopump namesrv: No such option"),
         (
             ["topic", "create"],

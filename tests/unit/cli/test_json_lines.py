@@ -137,6 +137,10 @@ def test_what_a_line_does_not_say_the_options_say() -> None:
         ('{"body": "x", "delay": 3, "delay_level": 3}', "a message has one time"),
         ('{"body": "x", "delay_level": -1}', "delay_level=-1 is no level"),
         ('{"body": "x", "deliver_at": "soon"}', "deliver_at 'soon' is no time"),
+        ('{"body": "x", "tags": ["a", "b"]}', "tags must be one text, not array"),
+        ('{"body": "x", "properties": {"a": 1}}', "properties must be names and texts, as in"),
+        ('{"body": "x", "delay": "5s"}', "delay must be a number of seconds, not str"),
+        ('["x"]', 'is no message: Expected `object`, got `array`; {"body"'),
     ],
 )
 def test_nothing_on_a_line_is_dropped_without_a_word(line: str, words: str) -> None:

@@ -12,6 +12,9 @@ import pytest
 
 from turbopump.cli.dlq_output import open_export
 from turbopump.cli.entry import main
+from turbopump.protocol import fastjson
+from turbopump.protocol.requests.groups import CreateGroup, SubscriptionGroupConfig
+from turbopump.remoting.client import RemotingClient
 
 MISTAKES = [
     (
@@ -142,6 +145,26 @@ def test_a_group_that_is_nowhere_is_not_said_to_be_up_to_date(
     assert done.returncode == 3
     assert "the group nobody has no" in done.stderr
     assert "behind by" not in done.stdout
+
+
+@pytest.mark.parametrize("command", ["consumer show", "offset show", "consumer status"])
+def test_a_group_that_is_nowhere_is_answered_with_the_nearest_name(
+    rocketmq: Any, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def make_group() -> None:
+        client = RemotingClient()
+        group = fastjson.encode(SubscriptionGroupConfig(group_name="billing"))
+        await client.call(rocketmq.broker_address, CreateGroup(), group)
+        await client.close()
+
+    rocketmq.run(make_group())
+    assert main([*command.split(), "biling", "-n", rocketmq.namesrv]) == 3
+    assert "the group biling (did you mean billing?)" in capsys.readouterr().err
+
+
+def test_a_topic_of_rocketmqs_own_is_not_deleted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topic", "delete", "TBW102", "--yes", "-n", "127.0.0.1:1"]) == 1
+    assert "TBW102 is a topic of RocketMQ's own" in capsys.readouterr().err
 
 
 def test_where_no_broker_is_there_nobody_says_that_there_are_no_dead_letters(

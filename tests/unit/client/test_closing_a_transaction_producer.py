@@ -218,7 +218,7 @@ async def test_a_close_before_the_start_does_no_harm(world: World, /) -> None:
     async with producer:
         assert producer._executor is not None
         assert producer._executor._pool is not None
-        assert not producer._executor._pool._shutdown
+        assert not producer._executor._pool.closed
 
 
 # --- with plain functions, in threads

@@ -2,11 +2,12 @@
 loop, and no wait has no end."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.unit.remoting.hand_clock import HandClock, play, turns
 from tests.unit.remoting.serving import frame
 
 from turbopump.protocol.codes import ResponseCode
@@ -16,15 +17,6 @@ from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset
 from turbopump.remoting.backlog import TURN_S, Backlog, BacklogLimits, BacklogRefusal
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import LATER, Outcome, RequestContext, Response, Router
-
-
-class HandClock(asyncio.SelectorEventLoop):
-    """A loop whose time goes on only when the test says so."""
-
-    now = 1000.0
-
-    def time(self) -> float:
-        return self.now
 
 
 class Wire(asyncio.Transport):
@@ -90,18 +82,6 @@ class Stage:
     def _refuse(self, why: BacklogRefusal, waited: float, left: int) -> Response:
         self.refused.append((why, round(waited, 3), left))
         return Response(code=ResponseCode.SYSTEM_BUSY, remark=why.name)
-
-
-def play(scene: Callable[[HandClock], Coroutine[Any, Any, None]]) -> None:
-    with asyncio.Runner(loop_factory=HandClock) as runner:
-        loop = runner.get_loop()
-        assert isinstance(loop, HandClock)
-        runner.run(scene(loop))
-
-
-async def turns(count: int = 3) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def until(condition: Callable[[], object]) -> None:

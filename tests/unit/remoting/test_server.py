@@ -19,6 +19,7 @@ from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset, Offs
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import RequestContext, Response, Router
 from turbopump.remoting.server import RemotingServer
+from turbopump.repeated_line import report_all
 from turbopump.testing.simulation import Simulation
 
 MIN = GetMinOffset(topic="T", queue_id=5)
@@ -370,3 +371,21 @@ def test_a_code_has_one_handler() -> None:
     router = answering()
     with pytest.raises(AssertionError, match="code 31 has two handlers"):
         router.add(GetMinOffset, lambda _request, _context: None)
+
+
+@in_loop
+async def test_thousands_of_bad_connections_leave_one_line_and_their_number(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    report_all()
+    caplog.clear()
+    async with serving(answering()) as (server, host, port):
+        for _ in range(50):
+            async with raw_peer(host, port) as peer:
+                peer.write(b"GET / HTTP/1.1\r\n\r\n")
+                assert await peer.read() is None
+        await until(lambda: not server.connections)
+    report_all()
+    first, counted = caplog.messages
+    assert first.startswith("closing connection peer=127.0.0.1:")
+    assert counted.endswith("(the last of 49 more in 10 s)")

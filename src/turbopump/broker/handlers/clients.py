@@ -53,6 +53,7 @@ from turbopump.protocol.requests.offsets import (
 )
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Outcome, Refusal, RequestContext, Response, Router, refusal
+from turbopump.repeated_line import RepeatedLine
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
 
@@ -75,6 +76,12 @@ LEFT_IN_A_TURN: Final = 500
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+_no_heartbeat = RepeatedLine(
+    log, logging.WARNING, "client sends no heartbeat, closing its connection peer=%s"
+)
+_no_offsets = RepeatedLine(
+    log, logging.WARNING, "consumer does not give its offsets group=%s client=%s cause=%s"
+)
 
 
 @dataclass(eq=False)
@@ -254,7 +261,7 @@ class ClientsHandler:
     def close_silent(self, now: float, timeout: float) -> None:
         """Close the connections of clients that have sent no heartbeat for ``timeout`` seconds."""
         for peer in self.clients.silent_since(now - timeout):
-            log.warning("client sends no heartbeat, closing its connection peer=%s", peer.peer)
+            _no_heartbeat(peer.peer)
             peer.close()
 
     def _prepare_group(self, consumer: requests.ConsumerData) -> Refusal | None:
@@ -366,12 +373,7 @@ class ClientQuestionsHandler:
                 if answer.code == ResponseCode.SUCCESS and answer.body:
                     body.consumer_table[client_id] = reply_in(answer, asked).message_queue_table
             except (RemotingError, BodyError, ProtocolError) as error:
-                log.warning(
-                    "consumer does not give its offsets group=%s client=%s cause=%s",
-                    request.group,
-                    client_id,
-                    error,
-                )
+                _no_offsets(request.group, client_id, error, kind=client_id)
         return Response(body)
 
     async def running_info(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable
+from functools import partial
 from typing import Final, TypeVar
 
 from turbopump.broker.consumers import TAG, Subscription, no_property_filter, read_subscription
@@ -167,6 +168,13 @@ class PopHandler:
             return _nothing(wish, taken, ResponseCode.POLLING_TIMEOUT)
 
         def again(expired: bool) -> None:
+            peer = context.peer
+            if peer.closed:
+                return
+            if peer.full:  # it is answered later, and what is there is for others
+                peer.when_room(partial(again, expired))
+                pop.held.look(line)
+                return
             task = asyncio.ensure_future(
                 _answer(self._take(wish, queue_id, context, deadline, expired=expired), context)
             )

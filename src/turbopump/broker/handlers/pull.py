@@ -51,6 +51,7 @@ from turbopump.remoting.router import (
     failure_response,
     refusal,
 )
+from turbopump.repeated_line import RepeatedLine
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
 from turbopump.store.queues.queue_reader import PropertyFilter, TagsFilter
@@ -64,6 +65,17 @@ COLD_HELD_MAX how many at most."""
 COLD_HELD_MAX: Final = 10_000
 
 log = logging.getLogger(__name__)
+_unreadable = RepeatedLine(
+    log, logging.ERROR, "pull cannot be answered group=%s topic=%s queue=%d offset=%d cause=%s"
+)
+_damaged = RepeatedLine(
+    log, logging.ERROR, "damaged message topic=%s queue=%d offset=%d log_offset=%d cause=%s"
+)
+_passed_over = RepeatedLine(
+    log,
+    logging.WARNING,
+    "damaged messages passed over group=%s topic=%s queue=%d from=%d to=%d count=%d",
+)
 
 _CODES: Final = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -178,7 +190,7 @@ class PullHandler:
 
     def _read_held_cold(self, pull: _Pull) -> None:
         self._cold_held -= 1
-        self._read_and_settle(pull)
+        self.read_later(pull)
 
     def _read(self, pull: _Pull) -> Outcome[PullMessageReply]:
         request, wants = pull.request, pull.wants
@@ -207,6 +219,7 @@ class PullHandler:
             partial(self._answer_or_hold, pull),
             pull.context,
             busy=_BUSY,
+            again=partial(self.read_later, pull),
         )
 
     def _answer_or_hold(self, pull: _Pull, result: GetResult) -> Outcome[PullMessageReply]:
@@ -252,10 +265,15 @@ class PullHandler:
             wants = self._checks.wants(pull.request)
             if not isinstance(wants, Response):
                 pull.wants = wants
-        self._read_and_settle(pull)
+        self.read_later(pull)
 
-    def _read_and_settle(self, pull: _Pull) -> None:
-        if pull.context.peer.closed:
+    def read_later(self, pull: _Pull) -> None:
+        """Read for a pull that has waited, and waits until its peer has read what it has got."""
+        peer = pull.context.peer
+        if peer.closed:
+            return
+        if peer.full:
+            peer.when_room(partial(self.read_later, pull))
             return
         try:
             outcome = self._read(pull)
@@ -267,13 +285,13 @@ class PullHandler:
         """The answer to a pull; what was passed over is logged."""
         request, context = pull.request, pull.context
         if result.unreadable is not None:
-            log.error(
-                "pull cannot be answered group=%s topic=%s queue=%d offset=%d cause=%s",
+            _unreadable(
                 request.consumer_group,
                 request.topic,
                 request.queue_id,
                 offset,
                 result.unreadable,
+                kind=(request.topic, request.queue_id),
             )
             return refusal(ResponseCode.SYSTEM_ERROR, result.unreadable)
         if result.count:
@@ -283,23 +301,23 @@ class PullHandler:
         else:
             self.statistics.missed += 1
         for damage in result.damages:
-            log.error(
-                "damaged message topic=%s queue=%d offset=%d log_offset=%d cause=%s",
+            _damaged(
                 request.topic,
                 request.queue_id,
                 damage.queue_offset,
                 damage.offset,
                 damage.fault,
+                kind=damage.offset,
             )
         if result.gaps:
-            log.warning(
-                "damaged messages passed over group=%s topic=%s queue=%d from=%d to=%d count=%d",
+            _passed_over(
                 request.consumer_group,
                 request.topic,
                 request.queue_id,
                 offset,
                 result.next_offset,
                 result.gaps,
+                kind=(request.consumer_group, request.topic, request.queue_id, offset),
             )
         if result.status is GetStatus.FOUND:
             return _found(context.opaque, result)

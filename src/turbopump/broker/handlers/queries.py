@@ -22,10 +22,19 @@ from turbopump.protocol.requests.pull import (
     ViewMessageById,
 )
 from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
+from turbopump.repeated_line import RepeatedLine
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.queues.lookup import ByKey, Lookup, StoredEntry
 
 log = logging.getLogger(__name__)
+_damaged = RepeatedLine(
+    log, logging.ERROR, "damaged message left out of an answer offset=%d cause=%s"
+)
+_index_unreadable = RepeatedLine(
+    log,
+    logging.ERROR,
+    "an index file cannot be read, messages may be missing from answers by key cause=%s",
+)
 
 
 @dataclass(eq=False)
@@ -57,17 +66,9 @@ class QueriesHandler:
 
         def respond(answer: ByKey) -> Response[QueryMessageReply]:
             for entry in answer.damaged:
-                log.error(
-                    "damaged message left out of an answer offset=%d cause=%s",
-                    entry.offset,
-                    entry.fault,
-                )
+                _damaged(entry.offset, entry.fault, kind=entry.offset)
             for error in answer.errors:
-                log.error(
-                    "an index file cannot be read, messages may be missing from answers by "
-                    "key cause=%s",
-                    error,
-                )
+                _index_unreadable(error)
             offset, timestamp = self.lookup.index_end
             header = QueryMessageReply(
                 index_last_update_timestamp=timestamp, index_last_update_phyoffset=offset
@@ -102,11 +103,7 @@ class QueriesHandler:
                 return Response(body=entry.data)
             remark = f"can not find message by the offset, {request.offset}"
             if entry is not None:
-                log.error(
-                    "damaged message left out of an answer offset=%d cause=%s",
-                    request.offset,
-                    entry.fault,
-                )
+                _damaged(request.offset, entry.fault, kind=request.offset)
                 remark += f": it is damaged ({entry.fault})"
             return refusal(ResponseCode.SYSTEM_ERROR, remark)
 

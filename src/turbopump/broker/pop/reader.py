@@ -30,11 +30,19 @@ from turbopump.message.handles import (
 )
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import POP_CK, encode_properties
+from turbopump.repeated_line import RepeatedLine
 from turbopump.store.log.commit_log import PutResult
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
 
 log = logging.getLogger(__name__)
+_failed = RepeatedLine(log, logging.ERROR, "pop failed group=%s topic=%s queue=%d cause=%s")
+_corrected = RepeatedLine(
+    log, logging.WARNING, "pop offset corrected group=%s topic=%s queue=%d from=%d to=%d"
+)
+_damaged = RepeatedLine(
+    log, logging.ERROR, "damaged message topic=%s queue=%d offset=%d log_offset=%d cause=%s"
+)
 
 _ELSEWHERE: Final = (
     GetStatus.OFFSET_TOO_SMALL,
@@ -96,7 +104,7 @@ class PopReader:
                 await self._take_of(wish, queue, taken)
             except (TurbopumpError, OSError) as error:
                 taken.refused = str(error)
-                log.error("pop failed group=%s topic=%s queue=%d cause=%s", *queue, error)
+                _failed(*queue, error, kind=queue)
             finally:
                 self.view.offsets.unlock(queue)
 
@@ -121,17 +129,12 @@ class PopReader:
             )
             if result.status not in _ELSEWHERE or result.next_offset == start:
                 break
-            log.warning(
-                f"pop offset corrected group={queue.group} topic={queue.topic} "
-                f"queue={queue.queue_id} from={start} to={result.next_offset}"
-            )
+            _corrected(*queue, start, result.next_offset, kind=queue)
             start = result.next_offset
             self.view.offsets.begin(queue, start)
         for damage in result.damages:
-            log.error(
-                f"damaged message topic={queue.topic} queue={queue.queue_id} "
-                f"offset={damage.queue_offset} log_offset={damage.offset} cause={damage.fault}"
-            )
+            place = (queue.topic, queue.queue_id, damage.queue_offset, damage.offset)
+            _damaged(*place, damage.fault, kind=damage.offset)
         if result.count:
             self.statistics.got(wish.group, queue.topic, result.count, len(result.data))
             await self._give(wish, queue, start, result, taken)

@@ -5,7 +5,9 @@ A half message that was asked about is stored again at the end of the queue, wit
 times in its properties, so that the offset in the queue moves on and nothing else need be kept.
 After a kill the queue goes on from an offset that was saved before; of the copies that are read
 again, only the newest of each half message counts (with RocketMQ each is asked about and copied
-again, so that every such kill doubles them). While nothing is pending, nothing happens. Source:
+again, so that every such kill doubles them). While nothing is pending, nothing happens. A check
+counts only if somebody was asked: while no producer of its group is connected, a half message waits
+(with RocketMQ it is given up after 15 rounds). Source:
 apache/rocketmq ``TransactionalMessageServiceImpl.check``,
 ``AbstractTransactionalMessageCheckListener``; there rounds go on whether there is anything to ask
 about or not.
@@ -50,6 +52,11 @@ PRODUCERS_TRIED: Final = 3
 TAKE_S: Final = 0.1
 """How long a producer that is slow to read is waited for before another one is asked."""
 SLICE: Final = 16
+ABSENT_MAX_MS: Final = 300_000
+"""So long a half message whose producers are away stands where it is, at most: then it goes behind
+the others, so that the offset in the queue moves on."""
+ABSENT_KEPT: Final = 10_000
+"""Half messages that stand so; more go behind the others in each round."""
 _LONG_MS: Final = 86_400_000
 _NEVER: Final = 1 << 62
 
@@ -63,9 +70,18 @@ class _Step(NamedTuple):
     stop: bool = False
 
 
+class _Absent(NamedTuple):
+    """A half message whose producers were away the last ``times`` times: it is let alone ``until``
+    then (ms since 1970), or until one is there."""
+
+    group: str
+    until: int
+    times: int
+
+
 @dataclass(slots=True, eq=False)
 class TransactionChecks:
-    """Asks. ``asked``, ``unheard`` (no producer of the group is connected) and ``given_up`` count
+    """Asks. ``asked``, ``unheard`` (no producer of the group was connected) and ``given_up`` count
     half messages since the start."""
 
     config: BrokerConfig
@@ -80,6 +96,10 @@ class TransactionChecks:
     given_up: int = 0
     _turn: int = 0
     _failed: dict[int, int] = field(default_factory=dict)
+    _absent: dict[int, _Absent] = field(default_factory=dict)
+    """By offset in the queue."""
+    _missed: set[str] = field(default_factory=set)
+    """Groups of which the log has said that they are away."""
 
     # --- when
 
@@ -108,7 +128,7 @@ class TransactionChecks:
             while (left := max(earliest, due) - loop.time()) > 0:
                 if await self._arrival(known, min(left, look)):
                     due, known = min(due, loop.time() + timeout), _NEVER
-                elif left <= look or self._in_the_way():
+                elif left <= look or self._in_the_way() or self._any_is_back():
                     break
             pending.advance()
             if pending.offset < self._end:
@@ -125,6 +145,15 @@ class TransactionChecks:
         unit = queue.unit(self.endings.pending.offset) if queue is not None else None
         cramped = self.store.space.level >= SpaceLevel.CLEAN_FORCIBLY
         return cramped and bool(files) and unit is not None and unit[0] < files[0].end
+
+    def _any_is_back(self) -> bool:
+        """Whether a producer is there of a group that was away."""
+        return any(
+            self._is_there_now(group) for group in {one.group for one in self._absent.values()}
+        )
+
+    def _is_there_now(self, group: str) -> bool:
+        return any(not peer.closed for peer in self.clients.producers.get(group, ()))
 
     @property
     def _end(self) -> int:
@@ -146,10 +175,12 @@ class TransactionChecks:
         # first one that is too young ends the round. One that was asked about, or that has a time
         # of its own (``CHECK_IMMUNITY_TIME_IN_SECONDS``), would hold up those behind it: it is
         # stored again at the end of the queue, with its number of checks, and the old entry counts
-        # as ended. ``end`` is fixed first, so that a round does not meet its own copies.
+        # as ended. ``end`` is fixed first, so that a round does not meet its own copies. One whose
+        # producers are away stays where it is for a while; the round goes on behind it.
         begun, end = self.clock.now_ms(), self._end
         before = (self.asked, self.unheard, self.given_up)
         pending, soonest, copies, looked = self.endings.pending, begun + _LONG_MS, 0, 0
+        offset = pending.offset
         while True:
             looked += 1
             if looked % SLICE == 0:
@@ -157,9 +188,17 @@ class TransactionChecks:
             pending.begin_at(self.store.min_offset(HALF_TOPIC, QUEUE))
             if not pending.advance():
                 continue
-            if (offset := pending.offset) >= end:
+            offset = max(offset, pending.offset)
+            if offset >= end:
                 pending.given_up.clear()  # all that the start found pending were looked at
                 break
+            if pending.is_over(offset):
+                offset += 1
+                continue
+            if (until := self._let_alone_until(offset)) is not None:
+                soonest = min(soonest, until)
+                offset += 1
+                continue
             try:
                 step = await self._look_at(offset)
             except (OSError, StoreError) as error:
@@ -177,6 +216,9 @@ class TransactionChecks:
             soonest = min(soonest, step.due)
             if step.stop:
                 break
+            offset += 1
+        first = pending.offset
+        self._absent = {at: one for at, one in self._absent.items() if at >= first}
         self.endings.saved.moved()
         self._report(*before)
         return max(soonest - self.clock.now_ms(), 0), copies
@@ -199,7 +241,7 @@ class TransactionChecks:
             pending.passed(offset)
             return _Step()
         await self.endings.settled(half)
-        if pending.offset != offset or pending.has_ended(offset):
+        if pending.is_over(offset):
             return _Step()
         if pending.has_ended(half.origin):
             self.endings.note_ended(half.offset)
@@ -240,7 +282,10 @@ class TransactionChecks:
     async def _ask_or_put_off(self, half: HalfMessage) -> _Step:
         due = self._due(half)
         if due is None:
-            await self.ask(half)
+            producer = await self._producer_of(half.group)
+            if producer is None:
+                return await self._wait_for_producer(half)
+            await self.ask(half, producer)
             return _Step(due=0, copied=True)
         if half.immunity_ms is None:
             return _Step(due, stop=True)  # those behind it are younger
@@ -276,20 +321,53 @@ class TransactionChecks:
         timeout_ms = self.config.transaction_time_out
         return born + timeout_ms + 1 if 0 <= age <= timeout_ms else None
 
-    async def ask(self, half: HalfMessage) -> None:
+    async def ask(self, half: HalfMessage, producer: Connection) -> None:
         properties = half.asked_again()
+        self._absent.pop(half.offset, None)
+        self._missed.discard(half.group)
         stored = await self._put_behind(half, properties)
         if self.endings.pending.has_ended(half.origin):
             return
         self.asked += 1
         header, body = half.question(properties, stored, self.config.broker_name)
-        peer = await self._producer_of(half.group)
-        if peer is None:
-            self.unheard += 1
-        else:
-            peer.send_frame(
-                encode_command(request_command(header, body, opaque=peer.next_opaque, oneway=True))
+        producer.send_frame(
+            encode_command(request_command(header, body, opaque=producer.next_opaque, oneway=True))
+        )
+
+    def _let_alone_until(self, offset: int) -> int | None:
+        """Until when (ms since 1970) the half message at ``offset`` is let alone for want of a
+        producer; None if it is not."""
+        absent = self._absent.get(offset)
+        if (
+            absent is None
+            or absent.until <= self.clock.now_ms()
+            or self._is_there_now(absent.group)
+        ):
+            return None
+        in_the_way = offset == self.endings.pending.offset and self._in_the_way()
+        return None if in_the_way else absent.until
+
+    async def _wait_for_producer(self, half: HalfMessage) -> _Step:
+        """Nobody can be asked: that is no check. It stands where it is for one interval, then for
+        twice as long each time, further behind."""
+        self.unheard += 1
+        if half.group not in self._missed:
+            self._missed.add(half.group)
+            log.warning(
+                "transactions wait, no producer of their group is connected; that is not counted "
+                "as a check group=%s",
+                half.group,
             )
+        before, offset = self._absent.pop(half.offset, None), half.offset
+        kept = len(self._absent) < ABSENT_KEPT
+        if before is not None or not kept or self._in_the_way():
+            offset = (await self._put_behind(half, half.put_off())).queue_offset
+        times = 0 if before is None else before.times + 1
+        wait_ms = min(self.config.transaction_check_interval << min(times, 16), ABSENT_MAX_MS)
+        until = self.clock.now_ms() + wait_ms
+        if kept:
+            self._absent[offset] = _Absent(half.group, until, times)
+        return _Step(until, copied=offset != half.offset)
 
     async def _put_behind(self, half: HalfMessage, properties: str) -> PutResult:
         """Store it again at the end of the queue; where that is."""

@@ -125,6 +125,7 @@ class PendingHalves:
         self.given_up: dict[int, int] = {}
         self._op_offset = op_offset
         self._ended: set[int] = set()
+        self._passed: set[int] = set()
         self._remembered: dict[int, None] = {}
         self._marks: deque[tuple[int, int]] = deque()
 
@@ -184,22 +185,32 @@ class PendingHalves:
     def advance(self) -> bool:
         """Pass over ended ones, a bounded number; False if there may be more."""
         for _ in range(STEP):
-            if self.offset not in self._ended:
+            if not self.is_over(self.offset):
                 return True
             self._ended.discard(self.offset)
+            self._passed.discard(self.offset)
             self.offset += 1
         return False
 
+    def is_over(self, offset: int) -> bool:
+        """Whether nothing is to be done for what stands at this offset: it has ended, or was passed
+        over."""
+        return offset < self.offset or offset in self._ended or offset in self._passed
+
     def passed(self, offset: int) -> None:
-        """Pass over the half message at this offset, if it is the first that is pending."""
+        """Pass over the half message at this offset, which has not ended: it was given up, or
+        stands again further behind."""
         if self.offset == offset:
             self.offset += 1
+        elif offset > self.offset:
+            self._passed.add(offset)
 
     def begin_at(self, offset: int) -> None:
         """Note that the queue has nothing before ``offset`` any more."""
         if offset > self.offset:
             self.offset = offset
             self._ended = {one for one in self._ended if one >= offset}
+            self._passed = {one for one in self._passed if one >= offset}
 
 
 log = logging.getLogger(__name__)

@@ -13,14 +13,14 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from threading import get_ident
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from turbopump.client.consumer.delivery import Delivery, Handled, Retry, is_retry, keys_of
 from turbopump.client.consumer.ready_messages import TURN_MAX_S, NoMoreMessages, ReadyMessages
-from turbopump.client.user_function import awaited, checked_result, failure_of, in_pool
+from turbopump.client.user_function import CallThreads, awaited, checked_result, failure_of, in_pool
+from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class HandlerPool:
         self.concurrency = concurrency
         self._call: Callable[[Handled], Awaitable[object]] = handler  # type: ignore[assignment]
         self._ready = ready
-        self._fate = fate or COMES_AGAIN
+        self._verdicts = Verdicts(fate)
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: set[asyncio.Task[None]] = set()
         self._in_hand: dict[asyncio.Task[None], Handled] = {}
@@ -107,6 +107,7 @@ class HandlerPool:
                 log_going_on(
                     [message for task in go_on if (message := self._in_hand.get(task)) is not None]
                 )
+        self._verdicts.close()
 
     async def call(self, message: Delivery) -> object:
         """Run the handler once, beside the others; what it returns. Raises what it raises, as
@@ -136,20 +137,20 @@ class HandlerPool:
                 if this.cancelling() > cancels:
                     raise
                 # something that it awaited was cancelled, not this worker
-                failed(message, error, self._fate)
+                self._verdicts.failed(message, error)
             except GeneratorExit:  # the loop has ended
                 raise
             except BaseException as error:
                 if self._abandoned:
                     return
-                failed(message, failure_of(error, in_thread=False), self._fate)
+                self._verdicts.failed(message, failure_of(error, in_thread=False))
             else:
                 if self._abandoned:
                     return
                 if result is None:
                     message.done()
                 else:
-                    settle(message, result, self._fate)
+                    self._verdicts.settle(message, result)
         self._tasks.discard(this)
         in_hand.pop(this, None)
 
@@ -179,7 +180,7 @@ class HandlerPool:
             error,
         )
         if message is not None:
-            failed(message, error, self._fate)
+            self._verdicts.failed(message, error)
         self._fill()
 
 
@@ -199,32 +200,61 @@ def log_going_on(messages: Sequence[Handled]) -> None:
     if messages:
         log.warning(
             "handlers still run after the close has cancelled them; their messages will be "
-            "delivered again count=%d %s%s",
+            "delivered again count=%d %s",
             len(messages),
-            "; ".join(keys_of(message) for message in messages[:NAMED_MAX]),
-            "; …" if len(messages) > NAMED_MAX else "",
+            named(messages),
         )
 
 
-def failed(message: Handled, error: BaseException, fate: str) -> None:
-    """Its handler raised ``error``."""
-    if not message.settled:
-        log.warning("handler failed, the message %s %s", fate, keys_of(message), exc_info=error)
-        message.retry(reason=error)
+def named(messages: Sequence[Handled]) -> str:
+    """The first of them, for the log."""
+    names = "; ".join(keys_of(message) for message in messages[:NAMED_MAX])
+    return f"{names}; …" if len(messages) > NAMED_MAX else names
 
 
-def settle(message: Handled, result: object, fate: str) -> None:
-    """By what the handler returned; what it cannot have meant is a failure."""
-    try:
-        if isinstance(result, Retry):
-            message.retry(result.delay, level=result.level, reason=result.reason)
-        elif is_retry(result):
-            message.retry()
-        else:
-            checked_result(result)
-            message.done()
-    except Exception as error:
-        failed(message, error, fate)
+class Verdicts:
+    """What the end of a handler means for its message. ``fate``: what becomes of one that fails.
+    One handler's failures of a kind have a traceback in the log for the first, and are counted
+    then."""
+
+    def __init__(self, fate: str | None) -> None:
+        self._fate = fate or COMES_AGAIN
+        self._failed = RepeatedLine(
+            log, logging.WARNING, "handler failed, the message %s %s cause=%s"
+        )
+
+    def failed(self, message: Handled, error: BaseException) -> None:
+        """Its handler raised ``error``."""
+        if not message.settled:
+            cause = repr(error)
+            kind = type(error), _raised_at(error)
+            self._failed(self._fate, keys_of(message), cause, kind=kind, exc_info=error)
+            message.retry(reason=error)
+
+    def settle(self, message: Handled, result: object) -> None:
+        """By what the handler returned; what it cannot have meant is a failure."""
+        try:
+            if isinstance(result, Retry):
+                message.retry(result.delay, level=result.level, reason=result.reason)
+            elif is_retry(result):
+                message.retry()
+            else:
+                checked_result(result)
+                message.done()
+        except Exception as error:
+            self.failed(message, error)
+
+    def close(self) -> None:
+        """Log what was counted."""
+        self._failed.report()
+
+
+def _raised_at(error: BaseException) -> tuple[str, int] | None:
+    """File and line where it was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return None if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
 
 
 # --- Plain functions, in threads. A thread takes a message at the moment its handler begins, and
@@ -282,7 +312,7 @@ class HandlerThreads:
         self.concurrency = concurrency
         self._handler = handler
         self._ready = ready
-        self._fate = fate or COMES_AGAIN
+        self._verdicts = Verdicts(fate)
         self._loop = asyncio.get_running_loop()
         self._threads = _threads(concurrency)
         self.runs: dict[_Run, asyncio.Task[None]] = {}
@@ -335,9 +365,17 @@ class HandlerThreads:
                 self._collect()
             self._abandoned = True
             if late:
+                self._threads.leave_after(max(patience, CANCELLED_S))
+                left = [
+                    message
+                    for run, task in self.runs.items()
+                    if task in late and (message := run.message)
+                ]
                 log.warning(
-                    "handlers left alone at close, their messages will be delivered again count=%d",
+                    "handlers left alone at close, their messages will be delivered again "
+                    "count=%d %s",
                     len(late),
+                    named(left),
                 )
                 go_on = await cancelled(late, patience)
                 self._over = True
@@ -349,6 +387,7 @@ class HandlerThreads:
                     ]
                 )
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._verdicts.close()
 
     async def call(self, message: Delivery) -> object:
         """Run the handler once, beside the others; what it returns. Raises what it raises, as
@@ -408,10 +447,10 @@ class HandlerThreads:
             result = await awaited(awaitable)
         except Exception as error:
             if not self._over:
-                failed(message, error, self._fate)
+                self._verdicts.failed(message, error)
         else:
             if not self._over:
-                settle(message, result, self._fate)
+                self._verdicts.settle(message, result)
 
     def _ended(self, run: _Run) -> None:
         del self.runs[run]
@@ -428,11 +467,11 @@ class HandlerThreads:
                 self._collected += 1
                 mean += (min(seconds, NOTED_MAX_S) - mean) * WEIGHT
                 if error is not None:
-                    failed(message, error, self._fate)
+                    self._verdicts.failed(message, error)
                 elif result is None:
                     message.done()
                 else:
-                    settle(message, result, self._fate)
+                    self._verdicts.settle(message, result)
         finally:
             self._mean_s = mean
             # other work has its turn, or a message could not be settled
@@ -481,5 +520,5 @@ class HandlerThreads:
                 self._loop.call_soon_threadsafe(self._collect)
 
 
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="turbopump-handler")
+def _threads(count: int) -> CallThreads:
+    return CallThreads(count, "turbopump-handler")

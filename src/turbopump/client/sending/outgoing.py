@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict
 
 import msgspec
 
@@ -307,20 +307,23 @@ def _check_fits(message: Message, first: Message) -> None:
         raise MessageError("a delayed message cannot go in a batch; send it on its own")
 
 
-def as_message(
-    message: Message | str,
-    body: bytes | str | None,
-    tags: str | None,
-    keys: str | Iterable[str] | None,
-    properties: Mapping[str, str] | None,
-    delay_level: int,
-    deliver_at: int | datetime | None,
-    delay: float | timedelta | None,
-) -> Message:
+class MessageParts(TypedDict, total=False):
+    """What a message has beside topic and body, as ``Message`` takes it."""
+
+    tags: str | None
+    keys: str | Iterable[str] | None
+    properties: Mapping[str, str] | None
+    flag: int
+    wait_store_ok: bool
+    delay_level: int
+    deliver_at: int | datetime | None
+    delay: float | timedelta | None
+
+
+def as_message(message: Message | str, body: bytes | str | None, parts: MessageParts) -> Message:
     """A ``Message`` of either form of ``send``. Raises TypeError if the two are mixed."""
     if isinstance(message, Message):
-        beside = (body, tags, keys, properties, deliver_at, delay)
-        if delay_level or any(one is not None for one in beside):
+        if body is not None or any(value is not None for value in parts.values()):
             raise TypeError(
                 "a Message brings its own body, tags, keys, properties and delay; give either a "
                 "Message or a topic with them"
@@ -328,16 +331,7 @@ def as_message(
         return message
     if body is None:
         raise TypeError("a topic without a body was given; give a Message, or topic and body")
-    return Message(
-        message,
-        body,
-        tags=tags,
-        keys=keys,
-        properties=properties,
-        delay_level=delay_level,
-        deliver_at=deliver_at,
-        delay=delay,
-    )
+    return Message(message, body, **parts)
 
 
 # The frame of a send is written from prepared parts: the generic writer costs several times as

@@ -23,8 +23,11 @@ from turbopump.client.hooks import MessageKind, SendContext
 from turbopump.client.routes import DOUBT_S, TopicRoute
 from turbopump.client.sending.outgoing import DELAYING, Outgoing
 from turbopump.client.sending.send_result import (
+    BOUND_SEND_ANSWER,
+    SEND_ANSWER,
     AnswerUnreadError,
     Attempt,
+    BrokerHangsError,
     NotWrittenError,
     ProducerClosedError,
     SendResult,
@@ -162,7 +165,11 @@ class SendAttempts:
                 connection = await sender.instance.remoting.connect(address, timeout=patience)
             sender.under_way.refuse_if_closed(NOT_WRITTEN)
             time_left = max(min(patience, self._left()), 0.001)
-            answer = await sender.ask(connection, self._outgoing, queue, time_left)
+            may_leave = may_retry and route.spread
+            kind = SEND_ANSWER if may_leave else BOUND_SEND_ANSWER
+            if may_leave and not sender.hangs.on:
+                sender.hangs.start()
+            answer = await sender.ask(connection, self._outgoing, queue, time_left, kind)
             result = result_of(answer, self._outgoing, queue, address)
         except asyncio.CancelledError:
             error = errors.SendError("the sender was cancelled before the broker answered")
@@ -208,7 +215,7 @@ class SendAttempts:
         limit = self._sender.rules.attempt_timeout
         if may_retry and limit is not None:
             return min(left, limit)
-        if may_retry and not connected and not only_broker(route, queue.broker_name):
+        if may_retry and not connected and route.spread:
             return left / 2  # a host that is silent must leave time for another one
         return left
 
@@ -255,9 +262,12 @@ class SendAttempts:
         self._tried.append(attempt)
         if attempt.error is not None:
             self._sender.statistics.count_failed(attempt.broker_name)
-            lost = isinstance(attempt.error, (errors.ConnectError, errors.ConnectionLostError))
+            lost = isinstance(
+                attempt.error, (errors.ConnectError, errors.ConnectionLostError, BrokerHangsError)
+            )
             self._sender.faults.failed(attempt.broker_name, self._loop.time(), connection=lost)
-        if isinstance(attempt.error, errors.CallTimeoutError):
+        timed_out = isinstance(attempt.error, errors.CallTimeoutError)
+        if timed_out and not isinstance(attempt.error, BrokerHangsError):
             await self._sender.instance.abandon_if_silent(attempt.address, began)
 
     async def _goes_on(self, route: TopicRoute, attempt: Attempt, retries: int) -> bool:

@@ -65,7 +65,11 @@ class SendAnswer(SendMessageReply, kw_only=True):
     trace_on: str | None = msgspec.field(default=None, name="TRACE_ON")
 
 
+AnswerKind = msgspec.json.Decoder[TypedJsonHeader[SendAnswer]]
 SEND_ANSWER: Final = msgspec.json.Decoder(TypedJsonHeader[SendAnswer], strict=False)
+"""Of a send that another broker could take as well."""
+BOUND_SEND_ANSWER: Final = msgspec.json.Decoder(TypedJsonHeader[SendAnswer], strict=False)
+"""Of one that goes to this broker or to none."""
 """Reads the whole header of a good answer in one pass."""
 
 STATUS_BY_CODE: Final[dict[int, SendStatus]] = {
@@ -141,6 +145,11 @@ def result_of(
 
 class NotWrittenError(errors.CallTimeoutError):
     """There was no room on the connection in time: nothing of the message was sent."""
+
+
+class BrokerHangsError(errors.CallTimeoutError):
+    """The broker answers nothing at all any more: the message is as uncertain as after a
+    time-out."""
 
 
 class ProducerClosedError(errors.RemotingError):

@@ -28,10 +28,11 @@ from turbopump.client.sending.outgoing import Outgoing, SendFrames
 from turbopump.client.sending.queue_chooser import FaultStrategy, QueueSelection
 from turbopump.client.sending.send_attempts import SendAttempts, Target
 from turbopump.client.setting_rules import SECONDS, SettingRule, check, whole_from
-from turbopump.errors import RemotingError, RouteNotFoundError, SendError
+from turbopump.errors import CallTimeoutError, RemotingError, RouteNotFoundError, SendError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.command import Command, TypedJsonHeader
+from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.connection import Connection
 
@@ -95,6 +96,8 @@ class Sender:
         self._known = self.instance.routes.known
         self.connection = self.instance.remoting.connection
         self._short = not self.hooks and self.rules.attempt_timeout is None
+        self._retries = self.rules.retries > 0
+        self.hangs = HangWatch(self.instance, self.under_way, self.rules.timeout)
 
     def introducing(self) -> Sender:
         """A copy that sends only to brokers that know this client, for they will call back."""
@@ -127,8 +130,13 @@ class Sender:
                 address = route.master(queue.broker_name) or ""
                 connection = self.connection(address)
                 if connection is not None:
+                    kind = send_result.BOUND_SEND_ANSWER
+                    if route.spread and self._retries:
+                        kind = send_result.SEND_ANSWER
+                        if not self.hangs.on:
+                            self.hangs.start()
                     try:
-                        answer = await self.ask(connection, outgoing, queue, timeout)
+                        answer = await self.ask(connection, outgoing, queue, timeout, kind)
                         now = self._time()
                         if self.faults.settings is not None:
                             self.faults.succeeded(queue.broker_name, (now - began) * 1000, now)
@@ -168,11 +176,16 @@ class Sender:
         self._short = False
 
     def ask(
-        self, connection: Connection, outgoing: Outgoing, queue: MessageQueue, timeout: float
+        self,
+        connection: Connection,
+        outgoing: Outgoing,
+        queue: MessageQueue,
+        timeout: float,
+        kind: send_result.AnswerKind,
     ) -> asyncio.Future[TypedJsonHeader[send_result.SendAnswer] | Command]:
         opaque = connection.next_opaque
         frame = self.encode(outgoing, queue, opaque, self.now_ms())
-        return connection.start_typed_call(opaque, frame, timeout, send_result.SEND_ANSWER)
+        return connection.start_typed_call(opaque, frame, timeout, kind)
 
     async def route(self, topic: str, timeout: float, *, writable: bool = True) -> TopicRoute:
         """A route with queues to send to, or any if it need not be ``writable``; the topic is made
@@ -268,6 +281,78 @@ class PendingSends:
             self.idle = self.idle or asyncio.Event()
             self.idle.clear()
             await self.idle.wait()
+
+
+HANG_SHARE: Final = 1 / 3
+"""Of ``send_timeout``: after so long without a byte from a broker it is asked whether it lives, and
+has as long to answer; the last third is for another broker."""
+HANG_PATIENCE_MAX_S: Final = 3.0
+
+
+class HangWatch:
+    """Lets sends leave a broker that hangs (its process is stopped, its machine is gone) for
+    another one.
+
+    A broker may be slow for good reasons: under SYNC_FLUSH a send waits for its disk, with replicas
+    for their answers, by default for up to 5 s. Who went elsewhere then would store messages twice.
+    So a broker that says nothing while sends wait is asked something that needs neither, and only
+    if no byte of an answer comes the sends that may go elsewhere end with BrokerHangsError. A timer
+    for each producer, and only while sends are under way.
+    """
+
+    def __init__(
+        self, instance: ClientInstance, under_way: PendingSends, send_timeout: float
+    ) -> None:
+        self._instance = instance
+        self._under_way = under_way
+        self._patience = min(send_timeout * HANG_SHARE, HANG_PATIENCE_MAX_S)
+        self.on = False
+        self._loop = asyncio.get_running_loop()
+        self._looked_at = 0.0
+        self._waiting: set[str] = set()
+        """The brokers for which sends waited at the last look."""
+        self._asked: set[str] = set()
+
+    def start(self) -> None:
+        self.on = True
+        self._waiting.clear()
+        self._loop.call_later(self._patience / 2, self._look)
+
+    def _look(self) -> None:
+        if not self._under_way.count:
+            self.on = False
+            return
+        waiting: set[str] = set()
+        for address, connection in self._instance.remoting.connections.items():
+            if send_result.SEND_ANSWER in connection.answers.values():
+                waiting.add(address)
+                silent = address in self._waiting and connection.last_read <= self._looked_at
+                if silent and address not in self._asked:
+                    self._asked.add(address)
+                    self._instance.spawn(self._ask(address, connection), name=f"look at {address}")
+        self._waiting, self._looked_at = waiting, self._loop.time()
+        self._loop.call_later(self._patience / 2, self._look)
+
+    async def _ask(self, address: str, connection: Connection) -> None:
+        began, question = self._loop.time(), GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0)
+        try:
+            await self._instance.remoting.exchange(address, question, timeout=self._patience)
+        except CallTimeoutError:
+            if connection.last_read <= began and not connection.closed:
+                text = f"{address} hangs: it answers nothing"
+                failed = connection.fail_typed_calls(
+                    send_result.SEND_ANSWER, lambda: send_result.BrokerHangsError(text)
+                )
+                log.warning(
+                    "broker hangs, other brokers are sent what it has not answered address=%s "
+                    "messages=%d: what it has read already may be stored twice",
+                    address,
+                    failed,
+                )
+        except RemotingError:
+            pass  # the connection has ended, and with it the sends
+        finally:
+            self._asked.discard(address)
 
 
 class TopicCreation:

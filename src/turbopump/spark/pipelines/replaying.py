@@ -13,31 +13,34 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from turbopump.errors import ConfigError, LakeError, RouteNotFoundError
 from turbopump.spark import archive as lakes
 from turbopump.spark.cluster import Cluster
-from turbopump.spark.offsets import encode_offsets
-from turbopump.spark.options import read_options
-from turbopump.spark.pipelines.lake import open_lake, sync_directory
+from turbopump.spark.offsets import Offsets, decode_offsets, encode_offsets
+from turbopump.spark.options import OPTIONS, Option, given_values, read_options
+from turbopump.spark.pipelines.lake import no_step, open_lake, sync_directory
 from turbopump.spark.pipelines.running import Progress
 from turbopump.spark.reading import connected
 from turbopump.spark.session import rocketmq_session
+from turbopump.spark.write_options import WRITE_OPTIONS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 REPLAY_ID: Final = "REPLAY_ID"
 REPLAYED_FROM: Final = "REPLAYED_FROM"
 """Properties of a replayed message: the replay's name, and ``broker/topic/queue/offset``."""
 
 ROWS_PER_BATCH: Final = 50_000
+HOUR_MS: Final = 3_600_000
 SENT_COLUMNS: Final = (
     "brokerName",
     "topic",
@@ -54,18 +57,23 @@ _REPLAYS: Final = "_replays"
 
 
 class ReplayState(msgspec.Struct, kw_only=True):
-    """What is noted of a replay. Seconds count from 1970, of the store time."""
+    """What is noted of a replay: how far it is through a part of the lake. A part ends where the
+    lake ended when it was begun; what the lake gets later is the next part. Seconds count from
+    1970, of the store time."""
 
-    v: int = 1
+    v: Literal[2] = 2
     selection: dict[str, Any]
-    total: int
+    part_begin: dict[str, Any]
+    part_end: dict[str, Any]
+    """Offsets in the original queues."""
     began_at: dict[str, Any]
     """The ends of the target's queues before the first message."""
     batch_at: dict[str, Any]
     """The same, before the batch that is under way."""
     done_before_s: int | None = None
-    """All that was stored before this second is sent."""
+    """All of the part that was stored before this second is sent."""
     done: int = 0
+    """Messages of all parts that are sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,14 +117,16 @@ def replay(
     options: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
     progress: Progress | None = None,
+    at_step: Callable[[str], None] = no_step,
 ) -> ReplayReport:
     """Send what the lake has of ``topic`` to ``target``, in the order of store times.
 
     ``begin_ms`` and ``end_ms`` (exclusive) bound the store time, ``keys`` are those of which a
     message must have one, ``where`` is a condition in Spark's SQL. ``rate``: messages a second at
     most. ``name`` is how a replay is known; without one the same selection has the same name, so
-    calling again goes on, and does nothing if it was done. Ids, keys, tags, flag, body and
-    properties stay; queues and times are new.
+    calling again goes on: with what is left, and with what the lake has got since. Ids, keys, tags,
+    flag, body and properties stay; queues and times are new. ``at_step`` hears of each batch
+    ``begun``, ``looked`` (what the target has of it), ``sent`` and ``noted``.
 
     Raises ConfigError for a wrong argument, LakeError for what is no lake or has no bodies, and
     what ``format("rocketmq")`` raises when it cannot write.
@@ -140,60 +150,82 @@ def replay(
         raise ConfigError(f"a replay's name has letters, digits, - and _, not {name!r}")
     run = ReplayRun(
         spark=spark,
-        rows=_selected(spark, Path(lake), selection),
-        options={**(options or {}), "nameServer": name_server},
+        lake=Path(lake),
+        options=_known({**(options or {}), "nameServer": name_server}),
         target=target,
         name=name,
         notes=Path(lake) / _REPLAYS / f"{name}.json",
     )
-    seconds = run.seconds()
-    state = run.state(selection, sum(count for _, count in seconds))
-    left = [
-        each for each in seconds if state.done_before_s is None or each[0] >= state.done_before_s
-    ]
-    progress.expect(sum(count for _, count in left))
+    state = run.state(selection)
     sent = present = 0
-    for low, high, count in batches_of(left, rows_per_batch):
-        if stop.is_set():
+    while True:
+        seconds = run.left(state)
+        selected = state.done + sum(count for _, count in seconds)
+        progress.expect(selected - state.done)
+        for low, high, count in batches_of(seconds, rows_per_batch):
+            if stop.is_set():
+                break
+            at_step("begun")
+            there = run.already_there(low, high, state)
+            at_step("looked")
+            run.send(run.batch(low, high, there, state))
+            at_step("sent")
+            present += there
+            sent += count - there
+            state.done += count
+            state.done_before_s = high
+            run.note(state)
+            at_step("noted")
+            progress.add(count)
+            if rate is not None:
+                stop.wait(max(0.0, (sent + present) / rate - (time.monotonic() - began)))
+        if stop.is_set() or not run.begin_next_part(state):
             break
-        there = run.already_there(low, high, state)
-        run.send(low, high, there, state)
-        present += there
-        sent += count - there
-        state.done += count
-        state.done_before_s = high
-        run.note(state)
-        progress.add(count)
-        if rate is not None:
-            stop.wait(max(0.0, (sent + present) / rate - (time.monotonic() - began)))
     found, distinct = run.in_target(state.began_at)
     return ReplayReport(
         name=name,
-        selected=state.total,
+        selected=selected,
         done=state.done,
         sent=sent,
         present=present,
         found=found,
         distinct=distinct,
         seconds=time.monotonic() - began,
-        stopped=state.done < state.total,
+        stopped=state.done < selected,
     )
 
 
-def _selected(spark: SparkSession, lake: Path, selection: dict[str, Any]) -> DataFrame:
-    """The rows to send, and ``second``, in which each was stored."""
-    from pyspark.sql.functions import array_contains, col, expr, floor, lit, split, timestamp_millis
+def _known(options: dict[str, str]) -> dict[str, str]:
+    """The options, each of which a read or a write of the target knows. Raises ConfigError."""
+    both = {**WRITE_OPTIONS, **OPTIONS}
+    given_values(options, both)
+    return options
 
+
+def _only(options: Mapping[str, str], table: Mapping[str, Option]) -> dict[str, str]:
+    """Those that a table has."""
+    names = {name.lower() for name in table}
+    return {name: value for name, value in options.items() if name.lower() in names}
+
+
+def _selected(
+    spark: SparkSession, lake: Path, state: ReplayState, begin_s: int | None, end_s: int | None
+) -> DataFrame:
+    """The rows of the part that are to be sent, of these seconds alone, and ``second``, in which
+    each was stored."""
+    from pyspark.sql.functions import array_contains, col, expr, floor, split
+
+    selection = state.selection
     columns = open_lake(lake).definition.columns
     frame = lakes.rows(spark, lake)
     if "body" not in frame.columns:
         raise LakeError(f"{lake} has no bodies, so there is nothing to send: it was made without")
     rows = frame.where(col("topic") == selection["topic"])
-    time_of = col("storeTimestamp")
-    if selection["begin_ms"] is not None:
-        rows = rows.where(time_of >= timestamp_millis(lit(selection["begin_ms"])))
-    if selection["end_ms"] is not None:
-        rows = rows.where(time_of < timestamp_millis(lit(selection["end_ms"])))
+    rows = _between(rows, decode_offsets(state.part_begin), decode_offsets(state.part_end))
+    rows = _stored(rows, selection["begin_ms"], selection["end_ms"])
+    rows = _stored(
+        rows, None if begin_s is None else begin_s * 1000, None if end_s is None else end_s * 1000
+    )
     if selection["keys"]:
         if "keys" not in columns:
             raise LakeError(f"{lake} has no column keys to select by")
@@ -206,8 +238,39 @@ def _selected(spark: SparkSession, lake: Path, selection: dict[str, Any]) -> Dat
     if selection["where"] is not None:
         rows = rows.where(expr(selection["where"]))
     sent = [name for name in SENT_COLUMNS if name == "topic" or name in columns]
-    second = floor(time_of.cast("double")).alias("second")
-    return rows.select(*sent, time_of, second)
+    second = floor(col("storeTimestamp").cast("double")).alias("second")
+    return rows.select(*sent, "storeTimestamp", second)
+
+
+def _stored(rows: DataFrame, begin_ms: int | None, end_ms: int | None) -> DataFrame:
+    """The rows stored between two times; None is no bound. Files of other hours are not opened."""
+    from pyspark.sql.functions import col, lit, timestamp_millis, unix_date
+
+    stored, hour = col("storeTimestamp"), unix_date("date") * 24 + col("hour")
+    if begin_ms is not None:
+        rows = rows.where(
+            (stored >= timestamp_millis(lit(begin_ms))) & (hour >= begin_ms // HOUR_MS)
+        )
+    if end_ms is not None:
+        rows = rows.where((stored < timestamp_millis(lit(end_ms))) & (hour <= end_ms // HOUR_MS))
+    return rows
+
+
+def _between(rows: DataFrame, begins: Offsets, ends: Offsets) -> DataFrame:
+    """The rows of one topic between two sets of offsets."""
+    from pyspark.sql.functions import coalesce, col, concat_ws, create_map, lit
+
+    def bound(offsets: Offsets) -> Column:
+        """The offset in a row's queue; 0 where there is none."""
+        named = {f"{queue.broker_name}/{queue.queue_id}": at for queue, at in offsets.items()}
+        found = create_map(*map(lit, chain(*named.items())))[
+            concat_ws("/", "brokerName", "queueId")
+        ]
+        return coalesce(found, lit(0))
+
+    if begins:
+        rows = rows.where(col("queueOffset") >= bound(begins))
+    return rows.where(col("queueOffset") < bound(ends) if ends else lit(False))
 
 
 def batches_of(seconds: list[tuple[int, int]], rows_max: int) -> Iterator[tuple[int, int, int]]:
@@ -225,37 +288,55 @@ def batches_of(seconds: list[tuple[int, int]], rows_max: int) -> Iterator[tuple[
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayRun:
-    """One run of ``replay``: the rows that it sends, and its notes of what it has sent."""
+    """One run of ``replay``: what it sends, and its notes of what it has sent."""
 
     spark: SparkSession
-    rows: DataFrame
+    lake: Path
     options: dict[str, str]
     target: str
     name: str
     notes: Path
 
-    def seconds(self) -> list[tuple[int, int]]:
-        """How many rows each second has, in order."""
-        counted = self.rows.groupBy("second").count().orderBy("second").collect()
-        return [(row["second"], row["count"]) for row in counted]
-
-    def state(self, selection: dict[str, Any], total: int) -> ReplayState:
+    def state(self, selection: dict[str, Any]) -> ReplayState:
         """What is noted, or a new note. Raises ConfigError for the name of another selection."""
         try:
             state = msgspec.json.decode(self.notes.read_bytes(), type=ReplayState)
         except FileNotFoundError:
-            ends = self._target_ends()
-            state = ReplayState(selection=selection, total=total, began_at=ends, batch_at=ends)
+            none, ends = encode_offsets({}), self._target_ends()
+            state = ReplayState(
+                selection=selection, part_begin=none, part_end=none, began_at=ends, batch_at=ends
+            )
             self.notes.parent.mkdir(exist_ok=True)
-            self._write(state)
+            if not self.begin_next_part(state):
+                self._write(state)
             return state
+        except msgspec.MsgspecError as error:
+            raise ConfigError(
+                f"{self.notes} cannot be read ({error}): give the replay another name"
+            ) from None
         if state.selection != selection:
             raise ConfigError(
                 f"the replay {self.name!r} was of another selection ({state.selection}): give "
                 "another name"
             )
-        state.total = total
         return state
+
+    def begin_next_part(self, state: ReplayState) -> bool:
+        """Note that what the lake has got since is the next part; False if that is nothing."""
+        topic = state.selection["topic"]
+        offsets = lakes.offsets(self.lake).items()
+        ends = encode_offsets({queue: end for queue, end in offsets if queue.topic == topic})
+        if ends == state.part_end:
+            return False
+        state.part_begin, state.part_end, state.done_before_s = state.part_end, ends, None
+        self._write(state)
+        return True
+
+    def left(self, state: ReplayState) -> list[tuple[int, int]]:
+        """How many rows of the part that are not noted as sent each second has, in order."""
+        rows = _selected(self.spark, self.lake, state, state.done_before_s, None)
+        counted = rows.groupBy("second").count().orderBy("second").collect()
+        return [(row["second"], row["count"]) for row in counted]
 
     def note(self, state: ReplayState) -> None:
         """A batch is done; the next one begins here."""
@@ -264,20 +345,29 @@ class ReplayRun:
 
     def already_there(self, low: int, high: int, state: ReplayState) -> int:
         """How many messages of a batch the target has, from a run that was killed in it."""
-        return self._pending(low, high).join(self._there(state), REPLAYED_FROM, "semi").count()
+        return (
+            self._pending(low, high, state).join(self._there(state), REPLAYED_FROM, "semi").count()
+        )
 
-    def send(self, low: int, high: int, there: int, state: ReplayState) -> None:
-        """Send the messages of a batch that the target has not."""
-        from pyspark.sql.functions import col
+    def batch(self, low: int, high: int, there: int, state: ReplayState) -> DataFrame:
+        """The messages of a batch that the target has not.
 
-        rows = self._pending(low, high)
+        Without a shuffle: where an executor is lost with its shuffle files, Spark runs tasks again
+        that look like first attempts, and do not ask the target what it has.
+        """
+        from pyspark.sql.functions import broadcast
+
+        rows = self._pending(low, high, state)
         if there:
-            rows = rows.join(self._there(state), REPLAYED_FROM, "anti")
+            rows = rows.join(broadcast(self._there(state)), REPLAYED_FROM, "anti")
+        rows = rows.sortWithinPartitions("storeTimestamp", "queueId", "queueOffset")
+        return rows.drop(REPLAYED_FROM, "second", "storeTimestamp")
+
+    def send(self, rows: DataFrame) -> None:
+        """Send these rows."""
         (
-            rows.sort(col("storeTimestamp"), col("queueId"), col("queueOffset"))
-            .drop(REPLAYED_FROM, "second", "storeTimestamp")
-            .write.format("rocketmq")
-            .options(**self.options)
+            rows.write.format("rocketmq")
+            .options(**_only(self.options, WRITE_OPTIONS))
             .option("topic", self.target)
             .option("idempotencyKey", "auto")
             .mode("append")
@@ -292,10 +382,9 @@ class ReplayRun:
         assert found is not None
         return found[0], found[1]
 
-    def _pending(self, low: int, high: int) -> DataFrame:
+    def _pending(self, low: int, high: int, state: ReplayState) -> DataFrame:
         from pyspark.sql.functions import (
             array,
-            col,
             concat_ws,
             lit,
             map_concat,
@@ -303,7 +392,8 @@ class ReplayRun:
             map_from_arrays,
         )
 
-        rows = self.rows.where((col("second") >= low) & (col("second") < high))
+        # The list of files anew for each batch: a lake may be compacted meanwhile.
+        rows = _selected(self.spark, self.lake, state, low, high)
         origin = concat_ws("/", "brokerName", "topic", "queueId", "queueOffset")
         names, values = array(lit(REPLAY_ID), lit(REPLAYED_FROM)), array(lit(self.name), origin)
         properties = map_from_arrays(names, values)
@@ -313,7 +403,7 @@ class ReplayRun:
         return rows.withColumn("properties", properties).withColumn(REPLAYED_FROM, origin)
 
     def _there(self, state: ReplayState) -> DataFrame:
-        return self._marked(state.batch_at).select(REPLAYED_FROM).distinct()
+        return self._marked(state.batch_at)
 
     def _marked(self, since: dict[str, Any]) -> DataFrame:
         """The replay's messages in the target, from these offsets on."""
@@ -324,7 +414,7 @@ class ReplayRun:
             return self.spark.createDataFrame([], f"{REPLAYED_FROM} string")
         rows = (
             self.spark.read.format("rocketmq")
-            .options(**self.options)
+            .options(**_only(self.options, OPTIONS))
             .option("topic", self.target)
             .option("columns", "properties")
             .option("startingOffsets", json.dumps(since) if since["topics"] else "earliest")
@@ -346,7 +436,7 @@ class ReplayRun:
             return encode_offsets(cluster.offsets_max(queues))
 
     def _cluster(self) -> Cluster:
-        return connected(read_options({**self.options, "topic": self.target}))
+        return connected(read_options({**_only(self.options, OPTIONS), "topic": self.target}))
 
     def _write(self, state: ReplayState) -> None:
         draft = self.notes.with_suffix(f".{os.getpid()}")

@@ -23,6 +23,7 @@ from turbopump.protocol.requests.send import (
     SendMessageV2,
     TransactionOutcome,
 )
+from turbopump.remoting.connection import Connection
 from turbopump.store.disk_space import SpaceWatch
 
 QUICK = {
@@ -307,6 +308,70 @@ async def test_after_the_last_check_a_transaction_is_given_up_and_can_be_resumed
 
 
 @in_loop(in_a_world, **QUICK)
+async def test_rounds_in_which_no_producer_is_there_do_not_count_and_cost_few_copies(
+    world: World, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = await transactor(world), await transactor(world, group="buyers", client_id="b")
+    await other.client.create("T")
+    other.answer = lambda _message: TransactionOutcome.COMMIT
+    for number in range(8):
+        await one.prepare(b"%d" % number)
+    await one.client.close()
+    for number in range(120):  # of another group, asked about in every round of an hour
+        await other.prepare(b"other %d" % number)
+        await asyncio.sleep(30)
+    assert len(other.asked) >= 119, "those who are away hold up nobody"
+    assert world.broker.store.max_offset(GIVEN_UP, 0) == 0
+    copies = world.broker.store.max_offset(HALF, 0) - 128 - len(other.asked)
+    assert copies <= 8 * 15
+    again = await transactor(world, client_id="seller-2")
+    again.answer = lambda _message: TransactionOutcome.COMMIT
+    await asyncio.sleep(61)
+    assert [asked.message.body for asked in again.asked] == [b"%d" % number for number in range(8)]
+    assert {asked.message.properties["TRANSACTION_CHECK_TIMES"] for asked in again.asked} == {"1"}
+    assert len(await committed(again)) == 128
+    assert world.offset(HALF) == world.broker.store.max_offset(HALF, 0)
+    lines = [record.getMessage() for record in caplog.records if "wait" in record.getMessage()]
+    assert lines == [
+        "transactions wait, no producer of their group is connected; that is not counted as a "
+        "check group=sellers"
+    ]
+
+
+@in_loop(in_a_world, **QUICK)
+async def test_what_waits_for_a_producer_goes_on_through_kills_and_ends_by_its_first_offsets(
+    world: World, /
+) -> None:
+    one = await transactor(world)
+    await one.client.create("T")
+    halves = [await one.prepare(b"%d" % number) for number in range(3)]
+    await one.client.close()
+    for _ in range(5):
+        await asyncio.sleep(200)
+        world.kill()
+        await world.start()
+    late = world.transactor()
+    assert (await late.end(halves[1], TransactionOutcome.COMMIT)).code == ResponseCode.SUCCESS
+    again = await transactor(world, client_id="seller-2")
+    again.answer = lambda _message: TransactionOutcome.COMMIT
+    await asyncio.sleep(100)
+    assert sorted(await committed(again)) == [b"0", b"1", b"2"]
+    assert len(again.asked) == 2
+
+
+@in_loop(in_a_world, **{**QUICK, "file_reserved_time": 1})
+async def test_what_nobody_asks_for_is_given_up_when_it_is_too_old(world: World, /) -> None:
+    one = await transactor(world)
+    await one.client.create("T")
+    await one.prepare(b"forgotten")
+    await one.client.close()
+    await asyncio.sleep(3600 + 400)
+    letter = await only_message(world, GIVEN_UP)
+    assert letter.body == b"forgotten"
+    assert "TRANSACTION_CHECK_TIMES" not in letter.properties
+
+
+@in_loop(in_a_world, **QUICK)
 async def test_another_producer_of_the_group_is_asked_when_the_first_has_gone(
     world: World, /
 ) -> None:
@@ -478,10 +543,10 @@ async def test_a_half_message_without_details_or_beyond_treatment_does_not_hold_
 ) -> None:
     whole = TransactionChecks.ask
 
-    async def failing(self: TransactionChecks, half: HalfMessage) -> None:
+    async def failing(self: TransactionChecks, half: HalfMessage, producer: Connection) -> None:
         if half.message.body == b"poison":
             raise ZeroDivisionError
-        await whole(self, half)
+        await whole(self, half, producer)
 
     monkeypatch.setattr(TransactionChecks, "ask", failing)
 

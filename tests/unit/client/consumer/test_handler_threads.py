@@ -309,8 +309,9 @@ async def test_what_a_handler_says_after_a_close_that_did_not_wait_for_it_does_n
     await pool.stop(0.01)
     release.set()
     await until(out.is_set)
-    for thread in pool._threads._threads:
-        await asyncio.to_thread(thread.join, PATIENCE_S)
+    for thread in threading.enumerate():
+        if thread.name.startswith("turbopump-handler"):
+            await asyncio.to_thread(thread.join, PATIENCE_S)
     await asyncio.sleep(0)
     assert queue.said == {}
 

@@ -150,20 +150,34 @@ async def test_so_it_is_when_a_key_is_handled_once(simulation: Simulation, /, na
         await comes_again(cluster, WRONG[name], wrap=once)
 
 
-@in_loop(simulated)
-async def test_what_failed_so_is_told_with_its_message(
-    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("kind", [HandlerPool, HandlerThreads])
+@in_loop
+async def test_of_failures_of_a_kind_the_first_has_a_traceback_and_the_others_are_counted(
+    kind: type[HandlerPool | HandlerThreads], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING):
-        async with scripted_cluster(simulation, queues=1) as cluster:
-            await comes_again(cluster, awaits_what_was_cancelled)
-    assert (
-        sum(
-            "handler failed" in record.message and "msg_id=" in record.message
-            for record in caplog.records
-        )
-        == 3
-    )
+    def wrong(message: Delivery) -> None:
+        if message.queue_offset % 3 == 0:
+            raise KeyError("this")
+        if message.queue_offset % 3 == 1:
+            raise ValueError("that")
+        raise ValueError("another place")
+
+    async def wrong_too(message: Delivery) -> None:
+        wrong(message)
+
+    queue, ready = Queue(), ReadyMessages()
+    pool = kind(wrong if kind is HandlerThreads else wrong_too, ready, concurrency=2)
+    pool.start()
+    ready.put(messages_of(queue, 30))
+    await until_really(lambda: len(queue.said) == 30)
+    ready.close()
+    await pool.stop(1)
+    told = [record for record in caplog.records if "handler failed" in record.getMessage()]
+    assert [record.exc_info is not None for record in told] == [True] * 3 + [False] * 3
+    assert all("msg_id=" in record.getMessage() for record in told)
+    texts = [record.getMessage() for record in told[3:]]
+    assert all("the last of 9 more in 10 s" in text for text in texts)
+    assert sum("ValueError('that')" in text for text in texts) == 1
 
 
 @in_loop(simulated)

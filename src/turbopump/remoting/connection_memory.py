@@ -1,0 +1,154 @@
+"""The memory that all connections of one server take together, and who is closed when it is too
+much.
+
+Counted is what peers make a server hold: answers that they have not read, requests that wait
+because of that, and the parts of unfinished frames. Its one rule: who reads and sends in time is
+not closed for what others hold. So the first to be closed is the one that holds most for longest,
+in bytes times the seconds in which it has taken or sent nothing.
+
+Where it is tight, few unfinished frames may grow at the same time: those that end make room for the
+others, and who sends next to nothing in ``SLICE_S`` has to wait. So producers that send more at
+once than fits are slowed down, and not closed.
+
+Sizes are counted when they grow, and looked at again before anything follows from them: a peer that
+reads slowly holds less by then. It must not know what a connection holds, or why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+SIZE_MAX: Final = 128 * 1024 * 1024
+"""Bytes that the connections of one server may hold together."""
+TIGHT_SHARE: Final = 0.5
+"""From this share on, a peer must have read everything before its next request is handled."""
+KEPT_SHARE: Final = 0.9
+"""Connections are closed until this share is left: so a look at all of them pays."""
+STEP_SHARE: Final = 1 / 16
+"""All sizes are looked at again when so much more was counted."""
+GROWING_MAX: Final = 4
+"""Unfinished frames that may grow at the same time where it is tight; one from ``SCARCE_SHARE``
+on."""
+SCARCE_SHARE: Final = 0.7
+SLICE_S: Final = 0.1
+GROWTH_MIN: Final = 64 * 1024
+"""One that grows by less in a slice has to wait behind the others."""
+
+
+class Holder(Protocol):
+    """A connection, as it is seen here."""
+
+    def held_now(self, now: float) -> int:
+        """Bytes that it holds."""
+
+    def weight(self, now: float) -> float:
+        """Byte-seconds: what it holds, by how long its peer has done nothing about it."""
+
+    def close_for_memory(self, limit: int) -> None:
+        """Drop everything and close."""
+
+    def grow_on(self) -> None:
+        """Read on: its frame may grow again."""
+
+
+class ConnectionMemory:
+    """The connections of one server that hold anything. ``tight``: they hold so much that a peer
+    must have read everything before its next request is handled."""
+
+    def __init__(self, size_max: int = SIZE_MAX) -> None:
+        self.size_max = size_max
+        self.total = 0
+        self.tight = False
+        # dicts: in order of arrival, so that a run can be replayed
+        self._held: dict[Holder, int] = {}
+        self._growing: dict[Holder, int] = {}
+        """What they held when this slice began."""
+        self._waiting: dict[Holder, None] = {}
+        self._next_slice: asyncio.TimerHandle | None = None
+        self._look_at = self._first_look = int(size_max * TIGHT_SHARE)
+
+    def count(self, holder: Holder, size: int) -> None:
+        """``holder`` holds so many bytes now. It, or others, may be closed by this call."""
+        self.total += size - self._held.get(holder, 0)
+        if size:
+            self._held[holder] = size
+        else:
+            self._held.pop(holder, None)
+        if self.total >= self._look_at:
+            self._look()
+        elif self.total < self._first_look:
+            self.tight, self._look_at = False, self._first_look
+
+    def may_grow(self, holder: Holder) -> bool:
+        """Whether its unfinished frame may grow now; if not, it waits for ``grow_on``."""
+        if holder in self._growing:
+            if not self._is_scarce or holder is next(iter(self._growing)):
+                return True
+            del self._growing[holder]
+        elif not self._waiting:
+            if not self.tight:
+                return True
+            if self._another_may_grow:
+                self._growing[holder] = self._held.get(holder, 0)
+                return True
+        self._waiting[holder] = None
+        if self._next_slice is None:
+            self._next_slice = asyncio.get_running_loop().call_later(SLICE_S, self._end_slice)
+        return False
+
+    def has_grown(self, holder: Holder) -> None:
+        """Its frame has ended, or the connection has."""
+        if holder in self._growing or holder in self._waiting:
+            self._growing.pop(holder, None)
+            self._waiting.pop(holder, None)
+            self._let_grow()
+
+    @property
+    def _is_scarce(self) -> bool:
+        return self.total >= self.size_max * SCARCE_SHARE
+
+    @property
+    def _another_may_grow(self) -> bool:
+        return len(self._growing) < (1 if self._is_scarce else GROWING_MAX)
+
+    def _end_slice(self) -> None:
+        # Who goes on at a good pace ends soon, and makes room: were all to take turns, all would
+        # grow and none would end. The others ask again with their next bytes.
+        self._next_slice = None
+        held = {holder: self._held.get(holder, 0) for holder in self._growing}
+        self._growing = {
+            holder: size
+            for holder, size in held.items()
+            if size - self._growing[holder] >= GROWTH_MIN
+        }
+        self._let_grow()
+        if self._waiting:
+            self._next_slice = asyncio.get_running_loop().call_later(SLICE_S, self._end_slice)
+
+    def _let_grow(self) -> None:
+        while self._waiting and self._another_may_grow:
+            holder = next(iter(self._waiting))
+            del self._waiting[holder]
+            self._growing[holder] = self._held.get(holder, 0)
+            holder.grow_on()
+
+    def _look(self) -> None:
+        """Look at all sizes again; close connections if they are too large together."""
+        now = asyncio.get_running_loop().time()
+        for holder in self._held:
+            self._held[holder] = holder.held_now(now)
+        self.total = sum(self._held.values())
+        if self.total >= self.size_max:
+            self._close_the_heaviest(now)
+        self.tight = self.total >= self._first_look
+        step = self.total + int(self.size_max * STEP_SHARE)
+        self._look_at = min(max(step, self._first_look), self.size_max)
+
+    def _close_the_heaviest(self, now: float) -> None:
+        by_weight = sorted(self._held, key=lambda holder: holder.weight(now), reverse=True)
+        for holder in by_weight:
+            if self.total <= self.size_max * KEPT_SHARE:
+                break
+            holder.close_for_memory(self.size_max)
+            self.total -= self._held.pop(holder)

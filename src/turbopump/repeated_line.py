@@ -1,0 +1,126 @@
+"""A line of the log that peers, or a user's function, can cause as often as they like: a bad frame,
+a request that fails, a handler that raises.
+
+Its one rule: the first is logged at once, and none is dropped in silence. Those that follow within
+``PERIOD_S`` seconds are counted, and logged as one line, the last of them, with their number. One
+that goes on is logged in full again after ``PERIODS_MAX`` of these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import weakref
+from dataclasses import dataclass
+from typing import Final
+
+PERIOD_S: Final = 10.0
+PERIODS_MAX: Final = 60
+KINDS_MAX: Final = 1000
+"""Kinds of one line that are counted apart, at the same time; further ones are counted together."""
+KEPT_SIZE: Final = 512
+"""Characters that are kept of each argument of a line that is counted."""
+
+_lines: weakref.WeakSet[RepeatedLine] = weakref.WeakSet()
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What came since the last line of a kind, and the last of it. ``periods``: since the last line
+    in full."""
+
+    count: int = 0
+    periods: int = 0
+    last: tuple[object, ...] = ()
+
+
+class RepeatedLine:
+    """One statement of the log::
+
+        _bad_frame = RepeatedLine(log, logging.WARNING, "bad frame peer=%s cause=%s")
+        …
+        _bad_frame(peer, error)
+
+    It is called within a running loop, which also logs what was counted.
+    """
+
+    def __init__(self, log: logging.Logger, level: int, text: str) -> None:
+        self._log = log
+        self._level = level
+        self._text = text
+        self._counted: dict[int, _Counted] = {}
+        self._loop: weakref.ref[asyncio.AbstractEventLoop] | None = None
+        _lines.add(self)
+
+    def __call__(
+        self, *args: object, kind: object = None, exc_info: bool | BaseException = False
+    ) -> None:
+        """Log it, or count it if one of its ``kind`` (anything hashable) was logged a moment ago.
+        ``exc_info``: if it is logged, with the traceback of this exception (True: of the one being
+        handled)."""
+        if not self._log.isEnabledFor(self._level):
+            return
+        loop = asyncio.get_running_loop()
+        if self._loop is None or self._loop() is not loop:
+            self._loop = weakref.ref(loop)
+            self._counted.clear()
+        key = hash(kind)  # a peer's names may be long
+        if len(self._counted) >= KINDS_MAX and key not in self._counted:
+            key = 0
+        counted = self._counted.get(key)
+        if counted is not None:
+            counted.count += 1
+            counted.last = tuple(map(_kept, args))
+            return
+        self._counted[key] = _Counted()
+        self._report_later(key)
+        self._log.log(self._level, self._text, *args, exc_info=exc_info, stacklevel=2)
+
+    def report(self) -> None:
+        """Log what is counted now, and begin anew."""
+        for counted in self._counted.values():
+            self._report(counted)
+        self._counted.clear()
+
+    def _report_later(self, key: int) -> None:
+        # An empty context: the line is logged whatever becomes of who was there first.
+        asyncio.get_running_loop().call_later(
+            PERIOD_S, self._period_over, key, context=contextvars.Context()
+        )
+
+    def _period_over(self, key: int) -> None:
+        counted = self._counted.get(key)
+        if counted is None:
+            return
+        if not counted.count:
+            del self._counted[key]
+            return
+        self._report(counted)
+        counted.count = 0
+        counted.periods += 1
+        if counted.periods == PERIODS_MAX:
+            del self._counted[key]
+        else:
+            self._report_later(key)
+
+    def _report(self, counted: _Counted) -> None:
+        if counted.count:
+            self._log.log(
+                self._level,
+                f"{self._text} (the last of %d more in %.0f s)",
+                *counted.last,
+                counted.count,
+                PERIOD_S,
+            )
+
+
+def _kept(argument: object) -> object:
+    """A number, or what would be logged of anything else."""
+    return argument if isinstance(argument, int | float) else str(argument)[:KEPT_SIZE]
+
+
+def report_all() -> None:
+    """Log what all lines have counted: the process ends."""
+    for line in list(_lines):
+        line.report()

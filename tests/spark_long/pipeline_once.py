@@ -1,0 +1,78 @@
+"""One run of a pipeline in a process of its own, which may kill itself at a step:
+
+python -m tests.spark_long.pipeline_once archive LAKE NAME_SERVER FORMAT MASTER [STEP COUNT]
+python -m tests.spark_long.pipeline_once replay LAKE NAME_SERVER TARGET MASTER [STEP COUNT]
+
+The last line that it prints is its report.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+
+from turbopump.spark import end_session, rocketmq_session
+from turbopump.spark.pipelines import ArchiveReport, ReplayReport, archive, json_bodies, replay
+
+
+def main() -> int:
+    pipeline, lake, name_server, name, master, *kill = sys.argv[1:]
+    spark = rocketmq_session(
+        pipeline,
+        master=master,
+        conf={
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "ERROR",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        },
+    )
+    at_step = killer(*kill) if kill else lambda _step: None
+    report: ArchiveReport | ReplayReport
+    if pipeline == "archive":
+        report = archive(
+            lake,
+            ["T"],
+            name_server=name_server,
+            spark=spark,
+            format=name,
+            bodies=json_bodies("n int not null"),
+            rows_per_batch=1500,
+            at_step=at_step,
+        )
+    else:
+        report = replay(
+            lake,
+            "T",
+            name,
+            name_server=name_server,
+            spark=spark,
+            rows_per_batch=1,  # a batch for each second
+            # one by one, so that there is a middle
+            options={"sendBatchSize": "1", "maxInFlight": "1"},
+            at_step=at_step,
+        )
+    end_session(spark)
+    print(json.dumps({**asdict(report), "agrees": report.agrees}))
+    return 0 if report.agrees else 1
+
+
+def killer(step: str, count: str) -> Callable[[str], None]:
+    """Ends this process by SIGKILL when it comes to a step for the ``count``-th time."""
+    left = int(count)
+
+    def at_step(name: str) -> None:
+        nonlocal left
+        left -= name == step
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return at_step
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""Connections that come and go many at a time, and no descriptor for another."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from tests.loops import in_loop, on_a_client_s_host
+from tests.unit.remoting.hand_clock import HandClock, play
+from tests.unit.remoting.serving import frame, raw_peer
+from tests.unit.remoting.wire import SlowWire
+
+from turbopump.protocol.requests.offsets import GetMinOffset, OffsetReply
+from turbopump.remoting.backlog import RESUME_S, Backlog
+from turbopump.remoting.connection import Connection
+from turbopump.remoting.connection_memory import ConnectionMemory
+from turbopump.remoting.router import RequestContext, Response, Router
+from turbopump.remoting.server import ACCEPTED_A_TURN, RemotingServer
+from turbopump.testing.simulation import Simulation
+
+HOST, PORT = "10.0.0.1", 10911
+
+
+def answering(asked: Callable[[], object] = lambda: None) -> Router:
+    router = Router()
+
+    def answer(_request: GetMinOffset, _context: RequestContext) -> Response[OffsetReply]:
+        asked()
+        return Response(OffsetReply(offset=5))
+
+    router.add(GetMinOffset, answer)
+    return router
+
+
+async def serving(
+    simulation: Simulation, asked: Callable[[], object] = lambda: None
+) -> RemotingServer:
+    process = simulation.boot(HOST)
+    server: RemotingServer = process.call(RemotingServer, answering(asked))
+    await process.start(server.listen(HOST, PORT))
+    return server
+
+
+class Peer(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.received = b""
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(frame(GetMinOffset(topic="T", queue_id=0), 1))
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+
+
+async def connect(simulation: Simulation, count: int) -> list[Peer]:
+    loop = simulation.loop
+    pairs = await asyncio.gather(*(loop.create_connection(Peer, HOST, PORT) for _ in range(count)))
+    return [peer for _, peer in pairs]
+
+
+@in_loop(on_a_client_s_host)
+async def test_a_burst_of_connections_is_accepted_a_few_in_a_turn(
+    simulation: Simulation, /
+) -> None:
+    first_handled: list[int] = []
+    await serving(simulation, lambda: first_handled.append(simulation.loop.turns))
+    simulation.network.without_descriptors.add(HOST)
+    await connect(simulation, 200)
+    simulation.network.without_descriptors.discard(HOST)
+    await asyncio.sleep(1)
+    assert len(first_handled) == 200
+    assert max(Counter(first_handled).values()) <= ACCEPTED_A_TURN
+
+
+@in_loop(on_a_client_s_host)
+async def test_without_a_descriptor_new_connections_wait_and_the_others_go_on(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "turbopump.remoting")
+    server = await serving(simulation)
+    (first,) = await connect(simulation, 1)
+    await asyncio.sleep(1)
+    simulation.network.without_descriptors.add(HOST)
+    turns = simulation.loop.turns
+    peers = await connect(simulation, 5)
+    await asyncio.sleep(60)
+    assert simulation.loop.turns - turns < 5000, "it does not spin"
+    assert len(server.connections) == 1
+    assert not any(peer.lost for peer in peers)
+    (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "Too many open files" in line.getMessage()
+    simulation.network.without_descriptors.discard(HOST)
+    await asyncio.sleep(1)
+    assert len(server.connections) == 6
+    assert all(peer.received for peer in [first, *peers])
+    assert caplog.messages[-1] == "connections are accepted again"
+
+
+@in_loop(on_a_client_s_host)
+async def test_a_server_that_closes_has_closed_also_those_that_it_had_not_accepted(
+    simulation: Simulation, /
+) -> None:
+    server = await serving(simulation)
+    simulation.network.without_descriptors.add(HOST)
+    peers = await connect(simulation, 3)
+    await server.close()
+    await asyncio.sleep(1)
+    assert all(peer.lost for peer in peers)
+    with pytest.raises(ConnectionRefusedError):
+        await connect(simulation, 1)
+
+
+class CostlyWire(SlowWire):
+    """Closing it takes a millisecond."""
+
+    def close(self) -> None:
+        super().close()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, HandClock)
+        loop.now += 0.001
+
+
+@in_loop(play)
+async def test_peers_that_end_at_the_same_time_are_closed_a_few_in_a_turn(
+    loop: HandClock, /
+) -> None:
+    memory, backlog, router = ConnectionMemory(), Backlog.never_busy(), answering()
+    connections = [Connection(router, memory=memory, backlog=backlog) for _ in range(20)]
+    wires = [CostlyWire(connection) for connection in connections]
+    assert all(connection.eof_received() for connection in connections)
+    closed = 0
+    while closed < 20:
+        await asyncio.sleep(0)
+        before, closed = closed, sum(wire.aborted for wire in wires)
+        assert closed - before <= RESUME_S / 0.001 + 1
+
+
+@pytest.mark.parametrize("port_first", [True, False])
+@in_loop
+async def test_real_connections_are_accepted_on_each_port(port_first: bool) -> None:
+    server = RemotingServer(answering())
+    ports = [(await server.listen("127.0.0.1", 0))[1] for _ in range(2)]
+    async with raw_peer("127.0.0.1", ports[port_first]) as peer:
+        peer.write(frame(GetMinOffset(topic="T", queue_id=0), 9))
+        answer = await peer.read()
+        assert answer is not None
+        assert answer.opaque == 9
+    await server.close()
+    assert not server.connections
