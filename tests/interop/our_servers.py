@@ -73,8 +73,12 @@ def turbopump_broker(
     """`turbopump namesrv` and `turbopump broker -c CONF` with the configuration (in Apache's keys)
     of another broker, which is ended by `end`.
     """
+    directory.mkdir(parents=True, exist_ok=True)
+    namesrv_conf = directory / "namesrv.conf"
+    namesrv_conf.write_text(properties_text({"kvConfigPath": str(directory / "kvConfig.json")}))
+    logs = ["--log-file", str(directory / "namesrv.log")]
     with turbopump(
-        ["namesrv", "--port", "0", "--log-file", str(directory / "namesrv.log")],
+        ["namesrv", "-c", str(namesrv_conf), "--port", "0", *logs],
         r"ready namesrv=(\S+)",
         directory,
     ) as (namesrv,):

@@ -3,17 +3,16 @@ place."""
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from tests.interop.foreign import java_client
+from tests.interop.mqadmin import Mqadmin
 from tests.interop.tools import skipping_without_tools
 
 from turbopump.blocking import ConsumeFrom, Producer, PullConsumer, PushConsumer
 from turbopump.testing.broker_in_loop import BrokerThread
 
-MQADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
 COUNT = 21
 PATIENCE_SECONDS = 120.0
 
@@ -25,24 +24,14 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_mqadmin_sees_and_moves_a_group_of_ours(summary: list[str]) -> None:
-    with skipping_without_tools():
-        command = java_client("5.3.3", program=MQADMIN)
+def test_mqadmin_sees_and_moves_a_group_of_ours(tmp_path: Path, summary: list[str]) -> None:
     started = time.monotonic()
     seen: list[bytes] = []
 
-    with BrokerThread() as broker:
+    with skipping_without_tools(), Mqadmin(tmp_path) as java, BrokerThread() as broker:
 
         def mqadmin(*arguments: str) -> str:
-            done = subprocess.run(
-                [*command, *arguments, "-n", broker.namesrv],
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
-            )
-            assert done.returncode == 0, done.stderr
-            return done.stdout
+            return java.run(broker.namesrv, *arguments)
 
         broker.create_topic("T", 2)
         with Producer(broker.namesrv) as producer:

@@ -175,7 +175,8 @@ class OffsetControlHandler:
                     f"Target offset {request.offset} not in consume queue range [{first}-{end}]"
                 )
                 return refusal(ResponseCode.SYSTEM_ERROR, remark)
-            return self._apply(request, {request.queue_id: request.offset}, context.peer.peer)
+            named = {request.queue_id: request.offset}
+            return self._apply(request, named, context.peer.peer, forced=True)
         queue_ids = [request.queue_id] if request.queue_id >= 0 else range(topic.read_queue_nums)
         if request.timestamp < 0:
             ends = {
@@ -197,7 +198,7 @@ class OffsetControlHandler:
         return await self._apply(request, found, operator)
 
     async def _apply(
-        self, request: ResetOffset, wanted: dict[int, int], operator: str
+        self, request: ResetOffset, wanted: dict[int, int], operator: str, *, forced: bool = False
     ) -> Response[ResetOffsetBody]:
         group, topic = request.group, request.topic
         running = self.clients.groups.get(group)
@@ -205,7 +206,7 @@ class OffsetControlHandler:
         now: dict[MessageQueue, int] = {}
         for queue_id, offset in wanted.items():
             stands = self.offsets.find(group, topic, queue_id)
-            if not request.force and stands is not None and stands <= offset:
+            if not (forced or request.force) and stands is not None and stands <= offset:
                 offset = stands
             elif not broadcast:
                 self.offsets.reset(group, topic, queue_id, offset)

@@ -99,6 +99,14 @@ async def test_without_force_a_place_only_goes_back(talk: Talk, /) -> None:
     assert (await committed(talk.client), await committed(talk.client, queue_id=1)) == (5, 8)
 
 
+@in_loop(converse)
+async def test_an_offset_that_is_named_needs_no_force(talk: Talk, /) -> None:
+    """``mqadmin resetOffsetByTime -q 0 -o 9`` never sends one."""
+    await prepare(talk)
+    assert await reset(talk.client, force=False, queue_id=0, offset=9) == {0: 9}
+    assert await committed(talk.client) == 9
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "remark"),
     [
