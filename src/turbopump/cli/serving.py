@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import logging
 import re
 import signal
@@ -103,7 +104,12 @@ async def _until_signal(servers: Callable[[], AbstractAsyncContextManager[None]]
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked, number)
     async with servers():
+        # What a start has made stays. Python's collector would look through all of it again and
+        # again, and the loop stands meanwhile: 27 ms with 5,000 topics and 1,000 groups.
+        gc.collect()
+        gc.freeze()
         await stop.wait()
+    gc.unfreeze()
     report_all()
 
 
