@@ -77,11 +77,14 @@ class FakeCluster:
         """What groups have committed; a pull makes its group, a commit does not."""
         self.attributes: dict[str, str] = {}
         self.requests: list[Command] = []
+        self.connections = 0
+        """So many were opened so far."""
         self.answer: Callable[[Command], Command | None] = self.usual_answer
         cluster = self
 
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
+                cluster.connections += 1
                 self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 frames = FrameReader()
                 while data := self.request.recv(1 << 16):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from tests.spark.fake_cluster import FakeCluster
 from tests.spark.stored_messages import stored_message
 
 from turbopump.errors import (
+    ConfigError,
     ConnectError,
     DataLossError,
     RemotingError,
@@ -24,7 +26,7 @@ from turbopump.spark.cluster import Cluster, Link
 from turbopump.spark.decode import decode
 from turbopump.spark.offsets import OffsetRange
 from turbopump.spark.options import read_options
-from turbopump.spark.reading import read_range
+from turbopump.spark.reading import connected_in_task, read_range
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
@@ -55,6 +57,35 @@ def test_a_range_is_read_exactly_over_several_pulls_and_chunks(
     with FakeCluster({"T": 1}, pull_max=7) as fake:
         fake.fill("T", 0, 60)
         assert offsets_read(fake, 5, 50) == list(range(5, 50))
+
+
+def test_a_worker_keeps_its_connections_for_the_next_task_unless_one_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with FakeCluster({"T": 1}) as fake:
+        fake.fill("T", 0, 5)
+        options = read_options({"nameServer": fake.address, "topic": "T"})
+
+        def opened_by_a_task(*, kept: bool = True, fails: bool = False) -> int:
+            before = fake.connections
+            with suppress(ConfigError), connected_in_task(options, kept=kept) as cluster:
+                assert len(list(read_range(cluster, OffsetRange(QUEUE, 0, 5), options))) == 1
+                if fails:
+                    raise ConfigError("of the task")
+            return fake.connections - before
+
+        assert [opened_by_a_task(), opened_by_a_task()] == [1, 0]
+        routes = [one for one in fake.requests if one.code == RequestCode.GET_ROUTEINFO_BY_TOPIC]
+        assert len(routes) == 2, "each task asks where the queues are"
+        assert opened_by_a_task(fails=True) == 0
+        assert opened_by_a_task() == 1, "what a task that failed has left is not used"
+        monkeypatch.setattr("turbopump.spark.reading.KEPT_S", -1.0)
+        assert [opened_by_a_task(), opened_by_a_task()] == [0, 1], "idle for too long"
+        monkeypatch.setattr("turbopump.spark.reading.os.getpid", lambda: -1)
+        assert opened_by_a_task(kept=False) == 1, "a fork uses connections of its own"
+        monkeypatch.undo()
+        with connected_in_task(options, kept=False):
+            """Ends what was kept."""
 
 
 def test_pulls_that_fall_short_are_followed_up_and_nothing_is_skipped_or_doubled() -> None:

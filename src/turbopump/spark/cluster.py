@@ -120,6 +120,10 @@ class Cluster:
         while self._links:
             self._links.popitem()[1].close()
 
+    def forget_routes(self) -> None:
+        """Ask the name servers anew where queues are."""
+        self._brokers.clear()
+
     def topics(self) -> list[str]:
         """Every topic of users, sorted: not those that brokers keep for themselves, but those of
         retries and dead letters. Raises RemotingError."""

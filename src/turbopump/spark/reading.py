@@ -1,14 +1,17 @@
 """What a Spark task does: it reads the ranges of queues that it was given.
 
-The one rule: a task needs nothing but its ranges and options, and keeps nothing. It must not know
-Spark's classes beyond ``InputPartition``, and whether a worker of Spark runs it.
+The one rule: a task needs nothing but its ranges and options, and leaves nothing behind but open
+connections. It must not know Spark's classes beyond ``InputPartition``.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterable, Iterator
+import os
+import time
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import pyarrow as pa
@@ -59,6 +62,34 @@ def connected(
     )
 
 
+KEPT_S: Final = 30.0
+"""So long are connections kept between tasks. Brokers and name servers close those that are idle
+for two minutes."""
+_kept: dict[Hashable, tuple[Cluster, float]] = {}
+
+
+@contextmanager
+def connected_in_task(options: ReadOptions, *, kept: bool) -> Iterator[Cluster]:
+    """As ``connected``. Where they are ``kept``, connections serve the next task of this process,
+    unless this one fails or is cut off; routes are asked for anew."""
+    key = os.getpid(), options.name_servers, options.credentials  # workers are forked
+    cluster, until = _kept.pop(key, (None, 0.0))
+    if cluster is not None and time.monotonic() > until:
+        cluster.close()
+        cluster = None
+    cluster = cluster or connected(options)
+    cluster.forget_routes()
+    try:
+        yield cluster
+    except BaseException:
+        cluster.close()
+        raise
+    if kept:
+        _kept[key] = cluster, time.monotonic() + KEPT_S
+    else:
+        cluster.close()
+
+
 def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The rows of a task as record batches of ``options.columns``. With tags pushed down by Spark a
     few others may come, which Spark leaves out."""
@@ -90,7 +121,8 @@ def read_ranges(
         columns = columns if "tags" in columns else (*columns, "tags")
     elif options.sql_filter is not None:
         wanted = PullFilter(options.sql_filter, "SQL92")
-    with hidden_traceback(), connected(options) as cluster:
+    is_task = TaskContext.get() is not None
+    with hidden_traceback(), connected_in_task(options, kept=is_task) as cluster:
         for part in ranges:
             broker, offsets = part.queue.broker_name, range(part.begin, part.end)
             for chunk in read_range(cluster, part, options, wanted):
