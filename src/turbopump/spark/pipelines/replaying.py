@@ -40,6 +40,8 @@ REPLAYED_FROM: Final = "REPLAYED_FROM"
 """Properties of a replayed message: the replay's name, and ``broker/topic/queue/offset``."""
 
 ROWS_PER_BATCH: Final = 50_000
+PACED_S: Final = 5
+"""Seconds of a rate that a batch has at most: a batch is not paced."""
 HOUR_MS: Final = 3_600_000
 SENT_COLUMNS: Final = (
     "brokerName",
@@ -134,6 +136,8 @@ def replay(
     spark = spark or rocketmq_session()
     progress = progress or Progress()
     stop = stop or threading.Event()
+    if rate is not None:
+        rows_per_batch = max(1, min(rows_per_batch, int(rate * PACED_S)))
     began = time.monotonic()
     selection: dict[str, Any] = {
         "topic": topic,
