@@ -1,98 +1,154 @@
 """Pulls that found nothing and wait for their queue to grow (long polling).
 
-Each waits on its queue's end watermark and on its own deadline; no thread, no polling. The wake-up
-comes after the loop turn in which the queue grew, so that one answer carries all that came with it.
-Where many are woken at once, others have their turn after ``TURN_S``.
+Those that wait for the same offset of a queue stand in one line behind one waiter at its end
+watermark, and one timer looks for the deadlines of all: no thread, no polling. The wake-up comes
+after the loop turn in which the queue grew, so that one answer carries all that came with it.
+Whoever is woken or whose time is up is read again in order; where they are many, others have their
+turn after ``TURN_S``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from turbopump.store.queues.consume_queue import ConsumeQueue
-from turbopump.store.watermark import Waiter
 
 TURN_S: Final = 0.001
 """Pulls that are woken read for so long, and one of them more, before others have their turn."""
+EXPIRED_AT_ONCE: Final = 1000
+"""So many whose time is up are put in line in one turn; some 2 µs each."""
+DONE_KEPT: Final = 1000
+"""So many that wait no more are not worth a clean-up."""
 
 
 class HeldPull:
     """One waiting pull: ``again`` is called, once, with True if its time is up."""
 
-    __slots__ = ("_holder", "again", "queue", "timer", "waiter")
+    __slots__ = ("again", "deadline", "expired", "line")
 
-    def __init__(
-        self, holder: HeldPulls, queue: ConsumeQueue, again: Callable[[bool], None]
-    ) -> None:
-        self._holder = holder
-        self.queue = queue
+    def __init__(self, line: _Line, deadline: float, again: Callable[[bool], None]) -> None:
+        self.line = line
+        self.deadline = deadline
         self.again = again
-        self.waiter: Waiter | None = None
-        self.timer: asyncio.TimerHandle | None = None
+        self.expired = False
 
-    def arrived(self) -> None:
-        if self._holder.release(self):
-            self._holder.wake(self)
+    def __lt__(self, other: HeldPull) -> bool:
+        return self.deadline < other.deadline
 
-    def expired(self) -> None:
-        if self._holder.release(self):
-            self.again(True)
+    @property
+    def waits(self) -> bool:
+        return self in self.line.pulls
+
+
+class _Line:
+    """The pulls that wait for one offset of a queue, in order of arrival; ``expired``: the time of
+    all of them is up."""
+
+    __slots__ = ("expired", "place", "pulls", "waiter")
+
+    def __init__(self, place: tuple[ConsumeQueue, int], reached: Callable[[_Line], None]) -> None:
+        self.place = place
+        self.pulls: dict[HeldPull, None] = {}
+        self.expired = False
+        queue, offset = place
+        self.waiter = queue.end.when(offset + 1, lambda: reached(self))
 
 
 class HeldPulls:
     """Every waiting pull of a broker."""
 
     def __init__(self) -> None:
-        self._held: dict[HeldPull, None] = {}  # in order of arrival, so that a run can be replayed
+        # in order of arrival, so that a run can be replayed
+        self._lines: dict[tuple[ConsumeQueue, int], _Line] = {}
+        self._by_deadline: list[HeldPull] = []
+        self._waiting = 0
         self._woken: deque[HeldPull] = deque()
         self._comes = False
         """Whether the loop will come to those that are woken."""
+        self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._held)
+        return self._waiting
 
     def hold(
         self, queue: ConsumeQueue, offset: int, seconds: float, again: Callable[[bool], None]
-    ) -> HeldPull:
+    ) -> None:
         """Wait until ``queue`` has a message at ``offset``, or ``seconds`` are over."""
-        held = HeldPull(self, queue, again)
-        held.waiter = queue.end.when(offset + 1, held.arrived)
-        held.timer = asyncio.get_running_loop().call_later(seconds, held.expired)
-        self._held[held] = None
-        return held
+        place = (queue, offset)
+        line = self._lines.get(place)
+        if line is None:
+            line = self._lines[place] = _Line(place, self._wake)
+        held = HeldPull(line, asyncio.get_running_loop().time() + seconds, again)
+        line.pulls[held] = None
+        self._waiting += 1
+        self._forget_those_done()
+        heapq.heappush(self._by_deadline, held)
+        self._set_timer()
 
-    def release(self, held: HeldPull) -> bool:
-        """Stop waiting; False if it had stopped already."""
-        if held not in self._held:
-            return False
-        del self._held[held]
-        if held.waiter is not None:
-            held.waiter.cancel()
-        if held.timer is not None:
-            held.timer.cancel()
-        return True
+    def expire_topic(self, topic: str) -> None:
+        """Answer all pulls that wait for a topic: it was deleted, and what comes under its name
+        comes into other queues."""
+        for line in [line for (queue, _), line in self._lines.items() if queue.topic == topic]:
+            line.waiter.cancel()
+            line.expired = True
+            self._wake(line)
 
-    def wake(self, held: HeldPull) -> None:
-        """Have it read again, once the loop comes to it."""
+    def expire_all(self) -> None:
+        """Answer everyone now: the broker stops."""
+        while self._woken or self._lines:
+            for topic in {queue.topic: None for queue, _ in self._lines}:
+                self.expire_topic(topic)
+            while self._woken:
+                self._read_first()
+
+    def _wake(self, line: _Line) -> None:
+        """Nobody in the line waits any more. (They may be tens of thousands: nothing is done for
+        each of them here.)"""
+        del self._lines[line.place]
+        self._waiting -= len(line.pulls)
+        self._woken.extend(line.pulls)
+        line.pulls.clear()
+        self._come()
+
+    def _expire(self, held: HeldPull) -> None:
+        """Its time is up, if it still waits."""
+        line = held.line
+        if held not in line.pulls:
+            return
+        del line.pulls[held]
+        if not line.pulls:
+            line.waiter.cancel()
+            del self._lines[line.place]
+        held.expired = True
+        self._waiting -= 1
         self._woken.append(held)
+        self._come()
+
+    def _come(self) -> None:
+        """Have those that are woken read again, once the loop comes to them."""
         if not self._comes:
             self._comes = True
             asyncio.get_running_loop().call_soon(self._read_again)
 
+    def _read_first(self) -> None:
+        held = self._woken.popleft()
+        held.again(held.expired or held.line.expired)
+
     def _read_again(self) -> None:
         # One message can wake thousands of pulls (a topic that many groups read). Each of them
         # reads and answers here, in the loop that also serves every send; so after ``TURN_S`` the
-        # rest waits for the next turn. ``again`` may hold a pull anew, which adds to ``_held``, not
-        # to ``_woken``: the loop below ends. ``finally``: should one of them raise, those behind it
-        # are still woken.
+        # rest waits for the next turn. ``again`` may hold a pull anew, which adds to ``_lines``,
+        # not to ``_woken``: the loop below ends. ``finally``: should one of them raise, those
+        # behind it are still woken.
         loop = asyncio.get_running_loop()
         late = loop.time() + TURN_S
         try:
             while self._woken:
-                self._woken.popleft().again(False)
+                self._read_first()
                 if loop.time() >= late:
                     break
         finally:
@@ -100,15 +156,27 @@ class HeldPulls:
             if self._comes:
                 loop.call_soon(self._read_again)
 
-    def expire_topic(self, topic: str) -> None:
-        """Answer all pulls that wait for a topic: it was deleted, and what comes under its name
-        comes into other queues."""
-        for held in [held for held in self._held if held.queue.topic == topic]:
-            held.expired()
+    def _set_timer(self) -> None:
+        """Look when the first time is up."""
+        first = self._by_deadline[0].deadline
+        if self._timer is None or first < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_at(first, self._look)
 
-    def expire_all(self) -> None:
-        """Answer everyone now: the broker stops."""
-        while self._woken:
-            self._woken.popleft().again(False)
-        for held in list(self._held):
-            held.expired()
+    def _look(self) -> None:
+        self._timer = None
+        now, pulls = asyncio.get_running_loop().time(), self._by_deadline
+        for _ in range(EXPIRED_AT_ONCE):
+            if not pulls or pulls[0].deadline > now:
+                break
+            self._expire(heapq.heappop(pulls))
+        if pulls:
+            self._set_timer()
+
+    def _forget_those_done(self) -> None:
+        """Most pulls do not wait until their time is up."""
+        pulls = self._by_deadline
+        if len(pulls) > self._waiting * 5 // 4 + DONE_KEPT:
+            pulls[:] = [held for held in pulls if held.waits]
+            heapq.heapify(pulls)
