@@ -37,6 +37,11 @@ Body = bytes | msgspec.Struct
 
 EXT_FIELDS_MAX: Final = 10_000
 """More header fields than this are refused; real commands carry a few dozen."""
+HEADER_SIZE_MAX: Final = 4 * 1024 * 1024
+"""Bytes of a header that is read here: the largest is that of an answer to a batch, with the ids of
+32,767 messages, 1.1 MB."""
+_FEW_FIELDS_SIZE, _OTHER_FIELDS = 64 * 1024, 8
+"""Bytes of a JSON header that has not too many fields for sure, and the fields beside those."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -142,6 +147,15 @@ def _text(value: Any) -> str:
 
 
 def _decode_json(header: bytes, body: bytes) -> Command:
+    # looked at before a dict of a million fields is made
+    if len(header) > HEADER_SIZE_MAX:
+        raise HeaderError(
+            f"bad JSON header: a header of {len(header)} bytes, more than {HEADER_SIZE_MAX}"
+        )
+    if len(header) > _FEW_FIELDS_SIZE and header.count(b'":') > EXT_FIELDS_MAX + _OTHER_FIELDS:
+        raise HeaderError(
+            f"bad JSON header: more than the {EXT_FIELDS_MAX} header fields that are allowed"
+        )
     try:
         fields = _json_decoder.decode(header)
     except (RecursionError, OverflowError, ValueError) as error:

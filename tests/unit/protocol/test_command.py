@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.metered_loop import cpu_seconds_of
 
 from turbopump.errors import HeaderError
 from turbopump.protocol.codes import CURRENT_VERSION, LanguageCode, RequestCode
@@ -194,6 +195,18 @@ def test_ten_thousand_header_fields_are_read_and_one_more_is_refused() -> None:
     assert read({"code": 1, "extFields": many}).ext == many
     with pytest.raises(HeaderError, match="10001 header fields are more than the 10000 allowed"):
         read({"code": 1, "extFields": {**many, "x": ""}})
+
+
+def test_a_header_of_a_million_fields_is_refused_before_they_are_read() -> None:
+    header = b'{"code":1,"extFields":{%b"b":""}}' % (b'"a":"",' * 500_000)
+
+    def refused() -> None:
+        with pytest.raises(HeaderError, match="more than the 10000 header fields"):
+            read(header)
+
+    assert cpu_seconds_of(refused) < 0.01
+    with pytest.raises(HeaderError, match="a header of 5000000 bytes, more than 4194304"):
+        read(header.ljust(5_000_000))
 
 
 def test_line_separators_and_control_characters_are_written_as_fastjson_does() -> None:
