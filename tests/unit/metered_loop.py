@@ -168,13 +168,14 @@ class BlockingClient:
         self._socket.sendall(frames)
 
     def read(self, count: int = 1) -> list[Command]:
-        """So many answers, fewer at the end of the stream."""
+        """So many answers, fewer at the end of the stream; requests of the server are left out."""
         found: list[Command] = []
         while len(found) < count:
             data = self._socket.recv(1 << 20)
             if not data:
                 break
-            found += [decode_command(frame) for frame in self._reader.feed(data)]
+            commands = [decode_command(frame) for frame in self._reader.feed(data)]
+            found += [command for command in commands if command.is_response]
         return found
 
     def ask(self, request: Request[Any], body: bytes = b"") -> Command:

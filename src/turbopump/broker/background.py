@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
 
 from turbopump.errors import StoreError
 from turbopump.protocol.request import ReplyT, Request
@@ -56,27 +56,6 @@ async def stop_task(task: asyncio.Task[None] | None) -> None:
     if task is not None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def in_turns(steps: Generator[None, None, T], at_once: int) -> T | Awaitable[T]:
-    """What ``steps`` returns: now if that takes no more than so many of them; else later, and
-    others have their turn after every ``at_once``."""
-    try:
-        for _ in range(at_once):
-            next(steps)
-    except StopIteration as end:
-        return cast("T", end.value)
-    return _go_on(steps, at_once)
-
-
-async def _go_on(steps: Generator[None, None, T], at_once: int) -> T:
-    while True:
-        await asyncio.sleep(0)
-        try:
-            for _ in range(at_once):
-                next(steps)
-        except StopIteration as end:
-            return cast("T", end.value)
 
 
 class TurnShare:

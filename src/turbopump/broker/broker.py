@@ -410,7 +410,7 @@ class Broker:
         yield PopHandler(config, store, topics, groups, pop, forwarding, clock, random)
         yield PopAcksHandler(config, store, topics, offsets, pop, forwarding, clock)
         yield OffsetsHandler(store, topics, groups, offsets, reads)
-        yield LocksHandler(tables.locks, clients, clock)
+        yield LocksHandler(tables.locks, topics, clients, clock)
         yield QueriesHandler(config, lookup, reads)
 
         yield self.clients_handler

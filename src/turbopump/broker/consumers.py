@@ -7,7 +7,7 @@ members. Source: apache/rocketmq ``ConsumerManager``, ``ConsumerGroupInfo``, ``P
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -32,6 +32,9 @@ SQL92: Final = "SQL92"
 Wants = frozenset[tuple[str, str, str]]
 """What one member subscribes: topic, kind and expression, in a form that is equal for equal
 meanings."""
+
+SUBSCRIPTIONS_MAX: Final = 10_000
+"""Topics that one consumer may subscribe."""
 
 LOCKS_TELL_S: Final = 60.0
 """For so long after it asked for a lock a member is taken to consume in order: three times as often
@@ -180,21 +183,14 @@ class ClientTable(Generic[PeerT]):
         client_id: str,
         version: int,
         data: ConsumerData,
+        subscriptions: dict[str, Subscription],
         now: float,
         language: int = 0,
         fingerprint: int = 0,
     ) -> bool:
-        """Note a heartbeat of a consumer; True if the group's members or subscriptions have changed
-        by it.
-
-        Raises ValueError for a tag expression that cannot be read.
-        """
+        """Note a heartbeat of a consumer, whose subscriptions are read already; True if the group's
+        members or subscriptions have changed by it."""
         assert data.group_name is not None
-        subscriptions = {
-            subscription.topic: read_subscription(subscription)
-            for subscription in data.subscription_data_set
-            if subscription.topic
-        }
         group = self.groups.setdefault(data.group_name, ConsumerGroup(data.group_name))
         member, changed = self._note_member(group, peer, client_id, version, now)
         member.language = language
@@ -396,6 +392,23 @@ def _expression(data: SubscriptionData) -> str:
     if data.expression_type not in (None, "", TAG):
         return (data.sub_string or "").strip()
     return " || ".join(sorted(frozenset(data.tags_set) or parse_tags(data.sub_string))) or "*"
+
+
+def read_subscriptions(data: ConsumerData) -> Generator[None, None, dict[str, Subscription]]:
+    """The subscriptions of a consumer by topic, read a few at a time. Raises ValueError as
+    ``read_subscription`` does, and if there are too many."""
+    if len(data.subscription_data_set) > SUBSCRIPTIONS_MAX:
+        raise ValueError(
+            f"{len(data.subscription_data_set)} subscriptions of one consumer are too many; at "
+            f"most {SUBSCRIPTIONS_MAX} topics can be subscribed"
+        )
+    found: dict[str, Subscription] = {}
+    for number, subscription in enumerate(data.subscription_data_set, 1):
+        if subscription.topic:
+            found[subscription.topic] = read_subscription(subscription)
+        if number % 16 == 0 or subscription.expression_type == SQL92:
+            yield
+    return found
 
 
 def read_subscription(data: SubscriptionData) -> Subscription:

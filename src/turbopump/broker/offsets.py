@@ -10,13 +10,19 @@ over what clients commit until they have been told of it. Source: apache/rocketm
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once
 from turbopump.clock import Clock
 from turbopump.protocol.requests.offsets import ConsumerOffsetTable
 from turbopump.protocol.requests.topics import DataVersion
+from turbopump.remoting.turns import Steps
 from turbopump.store.json_table import JsonTable
+
+OFFSETS_AT_ONCE: Final = 500
+"""Offsets that are looked at, or set, in one step; some 0.5 µs each."""
+TOPICS_AT_ONCE: Final = 50
+"""Topics of a group that are forgotten in one step."""
 
 
 class SetBack(NamedTuple):
@@ -39,12 +45,13 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         self._topics_of: dict[str, dict[str, None]] = {}
         self._entries = EncodedMap(self._offsets.__getitem__)
         self._names = EncodedMap(lambda group: tuple(self._topics_of[group]))
-        self._maps = {"groupTopicMap": self._names, "offsetTable": self._entries}
         self._version = DataVersion()
-        self._resets: dict[tuple[str, str, int], Hashable] = {}
-        """Queues of a group that were reset and whose reader does not know it yet; the value is the
-        reader that was told last, if any. Saved: after a restart a commit may be older than the
-        reset."""
+        self._resets: dict[str, dict[int, Hashable]] = {}
+        """``topic@group`` to queues that were reset and whose reader does not know it yet; the
+        value is the reader that was told last, if any. Saved: after a restart a commit may be older
+        than the reset."""
+        self._pending = EncodedMap(lambda key: list(self._resets[key]))
+        self._maps = {"groupTopicMap": self._names, "offsetTable": self._entries}
 
     def load(self) -> None:
         """Read the file. Raises OSError."""
@@ -53,8 +60,7 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
             self._queues_of(key).update(queues)
         self._version = saved.data_version
         for key, queue_ids in (saved.pending_resets or {}).items():
-            topic, _, group = key.partition("@")
-            self._resets.update(dict.fromkeys((group, topic, queue_id) for queue_id in queue_ids))
+            self._note_reset(key, dict.fromkeys(queue_ids))
 
     def set_back(self, end_of: Callable[[str, int], int]) -> list[SetBack]:
         """Set every offset beyond ``end_of(topic, queue_id)`` to it; which were. To be called once,
@@ -79,7 +85,7 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Note where a group stands. A client may also go back: that is how it seeks. False: not
         noted, for a reset came before it that the client had not heard of when it spoke."""
-        if self._resets and (group, topic, queue_id) in self._resets:
+        if self._resets and self.is_reset(group, topic, queue_id):
             return False
         self._queues_of(f"{topic}@{group}")[queue_id] = offset
         self._dirty = True
@@ -88,8 +94,9 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """An operator sets the offset. Commits are ignored until a reader of the queue has been
         told of the reset."""
-        self._queues_of(f"{topic}@{group}")[queue_id] = offset
-        self._resets[group, topic, queue_id] = None
+        key = f"{topic}@{group}"
+        self._queues_of(key)[queue_id] = offset
+        self._note_reset(key, {queue_id: None})
         self._dirty = True
 
     def reset_for(
@@ -102,27 +109,31 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         and still pulls elsewhere keeps its own offsets, and may. RocketMQ tells only one pull, and
         a commit that is on its way then undoes the reset.
         """
-        key = (group, topic, queue_id)
-        if key not in self._resets:
+        resets = self._resets.get(f"{topic}@{group}", {})
+        if queue_id not in resets:
             return None
         target = self.find(group, topic, queue_id)
-        if target is None or target == offset or self._resets[key] == reader:
-            del self._resets[key]
-            self._dirty = True
+        if target is None or target == offset or resets[queue_id] == reader:
+            self.take_reset(group, topic, queue_id)
             return None
-        self._resets[key] = reader
+        resets[queue_id] = reader
         return target
 
     def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether a reset waits for the next reader of a queue."""
-        return (group, topic, queue_id) in self._resets
+        return queue_id in self._resets.get(f"{topic}@{group}", ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """End the queue's reset, because the broker itself reads the queue for the group (POP) and
         follows it at once. Returns the offset of the reset; None: there was no reset."""
-        if (group, topic, queue_id) not in self._resets:
+        key = f"{topic}@{group}"
+        resets = self._resets.get(key, {})
+        if queue_id not in resets:
             return None
-        del self._resets[group, topic, queue_id]
+        del resets[queue_id]
+        self._pending.add(key)
+        if not resets:
+            self._forget_resets(key)
         self._dirty = True
         return self.find(group, topic, queue_id)
 
@@ -139,29 +150,39 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         """The topics in which a group has come anywhere."""
         return list(self._topics_of.get(group, ()))
 
-    def clone(self, source: str, target: str, topic: str) -> bool:
+    def clone(self, source: str, target: str, topic: str) -> Steps[bool]:
         """Reset ``target`` to the offsets of ``source``; False if that has none."""
-        offsets = self.of_group(source, topic)
-        for queue_id, offset in offsets.items():
+        offsets = list(self.of_group(source, topic).items())
+        for number, (queue_id, offset) in enumerate(offsets, 1):
             self.reset(target, topic, queue_id, offset)
+            if number % OFFSETS_AT_ONCE == 0:
+                yield
         return bool(offsets)
 
-    def lowest(self, topic: str, without: Collection[str]) -> dict[int, int]:
+    def lowest(self, topic: str, without: Collection[str]) -> Steps[dict[int, int]]:
         """The lowest offset of all groups but these, by queue id."""
         found: dict[int, int] = {}
         for group in self.groups_of(topic):
-            if group not in without:
-                for queue_id, offset in self.of_group(group, topic).items():
-                    found[queue_id] = min(offset, found.get(queue_id, offset))
+            if group in without:
+                continue
+            offsets = list(self.of_group(group, topic).items())
+            for number, (queue_id, offset) in enumerate(offsets, 1):
+                found[queue_id] = min(offset, found.get(queue_id, offset))
+                if number % OFFSETS_AT_ONCE == 0:
+                    yield
+            yield
         return found
 
     def groups_of(self, topic: str) -> list[str]:
         """The groups that have come anywhere in a topic."""
         return [key.partition("@")[2] for key in self._offsets if key.startswith(f"{topic}@")]
 
-    def forget_group(self, group: str) -> None:
+    def forget_group(self, group: str) -> Steps[None]:
         """The group was deleted."""
-        self._forget([(group, topic) for topic in self.topics_of(group)])
+        topics = self.topics_of(group)
+        for at in range(0, len(topics), TOPICS_AT_ONCE):
+            self._forget([(group, topic) for topic in topics[at : at + TOPICS_AT_ONCE]])
+            yield
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted."""
@@ -179,12 +200,19 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
             else:
                 del self._topics_of[group]
                 self._names.remove(group)
+            self._forget_resets(key)
             self._dirty = True
-        if self._resets:
-            lost = frozenset(gone)
-            self._resets = {
-                key: reader for key, reader in self._resets.items() if key[:2] not in lost
-            }
+
+    def _note_reset(self, key: str, queues: dict[int, Hashable]) -> None:
+        self._resets.setdefault(key, {}).update(queues)
+        self._pending.add(key)
+        self._maps["pendingResets"] = self._pending
+
+    def _forget_resets(self, key: str) -> None:
+        self._resets.pop(key, None)
+        self._pending.remove(key)
+        if not self._resets:  # ours: the file has it only where there are any
+            self._maps.pop("pendingResets", None)
 
     def _queues_of(self, key: str) -> dict[int, int]:
         """The offsets behind ``topic@group``, to be changed."""
@@ -200,9 +228,8 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
 
     def _content(self) -> ConsumerOffsetTable:
         self._version = self._version.next(self._clock.now_ms())
-        resets: dict[str, list[int]] = {}
-        for group, topic, queue_id in self._resets:
-            resets.setdefault(f"{topic}@{group}", []).append(queue_id)
         return ConsumerOffsetTable(
-            data_version=self._version, group_topic_map={}, pending_resets=resets or None
+            data_version=self._version,
+            group_topic_map={},
+            pending_resets={} if self._resets else None,
         )

@@ -10,13 +10,13 @@ lock in a restart.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from turbopump.broker.saved_table import SavedTable
+from turbopump.broker.saved_table import EncodedMap, SavedTable, Soon, at_once
 from turbopump.clock import Clock
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
@@ -30,6 +30,9 @@ RELIANCE_S: Final = 30.0
 (``ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME``)."""
 LOCKS_MAX: Final = 100_000
 """Beyond that many nobody new gets a lock: no client may fill the memory."""
+LOOK_S: Final = 10.0
+"""How often locks that have expired are looked for."""
+FORGOTTEN_AT_ONCE: Final = 5000
 
 Holders = Mapping[tuple[str, MessageQueue], str]
 """Group and queue to client id."""
@@ -45,7 +48,8 @@ class _Lock:
 
 class QueueLocks:
     """``holders`` are those of a broker's life before, found at ``now``: each may renew, for 60 s,
-    before its lock is free. Nothing is granted before ``closed_until``."""
+    before its lock is free. Nothing is granted before ``closed_until``. ``on_change`` is told the
+    group and the queue whose holder has come (True) or gone."""
 
     def __init__(
         self,
@@ -53,14 +57,24 @@ class QueueLocks:
         holders: Holders = {},  # noqa: B006 - not changed
         *,
         closed_until: float = 0.0,
+        on_change: Callable[[str, MessageQueue, bool], None] = lambda _group, _queue, _held: None,
     ) -> None:
         self.changes = 0
         """Grows by one with each holder that comes or goes."""
         self.closed_until = closed_until
-        self._locks = {key: _Lock(client_id, now + LIFE_S, 0) for key, client_id in holders.items()}
+        self._on_change = on_change
+        self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._count = 0
+        self._next_look = now + LOOK_S
+        for (group, queue), client_id in holders.items():
+            self._take(group, queue, _Lock(client_id, now + LIFE_S, 0))
 
     def __len__(self) -> int:
-        return len(self._locks)
+        return self._count
+
+    def holder(self, group: str, queue: MessageQueue) -> str:
+        """Who got the lock last; it may have expired."""
+        return self._locks[group][queue].client_id
 
     def lock(
         self, group: str, queues: Iterable[MessageQueue], client_id: str, now: float
@@ -69,14 +83,20 @@ class QueueLocks:
         it does."""
         if now < self.closed_until:
             return {}
+        if now >= self._next_look:
+            self._next_look = now + LOOK_S
+            # a client that is late may still renew what nobody else has asked for
+            self._forget_expired(now if self._count > LOCKS_MAX // 2 else now - LIFE_S)
         granted: dict[MessageQueue, int] = {}
+        locks = self._locks.get(group, {})
         for queue in queues:
-            lock = self._locks.get((group, queue))
+            lock = locks.get(queue)
             if lock is None or (lock.expires <= now and lock.client_id != client_id):
-                if lock is None and not self._room(now):
+                if lock is None and self._count >= LOCKS_MAX:
                     continue
                 self.changes += 1
-                lock = self._locks[group, queue] = _Lock(client_id, 0.0, self.changes)
+                lock = _Lock(client_id, 0.0, self.changes)
+                locks = self._take(group, queue, lock)
             elif lock.client_id != client_id:
                 continue
             lock.expires = now + LIFE_S
@@ -86,44 +106,51 @@ class QueueLocks:
     def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
         """Free those of the queues that this client holds."""
         for queue in queues:
-            lock = self._locks.get((group, queue))
+            lock = self._locks.get(group, {}).get(queue)
             if lock is not None and lock.client_id == client_id:
-                del self._locks[group, queue]
+                self._drop(group, queue)
                 self.changes += 1
 
     def any_held(self, group: str, now: float) -> bool:
         """Whether somebody of the group holds a queue: it consumes in order."""
-        return any(name == group and lock.expires > now for (name, _), lock in self._locks.items())
+        return any(lock.expires > now for lock in self._locks.get(group, {}).values())
 
-    def holders(self, now: float) -> dict[tuple[str, MessageQueue], str]:
-        """The holders of all queues at ``now``; expired locks are forgotten."""
-        self._forget_expired(now)
-        return {key: lock.client_id for key, lock in self._locks.items()}
+    def _take(self, group: str, queue: MessageQueue, lock: _Lock) -> dict[MessageQueue, _Lock]:
+        locks = self._locks.setdefault(group, {})
+        self._count += queue not in locks
+        locks[queue] = lock
+        self._on_change(group, queue, True)
+        return locks
 
-    def _room(self, now: float) -> bool:
-        if len(self._locks) >= LOCKS_MAX:
-            self._forget_expired(now)
-        return len(self._locks) < LOCKS_MAX
+    def _drop(self, group: str, queue: MessageQueue) -> None:
+        locks = self._locks[group]
+        del locks[queue]
+        if not locks:
+            del self._locks[group]
+        self._count -= 1
+        self._on_change(group, queue, False)
 
-    def _forget_expired(self, now: float) -> None:
-        self._locks = {key: lock for key, lock in self._locks.items() if lock.expires > now}
+    def _forget_expired(self, then: float) -> None:
+        """Forget locks that had expired then, a part of them if they are many."""
+        expired = [
+            (group, queue)
+            for group, locks in self._locks.items()
+            for queue, lock in locks.items()
+            if lock.expires <= then
+        ]
+        for group, queue in expired[:FORGOTTEN_AT_ONCE]:
+            self._drop(group, queue)
+        if len(expired) > FORGOTTEN_AT_ONCE:
+            self._next_look = 0.0
 
 
 log = logging.getLogger(__name__)
 
 
-class HeldLock(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
-    """One line of the file."""
-
-    group: str
-    queue: MessageQueue
-    client_id: str
-
-
 class HeldLocks(msgspec.Struct, kw_only=True, rename="camel"):
-    """The file."""
+    """The file: ``queueId@group@topic@brokerName`` to the client id of the holder."""
 
-    locks: list[HeldLock]
+    locks: dict[str, str] = {}
 
 
 class SavedLocks(SavedTable[HeldLocks]):
@@ -135,30 +162,30 @@ class SavedLocks(SavedTable[HeldLocks]):
     renewal. A store that has been in use and has no such file was Apache's, whose brokers keep no
     locks: nothing is granted until its holders must have stopped."""
 
-    def __init__(self, file: JsonTable, clock: Clock, *, used: bool) -> None:
-        super().__init__(file, HeldLocks)
+    def __init__(self, file: JsonTable, clock: Clock, soon: Soon = at_once, *, used: bool) -> None:
+        super().__init__(file, HeldLocks, soon)
         self._clock = clock
         self._used = used
         self._number = 0  # of the change that is being saved
         self.locks = QueueLocks(0.0)
         self.saved_change = Watermark()
+        self._entries = EncodedMap(lambda key: self.locks.holder(*_queue_of(key)))
+        self._maps = {"locks": self._entries}
 
     def load(self) -> None:
         """Read the file; the first one is made at once where the store is new. Raises OSError."""
         now = self._clock.monotonic()
-        found = self._file.load(lambda data: fastjson.decode(data, HeldLocks), lambda: None)
-        if found is not None and not self._file.damaged:
-            self.locks = QueueLocks(
-                now, {(lock.group, lock.queue): lock.client_id for lock in found.locks}
-            )
+        holders = self._file.load(_holders_in, lambda: None)
+        if holders is not None and not self._file.damaged:
+            self.locks = QueueLocks(now, holders, on_change=self._changed)
         elif self._used:  # a copy from before the damage may name another holder than the last one
-            self.locks = QueueLocks(now, closed_until=now + RELIANCE_S)
+            self.locks = QueueLocks(now, closed_until=now + RELIANCE_S, on_change=self._changed)
             log.warning(
                 "who holds which queue is not known (no queueLocks.json, or it is damaged): "
                 f"no queue is locked for {RELIANCE_S:.0f} s"
             )
         else:
-            self.locks = QueueLocks(now)
+            self.locks = QueueLocks(now, on_change=self._changed)
             self._dirty = True
             super().save()
 
@@ -178,10 +205,24 @@ class SavedLocks(SavedTable[HeldLocks]):
     def _kept(self) -> None:
         self.saved_change.advance(self._number)
 
+    def _changed(self, group: str, queue: MessageQueue, held: bool) -> None:
+        key = f"{queue.queue_id}@{group}@{queue.topic}@{queue.broker_name}"
+        if held:
+            self._entries.add(key)
+        else:
+            self._entries.remove(key)
+
     def _content(self) -> HeldLocks:
-        holders = self.locks.holders(self._clock.monotonic())
-        lines = [
-            HeldLock(group=group, queue=queue, client_id=client_id)
-            for (group, queue), client_id in sorted(holders.items())
-        ]
-        return HeldLocks(locks=lines)
+        return HeldLocks()
+
+
+def _holders_in(data: bytes) -> Holders | None:
+    """Raises ValueError for a key that names no queue."""
+    locks = fastjson.decode(data, HeldLocks).locks
+    return {_queue_of(key): client_id for key, client_id in locks.items()}
+
+
+def _queue_of(key: str) -> tuple[str, MessageQueue]:
+    """The group and the queue that a key of the file names."""
+    queue_id, group, topic, broker_name = key.split("@", 3)
+    return group, MessageQueue(topic, broker_name, int(queue_id))

@@ -77,7 +77,7 @@ class Tables:
             soon=soon,
         )
         self.offsets = ConsumerOffsets(file("consumerOffset"), clock, soon)
-        self.locks = SavedLocks(file("queueLocks"), clock, used=used)
+        self.locks = SavedLocks(file("queueLocks"), clock, soon, used=used)
         for table in (self.topics, self.groups, self.offsets, self.locks):
             table.load()
         self._saved: list[SavedAtStop] = [self.topics, self.groups, self.offsets, self.locks]

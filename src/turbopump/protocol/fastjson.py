@@ -11,17 +11,18 @@ from __future__ import annotations
 import base64
 import enum
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from decimal import Decimal
 from functools import cache
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from turbopump.protocol.fastjson_read import (
     MAX_BYTES,
     MAX_ENTRIES,
+    MAX_TOLERANT_STEPS,
     FastjsonError,
     parse_tolerant,
     shape,
@@ -31,15 +32,23 @@ __all__ = [
     "FastjsonError",
     "compact",
     "decode",
+    "decode_request",
     "encode",
     "encode_entry",
     "encode_indented",
     "encode_standard",
+    "encode_steps",
     "parse",
     "put_entries",
 ]
 
 T = TypeVar("T")
+
+REQUEST_MAX, REQUEST_ENTRIES_MAX = 4 * 1024 * 1024, 250_000
+DIALECT_REQUEST_MAX, DIALECT_REQUEST_ENTRIES_MAX = 64 * 1024, 2000
+"""Bytes and entries of the body of a request."""
+TEXTS_AT_ONCE: Final = 64
+"""Pieces of text, a value and what stands before it, that are one step."""
 
 _STRING_OR_BARE_KEY = re.compile(rb'"(?:[^"\\]++|\\.)*+"|((?<=[{,])-?\d++(?=:))', re.DOTALL)
 _REFUSALS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -60,7 +69,28 @@ def decode(data: bytes | bytearray | memoryview, type: type[T]) -> T:  # noqa: A
         return shape(parse(data), type)
 
 
-def parse(data: bytes | bytearray | memoryview) -> Any:
+def decode_request(data: bytes, type: type[T]) -> T:  # noqa: A002
+    """`decode` for the body of a request, within some 30 ms: a strict text has at most
+    `REQUEST_MAX` bytes and `REQUEST_ENTRIES_MAX` entries, one of the dialect `DIALECT_REQUEST_MAX`
+    and `DIALECT_REQUEST_ENTRIES_MAX`. Raises FastjsonError as `decode` does."""
+    if len(data) > REQUEST_MAX or data.count(b",") > REQUEST_ENTRIES_MAX:
+        raise FastjsonError(
+            f"it has {len(data)} bytes and {data.count(b',')} entries, and may have {REQUEST_MAX} "
+            f"and {REQUEST_ENTRIES_MAX}; ask in several requests"
+        )
+    try:
+        return cast(T, _decoder(cast(Any, type)).decode(data))
+    except _REFUSALS as error:
+        if len(data) > DIALECT_REQUEST_MAX:
+            raise FastjsonError(
+                f"{error} (of more than {DIALECT_REQUEST_MAX} bytes strict JSON is read only)"
+            ) from None
+    return shape(parse(data, DIALECT_REQUEST_ENTRIES_MAX), type)
+
+
+def parse(
+    data: bytes | bytearray | memoryview, dialect_entries_max: int = MAX_TOLERANT_STEPS
+) -> Any:
     """Read `data` into dict, list, str, int, float, bool and None. Bare number keys may arrive as
     str or int, object keys as tuples of (name, value) pairs. Raises FastjsonError as `decode`
     does."""
@@ -70,13 +100,28 @@ def parse(data: bytes | bytearray | memoryview) -> Any:
         return _decoder(Any).decode(data)
     with suppress(*_REFUSALS):
         return _decoder(Any).decode(_quote_bare_keys(data))
-    return parse_tolerant(data.decode("utf-8", "replace"))
+    return parse_tolerant(data.decode("utf-8", "replace"), dialect_entries_max)
 
 
 def encode(value: Any) -> bytes:
     """The wire form: compact, members sorted, nulls left out, `{0:"…"}` and `{{"brokerName":…}:…}`
     for maps whose keys are no strings, enums by name, bytes as base64."""
     return Writer().text(value).encode("utf-8", "replace")
+
+
+def encode_steps(value: Any, *, standard: bool = False) -> Generator[None, None, bytes]:
+    """`encode`, or `encode_standard`, in steps of some 200 µs, however large the value is. It may
+    change between them: an entry is as it is when it is written."""
+    writer, chunks = Writer(standard=standard), list[bytes]()
+    texts: list[str] = []
+    for text in writer.texts(value):
+        texts.append(text)
+        if len(texts) == TEXTS_AT_ONCE:
+            chunks.append("".join(texts).encode("utf-8", "replace"))
+            texts.clear()
+            yield
+    chunks.append("".join(texts).encode("utf-8", "replace"))
+    return b"".join(chunks)
 
 
 def encode_indented(value: Any) -> bytes:
@@ -160,6 +205,41 @@ class Writer(NamedTuple):
             return int.__repr__(value)
         return _writer_of(kind)(self, value, level)
 
+    def texts(self, value: Any) -> Iterator[str]:
+        """The pieces of `text(value)`: of what may be large each entry by itself. Not for the
+        indented form."""
+        kind: Any = type(value)
+        if _is_small(kind):
+            yield self.text(value)
+            return
+        brackets, parts = "{}", self._parts(value)
+        if not isinstance(value, msgspec.Struct | dict):
+            brackets, parts = "[]", (("", item) for item in list(value))
+        before = brackets[0]
+        for name, item in parts:
+            kind = type(item)
+            if _is_small(kind):
+                yield f"{before}{name}{self.text(item)}"
+            else:
+                yield before + name
+                yield from self.texts(item)
+            before = ","
+        yield brackets[1] if before == "," else brackets
+
+    def _parts(self, value: Any) -> Iterator[tuple[str, Any]]:
+        """The members of a struct or the entries of a map, that are not null."""
+        if isinstance(value, msgspec.Struct):
+            for attribute, name in _members(type(value)):
+                if (member := getattr(value, attribute)) is not None:
+                    yield name, member
+            return
+        keys = list(value)  # entries may come and go before all are written
+        if self.standard:
+            keys.sort(key=_sort_key)
+        for key in keys:
+            if (item := value.get(key)) is not None:
+                yield f"{self.key_text(key, 1)}:", item
+
     def quote(self, text: str) -> str:
         special = _SPECIAL_OR_NOT_ASCII if self.standard else _SPECIAL
         if special.search(text) is not None:
@@ -179,6 +259,9 @@ class Writer(NamedTuple):
         return f"{{{line}{f',{line}'.join(members)}{self.line(level)}}}"
 
     def map_text(self, value: dict[Any, Any], level: int) -> str:
+        if not self.standard and {*map(type, value), *map(type, value.values())} == {int}:
+            texts = [f"{key}:{number}" for key, number in value.items()]  # offsets by queue id
+            return f"{{{','.join(texts)}{self.line(level)}}}"
         entries: Iterable[tuple[Any, Any]] = ((k, v) for k, v in value.items() if v is not None)
         if self.standard:
             entries = sorted(entries, key=lambda entry: _sort_key(entry[0]))
@@ -223,6 +306,28 @@ def _writer_of(kind: type) -> _Write:
         if issubclass(kind, types):
             return write
     raise TypeError(f"fastjson has no form for {kind.__name__}")
+
+
+@cache
+def _is_small(kind: type) -> bool:
+    """Whether a value of this type is written in one piece: it holds no number of others."""
+    if issubclass(kind, msgspec.Struct):
+        return _holds_few(cast(Any, msgspec.inspect.type_info(kind)))
+    return not issubclass(kind, dict | list | tuple | set | frozenset)
+
+
+def _holds_few(info: msgspec.inspect.Type) -> bool:
+    if isinstance(info, msgspec.inspect.StructType):
+        return all(_holds_few(field.type) for field in info.fields)
+    if isinstance(info, msgspec.inspect.UnionType):
+        return all(_holds_few(kind) for kind in info.types)
+    return isinstance(info, _FEW)
+
+
+_FEW = tuple(
+    getattr(msgspec.inspect, f"{name}Type")
+    for name in ("Str", "Int", "Float", "Bool", "None", "Enum", "Bytes")
+)
 
 
 @cache

@@ -203,21 +203,22 @@ class FastjsonError(BodyError):
     type."""
 
 
-def parse_tolerant(text: str) -> Any:
+def parse_tolerant(text: str, steps_max: int = MAX_TOLERANT_STEPS) -> Any:
     """Read one value: dict, list, str, int, float, bool or None. Keys are str, int (bare numbers)
     or tuples of pairs (object keys). Raises FastjsonError."""
     if len(text) > MAX_TOLERANT_CHARS:
         raise FastjsonError(
             f"JSON text of {len(text)} characters, longer than {MAX_TOLERANT_CHARS}"
         )
-    return _Parser(text).document()
+    return _Parser(text, steps_max).document()
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, steps_max: int) -> None:
         self.text = text
         self.at = 0
         self.steps = 0
+        self.steps_max = steps_max
 
     def document(self) -> Any:
         value = self.value(0)
@@ -334,8 +335,8 @@ class _Parser:
 
     def step(self) -> None:
         self.steps += 1
-        if self.steps > MAX_TOLERANT_STEPS:
-            raise self.error(f"more than {MAX_TOLERANT_STEPS} entries and escapes")
+        if self.steps > self.steps_max:
+            raise self.error(f"more than {self.steps_max} entries and escapes")
 
     def skip(self, pattern: re.Pattern[str]) -> None:
         match = pattern.match(self.text, self.at)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from typing import Any, Final, cast
 
 import msgspec
@@ -20,7 +20,7 @@ from turbopump.errors import CallTimeoutError, ConnectionLostError, ProtocolErro
 from turbopump.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE
 from turbopump.protocol.command import Command, TypedJsonHeader, decode_command
 from turbopump.protocol.frame import FRAME_SIZE_MAX, JSON, Frame, FrameReader
-from turbopump.protocol.request import HeaderT
+from turbopump.protocol.request import Header, HeaderT
 from turbopump.remoting.backlog import Backlog
 from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.router import (
@@ -32,7 +32,9 @@ from turbopump.remoting.router import (
     Router,
     encode_response,
     failure_response,
+    response_steps,
 )
+from turbopump.remoting.turns import Turns
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ class Connection(asyncio.Protocol):
     connected. ``on_close`` is called once with the connection when it is gone. ``memory`` counts
     what the connections of a server hold. Without it, on the client's side, a peer that does not
     read is read from all the same: if both sides stopped, neither would ever go on. ``backlog`` is
-    the server's line for requests that may wait.
+    the server's line for requests that may wait, ``turns`` the one for long work.
     """
 
     __slots__ = (
@@ -115,6 +117,7 @@ class Connection(asyncio.Protocol):
         "peer_ip",
         "peer_port",
         "transport",
+        "turns",
         "writing_paused",
     )
 
@@ -127,6 +130,7 @@ class Connection(asyncio.Protocol):
         frame_size_max: int = FRAME_SIZE_MAX,
         memory: ConnectionMemory | None = None,
         backlog: Backlog | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._memory = memory
         self.peer = "?"
@@ -137,6 +141,7 @@ class Connection(asyncio.Protocol):
         self.closed = False
         self._router = router
         self._backlog = backlog if backlog is not None else Backlog.never_busy()
+        self.turns = turns if turns is not None else Turns()
         self._on_open = on_open
         self._on_close = on_close
         self._reader = FrameReader(frame_size_max)
@@ -367,7 +372,10 @@ class Connection(asyncio.Protocol):
 
     def send_response(self, opaque: int, response: Response[Any]) -> None:
         """Answer the request ``opaque``."""
-        self.send_frame(encode_response(opaque, response))
+        if response.reply is None or isinstance(response.reply, Header):
+            self.send_frame(encode_response(opaque, response))
+        else:
+            self.turns.run(response_steps(opaque, response), self.send_frame, _not_encoded)
 
     def close(self) -> None:
         """Send what is waiting, then close; a peer that does not take it within ``CLOSE_WAIT_S``
@@ -632,6 +640,12 @@ class Connection(asyncio.Protocol):
             self._backlog.hold(self, context.frame)
         elif isinstance(outcome, Response):
             context.answer(outcome)
+        elif isinstance(outcome, Generator):
+            self.turns.run(
+                outcome,
+                context.settle,
+                lambda error: context.answer(failure_response(error, context)),
+            )
         else:
             assert not isinstance(outcome, bytes)
             task = asyncio.ensure_future(self._settle_later(outcome, context))
@@ -786,3 +800,7 @@ class _Lag:
 def _size(frame: Frame) -> int:
     """Bytes of memory that a frame takes."""
     return len(frame.header) + len(frame.body) + FRAME_OVERHEAD
+
+
+def _not_encoded(error: Exception) -> None:
+    raise error

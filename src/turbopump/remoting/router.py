@@ -2,10 +2,10 @@
 sockets.
 
 A handler is called with the typed request and a ``RequestContext``. It returns a ``Response`` with
-the reply that the request declares, as mypy checks; or an awaitable of one; or bytes, a whole
-answer frame (the hot way out); or None: the answer comes later through ``context.answer`` (a held
-pull), or never; or ``LATER``: it has done nothing and is to be called again when there is room
-(``backlog.py``).
+the reply that the request declares, as mypy checks; or steps that return one (``turns.py``), or an
+awaitable of one; or bytes, a whole answer frame (the hot way out); or None: the answer comes later
+through ``context.answer`` (a held pull), or never; or ``LATER``: it has done nothing and is to be
+called again when there is room (``backlog.py``). A reply of any size is encoded in steps, too.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ from turbopump.protocol.command import (
     encode_command,
     typed_json_decoder,
 )
-from turbopump.protocol.frame import JSON, Frame
+from turbopump.protocol.frame import FRAME_SIZE_MAX, JSON, Frame
 from turbopump.protocol.request import Header, ReplyT, Request, header_from_ext
+from turbopump.remoting.turns import Steps
 from turbopump.repeated_line import RepeatedLine
 
 if TYPE_CHECKING:
     from turbopump.remoting.connection import Connection
 
 
+T = TypeVar("T")
 RequestT = TypeVar("RequestT", bound=Request[Any], covariant=True)
 BodyT = TypeVar("BodyT", bound=msgspec.Struct, covariant=True)
 
@@ -119,6 +121,7 @@ LATER: Final = Later.LATER
 Outcome = (
     Response[ReplyT]
     | bytes
+    | Steps[Response[ReplyT] | Awaitable[Response[ReplyT] | bytes | None]]
     | Awaitable[Response[ReplyT] | bytes | None]
     | Literal[Later.LATER]
     | None
@@ -162,6 +165,10 @@ class RequestContext(msgspec.Struct, gc=False):
         """Send the answer now, if one is wanted; for handlers that returned None."""
         if not self.flag & FLAG_ONEWAY:
             self.peer.send_response(self.opaque, response)
+
+    async def in_turns(self, steps: Steps[T]) -> T:
+        """The outcome of work in steps, for handlers that wait."""
+        return await self.peer.turns.outcome(steps)
 
     def settle(self, outcome: Outcome[Any]) -> None:
         """Do with a later outcome what is done with one that a handler returns."""
@@ -226,7 +233,7 @@ class Router:
         def handle(request: Any, context: RequestContext) -> Outcome[ReplyT]:
             type_ = request_type.body
             try:
-                body = fastjson.decode(context.body or b"{}", type_)
+                body = fastjson.decode_request(context.body or b"{}", type_)
             except BodyError as error:
                 name = type_.__name__
                 raise BodyError(f"the body cannot be read as {name}: {error}") from None
@@ -287,6 +294,9 @@ class Router:
 
 # --- Answers as frames
 
+BODY_MAX: Final = FRAME_SIZE_MAX - 64 * 1024
+"""Bytes of the body of an answer; the rest of the frame is for its header."""
+
 log = logging.getLogger(__name__)
 _request_failed = RepeatedLine(log, logging.WARNING, "request failed code=%s peer=%s cause=%s")
 _handler_failed = RepeatedLine(log, logging.ERROR, "request failed code=%s peer=%s cause=%r")
@@ -294,13 +304,28 @@ _handler_failed = RepeatedLine(log, logging.ERROR, "request failed code=%s peer=
 
 def encode_response(opaque: int, response: Response[Any]) -> bytes:
     """The frame that answers request ``opaque``."""
-    reply, body, ext = response.reply, response.body, {}
-    if isinstance(reply, Header):
-        ext = reply.to_ext()
-    elif reply is not None:
+    reply, body = response.reply, response.body
+    if reply is not None and not isinstance(reply, Header):
         body = fastjson.encode(reply)
+    return _response_frame(opaque, response, body)
+
+
+def response_steps(opaque: int, response: Response[Any]) -> Steps[bytes]:
+    """The same in steps, for a reply that is a body of any size."""
+    body = yield from fastjson.encode_steps(response.reply)
+    return _response_frame(opaque, response, body)
+
+
+def _response_frame(opaque: int, response: Response[Any], body: bytes) -> bytes:
+    ext = response.reply.to_ext() if isinstance(response.reply, Header) else {}
     if response.ext:
         ext.update(response.ext)
+    if len(body) > BODY_MAX:  # no client would take it
+        remark = (
+            f"the answer has {len(body)} bytes, and a frame has room for {BODY_MAX} of them; ask "
+            "for a part of it, such as one topic or one group"
+        )
+        return encode_response(opaque, refusal(ResponseCode.SYSTEM_ERROR, remark))
     return encode_command(
         Command(
             response.code,

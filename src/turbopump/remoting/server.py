@@ -21,6 +21,7 @@ from turbopump.remoting.backlog import Backlog
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.connection_memory import SIZE_MAX, ConnectionMemory
 from turbopump.remoting.router import Router
+from turbopump.remoting.turns import Turns
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class RemotingServer:
         self._idle_timeout = idle_timeout
         self._frame_size_max = frame_size_max
         self._backlog = backlog
+        self._turns = Turns()
         self.memory = ConnectionMemory(memory_max)
         self._ports: list[_ListeningPort] = []
         self._all_gone = asyncio.Event()
@@ -115,6 +117,7 @@ class RemotingServer:
             frame_size_max=self._frame_size_max,
             memory=self.memory,
             backlog=self._backlog,
+            turns=self._turns,
         )
 
     def _opened(self, connection: Connection) -> None:

@@ -10,7 +10,13 @@ from tests.loops import in_loop
 from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
 from tests.unit.broker.talking import Client, Talk, converse
 
-from turbopump.broker.queue_locks import LIFE_S, LOCKS_MAX, RELIANCE_S, QueueLocks
+from turbopump.broker.queue_locks import (
+    FORGOTTEN_AT_ONCE,
+    LIFE_S,
+    LOCKS_MAX,
+    RELIANCE_S,
+    QueueLocks,
+)
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.command import encode_command, request_command
@@ -83,8 +89,11 @@ def test_the_table_has_a_bound_and_forgets_what_has_expired() -> None:
     assert set(locks.lock("g", [ONE], "a", 1.0)) == {ONE}
     assert locks.lock("h", [ONE], "a", 1.0) == {}
     assert set(locks.lock("h", [ONE], "a", LIFE_S)) == {ONE}
-    assert len(locks) == 2
-    assert locks.holders(LIFE_S) == {("g", ONE): "a", ("h", ONE): "a"}
+    for _ in range(LOCKS_MAX // 2 // FORGOTTEN_AT_ONCE):
+        locks.lock("h", [ONE], "a", LIFE_S)
+    assert len(locks) <= LOCKS_MAX // 2
+    locks.lock("h", [ONE], "a", 2 * LIFE_S)
+    assert (locks.holder("g", ONE), locks.holder("h", ONE)) == ("a", "a")
 
 
 # --- the broker
@@ -111,6 +120,7 @@ def unlocking(client_id: str, queues: Sequence[MessageQueue] = (ONE,)) -> bytes:
 @in_loop(converse)
 async def test_clients_lock_renew_and_unlock_also_oneway(talk: Talk, /) -> None:
     client = talk.client
+    await client.create("T", queues=2)
     assert await lock(client, "a", [ONE, TWO]) == [ONE, TWO]
     assert await lock(client, "b", [ONE, TWO]) == []
     await client.ask(UnlockBatchMq(), unlocking("a"))
@@ -135,6 +145,7 @@ async def test_clients_lock_renew_and_unlock_also_oneway(talk: Talk, /) -> None:
 async def test_after_a_kill_the_holder_renews_at_once_and_another_waits_a_minute(
     world: OneBroker, /
 ) -> None:
+    await world.client.create("T", queues=2)
     assert await lock(world.client, "a") == [ONE]
     world.kill()
     await world.up()
@@ -148,6 +159,7 @@ async def test_after_a_kill_the_holder_renews_at_once_and_another_waits_a_minute
 
 @in_loop(with_one_broker)
 async def test_what_was_unlocked_before_a_clean_stop_is_free_after_it(world: OneBroker, /) -> None:
+    await world.client.create("T", queues=2)
     await lock(world.client, "a", [ONE, TWO])
     await world.client.ask(UnlockBatchMq(), unlocking("a"))
     await world.stop()
@@ -159,6 +171,7 @@ async def test_what_was_unlocked_before_a_clean_stop_is_free_after_it(world: One
 async def test_a_store_with_unknown_holders_grants_nothing_for_half_a_minute(
     world: OneBroker, /
 ) -> None:
+    await world.client.create("T", queues=2)
     await lock(world.client, "a")
     await world.stop()
     disk = world.simulation.disk(HOST).mount()
@@ -179,6 +192,7 @@ async def test_a_store_with_unknown_holders_grants_nothing_for_half_a_minute(
 async def test_a_damaged_table_is_not_believed_for_its_copy_may_name_another_holder(
     world: OneBroker, /
 ) -> None:
+    await world.client.create("T", queues=2)
     await lock(world.client, "a")
     await lock(world.client, "b", [TWO])
     await world.stop()
@@ -195,13 +209,23 @@ async def test_a_damaged_table_is_not_believed_for_its_copy_may_name_another_hol
 async def test_nobody_fills_the_memory_with_long_names(talk: Talk, /) -> None:
     code, remark = await talk.client.code(LockBatchMq(), unlocking("x" * 2000))
     assert (code, remark) == (1, "a clientId is at most 1024 characters long")
-    assert await lock(talk.client, "a", [MessageQueue("T" * 300, "broker-a", 0), ONE]) == [ONE]
+    await talk.client.create("T")
+    assert await lock(talk.client, "a", [MessageQueue("T", "b" * 300, 0), ONE]) == [ONE]
+
+
+@in_loop(converse)
+async def test_only_queues_that_the_broker_has_are_locked(talk: Talk, /) -> None:
+    await talk.client.create("T", queues=2)
+    others = [MessageQueue("T", "broker-a", number) for number in (2, -1)]
+    others.append(MessageQueue("U", "broker-a", 0))
+    assert await lock(talk.client, "a", [*others, ONE, TWO]) == [ONE, TWO]
 
 
 @in_loop(with_one_broker)
 async def test_a_holder_that_the_disk_does_not_know_is_not_told_that_it_holds_the_queue(
     world: OneBroker, /
 ) -> None:
+    await world.client.create("T", queues=2)
     await asyncio.sleep(1)
     assert await lock(world.client, "a", [ONE]) == [ONE]
     world.simulation.disk(HOST).fail("rename", times=20)

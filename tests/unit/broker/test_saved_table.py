@@ -79,7 +79,7 @@ async def test_files_of_groups_and_offsets_are_what_the_whole_is_encoded_to(tmp_
         offsets.commit(group, topic, queue_id, queue_id + 1)
     offsets.reset("b", "T", 1, 0)
     offsets.commit("gone", "T", 0, 1)
-    offsets.forget_group("gone")
+    deque(offsets.forget_group("gone"), 0)
     for table in (groups, offsets):
         assert await table.saved()
     for name, kind in (("g", SubscriptionGroupWrapper), ("o", ConsumerOffsetTable)):

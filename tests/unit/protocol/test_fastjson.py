@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.metered_loop import TURN_MAX_S, cpu_seconds_of
 
 from turbopump.errors import BodyError, ProtocolError
 from turbopump.message.java import Int32, Int64
@@ -210,29 +211,57 @@ def test_a_value_of_the_wrong_type_is_refused_with_its_place(text: bytes) -> Non
         fastjson.decode(text, Bean)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"[" * 100_000,
-        b'{"a":' * 100_000,
-        b"{" * 100_000,
-        b"[" * 100_000 + b"]" * 100_000,
-        b"1" * 5_000_000,
-        b'{"count":' + b"9" * 5_000_000 + b"}",
-        b'{"rate":1e' + b"9" * 1_000_000 + b"}",
-        b"[" + b"0," * 1_500_000 + b"0]",
-        b"{" + b"0:0," * 500_000 + b"x:{}}",
-        b'"' + b"\\" * 4_000_001,
-        b"/" * 8_000_000,
-        b" " * (64 * 1024 * 1024 + 1),
-    ],
-    ids=range(12),
+EXHAUSTING = (
+    b"[" * 100_000,
+    b'{"a":' * 100_000,
+    b"{" * 100_000,
+    b"[" * 100_000 + b"]" * 100_000,
+    b"1" * 5_000_000,
+    b'{"count":' + b"9" * 5_000_000 + b"}",
+    b'{"rate":1e' + b"9" * 1_000_000 + b"}",
+    b"[" + b"0," * 1_500_000 + b"0]",
+    b"{" + b"0:0," * 500_000 + b"x:{}}",
+    b'"' + b"\\" * 4_000_001,
+    b"/" * 8_000_000,
+    b" " * (64 * 1024 * 1024 + 1),
 )
+
+
+@pytest.mark.parametrize("text", EXHAUSTING, ids=range(len(EXHAUSTING)))
 def test_what_is_built_to_exhaust_is_refused_in_bounded_time(text: bytes) -> None:
     began = time.process_time()
     with pytest.raises(FastjsonError):
         fastjson.decode(text, Bean)
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(text[: 4 << 20] for text in EXHAUSTING),
+        b'{"someList":[' + b'{"a":1},' * 600_000,
+        b'{"someList":[' + b"{{a:1}:2}," * 6_000,
+        b'{"someList":[' + b"'1'," * 16_000,
+        b'{"name":"' + b"\\u0041" * 10_000,
+    ],
+    ids=range(len(EXHAUSTING) + 4),
+)
+def test_no_body_of_a_request_takes_longer_than_a_turn_of_the_loop(text: bytes) -> None:
+    def read() -> None:
+        with pytest.raises(FastjsonError):
+            fastjson.decode_request(text, Bean)
+
+    assert cpu_seconds_of(read) <= TURN_MAX_S
+
+
+def test_a_request_has_a_number_of_bytes_and_entries() -> None:
+    one = b'{"name":"%b"}'
+    assert fastjson.decode_request(one % (b"x" * 4_000_000), Bean).name == "x" * 4_000_000
+    with pytest.raises(FastjsonError, match="it has 5000011 bytes and 0 entries, and may have 419"):
+        fastjson.decode_request(one % (b"x" * 5_000_000), Bean)
+    with pytest.raises(FastjsonError, match="of more than 65536 bytes strict JSON is read only"):
+        fastjson.decode_request(b"{name:'%b'}" % (b"x" * 70_000), Bean)
+    assert fastjson.decode_request(b"{name:'x'}", Bean).name == "x"
 
 
 def test_deep_nesting_in_a_member_nobody_reads_is_harmless() -> None:
@@ -265,11 +294,36 @@ def test_every_json_text_means_the_same_to_the_tolerant_parser_and_the_strict_on
     assert parse_tolerant(text.decode()) == msgspec.json.decode(text)
 
 
+def in_steps(value: Any, *, standard: bool = False) -> bytes:
+    """What `encode_steps` returns."""
+    steps = fastjson.encode_steps(value, standard=standard)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        return bytes(end.value)
+
+
+def test_a_large_value_is_encoded_in_many_steps_and_may_change_meanwhile() -> None:
+    bean = Bean(offsets={MessageQueue("t", "b", number): number for number in range(1000)})
+    whole = fastjson.encode(bean)
+    assert in_steps(bean) == whole
+    assert len(list(fastjson.encode_steps(bean))) > 10
+    steps = fastjson.encode_steps(bean)
+    next(steps)
+    for number in range(900, 1000):
+        del bean.offsets[MessageQueue("t", "b", number)]
+    bean.offsets[MessageQueue("t", "b", 2000)] = 1
+    assert sum(1 for _ in steps) > 8
+
+
 @given(JSON)
 def test_what_the_three_forms_say_is_the_same(value: Any) -> None:
     plain = fastjson.parse(fastjson.encode(value))
     assert fastjson.parse(fastjson.encode_indented(value)) == plain
     assert fastjson.parse(fastjson.encode_standard(value)) == plain
+    assert in_steps(value) == fastjson.encode(value)
+    assert in_steps(value, standard=True) == fastjson.encode_standard(value)
 
 
 @given(JSON)

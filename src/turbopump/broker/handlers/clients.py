@@ -18,13 +18,14 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
-from turbopump.broker.background import TurnShare, in_turns
+from turbopump.broker.background import TurnShare
 from turbopump.broker.consumers import (
     TAG,
     ClientTable,
     conflicts,
     no_property_filter,
     read_subscription,
+    read_subscriptions,
 )
 from turbopump.broker.dead_letters import retry_topic
 from turbopump.broker.groups import GroupTable, RequestModes
@@ -66,8 +67,6 @@ NOTICE_AT_ONCE: Final = 50
 NOTICE_PAUSE_S seconds a member: each then asks for the whole list, which takes some 0.1 ms."""
 NOTICE_PAUSE_S: Final = 0.001
 NOTICE_PAUSE_MAX_S: Final = 2.0
-GROUPS_IN_A_TURN: Final = 25
-"""Groups of a heartbeat that are looked at in one turn of the loop; some 100 µs each if new."""
 LARGE_HEARTBEAT: Final = 256 * 1024
 """Bytes of one whose groups are read one by one: those of 1,000 take 3 ms together."""
 LEFT_IN_A_TURN: Final = 500
@@ -119,7 +118,7 @@ class ClientsHandler:
         data = _read_heartbeat(context.body)
         if not data.client_id:
             return refusal(ResponseCode.SYSTEM_ERROR, "the heartbeat has no clientID")
-        return in_turns(self._note(data, context), GROUPS_IN_A_TURN)
+        return self._note(data, context)
 
     def _note(
         self, data: requests.HeartbeatData | requests.HeartbeatInPieces, context: RequestContext
@@ -149,9 +148,12 @@ class ClientsHandler:
                 resend = resend or changed is None
             else:
                 try:
-                    changed = self.clients.add_consumer(*who, consumer, now, language, fingerprint)
+                    subscriptions = yield from read_subscriptions(consumer)
                 except ValueError as error:
                     return refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+                changed = self.clients.add_consumer(
+                    *who, consumer, subscriptions, now, language, fingerprint
+                )
             if changed:
                 self.notify(consumer.group_name)
             wrong += self._look_for_conflicts(consumer.group_name, now, changed=bool(changed))
@@ -314,7 +316,7 @@ def _read_heartbeat(body: bytes) -> requests.HeartbeatData | requests.HeartbeatI
 
 def _read(text: bytes, kind: type[T]) -> T:
     try:
-        return fastjson.decode(text, kind)
+        return fastjson.decode_request(text, kind)
     except ProtocolError as error:
         raise BodyError(f"the body cannot be read as {kind.__name__}: {error}") from None
 

@@ -14,7 +14,7 @@ from typing import Final
 from turbopump.broker.consumers import ClientTable, Member
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.reading import read
+from turbopump.broker.reading import answer
 from turbopump.broker.saved_table import not_saved
 from turbopump.broker.statistics import Statistics
 from turbopump.broker.topics import TopicTable
@@ -50,9 +50,12 @@ from turbopump.protocol.requests.statistics import (
 )
 from turbopump.protocol.requests.topics import TopicConfig, TopicList
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import RequestContext, Response, Router, refusal
-from turbopump.store.log.cold_reads import ColdReads
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
+from turbopump.store.log.cold_reads import ColdReads, Steps
 from turbopump.store.message_store import MessageStore
+
+QUEUES_AT_ONCE: Final = 16
+"""So many queues are looked at before others have their turn; some 10 µs each."""
 
 
 @dataclass(eq=False)
@@ -160,22 +163,28 @@ class ConsumersHandler:
 
     # --- how far
 
-    async def how_far(
-        self, request: GetConsumeStats, _context: RequestContext
-    ) -> Response[ConsumeStats]:
+    def how_far(self, request: GetConsumeStats, context: RequestContext) -> Outcome[ConsumeStats]:
         """The group's offset in each queue, and the end of each."""
+        return answer(self.reads, self._how_far(request), Response, context)
+
+    def _how_far(self, request: GetConsumeStats) -> Steps[ConsumeStats]:
         body = ConsumeStats()
         for name in self._topics_for(request):
-            standing = await self._standing(request.consumer_group, name, self.topics.find(name))
+            topic = self.topics.find(name)
+            standing = yield from self._standing(request.consumer_group, name, topic)
             body.offset_table.update(standing.offset_table)
             body.consume_tps += standing.consume_tps
-        return Response(body)
+            yield []
+        return body
 
-    async def all_standings(
-        self, request: GetBrokerConsumeStats, _context: RequestContext
-    ) -> Response[ConsumeStatsList]:
+    def all_standings(
+        self, request: GetBrokerConsumeStats, context: RequestContext
+    ) -> Outcome[ConsumeStatsList]:
         """How far every group is in each of its topics. What members do not subscribe to any more
         is left out, as by Apache's broker."""
+        return answer(self.reads, self._all_standings(request), Response, context)
+
+    def _all_standings(self, request: GetBrokerConsumeStats) -> Steps[ConsumeStatsList]:
         body = ConsumeStatsList(broker_addr=self.address)
         for group in self.groups.names():
             standings: list[ConsumeStats] = []
@@ -183,25 +192,29 @@ class ConsumersHandler:
                 topic = self.topics.find(name)
                 if topic is None or (request.is_order and not topic.order):
                     continue
-                standing = await self._standing(group, name, topic)
+                standing = yield from self._standing(group, name, topic)
                 standings.append(standing)
                 body.total_diff += standing.total_diff
-                await asyncio.sleep(0)  # there may be thousands: others have their turn
+                yield []
             body.consume_stats_list.append({group: standings})
-        return Response(body)
+            yield []
+        return body
 
-    async def _standing(self, group: str, name: str, topic: TopicConfig | None) -> ConsumeStats:
+    def _standing(self, group: str, name: str, topic: TopicConfig | None) -> Steps[ConsumeStats]:
         """Its offset in each queue of one topic; without a topic there is none."""
         body = ConsumeStats()
         if topic is None:
             return body
         for queue_id in range(topic.read_queue_nums):
+            if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+                yield []
             offset = max(self.offsets.find(group, name, queue_id) or 0, 0)
+            stored = yield from self._stored_at(name, queue_id, offset - 1)
             body.offset_table[MessageQueue(name, self.broker_name, queue_id)] = OffsetWrapper(
                 broker_offset=max(self.store.max_offset(name, queue_id), 0),
                 consumer_offset=offset,
                 pull_offset=offset,
-                last_timestamp=max(await self._stored_at(name, queue_id, offset - 1), 0),
+                last_timestamp=max(stored, 0),
             )
         body.consume_tps = self.statistics.tps("GROUP_GET_NUMS", f"{name}@{group}")
         return body
@@ -218,43 +231,50 @@ class ConsumersHandler:
             topics = [topic for topic in topics if topic in group.subscriptions]
         return topics
 
-    async def time_span(
-        self, request: QueryConsumeTimeSpan, _context: RequestContext
-    ) -> Response[QueryConsumeTimeSpanBody]:
+    def time_span(
+        self, request: QueryConsumeTimeSpan, context: RequestContext
+    ) -> Outcome[QueryConsumeTimeSpanBody]:
         """When the first, the last and the last consumed message of each queue were stored, and how
         late the next one is."""
         topic = self.topics.find(request.topic)
         if topic is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist")
-        body = QueryConsumeTimeSpanBody()
-        for queue_id in range(topic.write_queue_nums):
-            body.consume_time_span_set.append(await self._span(request, queue_id))
-        return Response(body)
+        spans = self._spans(request, topic.write_queue_nums)
+        return answer(self.reads, spans, Response, context)
 
-    async def _span(self, request: QueryConsumeTimeSpan, queue_id: int) -> QueueTimeSpan:
+    def _spans(self, request: QueryConsumeTimeSpan, queues: int) -> Steps[QueryConsumeTimeSpanBody]:
+        body = QueryConsumeTimeSpanBody()
+        for queue_id in range(queues):
+            if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+                yield []
+            span = yield from self._span(request, queue_id)
+            body.consume_time_span_set.append(span)
+        return body
+
+    def _span(self, request: QueryConsumeTimeSpan, queue_id: int) -> Steps[QueueTimeSpan]:
         name = request.topic
-        first = await read(self.reads, self.store.lookup.earliest_time(name, queue_id))
+        first = yield from self.store.lookup.earliest_time(name, queue_id)
         end = self.store.max_offset(name, queue_id)
         offset = self.offsets.find(request.group, name, queue_id)
         delay = 0
         if (offset or 0) < end:
-            stored = await self._stored_at(name, queue_id, offset or 0)
+            stored = yield from self._stored_at(name, queue_id, offset or 0)
             delay = self.clock.now_ms() - (stored if stored >= 0 else first)
+        last = yield from self._stored_at(name, queue_id, end - 1)
+        consumed = (yield from self._stored_at(name, queue_id, offset - 1)) if offset else first
         return QueueTimeSpan(
             message_queue=MessageQueue(name, self.broker_name, queue_id),
             min_time_stamp=first,
-            max_time_stamp=await self._stored_at(name, queue_id, end - 1),
-            consume_time_stamp=await self._stored_at(name, queue_id, offset - 1)
-            if offset
-            else first,
+            max_time_stamp=last,
+            consume_time_stamp=consumed,
             delay_time=delay,
         )
 
-    async def _stored_at(self, topic: str, queue_id: int, index: int) -> int:
+    def _stored_at(self, topic: str, queue_id: int, index: int) -> Steps[int]:
         """When the message at a queue offset was stored (ms); −1 if it is not there."""
         if index < 0:
             return -1
-        entry = await read(self.reads, self.store.lookup.entry_in_queue(topic, queue_id, index))
+        entry = yield from self.store.lookup.entry_in_queue(topic, queue_id, index)
         return entry.message.store_timestamp if entry is not None and entry.fault is None else -1
 
 
@@ -317,12 +337,12 @@ class GroupsHandler:
         return await self._put(body.group_config_list)
 
     async def delete(
-        self, request: group_requests.DeleteGroup, _context: RequestContext
+        self, request: group_requests.DeleteGroup, context: RequestContext
     ) -> Response[None]:
         """Says nothing if there is no such group, as Apache's."""
         self.groups.delete(request.group_name)
         if request.clean_offset:
-            self.offsets.forget_group(request.group_name)
+            await context.in_turns(self.offsets.forget_group(request.group_name))
         return await not_saved(self.groups, self.offsets) or Response()
 
     async def list_all(

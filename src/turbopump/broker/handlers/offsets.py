@@ -6,18 +6,21 @@ Source: apache/rocketmq ``ConsumerManageProcessor``, ``AdminBrokerProcessor``.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.reading import answer, read
+from turbopump.broker.reading import answer
 from turbopump.broker.saved_table import not_saved
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.setting import LONG_MAX
 from turbopump.message.message import MessageQueue
+from turbopump.protocol import fastjson
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.protocol.requests.clients import MessageModel
@@ -39,7 +42,9 @@ from turbopump.protocol.requests.offsets import (
 from turbopump.protocol.requests.statistics import QueryCorrectionOffsetBody
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
+from turbopump.remoting.turns import Steps
 from turbopump.store.log.cold_reads import ColdReads
+from turbopump.store.log.cold_reads import Steps as ReadSteps
 from turbopump.store.message_store import MessageStore
 
 
@@ -91,7 +96,8 @@ class OffsetsHandler:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"Group {request.consumer_group} not exist!",
             )
-        if self.topics.find(request.topic) is None:
+        topic = self.topics.find(request.topic)
+        if topic is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic} not exist!")
         if request.queue_id is None:
             return refusal(
@@ -101,11 +107,24 @@ class OffsetsHandler:
             return refusal(
                 ResponseCode.INVALID_PARAMETER, "Offset is null, topic is " + request.topic
             )
+        queues = max(topic.read_queue_nums, topic.write_queue_nums)
+        # RocketMQ: any number is kept, and saved
+        if not 0 <= request.queue_id < queues and not self._has_offset(request):
+            return refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {request.topic} has {queues} queues, none with the id {request.queue_id}",
+            )
         if not self.offsets.commit(
             request.consumer_group, request.topic, request.queue_id, request.commit_offset
         ):
             return Response(remark="Offset has been previously reset")
         return Response()
+
+    def _has_offset(self, request: UpdateConsumerOffset) -> bool:
+        """Whether the group has one there: the topic may have had more queues."""
+        assert request.queue_id is not None
+        stands = self.offsets.find(request.consumer_group, request.topic, request.queue_id)
+        return stands is not None
 
     def maximum(self, request: GetMaxOffset, _context: RequestContext) -> Response[OffsetReply]:
         return Response(OffsetReply(offset=self.store.max_offset(request.topic, request.queue_id)))
@@ -131,6 +150,10 @@ class OffsetsHandler:
 # ``AdminBrokerProcessor.resetOffset``, ``Broker2Client.resetOffset``.
 
 log = logging.getLogger(__name__)
+
+QUEUES_AT_ONCE: Final = 32
+"""So many queues are looked at, or set, before others have their turn."""
+QUEUES_LOGGED: Final = 100
 
 
 @dataclass(eq=False)
@@ -176,54 +199,75 @@ class OffsetControlHandler:
                 )
                 return refusal(ResponseCode.SYSTEM_ERROR, remark)
             named = {request.queue_id: request.offset}
-            return self._apply(request, named, context.peer.peer, forced=True)
+            return self._apply(request, named, context, forced=True)
         queue_ids = [request.queue_id] if request.queue_id >= 0 else range(topic.read_queue_nums)
-        if request.timestamp < 0:
-            ends = {
-                queue_id: self.store.max_offset(request.topic, queue_id) for queue_id in queue_ids
-            }
-            return self._apply(request, ends, context.peer.peer)
-        return self._at_time(request, list(queue_ids), context.peer.peer)
+        return answer(
+            self.reads,
+            self._at_time(request, queue_ids),
+            lambda found: self._apply(request, found, context),
+            context,
+        )
 
-    async def _at_time(
-        self, request: ResetOffset, queue_ids: list[int], operator: str
-    ) -> Response[ResetOffsetBody]:
-        lookup = self.store.lookup
-        found = {
-            queue_id: await read(
-                self.reads, lookup.offset_in_time(request.topic, queue_id, request.timestamp)
-            )
-            for queue_id in queue_ids
-        }
-        return await self._apply(request, found, operator)
+    def _at_time(self, request: ResetOffset, queue_ids: Sequence[int]) -> ReadSteps[dict[int, int]]:
+        """Where each queue was at the time of the request, which may be its end."""
+        found: dict[int, int] = {}
+        for number, queue_id in enumerate(queue_ids, 1):
+            if request.timestamp < 0:
+                found[queue_id] = self.store.max_offset(request.topic, queue_id)
+            else:
+                found[queue_id] = yield from self.store.lookup.offset_in_time(
+                    request.topic, queue_id, request.timestamp
+                )
+            if number % QUEUES_AT_ONCE == 0:
+                yield []
+        return found
 
     async def _apply(
-        self, request: ResetOffset, wanted: dict[int, int], operator: str, *, forced: bool = False
+        self,
+        request: ResetOffset,
+        wanted: dict[int, int],
+        context: RequestContext,
+        *,
+        forced: bool = False,
     ) -> Response[ResetOffsetBody]:
         group, topic = request.group, request.topic
         running = self.clients.groups.get(group)
         broadcast = running is not None and running.message_model == MessageModel.BROADCASTING
+        forced = forced or bool(request.force)
+        steps = self._set(request, wanted, broadcast=broadcast, forced=forced)
+        now = await context.in_turns(steps)
+        named = list(now.items())[:QUEUES_LOGGED]
+        log.info(
+            "offsets reset group=%s topic=%s by=%s queues=%d offsets=%s%s",
+            group,
+            topic,
+            context.peer.peer,
+            len(now),
+            " ".join(f"{queue.queue_id}:{offset}" for queue, offset in named),
+            " …" if len(now) > len(named) else "",
+        )
+        if broadcast or not self.config.use_server_side_reset_offset:
+            await context.in_turns(self._push(request, now))
+        self.held.expire_topic(topic)
+        return await not_saved(self.offsets) or Response(ResetOffsetBody(offset_table=now))
+
+    def _set(
+        self, request: ResetOffset, wanted: dict[int, int], *, broadcast: bool, forced: bool
+    ) -> Steps[dict[MessageQueue, int]]:
+        group, topic = request.group, request.topic
         now: dict[MessageQueue, int] = {}
-        for queue_id, offset in wanted.items():
+        for number, (queue_id, offset) in enumerate(wanted.items(), 1):
             stands = self.offsets.find(group, topic, queue_id)
-            if not (forced or request.force) and stands is not None and stands <= offset:
+            if not forced and stands is not None and stands <= offset:
                 offset = stands
             elif not broadcast:
                 self.offsets.reset(group, topic, queue_id, offset)
             now[MessageQueue(topic, self.config.broker_name, queue_id)] = offset
-        log.info(
-            "offsets reset group=%s topic=%s by=%s offsets=%s",
-            group,
-            topic,
-            operator,
-            " ".join(f"{queue.queue_id}:{offset}" for queue, offset in now.items()),
-        )
-        if broadcast or not self.config.use_server_side_reset_offset:
-            self._push(request, now)
-        self.held.expire_topic(topic)
-        return await not_saved(self.offsets) or Response(ResetOffsetBody(offset_table=now))
+            if number % QUEUES_AT_ONCE == 0:
+                yield
+        return now
 
-    def _push(self, request: ResetOffset, now: dict[MessageQueue, int]) -> None:
+    def _push(self, request: ResetOffset, now: dict[MessageQueue, int]) -> Steps[None]:
         group = self.clients.groups.get(request.group)
         notice = ResetConsumerOffset(
             group=request.group,
@@ -231,6 +275,7 @@ class OffsetControlHandler:
             timestamp=request.timestamp,
             force=request.force,
         )
+        body = yield from fastjson.encode_steps(ResetOffsetBody(offset_table=now))
         offsets = [
             QueueOffset(
                 topic=queue.topic,
@@ -240,15 +285,12 @@ class OffsetControlHandler:
             )
             for queue, offset in now.items()
         ]
-        for peer, member in group.members.items() if group is not None else ():
-            is_cpp = member.language == LanguageCode.CPP
-            body = (
-                ResetOffsetBodyForC(offset_table=offsets)
-                if is_cpp
-                else ResetOffsetBody(offset_table=now)
-            )
-            command = request_command(notice, body, opaque=peer.next_opaque, oneway=True)
+        cpp_body = yield from fastjson.encode_steps(ResetOffsetBodyForC(offset_table=offsets))
+        for peer, member in list(group.members.items()) if group is not None else ():
+            told = cpp_body if member.language == LanguageCode.CPP else body
+            command = request_command(notice, told, opaque=peer.next_opaque, oneway=True)
             peer.send_frame(encode_command(command))
+            yield
 
     async def clone(self, request: CloneGroupOffset, context: RequestContext) -> Response[None]:
         """Give one group the offsets of another. RocketMQ: 5.3.3 clones nothing where no topic is
@@ -272,7 +314,9 @@ class OffsetControlHandler:
                 and topic not in running.subscriptions
             ):
                 continue
-            if self.offsets.clone(request.src_group, request.dest_group, topic):
+            if await context.in_turns(
+                self.offsets.clone(request.src_group, request.dest_group, topic)
+            ):
                 log.info(
                     "offsets cloned from=%s to=%s topic=%s by=%s",
                     request.src_group,
@@ -285,9 +329,10 @@ class OffsetControlHandler:
 
     def correction(
         self, request: QueryCorrectionOffset, _context: RequestContext
-    ) -> Response[QueryCorrectionOffsetBody]:
+    ) -> Steps[Response[QueryCorrectionOffsetBody]]:
         """The lowest offsets of the others, to be compared with those of one group."""
-        lowest = self.offsets.lowest(request.topic, (request.filter_groups or "").split(","))
+        without = frozenset((request.filter_groups or "").split(","))
+        lowest = yield from self.offsets.lowest(request.topic, without)
         for queue_id, offset in self.offsets.of_group(request.compare_group, request.topic).items():
             if lowest.get(queue_id, offset) > offset:
                 lowest[queue_id] = LONG_MAX

@@ -49,7 +49,7 @@ def found(*heartbeats: tuple[str, str, ConsumerData, float]) -> tuple[str, ...]:
     """The conflicts after heartbeats of (connection, client id, …, time)."""
     clients: ClientTable[str] = ClientTable()
     for peer, client_id, told, now in heartbeats:
-        clients.add_consumer(peer, client_id, 0, told, now)
+        clients.add_consumer(peer, client_id, 0, told, {}, now)
     return conflicts("g", clients.groups["g"].members.values())
 
 

@@ -205,6 +205,7 @@ async def test_a_group_that_consumes_in_order_gives_up_for_good(
     body = LockBatchRequestBody(
         consumer_group="g", client_id="c", mq_set=(MessageQueue("T", "broker-a", 0),)
     )
+    await client.create()
     await client.ask(LockBatchMq(), fastjson.encode(body))
     await client.send(
         b"given up", topic=RETRY, properties=text, reconsume_times=1, max_reconsume_times=5

@@ -1,0 +1,96 @@
+"""Work for requests that is too long for one turn of the loop: it is done in slices, and others
+have their turn between them.
+
+Such work is a generator that yields where it may pause, every millisecond at least, and returns its
+outcome. Its one rule: all of it together takes no more than a slice of each turn, however many ask
+for it. Short work is done at once; of what must wait each gets a slice, one after the other. It
+must not know what the work is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+Steps = Generator[None, None, T]
+
+SLICE_S: Final = 0.005
+"""Seconds of a turn that such work takes, and one step more."""
+
+
+@dataclass(slots=True)
+class _Work:
+    steps: Steps[Any]
+    done: Callable[[Any], None]
+    failed: Callable[[Exception], None]
+
+
+class Turns:
+    """The line of one server."""
+
+    def __init__(self) -> None:
+        self._line: deque[_Work] = deque()
+        self._slice_ends: float | None = None
+        self._now: Callable[[], float] = lambda: 0.0
+
+    def run(
+        self, steps: Steps[T], done: Callable[[T], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Do the work, now or later. ``done`` gets the outcome, ``failed`` what is raised."""
+        work = _Work(steps, done, failed)
+        if self._slice_ends is None:
+            self._begin_slice()
+        if self._line or not self._go_on(work):
+            self._line.append(work)
+
+    async def outcome(self, steps: Steps[T]) -> T:
+        """The outcome, for one who waits. Raises what the steps raise."""
+        later: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: T) -> None:
+            if not later.done():  # else the waiting task was cancelled
+                later.set_result(outcome)
+
+        def failed(error: Exception) -> None:
+            if not later.done():
+                later.set_exception(error)
+
+        self.run(steps, done, failed)
+        return await later
+
+    def _begin_slice(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._now, self._slice_ends = loop.time, loop.time() + SLICE_S
+        loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        line = self._line
+        if not line:
+            self._slice_ends = None
+            return
+        self._begin_slice()
+        while line:
+            work = line.popleft()
+            if not self._go_on(work):
+                line.append(work)
+                break
+
+    def _go_on(self, work: _Work) -> bool:
+        """Whether it is over; if not, the slice is."""
+        now, ends = self._now, self._slice_ends
+        assert ends is not None
+        try:
+            while now() < ends:
+                next(work.steps)
+        except StopIteration as end:
+            work.done(end.value)
+        except Exception as error:
+            work.failed(error)
+        else:
+            return False
+        return True
