@@ -10,8 +10,9 @@ done.
 Costs nothing while there is no line: the clock is looked at once per ``CREDIT`` bytes. It must not
 know what any request means.
 
-Requests of a connection whose peer did not read wait in the connection. When they may be handled,
-the connections take turns (``resume``), one request each.
+Other requests wait in their connection, unhandled and in order, where the turn has had its share or
+the peer does not read. When they may be handled, the connections take turns (``resume``), one
+request each.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from turbopump.protocol.codes import ResponseCode
@@ -95,12 +97,18 @@ class Backlog:
         self.credit: float = CREDIT
 
     @classmethod
-    def never_busy(cls) -> Backlog:
-        """For a connection whose requests never wait."""
-        backlog = cls(
+    def without_line(cls) -> Backlog:
+        """For a server none of whose requests may stand in the line: they only leave others their
+        turn."""
+        return cls(
             BacklogLimits(),
             lambda why, _waited, _left: refusal(ResponseCode.SYSTEM_BUSY, why.value),
         )
+
+    @classmethod
+    def never_busy(cls) -> Backlog:
+        """For a connection whose requests never wait."""
+        backlog = cls.without_line()
         backlog.credit = float("inf")
         return backlog
 
@@ -139,10 +147,15 @@ class Backlog:
         self._look(arrived)
 
     def wait_all(self, connection: Connection, frames: Iterator[Frame], arrived: float) -> None:
-        """Put into the line those that may wait; handle the others."""
+        """Put into the line those that may wait; handle the others, or if this turn has had its
+        share let the connection go on with all that is left in a later one."""
         for frame in frames:
             if connection.may_wait(frame):
                 self._wait(_QueuedRequest(connection, frame, arrived))
+            elif self._turn_ends is not None and self._loop.time() >= self._turn_ends:
+                connection.set_aside(chain((frame,), frames))
+                self.resume(connection)
+                return
             else:
                 connection.take(frame)
             if connection.interrupted and connection.stops(frames, arrived):

@@ -420,9 +420,9 @@ class Connection(asyncio.Protocol):
             return True
         self.interrupted = False
         if self.full:
-            self._set_aside(rest)
+            self.set_aside(rest)
         elif self._loop.time() - began >= TURN_S:
-            self._set_aside(rest)
+            self.set_aside(rest)
             self._backlog.resume(self)
         return False
 
@@ -430,7 +430,7 @@ class Connection(asyncio.Protocol):
         """Whether frames that came must wait, and so do."""
         if self._lagging().is_clear and not self.full:
             return False
-        self._set_aside(frames)
+        self.set_aside(frames)
         return True
 
     def go_on(self) -> bool:
@@ -470,7 +470,7 @@ class Connection(asyncio.Protocol):
             self._lag = _Lag(self._loop.time())
         return self._lag
 
-    def _set_aside(self, frames: Iterable[Frame]) -> None:
+    def set_aside(self, frames: Iterable[Frame]) -> None:
         """Let frames wait, unhandled and in order, and no more come."""
         lag = self._lagging()
         lag.add(frames)

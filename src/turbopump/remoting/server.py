@@ -73,7 +73,7 @@ class RemotingServer:
         loop = asyncio.get_running_loop()
         chosen = router or self.router
         if self._backlog is None:
-            self._backlog = Backlog.never_busy()
+            self._backlog = Backlog.without_line()
         try:
             # It only binds: what accepts is ours. asyncio's own would accept 256 in a turn,
             # uvloop's would close what it has no descriptor for without a word.

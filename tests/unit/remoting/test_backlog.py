@@ -33,6 +33,15 @@ class Wire(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
 
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -44,6 +53,7 @@ class Stage:
     def __init__(self, loop: HandClock, limits: BacklogLimits = BacklogLimits()) -> None:  # noqa: B008
         self.loop = loop
         self.cost = 0.001
+        self.quick_cost = 0.0
         self.body = b"x" * 100
         self.handled: list[int] = []
         self.others: list[int] = []
@@ -77,6 +87,7 @@ class Stage:
 
     def _quick(self, _request: GetMinOffset, context: RequestContext) -> Outcome:
         self.others.append(context.opaque)
+        self.loop.now += self.quick_cost
         return Response()
 
     def _refuse(self, why: BacklogRefusal, waited: float, left: int) -> Response:
@@ -125,10 +136,39 @@ async def test_many_connections_share_one_turn_and_one_line(loop: HandClock, /) 
         connection.data_received(stage.requests(number * 100, 40))
     assert loop.now - before < 0.15, "a look is due every 64 KiB"
     assert len(stage.backlog) > 0
+    waiting = len(stage.backlog)
     pairs[4][0].data_received(frame(GetMinOffset(topic="t", queue_id=0), 999))
-    assert stage.others == [999], "what may not wait does not"
+    assert stage.others == [], "this turn has had its share"
+    await asyncio.sleep(0)
+    assert (stage.others, len(stage.backlog) > waiting // 2) == ([999], True), "not behind the line"
     await until(lambda: len(stage.handled) == 200)
     assert stage.handled == [number * 100 + one for number in range(5) for one in range(40)]
+    assert stage.refused == []
+
+
+@in_loop(play)
+async def test_requests_that_stand_in_no_line_leave_others_their_turn_too(
+    loop: HandClock, /
+) -> None:
+    """Each takes a millisecond; five connections bring 300 of them each."""
+    stage = Stage(loop)
+    stage.quick_cost = 0.001
+    pairs = [stage.connect() for _ in range(5)]
+    before = loop.now
+    for number, (connection, _) in enumerate(pairs):
+        many = range(number * 1000, number * 1000 + 300)
+        request = GetMinOffset(topic="t", queue_id=0)
+        connection.data_received(b"".join(frame(request, one, b"x" * 900) for one in many))
+    assert loop.now - before < TURN_S + 0.1, "a look is due every 64 KiB"
+    longest = 0.0
+    while len(stage.others) < 1500:
+        before = loop.now
+        await asyncio.sleep(0)
+        longest = max(longest, loop.now - before)
+    assert longest <= TURN_S + 2 * stage.quick_cost
+    for number in range(5):
+        mine = [one for one in stage.others if one // 1000 == number]
+        assert mine == list(range(number * 1000, number * 1000 + 300)), "in their order"
     assert stage.refused == []
 
 
