@@ -5,7 +5,6 @@ C++'s say it, of a broker that compares nothing.
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from turbopump.cli.consumer import consumer_status
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
+from turbopump.protocol.command import Command
 from turbopump.protocol.requests.clients import MessageModel, SubscriptionData
 from turbopump.protocol.requests.consumers import (
     Connection,
@@ -22,6 +22,7 @@ from turbopump.protocol.requests.consumers import (
     PopProcessQueueInfo,
     ProcessQueueInfo,
 )
+from turbopump.remoting.client import RemotingClient
 
 PUSH = {"PROP_CONSUME_TYPE": "CONSUME_PASSIVELY"}
 PULL = {"PROP_CONSUME_TYPE": "CONSUME_ACTIVELY"}
@@ -39,8 +40,8 @@ def told(
     members = dict(zip("abc", said, strict=False))
     last = list(members)[-1]
 
-    class Broker:
-        async def exchange(self, _address: str, request: object, **_: object) -> Any:
+    class Broker(RemotingClient):
+        async def exchange(self, _address: str, request: object, *_: object, **__: object) -> Any:
             if not isinstance(request, GetConsumerRunningInfo):
                 clients = tuple(Connection(client_id=name) for name in members)
                 body: object = ConsumerConnection(connection_set=clients, message_model=group)
@@ -53,9 +54,9 @@ def told(
                     mq_table={} if pops and name == last else {queue: ProcessQueueInfo()},
                     mq_pop_table={queue: PopProcessQueueInfo()} if pops and name == last else {},
                 )
-            return SimpleNamespace(code=0, remark=None, body=fastjson.encode(body))
+            return Command(0, body=fastjson.encode(body))
 
-    status = asyncio.run(consumer_status(Broker(), ["b:1"], "g"))  # type: ignore[arg-type]
+    status = asyncio.run(consumer_status(Broker(), ["b:1"], "g"))
     found: list[str] = status["conflicts"]
     return [
         sentence.removeprefix("consumers of group g ").split(";")[0].split(",")[0]
