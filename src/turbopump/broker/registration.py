@@ -255,6 +255,9 @@ class ToldNameServer:
         """Tell it no more. May be called twice."""
         task, self._task = self._task, None
         await stop_task(task)
+        self._rounds.end(good=False)
+        self._rounds.take()
+        self._rounds.end(good=False)
 
     def changed(self, topic: str) -> None:
         """It does not know this any more."""

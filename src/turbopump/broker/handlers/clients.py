@@ -282,7 +282,10 @@ class ClientsHandler:
         """Tell the members of a group that it has changed: at the end of this turn of the loop, or
         when the pause of a large group is over."""
         group = self.clients.groups.get(name)
-        if group is None or name in self._to_notify:
+        if group is None:
+            self._noticed.pop(name, None)
+            return
+        if name in self._to_notify:
             return
         loop, size = asyncio.get_running_loop(), len(group.members)
         pause = min(NOTICE_PAUSE_S * size, NOTICE_PAUSE_MAX_S) if size > NOTICE_AT_ONCE else 0.0
