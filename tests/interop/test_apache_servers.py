@@ -334,36 +334,46 @@ async def test_the_binary_header_form_is_spoken_too(cluster: ApacheCluster) -> N
     assert message.properties["größe"] == "漢字"
 
 
-def test_our_topic_commands_create_list_and_route(cluster: ApacheCluster) -> None:
-    def turbopump(*arguments: str) -> Any:
-        """Again while it fails: it has three seconds for a name server's answer."""
-        command = [
-            sys.executable,
-            "-m",
-            "turbopump",
-            "topic",
-            *arguments,
-            "-n",
-            cluster.namesrv,
-            "--output",
-            "json",
-        ]
-        end = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
-            )
-            if done.returncode == 0:
-                return json.loads(done.stdout)
-            assert time.monotonic() < end, done.stderr
+def answer_of(namesrv: str, *command: str, code: int = 0) -> Any:
+    """What `turbopump COMMAND` answers; again while it ends otherwise: it has three seconds for a
+    name server's answer."""
+    arguments = [sys.executable, "-m", "turbopump", *command, "-n", namesrv]
+    end = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        done = subprocess.run(
+            arguments, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        )
+        if done.returncode == code:
+            return json.loads(done.stdout)
+        assert time.monotonic() < end, done.stderr
 
-    turbopump("create", "by-command", "--queues", "3")
+
+def test_our_doctor_finds_what_is_wrong_with_apaches_servers(cluster: ApacheCluster) -> None:
+    made = ("topic", "create", "examined", "--perm", "4", "--if-not-exists", "--output", "json")
+    answer_of(cluster.namesrv, *made)
+    healthy = answer_of(cluster.namesrv, "doctor", "--json")
+    assert {finding["level"] for finding in healthy["findings"]} <= {"ok", "note"}
+    answer = answer_of(cluster.namesrv, "doctor", "--json", "-t", "examined", code=1)
+    (wrong,) = [one for one in answer["findings"] if one["level"] == "wrong"]
+    assert wrong["says"] == "it may not be sent to on broker-a (perm 4)"
+
+
+def test_our_topic_commands_create_list_alter_delete_and_route(cluster: ApacheCluster) -> None:
+    def turbopump(*arguments: str, code: int = 0) -> Any:
+        return answer_of(cluster.namesrv, "topic", *arguments, "--output", "json", code=code)
+
+    turbopump("create", "by-command", "--queues", "3", "--if-not-exists")
     deadline = time.monotonic() + PATIENCE_SECONDS
     # Apache's broker answers before the name server knows
     while "by-command" not in turbopump("list")["topics"]:
         assert time.monotonic() < deadline, "the topic never came into the list"
     assert "by-command" in json.dumps(turbopump("route", "by-command"))
     assert asyncio.run(count_of_queues(cluster.namesrv, "by-command")) == 3
+    turbopump("alter", "by-command", "--queues", "2")
+    assert turbopump("delete", "by-command", code=2)["deleted"] is False
+    turbopump("delete", "by-command", "--yes")
+    while "by-command" in turbopump("list")["topics"]:
+        assert time.monotonic() < deadline, "the topic never left the list"
 
 
 async def count_of_queues(namesrv: str, topic: str) -> int:

@@ -19,7 +19,7 @@ from turbopump.admin.topics import find_topic, topic_names, users_topics
 from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.clock import Clock
 from turbopump.config.addresses import is_loopback
-from turbopump.errors import BodyError, ConnectError, RemotingError, ResponseError
+from turbopump.errors import ConnectError, ProtocolError, RemotingError, ResponseError
 from turbopump.message.rules import DLQ_PREFIX, did_you_mean
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.command import Command, reply_in
@@ -109,7 +109,7 @@ class Doctor:
     async def _reached(self, subject: str, looking: Coroutine[Any, Any, None]) -> None:
         try:
             await looking
-        except (RemotingError, BodyError) as error:
+        except (RemotingError, ProtocolError) as error:
             self._find(Level.WRONG, subject, f"it cannot be looked at: {error}", LOG_OF_BROKER)
 
     def _find(self, level: Level, subject: str, says: str, mend: str = "") -> None:
@@ -132,7 +132,7 @@ class Doctor:
                 answer = await self._servers.exchange(address, request)
                 refuse_other_than_name_server(address, answer)
                 known[address] = reply_in(answer, request)
-            except (RemotingError, BodyError) as error:
+            except (RemotingError, ProtocolError) as error:
                 self._find(Level.WRONG, subject, *_of_name_server(error))
                 continue
             count = _count(len(known[address].broker_addr_table), "broker")
@@ -207,7 +207,7 @@ class Doctor:
             table = reply_in(_successful(answer, request, address), request).table
             # every broker has a topic under its own name
             own = await self._servers.exchange(address, GetTopicConfig(topic=name))
-        except (RemotingError, BodyError) as error:
+        except (RemotingError, ProtocolError) as error:
             self._find(Level.WRONG, subject, *_of_broker(address, error))
             return False
         if own.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -268,7 +268,7 @@ class Doctor:
             except ResponseError as error:
                 if error.code == ResponseCode.TOPIC_NOT_EXIST:
                     absent.append(address)
-            except (RemotingError, BodyError):
+            except (RemotingError, ProtocolError):
                 continue  # that was found before
         if known and absent:
             self._find(
@@ -360,7 +360,7 @@ class Doctor:
         for address in self._masters:
             try:
                 settings = await self._servers.call(address, GetGroup(group=group))
-            except (RemotingError, BodyError):
+            except (RemotingError, ProtocolError):
                 continue  # a broker of 4.x does not tell; one that does not know it makes it
             if not settings.consume_enable:
                 self._find(
@@ -403,7 +403,7 @@ class Doctor:
         try:
             settings = await find_topic(self._servers, self._masters, name)
             count = await self._messages(name, settings)
-        except (RemotingError, BodyError):
+        except (RemotingError, ProtocolError):
             return
         if count:
             self._find(
