@@ -671,13 +671,18 @@ class Connection(asyncio.Protocol):
 
     def refuse(self, frame: Frame, response: Response[Any]) -> None:
         """Answer a request that was not handled."""
-        try:
-            command = decode_command(frame)
-        except ProtocolError as error:
-            self._give_up(error)
+        head: TypedJsonHeader[Any] | Command
+        found = self._router.typed(frame.header) if frame.serialize_type == JSON else None
+        if found is not None:
+            head = found[0]
         else:
-            if not command.is_oneway:
-                self.send_response(command.opaque, response)
+            try:
+                head = decode_command(frame)
+            except ProtocolError as error:
+                self._give_up(error)
+                return
+        if not head.flag & FLAG_ONEWAY:
+            self.send_response(head.opaque, response)
 
     def _give_up(self, error: ProtocolError) -> None:
         _bad_frame(self.peer, error)

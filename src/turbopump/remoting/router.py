@@ -11,6 +11,7 @@ called again when there is room (``backlog.py``). A reply of any size is encoded
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import (
@@ -44,7 +45,7 @@ from turbopump.protocol.command import (
     encode_command,
     typed_json_decoder,
 )
-from turbopump.protocol.frame import FRAME_SIZE_MAX, JSON, Frame
+from turbopump.protocol.frame import FRAME_SIZE_MAX, JSON, Frame, frame_head
 from turbopump.protocol.request import Header, ReplyT, Request, header_from_ext
 from turbopump.remoting.turns import Steps
 from turbopump.repeated_line import RepeatedLine
@@ -304,7 +305,9 @@ _handler_failed = RepeatedLine(log, logging.ERROR, "request failed code=%s peer=
 
 def encode_response(opaque: int, response: Response[Any]) -> bytes:
     """The frame that answers request ``opaque``."""
-    reply, body = response.reply, response.body
+    reply, body, remark = response.reply, response.body, response.remark
+    if reply is None and not body and not response.ext and remark is not None and remark.isascii():
+        return _encode_refusal(opaque, int(response.code), remark)
     if reply is not None and not isinstance(reply, Header):
         body = fastjson.encode(reply)
     return _response_frame(opaque, response, body)
@@ -336,6 +339,22 @@ def _response_frame(opaque: int, response: Response[Any], body: bytes) -> bytes:
             body=body,
         )
     )
+
+
+def _encode_refusal(opaque: int, code: int, remark: str) -> bytes:
+    """A frame of nothing but code and remark. A broker that has more to do than it can refuses many
+    thousands of requests a second: that must cost less than doing what they ask."""
+    begin, ident, said, end = _REFUSAL
+    header = b"%b%d%b%d%b%b%b" % (begin, code, ident, opaque, said, _encode_remark(remark), end)
+    return frame_head(len(header), 0) + header
+
+
+_encode_remark: Final = msgspec.json.Encoder().encode
+_REFUSAL: Final = re.split(
+    b'3333333333|4444444444|"5555555555"',
+    encode_command(Command(3_333_333_333, opaque=4_444_444_444, flag=1, remark="5555555555"))[8:],
+)
+"""The header of a refusal, between code, opaque and remark."""
 
 
 def failure_response(error: Exception, context: RequestContext) -> Refusal:

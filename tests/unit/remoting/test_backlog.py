@@ -6,17 +6,27 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.loops import in_loop
 from tests.unit.remoting.hand_clock import HandClock, play, turns
 from tests.unit.remoting.serving import frame
 
-from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.command import Command, decode_command
-from turbopump.protocol.frame import FrameReader
+from turbopump.protocol.codes import FLAG_RESPONSE, ResponseCode
+from turbopump.protocol.command import Command, decode_command, encode_command
+from turbopump.protocol.frame import JSON, ROCKETMQ, FrameReader
 from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset
 from turbopump.remoting.backlog import TURN_S, Backlog, BacklogLimits, BacklogRefusal
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import LATER, Outcome, RequestContext, Response, Router
+from turbopump.remoting.router import (
+    LATER,
+    Outcome,
+    RequestContext,
+    Response,
+    Router,
+    encode_response,
+    refusal,
+)
 
 
 class Wire(asyncio.Transport):
@@ -343,3 +353,29 @@ async def test_at_the_end_what_waits_is_handled_or_refused(loop: HandClock, /) -
     await turns()
     assert [why for why, _, _ in stage.refused] == [BacklogRefusal.ENDING] * 2
     assert len(wire.answers) == 152
+
+
+@given(
+    st.integers(-(2**31), 2**31 - 1),
+    st.sampled_from(ResponseCode),
+    st.text(st.characters(exclude_categories=["Cs"])),
+)
+def test_a_refusal_is_encoded_as_any_answer(opaque: int, code: ResponseCode, remark: str) -> None:
+    assert encode_response(opaque, refusal(code, remark)) == encode_command(
+        Command(code, opaque=opaque, flag=FLAG_RESPONSE, remark=remark)
+    )
+
+
+@pytest.mark.parametrize("form", [JSON, ROCKETMQ])
+@in_loop(play)
+async def test_a_refused_request_of_any_form_is_answered_under_its_number(
+    loop: HandClock, /, form: int
+) -> None:
+    stage = Stage(loop, BacklogLimits(size=0))
+    connection, wire = stage.connect()
+    stage.room = False
+    connection.data_received(stage.requests(7, 2, serialize_type=form))
+    connection.data_received(stage.requests(9, 1, serialize_type=form, oneway=True))
+    await turns()
+    assert [answer.opaque for answer in wire.answers] == [8]
+    assert wire.answers[0].remark == "FULL"
