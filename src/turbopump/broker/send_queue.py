@@ -29,17 +29,20 @@ _MAKING: Final = "a new file of the commit log is being made"
 
 
 class SendQueue:
-    """The waiting sends of a broker: ``backlog`` is for its server. ``refused`` counts by
-    reason."""
+    """The waiting sends of a broker: ``backlog`` is for its server."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self.backlog = Backlog(self._limits(), self._refuse)
-        self.refused: Counter[BacklogRefusal] = Counter()
         self._cause = ""
         self._loop = asyncio.get_running_loop()
-        self._unlogged = 0
+        self._logged = 0
         self._next_line = 0.0
+
+    @property
+    def refused(self) -> Counter[BacklogRefusal]:
+        """How many, by reason."""
+        return self.backlog.refused
 
     def read_settings(self) -> None:
         """Take over what the configuration says now, after a change of it."""
@@ -68,7 +71,6 @@ class SendQueue:
         self.backlog.stood_still(seconds)
 
     def _refuse(self, why: BacklogRefusal, waited_s: float, left: int) -> Refusal:
-        self.refused[why] += 1
         code = (
             ResponseCode.SERVICE_NOT_AVAILABLE
             if why is BacklogRefusal.ENDING
@@ -109,8 +111,8 @@ class SendQueue:
         return "the broker is stopping; nothing was stored"
 
     def _log(self, response: Refusal) -> None:
-        self._unlogged += 1
         now = self._loop.time()
         if now >= self._next_line:
-            log.warning("sends refused count=%d last=%s", self._unlogged, response.remark)
-            self._unlogged, self._next_line = 0, now + LINE_EVERY_S
+            count = self.refused.total() - self._logged
+            log.warning("sends refused count=%d last=%s", count, response.remark)
+            self._logged, self._next_line = self._logged + count, now + LINE_EVERY_S

@@ -18,7 +18,7 @@ request each.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from enum import Enum
 from itertools import chain
@@ -36,7 +36,7 @@ CREDIT: Final = 64 * 1024
 """Bytes of requests, from whatever connections, that are handled without a look at the clock."""
 STEP_SIZE: Final = 16 * 1024
 """Bytes of requests of one large read between two looks: 16 of 1 KiB, 100 of the smallest."""
-LINE_SIZE_MAX: Final = 256 * 1024 * 1024
+LINE_SIZE_MAX: Final = 128 * 1024 * 1024
 """Bytes in the line, whatever their number."""
 CHECK_S: Final = 0.01
 """How often the line is looked through while nothing moves."""
@@ -71,7 +71,8 @@ class _QueuedRequest(NamedTuple):
 
 class Backlog:
     """The line of one server. ``refuse`` makes the answer from the reason, the seconds waited, and
-    how many are left in the line.
+    how many are left in the line; it is asked once for all that are alike in a millisecond.
+    ``refused`` counts them.
 
     ``busy``: requests that may wait must. ``credit``: bytes of requests that may be handled without
     a look at the clock; none when busy.
@@ -90,6 +91,8 @@ class Backlog:
         self._begun: _QueuedRequest | None = None
         self._held_since: float | None = None
         self._still_until = 0.0
+        self.refused: Counter[BacklogRefusal] = Counter()
+        self._last_refusal: tuple[tuple[BacklogRefusal, int, int], Refusal] | None = None
         self._resumed: dict[Connection, None] = {}
         self._goes_on = False
         """Whether the loop will come to those that are resumed."""
@@ -251,9 +254,10 @@ class Backlog:
         """A new turn of the loop, as long as there is a line, and once after a turn that was looked
         at."""
         self._armed = self._turn_ends = None
+        until = self._loop.time() + TURN_S
         if self._held_since is None:
-            self._drain(until=self._loop.time() + TURN_S)
-        self._refuse_the_late()
+            self._drain(until)
+        self._refuse_the_late(until)
         self._set_busy(bool(self._line) or self._held_since is not None)
         if self._line:
             self._arm()
@@ -261,21 +265,22 @@ class Backlog:
     def _drain(self, until: float) -> None:
         while self._line:
             now = self._loop.time()
+            if now >= until:
+                break
             if self._is_late(self._line[0], now):
                 self._answer(self._pop(), BacklogRefusal.WAITED, now)
                 continue
-            if now >= until:
-                break
             self._begun = begun = self._pop()
             begun.connection.take(begun.frame)
             self._begun = None
             if self._held_since is not None:
                 break
 
-    def _refuse_the_late(self) -> None:
+    def _refuse_the_late(self, until: float) -> None:
         now, limits = self._loop.time(), self.limits
-        while self._line and self._is_late(self._line[0], now):
+        while self._line and now < until and self._is_late(self._line[0], now):
             self._answer(self._pop(), BacklogRefusal.WAITED, now)
+            now = self._loop.time()
         if (
             self._held_since is not None
             and now - self._held_since > limits.room_s
@@ -288,9 +293,13 @@ class Backlog:
         return self.limits.wait_s is not None and now - waiting.arrived >= self.limits.wait_s
 
     def _answer(self, waiting: _QueuedRequest, why: BacklogRefusal, now: float) -> None:
-        waiting.connection.refuse(
-            waiting.frame, self._refuse(why, now - waiting.arrived, len(self._line))
-        )
+        # Many at a time, when more comes than can be done: this must cost less than doing it.
+        self.refused[why] += 1
+        waited, last = now - waiting.arrived, self._last_refusal
+        alike = (why, int(now * 1000), int(waited * 1000))
+        if last is None or last[0] != alike:
+            last = self._last_refusal = alike, self._refuse(why, waited, len(self._line))
+        waiting.connection.refuse(waiting.frame, last[1])
 
     def _pop(self) -> _QueuedRequest:
         first = self._line.popleft()

@@ -64,6 +64,7 @@ class Stage:
         self.loop = loop
         self.cost = 0.001
         self.quick_cost = 0.0
+        self.refusal_cost = 0.0
         self.body = b"x" * 100
         self.handled: list[int] = []
         self.others: list[int] = []
@@ -102,6 +103,7 @@ class Stage:
 
     def _refuse(self, why: BacklogRefusal, waited: float, left: int) -> Response:
         self.refused.append((why, round(waited, 3), left))
+        self.loop.now += self.refusal_cost
         return Response(code=ResponseCode.SYSTEM_BUSY, remark=why.name)
 
 
@@ -197,8 +199,26 @@ async def test_who_waits_too_long_is_refused_and_was_not_handled(loop: HandClock
     assert not handled & refused
     assert {why for why, _, _ in stage.refused} == {BacklogRefusal.WAITED}
     assert min(waited for _, waited, _ in stage.refused) >= 0.2
-    assert [left for _, _, left in stage.refused][-1] == 0
+    assert stage.backlog.refused == {BacklogRefusal.WAITED: len(refused)}
     assert len(wire.answers) == 600
+
+
+@in_loop(play)
+async def test_refusing_takes_a_share_of_each_turn_too(loop: HandClock, /) -> None:
+    stage = Stage(loop)
+    connection, _ = stage.connect()
+    stage.room = False
+    connection.data_received(stage.requests(1, 600))
+    loop.now += 0.3
+    stage.refusal_cost = 0.001
+    stage.backlog.release()
+    longest = 0.0
+    while len(stage.refused) < 600:
+        before = loop.now
+        await asyncio.sleep(0)
+        longest = max(longest, loop.now - before)
+    assert longest <= TURN_S + stage.refusal_cost
+    assert stage.handled == []
 
 
 @in_loop(play)
@@ -210,7 +230,7 @@ async def test_the_line_is_bounded_and_a_refused_one_way_request_gets_no_answer(
     stage.room = False
     connection.data_received(stage.requests(1, 12) + stage.requests(13, 3, oneway=True))
     assert len(stage.backlog) == 10
-    assert [why for why, _, _ in stage.refused] == [BacklogRefusal.FULL] * 5
+    assert stage.backlog.refused == {BacklogRefusal.FULL: 5}
     await turns()
     assert [answer.opaque for answer in wire.answers] == [11, 12]
 
@@ -317,7 +337,7 @@ async def test_a_stall_while_the_line_moves_refuses_the_line_and_not_the_one_tha
     stage.backlog.release()
     await turns()
     assert stage.handled == [1, 2]
-    assert [why for why, _, _ in stage.refused] == [BacklogRefusal.STOOD_STILL] * 2
+    assert stage.backlog.refused == {BacklogRefusal.STOOD_STILL: 2}
 
 
 @in_loop(play)
@@ -351,7 +371,7 @@ async def test_at_the_end_what_waits_is_handled_or_refused(loop: HandClock, /) -
     connection.data_received(stage.requests(151, 2))
     stage.backlog.finish()
     await turns()
-    assert [why for why, _, _ in stage.refused] == [BacklogRefusal.ENDING] * 2
+    assert stage.backlog.refused == {BacklogRefusal.ENDING: 2}
     assert len(wire.answers) == 152
 
 
