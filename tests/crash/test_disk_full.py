@@ -74,6 +74,35 @@ class Rounds:
                 await broker.start()
                 self.found = await pulled(broker.namesrv, TOPIC)
 
+    async def killed(self, home: Path, kills: int) -> None:
+        """Kills on a disk without a free byte, each followed by a start; then it is freed."""
+        with power.Ext4(home, SIZE) as file_system:
+            filler = file_system.mount_point / "filler"
+            async with BrokerProcess(
+                home / "home", file_system.mount_point / "store", SETTINGS
+            ) as broker:
+                await broker.start()
+                await broker.create_topic(TOPIC, QUEUES)
+                async with Producer(broker.namesrv, retries=0, send_timeout=8.0) as producer:
+                    for _ in range(20):
+                        await self._send(producer)
+                for number in range(kills):
+                    fill(filler.with_name(f"filler{number}"))
+                    await broker.kill()
+                    fill(filler)  # what the kill has freed
+                    await broker.start()
+                    self.found = await pulled(broker.namesrv, TOPIC)
+                    async with Producer(broker.namesrv, retries=0, send_timeout=8.0) as producer:
+                        assert not await self._send(producer), "there is no room for it"
+                        filler.unlink()
+                        if number + 1 == kills:
+                            for each in file_system.mount_point.glob("filler*"):
+                                free(each)
+                            freed = time.monotonic()
+                            while not await self._send(producer):
+                                assert time.monotonic() - freed < 3 * WRITABLE_SECONDS_MAX
+                                await asyncio.sleep(0.05)
+
     async def _round(self, producer: Producer, filler: Path) -> None:
         await self._send(producer)
         fill(filler)
@@ -147,3 +176,16 @@ def test_a_full_disk_refuses_and_comes_back_by_itself(
     assert phantoms == []
     assert seen == []
     assert max(rounds.writable_after) <= WRITABLE_SECONDS_MAX
+
+
+def test_a_broker_killed_on_a_full_disk_starts_serves_what_it_has_and_takes_more_when_it_can(
+    tmp_path: Path, rng: random.Random, full: bool, measured: Callable[[str], None]
+) -> None:
+    assert power.why_not() is None, power.why_not()
+    rounds = Rounds(rng)
+    kills = 5 if full else 2
+    asyncio.run(rounds.killed(tmp_path, kills))
+    stored = {place: body for place, body in rounds.acknowledged.items() if place in rounds.found}
+    measured(f"{kills} kills on a full disk, {len(stored)} messages served after each")
+    assert len(stored) == 20
+    assert all(rounds.found[place] == body for place, body in stored.items())

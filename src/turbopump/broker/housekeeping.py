@@ -92,6 +92,7 @@ class Cleaning:
 
     def __init__(self, store: MessageStore, config: BrokerConfig) -> None:
         self._space = store.space
+        self._reserve = store.start_reserve
         self._retention = store.retention
         self._segment_pause = config.delete_commit_log_files_interval / 1000
         self._queue_pause = config.delete_consume_queue_files_interval / 1000
@@ -102,6 +103,7 @@ class Cleaning:
         """Ask how much room there is; begin a round at once where that forces one."""
         if not self._closed:
             self._space.look(self._looked)
+            self._reserve.keep()
 
     def round(self) -> None:
         """Delete what is due, then trim queues and indexes; nothing if the round before is not

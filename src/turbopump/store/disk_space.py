@@ -261,6 +261,59 @@ def _measured(space: Space | None) -> str:
     )
 
 
+START_RESERVE_MAX: Final = 4 * 1024 * 1024
+
+
+@dataclass(slots=True, eq=False)
+class StartReserve:
+    """A file of blanks at ``path``, ``START_RESERVE_MAX`` bytes or 1 % of the file system if that
+    is less: room for the small files that a start writes. A broker that was killed on a full disk
+    gives it up, starts, and makes it again of what is left; sends are refused until there is more
+    room."""
+
+    disk: Disk
+    path: Path
+    log_info: Callable[[str], None]
+    _given_up: int = 0
+    """How many bytes it had when it was given up."""
+    _there: bool = False
+    _making: bool = False
+
+    def use_if_full(self) -> None:
+        """Give it up if there is less room than it takes; at a start, before anything is written.
+        Raises OSError."""
+        size = self.disk.file_size(self.path)
+        if size and self.disk.space(self.path.parent).free < size:
+            self.disk.remove(self.path)
+            self._given_up = size
+            self.log_info(f"the disk is full: {self.path} is given up, for the files of this start")
+
+    def keep(self) -> None:
+        """Make it, beside the owner's thread, if it is not there and ten times as much is free, or
+        if this start has given it up; to be called every few seconds."""
+        if not self._there and not self._making:
+            self._making = True
+            self.disk.start(self._make, self._made)
+
+    def _make(self) -> None:
+        if self.disk.file_size(self.path) is None:
+            space = self.disk.space(self.path.parent)
+            wanted = min(space.total // 100, START_RESERVE_MAX)
+            sizes = [self._given_up * part // 8 for part in range(6, 0, -1)]
+            for size in [wanted] if space.free >= 10 * wanted else sizes:
+                try:
+                    self.disk.create_segment(self.path, size).close()
+                    break
+                except (OSError, ValueError):  # no room, or nothing at all
+                    continue
+            else:
+                return
+        self._there = True
+
+    def _made(self, _error: OSError | None) -> None:
+        self._making = False
+
+
 def with_free_bytes(error: OSError, disk: Disk) -> OSError:
     """The error, which says how much room there is where it was for want of room that a file could
     not be made or written."""

@@ -12,6 +12,7 @@
     <root>/checkpoint  <root>/abort  <root>/lock
     <root>/turbopump.json                         ours: provenance.py
     <root>/turbopump.queues.json                  ours: queue_ends.py
+    <root>/turbopump.reserve                      ours: disk_space.py
 
 Segments may lie in several directories, and in others than these; so may queues, indexes,
 checkpoint and abort file. Source: apache/rocketmq ``StorePathConfigHelper``,
@@ -68,6 +69,10 @@ class StorePaths:
     @property
     def queue_ends(self) -> Path:
         return self.root / "turbopump.queues.json"
+
+    @property
+    def reserve(self) -> Path:
+        return self.root / "turbopump.reserve"
 
     @property
     def config(self) -> Path:

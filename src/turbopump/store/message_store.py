@@ -28,7 +28,7 @@ from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.disk import Disk
-from turbopump.store.disk_space import SpaceLimits, SpaceWatch, with_free_bytes
+from turbopump.store.disk_space import SpaceLimits, SpaceWatch, StartReserve, with_free_bytes
 from turbopump.store.files import StorePaths
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import ColdReads
@@ -117,6 +117,7 @@ class MessageStore:
             log_info,
             forcibly=config.retention.forcibly,
         )
+        self.start_reserve = StartReserve(disk, paths.reserve, log_info)
         self.provenance = Provenance(disk, paths.provenance)
         self.log = CommitLog(
             disk,
@@ -234,6 +235,7 @@ class MessageStore:
         true again only when recovery is over.
         """
         disk, abort, log = self._disk, self._config.paths.abort, self.log
+        self.start_reserve.use_if_full()
         last = LastRun.of(lock.found, disk.read_file(abort), self.provenance)
         self.provenance.load(crashed_here=last.crashed_here, clean=last.clean)
         log.load()

@@ -8,7 +8,13 @@ import pytest
 
 from turbopump.errors import StoreClosedError
 from turbopump.store.disk import Space, SystemDisk
-from turbopump.store.disk_space import SpaceLevel, SpaceLimits, SpaceWatch
+from turbopump.store.disk_space import (
+    START_RESERVE_MAX,
+    SpaceLevel,
+    SpaceLimits,
+    SpaceWatch,
+    StartReserve,
+)
 
 A, B, QUEUES = Path("/a"), Path("/b"), Path("/queues")
 
@@ -221,3 +227,63 @@ def test_files_for_the_brokers_own_appends_leave_a_hundredth_or_16_mib_free() ->
     full = Space(1000, 0)
     watched.look(a=full, b=full, queues=full)
     assert fits(0, 0), "files that are there have their blocks"
+
+
+class Reserve:
+    """What a start keeps for itself, on a real directory of which is said how much room it has."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / "turbopump.reserve"
+        self.disk = AskedDisk()
+        self.said: list[str] = []
+        self.start()
+
+    def start(self) -> None:
+        self.reserve = StartReserve(self.disk, self.path, self.said.append)
+
+    def free(self, size: int, total: int = 1_000_000) -> None:
+        self.disk.answers[self.directory] = Space(total, size)
+
+    @property
+    def size(self) -> int | None:
+        return self.disk.file_size(self.path)
+
+
+def test_room_for_a_start_is_kept_once_there_is_plenty(tmp_path: Path) -> None:
+    kept = Reserve(tmp_path)
+    kept.free(99_999)
+    kept.reserve.keep()
+    assert kept.size is None
+    kept.free(100_000)
+    for _ in range(2):
+        kept.reserve.keep()
+        assert kept.size == 10_000
+    kept.path.unlink()
+    kept.start()
+    kept.free(1 << 40, total=1 << 40)
+    kept.reserve.keep()
+    assert kept.size == START_RESERVE_MAX
+
+
+def test_a_start_on_a_full_disk_gives_it_up_and_makes_it_of_what_is_left(tmp_path: Path) -> None:
+    kept = Reserve(tmp_path)
+    kept.free(500_000)
+    kept.reserve.keep()
+    kept.start()
+    kept.reserve.use_if_full()
+    assert (kept.size, kept.said) == (10_000, []), "nothing was wanting"
+    kept.free(9_999)
+    kept.reserve.use_if_full()
+    assert kept.size is None
+    assert "the disk is full" in kept.said[0]
+    kept.reserve.keep()
+    assert kept.size == 7_500
+
+
+def test_a_start_without_it_goes_on_as_if_there_were_room(tmp_path: Path) -> None:
+    kept = Reserve(tmp_path)
+    kept.free(0)
+    kept.reserve.use_if_full()
+    kept.reserve.keep()
+    assert (kept.size, kept.said) == (None, [])
