@@ -15,7 +15,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -103,6 +104,8 @@ async def _until_signal(servers: Callable[[], AbstractAsyncContextManager[None]]
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked, number)
+    # Of a terminal that is closed, or of logrotate. The log file is followed anyway.
+    loop.add_signal_handler(signal.SIGHUP, log.info, "goes on signal=SIGHUP")
     async with servers():
         # What a start has made stays. Python's collector would look through all of it again and
         # again, and the loop stands meanwhile: 27 ms with 5,000 topics and 1,000 groups.
@@ -232,7 +235,7 @@ def start_log(level: str, file: str | None, *, plain: bool = False) -> None:
         handler = (
             logging.StreamHandler(sys.stderr)
             if file is None
-            else logging.FileHandler(file, encoding="utf-8")
+            else FollowedFileHandler(file, encoding="utf-8")
         )
     except OSError as error:
         raise ConfigError(f"the log file {file} cannot be opened: {error.strerror}") from error
@@ -253,6 +256,24 @@ def start_log(level: str, file: str | None, *, plain: bool = False) -> None:
     logger = logging.getLogger("turbopump")
     logger.addHandler(handler)
     logger.setLevel(level.upper())
+
+
+class FollowedFileHandler(WatchedFileHandler):
+    """A log file that may be moved or deleted (logrotate): the next line begins a new one. Lines
+    that cannot be written (a full disk, no directory any more) go to standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:  # of looking at the file, or making it
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+            return
+        with suppress(OSError, ValueError):
+            sys.stderr.write(self.format(record) + "\n")
 
 
 MESSAGE_SIZE, TRACEBACK_SIZE = 2000, 8000

@@ -51,6 +51,9 @@ class Running:
         self._process.kill()
         raise AssertionError(f"no line {pattern!r} in {self.lines}, errors: {self.end()[1]}")
 
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
         """Send a signal and wait for the end; exit code and standard error."""
         self._process.send_signal(number)

@@ -116,3 +116,35 @@ def test_insecure_allows_every_interface(start: Start) -> None:
     port = int(server.wait_for(r"^ready namesrv=[\d.]+:(\d+)$")[1])
     socket.create_connection(("127.0.0.1", port), timeout=5).close()
     assert server.stop()[0] == 0
+
+
+def test_the_log_is_begun_anew_when_its_file_is_moved_and_sighup_ends_nothing(
+    start: Start, tmp_path: Path
+) -> None:
+    file, moved = tmp_path / "namesrv.log", tmp_path / "namesrv.log.1"
+    options = ("--log-level", "info", "--log-file", str(file))
+    server = start("namesrv", "--port", "0", *options)
+    server.wait_for(READY)
+    file.rename(moved)
+    server.send(signal.SIGHUP)
+    assert server.stop() == (0, "")
+    assert "goes on signal=SIGHUP" in file.read_text()
+    assert "stopping signal=SIGTERM" in file.read_text()
+    assert "name server ready" in moved.read_text()
+    assert "SIGHUP" not in moved.read_text()
+
+
+def test_lines_for_a_log_file_that_cannot_be_made_again_go_to_standard_error(
+    start: Start, tmp_path: Path
+) -> None:
+    directory = tmp_path / "log"
+    directory.mkdir()
+    file = directory / "namesrv.log"
+    server = start("namesrv", "--port", "0", "--log-level", "info", "--log-file", str(file))
+    server.wait_for(READY)
+    file.unlink()
+    directory.rmdir()
+    code, log = server.stop()
+    assert code == 0
+    assert "stopping signal=SIGTERM" in log
+    assert "Traceback" not in log
