@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 from turbopump.testing.simulation import Simulation, simulate
@@ -87,3 +87,13 @@ def _test_of(story: Story, runner: Runner, config: dict[str, Any]) -> Callable[.
     more = [parameter for parameter in needed if parameter.name not in names]
     test.__signature__ = signature.replace(parameters=[*more, *parameters])  # type: ignore[attr-defined]
     return test
+
+
+def outcome_of(steps: Generator[None, None, T]) -> T:
+    """What work in steps returns, all of it done now."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        outcome: T = end.value
+        return outcome

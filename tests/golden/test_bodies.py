@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.golden.recorded import FIVE, FOUR, Recorded, described, of_kind
+from tests.loops import outcome_of
 
 from turbopump.message.codec import body_crc32
 from turbopump.protocol import fastjson
@@ -65,7 +66,9 @@ def test_a_compressed_registration_is_read_as_apaches_name_server_reads_it(
     recorded: Recorded,
 ) -> None:
     with_mappings = recorded["version"] >= V5_0_0
-    body = namesrv.RegisterBrokerBody.decode_compressed(recorded.bytes, with_mappings=with_mappings)
+    body = outcome_of(
+        namesrv.RegisterBrokerBody.decode_compressed(recorded.bytes, with_mappings=with_mappings)
+    )
     assert_holds(described(body), recorded["value"])
     assert body_crc32(recorded.bytes) == recorded["bodyCrc32"]
 
@@ -74,7 +77,9 @@ def test_a_compressed_registration_is_read_as_apaches_name_server_reads_it(
 def test_a_compressed_registration_is_written_back_to_the_same_content(recorded: Recorded) -> None:
     """The content, not the zlib stream: two releases of zlib may deflate the same bytes
     differently."""
-    body = namesrv.RegisterBrokerBody.decode_compressed(recorded.bytes, with_mappings=True)
+    body = outcome_of(
+        namesrv.RegisterBrokerBody.decode_compressed(recorded.bytes, with_mappings=True)
+    )
     again = body.encode_compressed()
     assert namesrv.inflate(again) == namesrv.inflate(recorded.bytes)
 

@@ -8,6 +8,7 @@ nothing, ours does.
 """
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from turbopump.clock import Clock
@@ -66,6 +67,7 @@ from turbopump.remoting.router import (
     encode_response,
     refusal,
 )
+from turbopump.remoting.turns import Steps
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -123,8 +125,13 @@ class NamesrvHandlers:
                 f"brokerAddr {request.broker_addr[:80]!r} is not HOST:PORT; set "
                 "brokerIP1 and listenPort"
             )
+        return self._take_registration(request, context)
+
+    def _take_registration(
+        self, request: RegisterBroker, context: RequestContext
+    ) -> Steps[Response[RegisterBrokerReply] | Awaitable[Response[RegisterBrokerReply]]]:
         try:
-            body = _read_registration(request, context)
+            body = yield from _read_registration(request, context)
         except fastjson.FastjsonError as error:
             return _refused(f"Failed to decode RegisterBrokerBody: {error}")
         broker = BrokerIdentity(
@@ -216,9 +223,7 @@ class NamesrvHandlers:
         body = b"" if registered is None else fastjson.encode(registered)
         return Response(QueryDataVersionReply(changed=registered != version), body=body)
 
-    def route_info(
-        self, request: GetRouteInfo, context: RequestContext
-    ) -> Response[TopicRouteData] | bytes:
+    def route_info(self, request: GetRouteInfo, context: RequestContext) -> Outcome[TopicRouteData]:
         if self._config.need_wait_for_service:
             ready_at = self._started_at + self._config.wait_seconds_for_service
             left = ready_at - self._clock.monotonic()
@@ -226,16 +231,22 @@ class NamesrvHandlers:
                 return _refused(
                     f"name server not ready: it answers in {left:.0f} s (waitSecondsForService)"
                 )
+        return self._route(request, context)
+
+    def _route(
+        self, request: GetRouteInfo, context: RequestContext
+    ) -> Steps[Response[TopicRouteData] | bytes]:
+        yield  # it may have hundreds of brokers
         route = self._table.route(request.topic)
         if route is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, self._why_no_route(request.topic))
         if self._config.order_message_enable:
             route.order_topic_conf = self._kv.get(ORDER_TOPIC_CONFIG, request.topic)
         # RocketMQ: older clients cannot read quoted number keys.
-        standard = context.version >= V4_9_4 or bool(request.accept_standard_json_only)
-        if not standard:
+        if context.version < V4_9_4 and not request.accept_standard_json_only:
             return Response(route)
-        return encode_response(context.opaque, Response(body=fastjson.encode_standard(route)))
+        body = yield from fastjson.encode_steps(route, standard=True)
+        return encode_response(context.opaque, Response(body=body))
 
     def cluster_info(
         self, request: GetBrokerClusterInfo, context: RequestContext
@@ -248,22 +259,21 @@ class NamesrvHandlers:
         group = self._table.member_group(request.cluster_name, request.broker_name)
         return Response(BrokerMemberGroupBody(broker_member_group=group))
 
-    def all_topics(self, request: GetAllTopicList, context: RequestContext) -> Response[TopicList]:
+    def all_topics(self, request: GetAllTopicList, context: RequestContext) -> Outcome[TopicList]:
         if not self._config.enable_all_topic_list:
             return _refused(
                 "disable: this name server does not list topics (enableAllTopicList=false)"
             )
-        return Response(TopicList(topic_list=self._table.topics()))
+        return _listed(self._table.topics)
 
     def topics_by_cluster(
         self, request: GetTopicsByCluster, context: RequestContext
-    ) -> Response[TopicList]:
+    ) -> Outcome[TopicList]:
         if not self._config.enable_topic_list:
             return _refused(
                 "disable: this name server does not list topics (enableTopicList=false)"
             )
-        topics = self._table.topics_of_cluster(request.cluster)
-        return Response(TopicList(topic_list=topics))
+        return _listed(lambda: self._table.topics_of_cluster(request.cluster))
 
     def wipe_write_perm(
         self, request: WipeWritePerm, context: RequestContext
@@ -309,17 +319,27 @@ class NamesrvHandlers:
         )
 
 
-def _read_registration(request: RegisterBroker, context: RequestContext) -> RegisterBrokerBody:
+def _read_registration(
+    request: RegisterBroker, context: RequestContext
+) -> Steps[RegisterBrokerBody]:
+    yield  # it may have thousands of topics
     if not context.body:
         return RegisterBrokerBody()
     if context.version < V3_0_11:  # RocketMQ: then the body was the topics alone
         topics = fastjson.decode(context.body, TopicConfigAndMappingSerializeWrapper)
         return RegisterBrokerBody(topic_config_serialize_wrapper=topics)
     if request.compressed:
-        return RegisterBrokerBody.decode_compressed(
-            context.body, with_mappings=context.version >= V5_0_0
+        return (
+            yield from RegisterBrokerBody.decode_compressed(
+                context.body, with_mappings=context.version >= V5_0_0
+            )
         )
     return RegisterBrokerBody.decode(context.body)
+
+
+def _listed(topics: Callable[[], tuple[str, ...]]) -> Steps[Response[TopicList]]:
+    yield  # there may be thousands
+    return Response(TopicList(topic_list=topics()))
 
 
 def _is_address(text: str) -> bool:

@@ -298,7 +298,10 @@ class RouteTable:
             self._drained.discard(broker.name)
         if not known.broker_addrs:
             del self._brokers[broker.name]
-            for topic in list(self._queues):
+            tables = (self._queues, self._mappings)
+            for topic in [
+                topic for table in tables for topic in table if broker.name in table[topic]
+            ]:
                 self._drop_queues(topic, broker.name)
         elif known.enable_acting_master and min(known.broker_addrs) != MASTER_ID:
             self._change_perms(broker.name, lambda perm: perm & ~PERM_WRITE)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -20,7 +20,7 @@ from turbopump.errors import CallTimeoutError, ConnectionLostError, ProtocolErro
 from turbopump.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE
 from turbopump.protocol.command import Command, TypedJsonHeader, decode_command
 from turbopump.protocol.frame import FRAME_SIZE_MAX, JSON, Frame, FrameReader
-from turbopump.protocol.request import Header, HeaderT
+from turbopump.protocol.request import HeaderT
 from turbopump.remoting.backlog import Backlog
 from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.router import (
@@ -34,8 +34,10 @@ from turbopump.remoting.router import (
     failure_response,
     response_steps,
 )
-from turbopump.remoting.turns import Turns
+from turbopump.remoting.turns import Steps, Turns
 from turbopump.repeated_line import RepeatedLine
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 _bad_frame = RepeatedLine(log, logging.WARNING, "closing connection peer=%s cause=%s")
@@ -151,8 +153,8 @@ class Connection(asyncio.Protocol):
         self._out_size = 0
         self._flush_due = False
         self.interrupted = False
-        """The frames behind one may not be handled at once: it has closed the connection, or
-        answers have filled a write."""
+        """The frames behind one may not be handled at once: it has closed the connection, answers
+        have filled a write, or it took long."""
         self.writing_paused = False
         self._lag: _Lag | None = None
         self._held = 0
@@ -372,10 +374,17 @@ class Connection(asyncio.Protocol):
 
     def send_response(self, opaque: int, response: Response[Any]) -> None:
         """Answer the request ``opaque``."""
-        if response.reply is None or isinstance(response.reply, Header):
+        if not response.has_body:
             self.send_frame(encode_response(opaque, response))
         else:
-            self.turns.run(response_steps(opaque, response), self.send_frame, _not_encoded)
+            self._in_turns(response_steps(opaque, response), self.send_frame, _not_encoded)
+
+    def _in_turns(
+        self, steps: Steps[T], done: Callable[[T], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Do work that may be long; then look whether this turn has had its share."""
+        self.interrupted = True
+        self.turns.run(self, steps, done, failed)
 
     def close(self) -> None:
         """Send what is waiting, then close; a peer that does not take it within ``CLOSE_WAIT_S``
@@ -641,8 +650,8 @@ class Connection(asyncio.Protocol):
         elif isinstance(outcome, Response):
             context.answer(outcome)
         elif isinstance(outcome, Generator):
-            self.turns.run(
-                outcome,
+            self._in_turns(
+                _with_frame(outcome, context),
                 context.settle,
                 lambda error: context.answer(failure_response(error, context)),
             )
@@ -805,6 +814,14 @@ class _Lag:
 def _size(frame: Frame) -> int:
     """Bytes of memory that a frame takes."""
     return len(frame.header) + len(frame.body) + FRAME_OVERHEAD
+
+
+def _with_frame(steps: Steps[Any], context: RequestContext) -> Steps[Any]:
+    """The outcome of the steps, encoded by more of them if it is an answer with a body."""
+    outcome = yield from steps
+    if isinstance(outcome, Response) and outcome.has_body:
+        return (yield from response_steps(context.opaque, outcome))
+    return outcome
 
 
 def _not_encoded(error: Exception) -> None:

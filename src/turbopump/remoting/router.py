@@ -101,6 +101,11 @@ class Response(Generic[ReplyT]):
         self.body = body
         self.ext = ext
 
+    @property
+    def has_body(self) -> bool:
+        """Whether the reply is a body, of any size."""
+        return self.reply is not None and not isinstance(self.reply, Header)
+
 
 Refusal = Response[Never]
 """The answer to a request that is not fulfilled, of whatever type the request is."""
@@ -122,7 +127,7 @@ LATER: Final = Later.LATER
 Outcome = (
     Response[ReplyT]
     | bytes
-    | Steps[Response[ReplyT] | Awaitable[Response[ReplyT] | bytes | None]]
+    | Steps[Response[ReplyT] | bytes | Awaitable[Response[ReplyT] | bytes | None]]
     | Awaitable[Response[ReplyT] | bytes | None]
     | Literal[Later.LATER]
     | None
@@ -169,7 +174,7 @@ class RequestContext(msgspec.Struct, gc=False):
 
     async def in_turns(self, steps: Steps[T]) -> T:
         """The outcome of work in steps, for handlers that wait."""
-        return await self.peer.turns.outcome(steps)
+        return await self.peer.turns.outcome(self.peer, steps)
 
     def settle(self, outcome: Outcome[Any]) -> None:
         """Do with a later outcome what is done with one that a handler returns."""
@@ -308,7 +313,7 @@ def encode_response(opaque: int, response: Response[Any]) -> bytes:
     reply, body, remark = response.reply, response.body, response.remark
     if reply is None and not body and not response.ext and remark is not None and remark.isascii():
         return _encode_refusal(opaque, int(response.code), remark)
-    if reply is not None and not isinstance(reply, Header):
+    if response.has_body:
         body = fastjson.encode(reply)
     return _response_frame(opaque, response, body)
 

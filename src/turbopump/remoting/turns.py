@@ -3,15 +3,15 @@ have their turn between them.
 
 Such work is a generator that yields where it may pause, every millisecond at least, and returns its
 outcome. Its one rule: all of it together takes no more than a slice of each turn, however many ask
-for it. Short work is done at once; of what must wait each gets a slice, one after the other. It
-must not know what the work is.
+for it. Short work is done at once. The work of one connection is done one after the other, so that
+it holds memory for one; connections get a slice each in turn. It must not know what the work is.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -31,24 +31,30 @@ class _Work:
 
 
 class Turns:
-    """The line of one server."""
+    """The lines of one server."""
 
     def __init__(self) -> None:
-        self._line: deque[_Work] = deque()
+        self._lines: dict[Hashable, deque[_Work]] = {}
+        """By connection, in the order in which they get their slices."""
         self._slice_ends: float | None = None
         self._now: Callable[[], float] = lambda: 0.0
 
     def run(
-        self, steps: Steps[T], done: Callable[[T], None], failed: Callable[[Exception], None]
+        self,
+        whose: Hashable,
+        steps: Steps[T],
+        done: Callable[[T], None],
+        failed: Callable[[Exception], None],
     ) -> None:
-        """Do the work, now or later. ``done`` gets the outcome, ``failed`` what is raised."""
+        """Do the work of a connection, now or later. ``done`` gets the outcome, ``failed`` what is
+        raised."""
         work = _Work(steps, done, failed)
         if self._slice_ends is None:
             self._begin_slice()
-        if self._line or not self._go_on(work):
-            self._line.append(work)
+        if self._lines or not self._go_on(work):
+            self._lines.setdefault(whose, deque()).append(work)
 
-    async def outcome(self, steps: Steps[T]) -> T:
+    async def outcome(self, whose: Hashable, steps: Steps[T]) -> T:
         """The outcome, for one who waits. Raises what the steps raise."""
         later: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -60,7 +66,7 @@ class Turns:
             if not later.done():
                 later.set_exception(error)
 
-        self.run(steps, done, failed)
+        self.run(whose, steps, done, failed)
         return await later
 
     def _begin_slice(self) -> None:
@@ -69,16 +75,22 @@ class Turns:
         loop.call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        line = self._line
-        if not line:
+        lines = self._lines
+        if not lines:
             self._slice_ends = None
             return
         self._begin_slice()
-        while line:
-            work = line.popleft()
-            if not self._go_on(work):
-                line.append(work)
-                break
+        over = True
+        while over and lines:
+            whose, line = next(iter(lines.items()))
+            try:
+                over = self._go_on(line[0])
+            finally:
+                if over:
+                    line.popleft()
+                del lines[whose]
+                if line:
+                    lines[whose] = line  # behind the others
 
     def _go_on(self, work: _Work) -> bool:
         """Whether it is over; if not, the slice is."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import examples
-from tests.loops import in_loop, simulated
+from tests.loops import in_loop, outcome_of, simulated
 
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.offsets import ConsumerOffsets
@@ -79,7 +79,7 @@ async def test_files_of_groups_and_offsets_are_what_the_whole_is_encoded_to(tmp_
         offsets.commit(group, topic, queue_id, queue_id + 1)
     offsets.reset("b", "T", 1, 0)
     offsets.commit("gone", "T", 0, 1)
-    deque(offsets.forget_group("gone"), 0)
+    outcome_of(offsets.forget_group("gone"))
     for table in (groups, offsets):
         assert await table.saved()
     for name, kind in (("g", SubscriptionGroupWrapper), ("o", ConsumerOffsetTable)):

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.loops import outcome_of
 from tests.unit.metered_loop import TURN_MAX_S, cpu_seconds_of
 
 from turbopump.errors import BodyError, ProtocolError
@@ -294,20 +295,10 @@ def test_every_json_text_means_the_same_to_the_tolerant_parser_and_the_strict_on
     assert parse_tolerant(text.decode()) == msgspec.json.decode(text)
 
 
-def in_steps(value: Any, *, standard: bool = False) -> bytes:
-    """What `encode_steps` returns."""
-    steps = fastjson.encode_steps(value, standard=standard)
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        return bytes(end.value)
-
-
 def test_a_large_value_is_encoded_in_many_steps_and_may_change_meanwhile() -> None:
     bean = Bean(offsets={MessageQueue("t", "b", number): number for number in range(1000)})
     whole = fastjson.encode(bean)
-    assert in_steps(bean) == whole
+    assert outcome_of(fastjson.encode_steps(bean)) == whole
     assert len(list(fastjson.encode_steps(bean))) > 10
     steps = fastjson.encode_steps(bean)
     next(steps)
@@ -322,8 +313,10 @@ def test_what_the_three_forms_say_is_the_same(value: Any) -> None:
     plain = fastjson.parse(fastjson.encode(value))
     assert fastjson.parse(fastjson.encode_indented(value)) == plain
     assert fastjson.parse(fastjson.encode_standard(value)) == plain
-    assert in_steps(value) == fastjson.encode(value)
-    assert in_steps(value, standard=True) == fastjson.encode_standard(value)
+    assert outcome_of(fastjson.encode_steps(value)) == fastjson.encode(value)
+    assert outcome_of(fastjson.encode_steps(value, standard=True)) == fastjson.encode_standard(
+        value
+    )
 
 
 @given(JSON)

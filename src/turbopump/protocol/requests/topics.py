@@ -125,7 +125,7 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
             topic = msgspec.convert(values, cls, strict=False)
         except msgspec.ValidationError as error:
             raise fastjson.FastjsonError(f"an unusable topic line {line[:80]!r}: {error}") from None
-        if len(words) > 5:
+        if len(words) > 5 and words[5] != "{}":
             try:
                 topic.attributes = fastjson.decode(words[5].encode(), dict[str, str])
             except fastjson.FastjsonError:
