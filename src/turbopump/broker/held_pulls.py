@@ -70,6 +70,8 @@ class HeldPulls:
         self._comes = False
         """Whether the loop will come to those that are woken."""
         self._timer: asyncio.TimerHandle | None = None
+        self._looks_at = 0.0
+        """When, if there is a timer. (uvloop's handle for a time that has come does not say.)"""
 
     def __len__(self) -> int:
         return self._waiting
@@ -159,9 +161,10 @@ class HeldPulls:
     def _set_timer(self) -> None:
         """Look when the first time is up."""
         first = self._by_deadline[0].deadline
-        if self._timer is None or first < self._timer.when():
+        if self._timer is None or first < self._looks_at:
             if self._timer is not None:
                 self._timer.cancel()
+            self._looks_at = first
             self._timer = asyncio.get_running_loop().call_at(first, self._look)
 
     def _look(self) -> None:
