@@ -158,6 +158,9 @@ class BlockingClient:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._socket.close()
 
     def frame(self, request: Request[Any], body: bytes = b"") -> bytes:

@@ -7,17 +7,25 @@ Source: apache/rocketmq ``FilterAPI.buildSubscriptionData``, ``DefaultMessageFil
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from turbopump.message.java import tags_code
 
 ALL = "*"
 
+LENGTH_MAX: Final = 64 * 1024
+"""Characters of an expression: thousands of tags. RocketMQ has no bound."""
+
 
 def parse_tags(expression: str | None) -> frozenset[str]:
     """The tags of an expression; empty means every message. Raises ValueError if it names no tag at
-    all, as in ``||``."""
+    all, as in ``||``, or is too long."""
     if expression is None or expression.strip() in ("", ALL):
         return frozenset()
+    if len(expression) > LENGTH_MAX:
+        raise ValueError(
+            f"the tag expression has {len(expression)} characters and may have {LENGTH_MAX}"
+        )
     tags = frozenset(tag.strip() for tag in expression.split("||") if tag.strip())
     if not tags:
         raise ValueError(

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
@@ -657,15 +658,22 @@ class Connection(asyncio.Protocol):
             )
         else:
             assert not isinstance(outcome, bytes)
-            task = asyncio.ensure_future(self._settle_later(outcome, context))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self.turns.start(partial(self._start, outcome, context))
+
+    def _start(
+        self, outcome: Awaitable[Response[Any] | bytes | None], context: RequestContext
+    ) -> None:
+        task = asyncio.ensure_future(self._settle_later(outcome, context))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _settle_later(
         self, outcome: Awaitable[Response[Any] | bytes | None], context: RequestContext
     ) -> None:
         try:
-            while self.full:
+            behind = self._lag is not None and bool(self._lag.due)  # others came before
+            while self.full or behind:
+                behind = False
                 await self.room()
                 if self.closed and isinstance(outcome, Coroutine):
                     outcome.close()  # it has not begun

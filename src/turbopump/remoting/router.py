@@ -127,7 +127,7 @@ LATER: Final = Later.LATER
 Outcome = (
     Response[ReplyT]
     | bytes
-    | Steps[Response[ReplyT] | bytes | Awaitable[Response[ReplyT] | bytes | None]]
+    | Steps[Response[ReplyT] | bytes | Awaitable[Response[ReplyT] | bytes | None] | None]
     | Awaitable[Response[ReplyT] | bytes | None]
     | Literal[Later.LATER]
     | None

@@ -21,6 +21,9 @@ Steps = Generator[None, None, T]
 
 SLICE_S: Final = 0.005
 """Seconds of a turn that such work takes, and one step more."""
+STARTS_A_TURN: Final = 16
+"""Handlers that wait are tasks. So many of them begin, or go on after a pause, in one turn; some ms
+each at most."""
 
 
 @dataclass(slots=True)
@@ -38,6 +41,8 @@ class Turns:
         """By connection, in the order in which they get their slices."""
         self._slice_ends: float | None = None
         self._now: Callable[[], float] = lambda: 0.0
+        self._starting: deque[Callable[[], object]] = deque()
+        self._started = 0
 
     def run(
         self,
@@ -53,6 +58,25 @@ class Turns:
             self._begin_slice()
         if self._lines or not self._go_on(work):
             self._lines.setdefault(whose, deque()).append(work)
+
+    def start(self, action: Callable[[], object]) -> None:
+        """Call ``action``, which starts a task, now or, where many are to be started, in a later
+        turn: what a task does before it waits is done in the turn behind its start."""
+        if self._slice_ends is None:
+            self._begin_slice()
+        if self._started < STARTS_A_TURN and not self._starting:
+            self._started += 1
+            action()
+        else:
+            self._starting.append(action)
+
+    async def pause(self) -> None:
+        """Let others have their turn, and go on in one of the next."""
+        later: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._starting.append(lambda: None if later.done() else later.set_result(None))
+        if self._slice_ends is None:
+            self._begin_slice()
+        await later
 
     async def outcome(self, whose: Hashable, steps: Steps[T]) -> T:
         """The outcome, for one who waits. Raises what the steps raise."""
@@ -75,11 +99,15 @@ class Turns:
         loop.call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        lines = self._lines
-        if not lines:
+        lines, starting = self._lines, self._starting
+        self._started = 0
+        if not lines and not starting:
             self._slice_ends = None
             return
         self._begin_slice()
+        while starting and self._started < STARTS_A_TURN:
+            self._started += 1
+            starting.popleft()()
         over = True
         while over and lines:
             whose, line = next(iter(lines.items()))

@@ -5,6 +5,7 @@ One broker for all of them, with the tables of a large cluster: 2,000 topics wit
 groups, and a topic with 20,000 queues. (`bench/limits_requests.py` asks about larger ones.)
 """
 
+import base64
 import json
 import struct
 import threading
@@ -36,6 +37,7 @@ from turbopump.protocol.requests.offsets import (
     QueryCorrectionOffset,
     ResetOffset,
 )
+from turbopump.protocol.requests.pop import BatchAckMessage, PopMessage
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
 from turbopump.protocol.requests.topics import DeleteTopic, GetAllTopicConfig, GetTopicStatsInfo
@@ -142,6 +144,24 @@ def heartbeat(*subscriptions: dict[str, Any]) -> bytes:
     ).encode()
 
 
+def acks(count: int, bits: bytes) -> bytes:
+    ack = {"c": EVERYONE, "t": "topic-number-0", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1}
+    ack |= {"it": 60_000, "b": base64.b64encode(bits).decode()}
+    return json.dumps({"brokerName": "broker-a", "acks": [ack] * count}).encode()
+
+
+def pulling(topic: str, subscription: str = "*", hold_ms: int = 0) -> PullMessage:
+    return PullMessage(
+        consumer_group=EVERYONE,
+        topic=topic,
+        queue_id=0,
+        queue_offset=0,
+        sys_flag=PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if hold_ms else 0),
+        suspend_timeout_millis=hold_ms,
+        subscription=subscription,
+    )
+
+
 SUBSCRIPTIONS = [subscription(topic=f"topic-number-{number}") for number in range(TOPICS)]
 FILTERS = [
     subscription(
@@ -164,6 +184,17 @@ REQUESTS: dict[str, tuple[Request[Any], bytes, int]] = {
     ),
     "many subscriptions": (Heartbeat(), heartbeat(*SUBSCRIPTIONS), ResponseCode.SUCCESS),
     "many filters": (Heartbeat(), heartbeat(*FILTERS), ResponseCode.SUCCESS),
+    "acknowledgements": (BatchAckMessage(), acks(5000, b"\x01"), ResponseCode.SUCCESS),
+    "millions in one acknowledgement": (
+        BatchAckMessage(),
+        acks(1, b"\xff" * 3_000_000),
+        ResponseCode.SUCCESS,  # the queue has no message
+    ),
+    "many tags": (
+        pulling("topic-number-4", " || ".join(f"tag-{number}" for number in range(5000))),
+        b"",
+        ResponseCode.PULL_NOT_FOUND,
+    ),
     "every topic": (GetAllTopicConfig(), b"", ResponseCode.SUCCESS),
     "every group": (GetAllGroups(), b"", ResponseCode.SUCCESS),
     "queues of a topic": (GetTopicStatsInfo(topic=WIDE), b"", ResponseCode.SUCCESS),
@@ -213,15 +244,7 @@ def test_one_request(broker: Metered[Broker], client: BlockingClient, name: str)
 def test_pulls_that_one_message_wakes(broker: Metered[Broker], client: BlockingClient) -> None:
     """They are answered in order, none is lost."""
     topic, count = "topic-number-3", 5000
-    asked = PullMessage(
-        consumer_group=EVERYONE,
-        topic=topic,
-        queue_id=0,
-        queue_offset=0,
-        sys_flag=PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION,
-        suspend_timeout_millis=60_000,
-        subscription="*",
-    )
+    asked = pulling(topic, hold_ms=60_000)
     client.write(b"".join(client.frame(asked) for _ in range(count)))
     client.ask(GetMaxOffset(topic=topic, queue_id=0))
     answers: list[Command] = []
@@ -235,6 +258,44 @@ def test_pulls_that_one_message_wakes(broker: Metered[Broker], client: BlockingC
     assert broker.longest_turn(send) <= TURN_MAX_S
     assert [answer.opaque for answer in answers] == list(range(1, count + 1))
     assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (pulling("topic-number-5"), ResponseCode.PULL_NOT_FOUND),
+        (
+            PopMessage(
+                consumer_group=EVERYONE,
+                topic="topic-number-5",
+                queue_id=-1,
+                max_msg_nums=32,
+                invisible_time=60_000,
+                poll_time=0,
+                born_time=0,
+                init_mode=0,
+            ),
+            ResponseCode.POLLING_TIMEOUT,
+        ),
+    ],
+    ids=["pulls", "pops"],
+)
+def test_many_requests_of_many_connections(
+    broker: Metered[Broker], request_: Request[Any], code: int
+) -> None:
+    port, count = broker.do(lambda server: server.port), 300
+    clients = [BlockingClient(port) for _ in range(10)]
+    frames = [b"".join(client.frame(request_) for _ in range(count)) for client in clients]
+
+    def ask() -> None:
+        for client, many in zip(clients, frames, strict=True):
+            client.write(many)
+        answers = [answer for client in clients for answer in client.read(count)]
+        assert {answer.code for answer in answers} == {code}
+
+    assert broker.longest_turn(ask) <= TURN_MAX_S
+    for client in clients:
+        client.close()
 
 
 def test_a_group_and_a_topic_that_are_deleted(

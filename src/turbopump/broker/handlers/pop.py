@@ -18,7 +18,7 @@ from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.pop.held_pops import ANY_QUEUE, TopicGroup
 from turbopump.broker.pop.pop import Pop
-from turbopump.broker.pop.reader import PoppedEntries, PopQuery, peek
+from turbopump.broker.pop.reader import QUEUES_AT_ONCE, PoppedEntries, PopQuery, peek
 from turbopump.broker.pop.records import COUNT_MAX
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
@@ -38,7 +38,8 @@ from turbopump.protocol.requests.pop import (
     PopMessageReply,
 )
 from turbopump.protocol.requests.topics import PERM_READ
-from turbopump.remoting.router import RequestContext, Response, Router, failure_response
+from turbopump.remoting.router import Outcome, RequestContext, Response, Router, failure_response
+from turbopump.remoting.turns import Steps
 from turbopump.store.message_store import MessageStore
 
 HeaderT = TypeVar("HeaderT", bound=Reply)
@@ -109,6 +110,7 @@ class PopHandler:
             invisible_ms=request.invisible_time,
             init_mode=request.init_mode,
             subscription=subscription,
+            pause=context.peer.turns.pause,
             ordered=bool(request.order),
             attempt_id=request.attempt_id or None,
         )
@@ -190,7 +192,7 @@ class PopHandler:
     # --- looking
 
     async def peek(
-        self, request: PeekMessage, _context: RequestContext
+        self, request: PeekMessage, context: RequestContext
     ) -> Response[PopMessageReply]:
         """Messages that a pop would find, without a checkpoint."""
         refused = self._refusal(
@@ -215,7 +217,11 @@ class PopHandler:
         )
         try:
             data, left = await peek(
-                self._store, self._pop.offsets, queues, max(request.max_msg_nums, 1)
+                self._store,
+                self._pop.offsets,
+                queues,
+                max(request.max_msg_nums, 1),
+                context.peer.turns.pause,
             )
         except StoreError as error:
             return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=str(error))
@@ -224,9 +230,7 @@ class PopHandler:
             PopMessageReply(rest_num=left), code=code, remark="FOUND" if data else None, body=data
         )
 
-    def notify(
-        self, request: Notification, context: RequestContext
-    ) -> Response[NotificationReply] | None:
+    def notify(self, request: Notification, context: RequestContext) -> Outcome[NotificationReply]:
         """Say that there is something, now or when there is."""
         refused = self._refusal(
             request.consumer_group,
@@ -236,37 +240,48 @@ class PopHandler:
             "notification",
             NotificationReply(),
         )
-        if refused is not None:
-            return refused
-        line, queue_id = (
-            TopicGroup(request.topic, request.consumer_group),
-            max(request.queue_id, ANY_QUEUE),
-        )
-        view, held, ordered = self._pop.view, self._pop.held, bool(request.order)
+        return refused or self._notify(request, context)
 
-        def look() -> bool:
-            return any(
-                view.has_more(queue) for queue in view.queues(line, queue_id, ordered=ordered)
-            )
-
+    def _notify(
+        self, request: Notification, context: RequestContext
+    ) -> Steps[Response[NotificationReply] | None]:
+        line = TopicGroup(request.topic, request.consumer_group)
+        queue_id, ordered = max(request.queue_id, ANY_QUEUE), bool(request.order)
+        found = yield from self._look(line, queue_id, ordered=ordered)
         now = self._clock.now_ms()
         left = (
             min((request.born_time or now) + request.poll_time - now, request.poll_time) / 1000
             - EARLY_S
         )
-        if look() or left <= 0:
-            return Response(NotificationReply(has_msg=look()))
+        if found or left <= 0:
+            return Response(NotificationReply(has_msg=found))
 
         def again(_expired: bool) -> None:
             if not context.peer.closed:
-                context.answer(Response(NotificationReply(has_msg=look())))
+                context.settle(self._notified(line, queue_id, ordered=ordered))
 
         left = min(left, HOLD_MAX_S)
-        if not held.hold(
+        if not self._pop.held.hold(
             line, queue_id, left, again, lambda: context.peer.closed, takes=False, ordered=ordered
         ):
             return Response(NotificationReply(has_msg=False, polling_full=True))
         return None
+
+    def _notified(
+        self, line: TopicGroup, queue_id: int, *, ordered: bool
+    ) -> Steps[Response[NotificationReply]]:
+        found = yield from self._look(line, queue_id, ordered=ordered)
+        return Response(NotificationReply(has_msg=found))
+
+    def _look(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> Steps[bool]:
+        """Whether a pop would find something."""
+        view = self._pop.view
+        for number, queue in enumerate(view.queues(line, queue_id, ordered=ordered), 1):
+            if view.has_more(queue):
+                return True
+            if number % QUEUES_AT_ONCE == 0:
+                yield
+        return False
 
     def waiting(self, request: PollingInfo, _context: RequestContext) -> Response[PollingInfoReply]:
         """How many pops wait."""

@@ -10,6 +10,7 @@ success.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.offsets import ConsumerOffsets
@@ -40,6 +41,11 @@ from turbopump.protocol.requests.pop import (
 )
 from turbopump.remoting.router import Refusal, RequestContext, Response, Router, refusal
 from turbopump.store.message_store import MessageStore
+
+ACKS_AT_ONCE: Final = 16
+"""So many of a batch are noted before others have their turn; some 50 µs each."""
+OFFSETS_MAX, BITS_SIZE_MAX = 1024, 8 * 1024
+"""Messages that one acknowledgement names, and bytes of its bits. A pop gives 32 at most."""
 
 
 @dataclass(eq=False)
@@ -75,13 +81,15 @@ class PopAcksHandler:
         return await self._end(group_queue, handle, [request.offset])
 
     async def acknowledge_batch(
-        self, _request: BatchAckMessage, body: BatchAckBody, _context: RequestContext
+        self, _request: BatchAckMessage, body: BatchAckBody, context: RequestContext
     ) -> Response[None]:
         """Many are. RocketMQ: what names no queue, or no message of one, is passed over."""
         if not body.acks:
             return Response(code=ResponseCode.NO_MESSAGE)
         answer = Response()
-        for ack in body.acks:
+        for number, ack in enumerate(body.acks, 1):
+            if number % ACKS_AT_ONCE == 0:
+                await context.peer.turns.pause()
             response = await self._acknowledge_some(
                 ack, body.broker_name or self.config.broker_name
             )
@@ -199,7 +207,14 @@ class PopAcksHandler:
         queue = self.store.queue(group_queue.topic, group_queue.queue_id)
         if queue is None:
             return Response()
-        wanted = [ack.start_offset + bit for bit in unpack_bits(ack.bits or b"")]
+        bits = ack.bits or b""
+        if len(bits) > BITS_SIZE_MAX or int.from_bytes(bits).bit_count() > OFFSETS_MAX:
+            remark = (
+                f"an acknowledgement of one pop names at most {OFFSETS_MAX} messages within "
+                f"{BITS_SIZE_MAX * 8}"
+            )
+            return refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
+        wanted = [ack.start_offset + bit for bit in unpack_bits(bits)]
         offsets = [offset for offset in wanted if queue.min_index <= offset <= queue.end.value]
         if ack.revive_queue_id == ORDER_REVIVE_QUEUE:
             for offset in offsets:

@@ -9,7 +9,7 @@ receipt; those of the topic itself as they are stored. Source: apache/rocketmq
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -44,6 +44,8 @@ _damaged = RepeatedLine(
     log, logging.ERROR, "damaged message topic=%s queue=%d offset=%d log_offset=%d cause=%s"
 )
 
+QUEUES_AT_ONCE: Final = 64
+"""So many queues are looked into before others have their turn; some 20 µs each."""
 _ELSEWHERE: Final = (
     GetStatus.OFFSET_TOO_SMALL,
     GetStatus.OFFSET_OVERFLOW_BADLY,
@@ -54,7 +56,7 @@ _EMPTY: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE
 
 @dataclass(slots=True)
 class PopQuery:
-    """What a pop is to take. Times in ms."""
+    """What a pop is to take. Times in ms. ``pause`` lets others have their turn."""
 
     group: str
     topic: str
@@ -62,6 +64,7 @@ class PopQuery:
     invisible_ms: int
     init_mode: int
     subscription: Subscription
+    pause: Callable[[], Awaitable[None]]
     ordered: bool = False
     attempt_id: str | None = None
     wanted: Callable[[], bool] = lambda: True
@@ -96,7 +99,11 @@ class PopReader:
     async def take(self, wish: PopQuery, queues: list[GroupQueue], taken: PoppedEntries) -> None:
         """Take what there is in each queue in turn, until ``wish`` is satisfied. A queue that
         somebody else pops just now is left out."""
-        for queue in queues:
+        for number, queue in enumerate(queues, 1):
+            if number % QUEUES_AT_ONCE == 0:
+                await wish.pause()
+            if self.view.is_at_end(queue):  # nearly all queues of nearly all pops
+                continue
             if not self.view.offsets.lock(queue):
                 taken.left += self._behind(queue)
                 continue
@@ -229,13 +236,19 @@ def as_of_topic(message: ReceivedMessage, topic: str, handle: PopHandle) -> byte
 
 
 async def peek(
-    store: MessageStore, offsets: PopOffsets, queues: list[GroupQueue], count_max: int
+    store: MessageStore,
+    offsets: PopOffsets,
+    queues: list[GroupQueue],
+    count_max: int,
+    pause: Callable[[], Awaitable[None]],
 ) -> tuple[bytes, int]:
     """Entries that a pop of the queues would find, at most so many, and how many are left. Nothing
     is written down, and no offset moves. Raises StoreError. RocketMQ: ``PeekMessageProcessor``."""
     parts: list[bytes] = []
     count = left = 0
-    for queue in queues:
+    for number, queue in enumerate(queues, 1):
+        if number % QUEUES_AT_ONCE == 0:
+            await pause()
         start = offsets.find(queue)
         if start is None:
             start = store.min_offset(queue.topic, queue.queue_id)
