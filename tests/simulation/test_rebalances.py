@@ -132,7 +132,8 @@ class World:
     def _kept_by_the_dead(self, queue: MessageQueue, client_ids: list[str]) -> float | None:
         """Until when a queue is locked for a member that is no longer there; None if it is not."""
         tables = self.broker.tables
-        lock = tables.locks.locks._locks.get((GROUP, queue)) if tables is not None else None
+        held = tables.locks.locks._locks.get(GROUP, {}) if tables is not None else {}
+        lock = held.get(queue)
         return lock.expires if lock is not None and lock.client_id not in client_ids else None
 
     async def change(self) -> None:
