@@ -19,11 +19,22 @@ from turbopump.protocol.requests import (
     groups,
     namesrv,
     offsets,
+    replication,
     statistics,
     topics,
 )
 
-MODULES = (assignment, clients, consumers, groups, namesrv, offsets, statistics, topics)
+MODULES = (
+    assignment,
+    clients,
+    consumers,
+    groups,
+    namesrv,
+    offsets,
+    replication,
+    statistics,
+    topics,
+)
 APACHES_NAMES = {
     "ConsumerOffsetSerializeWrapper": "ConsumerOffsetTable",
     "DelayOffsetSerializeWrapper": "DelayOffsetTable",

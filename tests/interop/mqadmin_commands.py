@@ -71,14 +71,20 @@ CHANGES: Final = steps(
     consumeMessage -t T -b broker-a -i 0 -o 0 -c 2
     queryMsgByKey -t T -k key0
     queryMsgByOffset -t T -b broker-a -i 0 -o 0
+    queryCq -t T -q 0 -i 0 -c 2
+    queryCq -t T -q 1 -i 0 -c 2 -b $broker -g g
+    queryCq -t nope -q 0 -i 0 -c 2 -b $broker
     printMsgByQueue -t T -a broker-a -i 0 -p true -d true
     topicStatus -t T
     resetOffsetByTime -g g -t T -s 0
     consumerProgress -g g -t T
     resetOffsetByTime -g g -t T -s now -b $broker -q 0 -o 1
     consumerProgress -g g -t T
-    cloneGroupOffset -s g -d gp -t T -o true
-    consumerProgress -g gp -t T
+    updateTopic -b $broker -t %RETRY%g -r 1 -w 1
+    cloneGroupOffset -s g -d later -t T -o true
+    updateTopic -b $broker -t %RETRY%later -r 1 -w 1
+    updateTopic -b $broker -t %DLQ%later -r 1 -w 1
+    consumerProgress -g later -t T
     skipAccumulatedMessage -g g -t T
     brokerConsumeStats -b $broker
     updateKvConfig -s NS -k k -v v
@@ -105,9 +111,20 @@ CHANGES: Final = steps(
     removeColdDataFlowCtrGroupConfig -b $broker -g g
     getColdDataFlowCtrInfo -b $broker
     setCommitLogReadAheadMode -b $broker -m 1
+    cleanExpiredCQ -b $broker
+    cleanExpiredCQ -c DefaultCluster
+    cleanUnusedTopic -b $broker
+    topicStatus -t T
+    deleteExpiredCommitLog -b $broker
+    resetMasterFlushOffset -b $broker -o 10
+    haStatus -b $broker
+    exportMetadata -c DefaultCluster -f $files/exported
+    exportMetrics -c DefaultCluster -f $files/exported
+    exportConfigs -c DefaultCluster -f $files/exported
     deleteSubGroup -b $broker -g g -r true
     getConsumerConfig -g g
-    deleteSubGroup -c DefaultCluster -g gp -r true
+    deleteSubGroup -c DefaultCluster -g later -r true
+    topicList | later
     deleteTopic -t T -c DefaultCluster
     topicRoute -t T
     topicClusterList -t L2

@@ -24,6 +24,7 @@ from turbopump.broker.dead_letters import retry_interceptor
 from turbopump.broker.forwarding import FlushWait, Forwarding
 from turbopump.broker.groups import RequestModes
 from turbopump.broker.handlers.assignment import AssignmentHandler
+from turbopump.broker.handlers.cleaning import CleaningHandler
 from turbopump.broker.handlers.clients import ClientQuestionsHandler, ClientsHandler
 from turbopump.broker.handlers.configuration import ConfigurationHandler
 from turbopump.broker.handlers.consumers import ConsumersHandler, GroupsHandler
@@ -34,12 +35,14 @@ from turbopump.broker.handlers.pop_acks import PopAcksHandler
 from turbopump.broker.handlers.pull import PullHandler
 from turbopump.broker.handlers.queries import QueriesHandler
 from turbopump.broker.handlers.recall import RecallHandler
+from turbopump.broker.handlers.replication import ReplicationHandler
 from turbopump.broker.handlers.replies import RepliesHandler
 from turbopump.broker.handlers.send import SendHandler
 from turbopump.broker.handlers.send_back import SendBackHandler
 from turbopump.broker.handlers.statistics import ColdFlowHandler, StatisticsHandler
 from turbopump.broker.handlers.topics import TopicRecords, TopicsHandler
 from turbopump.broker.handlers.transactions import TransactionsHandler
+from turbopump.broker.handlers.unserved import UnservedHandler
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.housekeeping import (
     LOOK_AT_FILES_S,
@@ -411,7 +414,7 @@ class Broker:
         yield PopAcksHandler(config, store, topics, offsets, pop, forwarding, clock)
         yield OffsetsHandler(store, topics, groups, offsets, reads)
         yield LocksHandler(tables.locks, topics, clients, clock)
-        yield QueriesHandler(config, lookup, reads)
+        yield QueriesHandler(config, lookup, reads, clients)
 
         yield self.clients_handler
         yield AssignmentHandler(config, topics, groups, self._request_modes, self._routes, clients)
@@ -419,7 +422,8 @@ class Broker:
 
         records = TopicRecords(topics, offsets, store, statistics, held)
         yield TopicsHandler(config, records, reads, announce, self._share)
-        yield GroupsHandler(groups, offsets)
+        yield CleaningHandler(records, self._cleaning)
+        yield GroupsHandler(groups, offsets, held, pop.held)
         yield OffsetControlHandler(config, store, topics, groups, offsets, clients, held, reads)
         address, conflicts = f"{host[0]}:{host[1]}", self.clients_handler.conflicts
         yield ConsumersHandler(
@@ -437,12 +441,14 @@ class Broker:
         )
         yield StatisticsHandler(statistics, self.runtime_info, store, reads)
         yield ColdFlowHandler(cold, store.log)
+        yield ReplicationHandler(store, offsets, self.delays, self._request_modes)
         yield ConfigurationHandler(
             RunningConfiguration.of(config, BROKER_KEYS, self._file, check=check_together),
             disk,
             clock,
             lambda: self._settings_changed(send),
         )
+        yield UnservedHandler()
 
     def _settings_changed(self, send: SendHandler) -> None:
         """Pass on to those who do not read a setting when they use it."""

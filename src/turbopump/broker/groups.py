@@ -20,6 +20,7 @@ from turbopump.protocol.requests.assignment import (
     SetMessageRequestModeRequestBody,
 )
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from turbopump.protocol.requests.topics import PERM_READ
 from turbopump.store.json_table import JsonTable
 
 SYSTEM_GROUPS: Final = (
@@ -32,10 +33,12 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_OWNER",
     "CID_RMQ_SYS_TRANS",
 )
+_READ_BANNED: Final = PERM_READ
+"""The bit of ``forbiddenTable``. RocketMQ: ``1 << PermName.INDEX_PERM_READ``."""
 
 
 class GroupTable(SavedTable[SubscriptionGroupWrapper]):
-    """Group name to settings."""
+    """Group name to settings. ``bans``: group, topic, what is forbidden; ``is_banned`` reads it."""
 
     def __init__(
         self, file: JsonTable, clock: Clock, *, auto_create: bool, soon: Soon = at_once
@@ -47,6 +50,7 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         self._entries = EncodedMap(self._groups.__getitem__)
         self._maps = {"subscriptionGroupTable": self._entries}
         self._rest = SubscriptionGroupWrapper()
+        self.bans = self._rest.forbidden_table
 
     def load(self) -> None:
         """Read the file and add the system's groups. Raises OSError."""
@@ -56,6 +60,7 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
             self._groups.setdefault(name, SubscriptionGroupConfig(group_name=name))
         self._entries.add(*self._groups)
         self._rest = msgspec.structs.replace(saved, subscription_group_table={})
+        self.bans = self._rest.forbidden_table
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """The group's settings; made now if that is allowed and the name is legal."""
@@ -84,9 +89,25 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         if self._groups.pop(group, None) is None:
             return False
         self._entries.remove(group)
-        self._rest.forbidden_table.pop(group, None)
+        self.bans.pop(group, None)
         self._changed()
         return True
+
+    def is_banned(self, group: str, topic: str) -> bool:
+        """Whether an operator has forbidden the group to read the topic."""
+        return bool(self.bans.get(group, {}).get(topic, 0) & _READ_BANNED)
+
+    def ban(self, group: str, topic: str, *, banned: bool) -> None:
+        """Forbid it, or allow it again. RocketMQ: who allows one topic allows the group all others
+        too, until a restart."""
+        topics = self.bans.setdefault(group, {})
+        bits = topics.get(topic, 0) & ~_READ_BANNED
+        topics[topic] = bits | _READ_BANNED if banned else bits
+        if not topics[topic]:
+            del topics[topic]
+        if not topics:
+            del self.bans[group]
+        self._changed()
 
     @property
     def count(self) -> int:

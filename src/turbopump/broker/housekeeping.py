@@ -111,6 +111,12 @@ class Cleaning:
         if not self._closed and (self._round is None or self._round.done()):
             self._round = asyncio.get_running_loop().create_task(self._clean(), name="cleaning")
 
+    async def round_over(self, seconds: float) -> None:
+        """Begin a round, or join the one under way, and wait for its end, but not for longer."""
+        self.round()
+        if self._round is not None:
+            await asyncio.wait([self._round], timeout=seconds)
+
     def close(self) -> None:
         self._closed = True
         if self._round is not None:

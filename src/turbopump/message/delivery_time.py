@@ -80,6 +80,11 @@ class DelayLevels:
     def highest(self) -> int:
         return len(self.delays_ms)
 
+    def lasting(self, wait_ms: int) -> int:
+        """The first level that waits so long, else the highest."""
+        found = (level for level, delay in enumerate(self.delays_ms, 1) if delay >= wait_ms)
+        return next(found, self.highest)
+
     def due_ms(self, properties: str, stored_ms: int) -> int | None:
         """When a message that waits since ``stored_ms`` is to be delivered; None if it asks for no
         level."""

@@ -210,6 +210,13 @@ class Router:
             bytes, tuple[msgspec.json.Decoder[TypedJsonHeader[Any]], RequestHandler]
         ] = {}
         self._patient: dict[int, bytes] = {}
+        self.refusals: dict[int, Refusal] = {}
+        """Codes that are known, and answered with a reason instead of "not supported"."""
+
+    def refuse(self, code: int, remark: str) -> None:
+        """Answer this request code with 1 and these words, whatever the request says."""
+        assert code not in self.routes, f"code {code} has a handler"
+        self.refusals[int(code)] = refusal(ResponseCode.SYSTEM_ERROR, remark)
 
     def add(
         self,
@@ -281,7 +288,7 @@ class Router:
         """The same of a command in any form, or the answer that says why it has no handler."""
         route = self.routes.get(command.code)
         if route is None:
-            return refusal(
+            return self.refusals.get(command.code) or refusal(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 f" request type {command.code} not supported",
             )

@@ -13,7 +13,12 @@ from tests.unit.broker.small_disk import ROOT, SEGMENT
 from tests.unit.broker.talking import Talk, in_virtual_time, pull
 
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.offsets import GetMinOffset
+from turbopump.protocol.requests.cleaning import (
+    CleanExpiredConsumeQueue,
+    CleanUnusedTopic,
+    DeleteExpiredCommitLog,
+)
+from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.store.disk_space import SpaceLimits
 from turbopump.testing.simulated_disk import SimulatedDisk
@@ -188,6 +193,40 @@ async def test_messages_are_kept_for_as_long_as_asked_and_go_at_the_hours_asked_
     low = int((await talk.client.ask(GetMinOffset(topic="T", queue_id=0))).ext["offset"])
     assert (low > 100) is gone
     assert (await talk.client.ask(pull(low))).code == ResponseCode.SUCCESS
+
+
+@in_loop(on_disk, file_reserved_time=1, delete_when=HALF_A_DAY_LATER)
+async def test_an_operator_lets_expired_files_go_whatever_the_hour(
+    talk: Talk, disk: SimulatedDisk, /
+) -> None:
+    for number in range(200):
+        await talk.client.send(b"%d " % number + KIB)
+    assert await talk.client.code(DeleteExpiredCommitLog()) == (0, "")
+    await asyncio.sleep(1.1 * 3600)
+    assert talk.broker.store.log.start == 0, "they had not expired then, and now nobody asks"
+    assert await talk.client.code(DeleteExpiredCommitLog()) == (0, "")
+    await asyncio.sleep(15)
+    assert talk.broker.store.log.start > 0
+    assert await talk.client.code(CleanExpiredConsumeQueue()) == (0, "")
+    low = int((await talk.client.ask(GetMinOffset(topic="T", queue_id=0))).ext["offset"])
+    assert low > 100
+    assert (await talk.client.ask(pull(low))).code == ResponseCode.SUCCESS
+    await talk.client.send(b"the queue goes on")
+    assert (await talk.client.ask(GetMaxOffset(topic="T", queue_id=0))).ext["offset"] == "201"
+
+
+@in_loop(on_disk)
+async def test_queues_of_topics_that_are_not_known_go_and_others_stay(
+    talk: Talk, disk: SimulatedDisk, /
+) -> None:
+    await talk.client.create("forgotten")
+    await talk.client.send(topic="forgotten")
+    await talk.client.send()
+    talk.broker.tables.topics.delete("forgotten")
+    assert talk.broker.store.queue("forgotten", 0) is not None
+    assert await talk.client.code(CleanUnusedTopic()) == (0, "")
+    assert talk.broker.store.queue("forgotten", 0) is None
+    assert await talk.client.all_bodies() == [b"x"]
 
 
 @in_loop(on_disk)

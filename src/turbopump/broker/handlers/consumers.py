@@ -7,15 +7,19 @@ Source: apache/rocketmq ``AdminBrokerProcessor.getConsumeStats`` and its neighbo
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from turbopump.broker.consumers import ClientTable, Member
 from turbopump.broker.groups import GroupTable
+from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.pop.held_pops import HeldPops, TopicGroup
 from turbopump.broker.reading import answer
 from turbopump.broker.saved_table import not_saved
+from turbopump.broker.send_checks import topic_name_fault
 from turbopump.broker.statistics import Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
@@ -295,11 +299,12 @@ def _language(member: Member) -> LanguageCode:
     )
 
 
-# --- Answers to 200, 225, 207, 201 and 352: the settings of consumer groups.
+# --- Answers to 200, 225, 207, 201, 352 and 353: the settings of consumer groups, and bans.
 #
 # Source: apache/rocketmq ``AdminBrokerProcessor.updateAndCreateSubscriptionGroup`` and its
 # neighbours.
 
+log = logging.getLogger(__name__)
 IN_ONE_TURN: Final = 500
 """So many groups of a list are looked at, or made, in one turn of the loop."""
 
@@ -310,9 +315,12 @@ class GroupsHandler:
 
     groups: GroupTable
     offsets: ConsumerOffsets
+    held_pulls: HeldPulls
+    held_pops: HeldPops
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
+        router.add(group_requests.UpdateGroupForbidden, self.ban)
         router.add_with_body(group_requests.CreateGroup, self.create)
         router.add_with_body(group_requests.CreateGroupList, self.create_list)
         router.add(group_requests.DeleteGroup, self.delete)
@@ -359,6 +367,33 @@ class GroupsHandler:
         if found is None:
             return refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return Response(found)
+
+    async def ban(
+        self, request: group_requests.UpdateGroupForbidden, context: RequestContext
+    ) -> Response[group_requests.GroupForbidden]:
+        """Ban a group from a topic, or allow it again, if that is asked for; whether it may read
+        now. Who waits for messages of it hears of the ban at once."""
+        group, topic = request.group, request.topic
+        if request.readable is not None:
+            fault = group_fault(group) or topic_name_fault(topic)
+            if fault is not None:
+                return refusal(ResponseCode.INVALID_PARAMETER, fault)
+            if self.groups.is_banned(group, topic) == request.readable:
+                self.groups.ban(group, topic, banned=not request.readable)
+                log.info(
+                    "ban changed group=%s topic=%s readable=%s by=%s",
+                    group,
+                    topic,
+                    request.readable,
+                    context.peer.peer,
+                )
+            if not request.readable:
+                self.held_pulls.expire_topic(topic)
+                self.held_pops.expire_line(TopicGroup(topic, group))
+        refused = None if request.readable is None else await not_saved(self.groups)
+        readable = not self.groups.is_banned(group, topic)
+        body = group_requests.GroupForbidden(group=group, topic=topic, readable=readable)
+        return refused or Response(body)
 
     async def _put(self, configs: list[group_requests.SubscriptionGroupConfig]) -> Response[None]:
         for number, config in enumerate(configs, 1):

@@ -20,6 +20,7 @@ from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.setting import LONG_MAX
 from turbopump.message.message import MessageQueue
+from turbopump.message.rules import group_fault
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.command import encode_command, request_command
@@ -293,14 +294,11 @@ class OffsetControlHandler:
             yield
 
     async def clone(self, request: CloneGroupOffset, context: RequestContext) -> Response[None]:
-        """Give one group the offsets of another. RocketMQ: 5.3.3 clones nothing where no topic is
-        named."""
-        if not self.groups.knows(request.dest_group):
-            remark = (
-                f"Group {request.dest_group} does not exist; create it, or start a consumer "
-                "of it once"
-            )
-            return refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        """Give one group the offsets of another; it need not exist yet. RocketMQ: 5.3.3 clones
+        nothing where no topic is named."""
+        fault = group_fault(request.dest_group)
+        if fault is not None:
+            return refusal(ResponseCode.INVALID_PARAMETER, fault)
         running = self.clients.groups.get(request.src_group)
         for topic in (
             [request.topic] if request.topic else self.offsets.topics_of(request.src_group)

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from turbopump.broker.consumers import TAG, Subscription, no_property_filter, read_subscription
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
+from turbopump.broker.handlers.pull import ban_remark
 from turbopump.broker.pop.held_pops import ANY_QUEUE, TopicGroup
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.pop.reader import QUEUES_AT_ONCE, PoppedEntries, PopQuery, peek
@@ -138,6 +139,9 @@ class PopHandler:
         expired: bool,
     ) -> Response[PopMessageReply] | None:
         """Messages; or the answer that there are none; or None: the pop waits."""
+        if self._groups.is_banned(wish.group, wish.topic):  # perhaps while it waited
+            remark = ban_remark(wish.group, wish.topic)
+            return Response(PopMessageReply(), code=ResponseCode.NO_PERMISSION, remark=remark)
         pop, line = self._pop, TopicGroup(wish.topic, wish.group)
         revive_queue_id = ORDER_REVIVE_QUEUE if wish.ordered else pop.revive_log.next_queue()
         taken = PoppedEntries(self._clock.now_ms(), revive_queue_id)
@@ -362,6 +366,8 @@ class PopHandler:
             return refuse(
                 ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}"
             )
+        if self._groups.is_banned(group_name, topic_name):  # RocketMQ: a pop is not asked for it
+            return refuse(ResponseCode.NO_PERMISSION, ban_remark(group_name, topic_name))
         return None
 
     def _time_refusal(self, request: PopMessage) -> Response[PopMessageReply] | None:

@@ -392,6 +392,7 @@ FORBIDDEN_BROKER: Final = 1
 FORBIDDEN_GROUP: Final = 2
 FORBIDDEN_TOPIC: Final = 3
 FORBIDDEN_BROADCAST: Final = 4
+FORBIDDEN_SUBSCRIPTION: Final = 5
 
 
 class PullFilters(NamedTuple):
@@ -454,6 +455,11 @@ class PullChecks:
                 f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
                 f"consumer:[{request.consumer_group}]",
+            )
+        # RocketMQ: a pull that brings its own subscription passes.
+        if self.groups.bans and self.groups.is_banned(request.consumer_group, request.topic):
+            return forbidden(
+                FORBIDDEN_SUBSCRIPTION, ban_remark(request.consumer_group, request.topic)
             )
         return None
 
@@ -519,6 +525,11 @@ class PullChecks:
             )
         accept, matches = code_filter(subscription.codes), subscription.matches
         return EVERYTHING if accept is None and matches is None else PullFilters(accept, matches)
+
+
+def ban_remark(group: str, topic: str) -> str:
+    """What a group is told that an operator has banned from a topic (353)."""
+    return f"the consumer group[{group}] is forbidden for topic[{topic}]"
 
 
 def forbidden(kind: int, remark: str) -> Response[PullMessageReply]:

@@ -1,5 +1,5 @@
-"""Answers to 12 (messages by key or unique id), 33 (a message by its offset in the log) and 32 (the
-age of a queue).
+"""Answers to 12 (messages by key or unique id), 33 (a message by its offset in the log), 32 (the
+age of a queue) and 321 (its units).
 
 Source: apache/rocketmq ``QueryMessageProcessor``, ``AdminBrokerProcessor.getEarliestMsgStoretime``.
 Where RocketMQ gives whatever the index points to, collisions of hashes included, we give messages
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Final
 
+from turbopump.broker.consumers import ClientTable
 from turbopump.broker.reading import answer
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.codes import ResponseCode
@@ -21,10 +23,20 @@ from turbopump.protocol.requests.pull import (
     QueryMessageReply,
     ViewMessageById,
 )
+from turbopump.protocol.requests.statistics import (
+    ConsumeQueueData,
+    QueryConsumeQueue,
+    QueryConsumeQueueResponseBody,
+)
+from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Outcome, RequestContext, Response, Router, refusal
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.log.cold_reads import ColdReads
-from turbopump.store.queues.lookup import ByKey, Lookup, StoredEntry
+from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX
+from turbopump.store.queues.lookup import ByKey, Lookup, StoredEntry, StoredUnits
+
+UNITS_MAX: Final = 4096
+"""Units in one answer."""
 
 log = logging.getLogger(__name__)
 _damaged = RepeatedLine(
@@ -44,12 +56,14 @@ class QueriesHandler:
     config: BrokerConfig
     lookup: Lookup
     reads: ColdReads
+    clients: ClientTable[Connection]
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
         router.add(QueryMessage, self.by_key)
         router.add(ViewMessageById, self.by_offset)
         router.add(GetEarliestMsgStoreTime, self.earliest)
+        router.add(QueryConsumeQueue, self.units)
 
     def by_key(self, request: QueryMessage, context: RequestContext) -> Outcome[QueryMessageReply]:
         """The newest messages with a key, oldest of them first; 22 if there are none."""
@@ -119,3 +133,47 @@ class QueriesHandler:
             lambda time: Response(EarliestStoreTimeReply(timestamp=time)),
             context,
         )
+
+    def units(
+        self, request: QueryConsumeQueue, context: RequestContext
+    ) -> Outcome[QueryConsumeQueueResponseBody]:
+        """Units of a queue as they lie there, and what a group wants of the topic."""
+        question = self.lookup.units(
+            request.topic, request.queue_id, request.index, min(request.count, UNITS_MAX)
+        )
+
+        def respond(found: StoredUnits | None) -> Response[QueryConsumeQueueResponseBody]:
+            if found is None:
+                remark = f"{request.queue_id}@{request.topic} is not exist!"
+                return refusal(ResponseCode.SYSTEM_ERROR, remark)
+            body = QueryConsumeQueueResponseBody(
+                min_queue_index=found.min_index, max_queue_index=found.max_index
+            )
+            self._add_subscription(body, request)
+            if found.units is None:  # RocketMQ: without a body, at which mqadmin fails
+                what = f"Index {request.index} of {request.queue_id}@{request.topic}"
+                return Response(body, remark=f"{what} is not exist!")
+            body.queue_data = [_unit_data(*unit) for unit in found.units]
+            return Response(body)
+
+        return answer(self.reads, question, respond, context)
+
+    def _add_subscription(
+        self, body: QueryConsumeQueueResponseBody, request: QueryConsumeQueue
+    ) -> None:
+        name = request.consumer_group
+        if name is None:
+            return
+        group = self.clients.groups.get(name)
+        found = group.subscriptions.get(request.topic) if group is not None else None
+        if found is None:
+            body.filter_data = f"{name}@{request.topic} is not online!"
+        else:
+            body.subscription_data, body.filter_data = found.data, "null"
+
+
+def _unit_data(offset: int, size: int, tags_code: int) -> ConsumeQueueData:
+    unit = ConsumeQueueData(physic_offset=offset, physic_size=size, tags_code=tags_code)
+    if tags_code <= EXTENDED_TAGS_MAX:
+        unit.msg = f"Cq extend not exist!addr: {tags_code}"
+    return unit

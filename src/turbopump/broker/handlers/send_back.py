@@ -148,9 +148,8 @@ class SendBackHandler:
             sent_back_properties(message, request.failure, dead=False),
             message.sys_flag,
         )
-        again = sent_back_destination(
-            message, retry, request.delay_level, attempts_max, self._levels
-        )
+        level = request.delay_level or self._level_of(group, message.reconsume_times)
+        again = sent_back_destination(message, retry, level, attempts_max, self._levels)
         if again is not None:
             return again
         dead = dead_letter_topic(self.topics, request.group)
@@ -161,3 +160,10 @@ class SendBackHandler:
             sent_back_properties(message, request.failure, dead=True),
             message.sys_flag,
         )
+
+    def _level_of(self, group: SubscriptionGroupConfig, attempts: int) -> int:
+        """The delay level that the group's retry policy comes to; 0: it has none. RocketMQ: its
+        proxy obeys the policy, its broker does not."""
+        policy = group.group_retry_policy
+        wait = policy.wait_ms(attempts) if policy is not None else None
+        return 0 if wait is None else self._levels.lasting(wait)

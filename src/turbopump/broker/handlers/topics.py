@@ -1,5 +1,5 @@
 """Answers to 17 and 18 (create or change topics), 215 (delete one), 351 and 21 (one topic, all of
-them) and 202 (its queues).
+them), 305 (the names of the broker's own) and 202 (its queues).
 
 Source: apache/rocketmq ``AdminBrokerProcessor``. Better than Apache's: a change is answered once it
 is on the disk and the name servers know of it, and of a list either all are made or none.
@@ -41,11 +41,13 @@ from turbopump.protocol.requests.topics import (
     DeleteTopic,
     GetAllTopicConfig,
     GetAllTopicConfigReply,
+    GetSystemTopicsOfBroker,
     GetTopicConfig,
     GetTopicStatsInfo,
     TopicConfig,
     TopicConfigAndQueueMapping,
     TopicFilterType,
+    TopicList,
     TopicOffset,
     TopicStatsTable,
 )
@@ -78,6 +80,24 @@ class TopicRecords:
     statistics: Statistics
     held: HeldPulls
 
+    async def forget(self, name: str) -> OSError | None:
+        """Delete a topic and all that is known of it, in one piece once the store has noted it; the
+        error if its queues cannot go."""
+        done: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+
+        def forget(queues: int | OSError) -> None:
+            if not isinstance(queues, OSError):
+                self.offsets.forget_topic(name)
+                self.statistics.forget_topic(name)
+                self.held.expire_topic(name)
+                if self.topics.delete(name):
+                    log.info("topic deleted topic=%s queues=%d", name, queues)
+            if not done.done():
+                done.set_result(queues if isinstance(queues, OSError) else None)
+
+        self.store.delete_queues(name, forget)
+        return await done
+
 
 @dataclass(eq=False)
 class TopicsHandler:
@@ -100,6 +120,7 @@ class TopicsHandler:
         router.add(DeleteTopic, self.delete)
         router.add(GetTopicConfig, self.one)
         router.add(GetAllTopicConfig, self.list_all)
+        router.add(GetSystemTopicsOfBroker, self.list_system)
         router.add(GetTopicStatsInfo, self.queues)
 
     def create(self, request: CreateTopic, context: RequestContext) -> Outcome[None]:
@@ -203,7 +224,7 @@ class TopicsHandler:
                 # POP retry topics, v1 and v2
                 names += [f"{RETRY_PREFIX}{group}{mark}{topic}" for mark in "_+"]
         for name in names:
-            error = await self._forget(name)
+            error = await self.records.forget(name)
             if error is not None:
                 remark = (
                     f"the queues of topic {name} cannot be deleted: {error}; repair that, "
@@ -211,24 +232,6 @@ class TopicsHandler:
                 )
                 return refusal(ResponseCode.SYSTEM_ERROR, remark)
         return await self._safe(self._topics, self.records.offsets)
-
-    async def _forget(self, name: str) -> OSError | None:
-        """Delete a topic and all that is known of it, in one piece once the store has noted it; the
-        error if its queues cannot go."""
-        done: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
-
-        def forget(queues: int | OSError) -> None:
-            if not isinstance(queues, OSError):
-                self.records.offsets.forget_topic(name)
-                self.records.statistics.forget_topic(name)
-                self.records.held.expire_topic(name)
-                if self._topics.delete(name):
-                    log.info("topic deleted topic=%s queues=%d", name, queues)
-            if not done.done():
-                done.set_result(queues if isinstance(queues, OSError) else None)
-
-        self.records.store.delete_queues(name, forget)
-        return await done
 
     def one(
         self, request: GetTopicConfig, _context: RequestContext
@@ -249,6 +252,13 @@ class TopicsHandler:
         """The settings of every topic."""
         body = fastjson.compact(await self._topics.text())
         return Response(GetAllTopicConfigReply(total_topic_num=self._topics.count), body=body)
+
+    def list_system(
+        self, _request: GetSystemTopicsOfBroker, _context: RequestContext
+    ) -> Response[TopicList]:
+        """The names that belong to the broker."""
+        names = self._topics.system.union(filter(is_system_topic, self._topics.names()))
+        return Response(TopicList(topic_list=tuple(sorted(names))))
 
     def queues(
         self, request: GetTopicStatsInfo, context: RequestContext

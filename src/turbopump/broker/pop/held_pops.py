@@ -196,6 +196,11 @@ class HeldPops:
             self._looking.add(line)
             asyncio.get_running_loop().call_soon(self._look, line)
 
+    def expire_line(self, line: TopicGroup) -> None:
+        """Answer all that wait in one line: the group may not read the topic any more."""
+        for held in list(self._lines.get(line, ())):
+            self._expired(held)
+
     def expire_all(self) -> None:
         """Answer everyone now: the broker stops."""
         for waiting in list(self._lines.values()):

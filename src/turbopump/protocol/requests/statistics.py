@@ -1,4 +1,5 @@
-"""Figures of a broker: 28 GET_BROKER_RUNTIME_INFO, 315 VIEW_BROKER_STATS_DATA."""
+"""Figures of a broker: 28 GET_BROKER_RUNTIME_INFO, 315 VIEW_BROKER_STATS_DATA, 321
+QUERY_CONSUME_QUEUE."""
 
 from __future__ import annotations
 
@@ -123,6 +124,18 @@ class QueryConsumeQueueResponseBody(msgspec.Struct, kw_only=True, rename="camel"
     queue_data: list[ConsumeQueueData] | None = None
     max_queue_index: Int64 = 0
     min_queue_index: Int64 = 0
+
+
+class QueryConsumeQueue(Request[QueryConsumeQueueResponseBody], kw_only=True):
+    """``count`` units of a queue from ``index`` on, and what ``consumer_group`` wants of the
+    topic."""
+
+    code = RequestCode.QUERY_CONSUME_QUEUE
+    topic: str
+    queue_id: Int32 = 0
+    index: Int64 = 0
+    count: Int32 = 0
+    consumer_group: str | None = None
 
 
 # Slowing down readers of a backlog: 2001 UPDATE_COLD_DATA_FLOW_CTR_CONFIG, 2002

@@ -1,5 +1,6 @@
 """Topics on a broker: 17 UPDATE_AND_CREATE_TOPIC, 18 UPDATE_AND_CREATE_TOPIC_LIST, 215
-DELETE_TOPIC_IN_BROKER, 351 GET_TOPIC_CONFIG, 21 GET_ALL_TOPIC_CONFIG, 202 GET_TOPIC_STATS_INFO."""
+DELETE_TOPIC_IN_BROKER, 351 GET_TOPIC_CONFIG, 21 GET_ALL_TOPIC_CONFIG, 305
+GET_SYSTEM_TOPIC_LIST_FROM_BROKER, 202 GET_TOPIC_STATS_INFO."""
 
 from __future__ import annotations
 
@@ -161,6 +162,12 @@ class TopicConfigAndQueueMapping(TopicConfig, kw_only=True, rename="camel"):
     """One topic with its static mapping, if it has one (351)."""
 
     mapping_detail: TopicQueueMappingDetail | None = None
+
+
+class GetSystemTopicsOfBroker(Request[TopicList], kw_only=True):
+    """The names of a broker's own topics."""
+
+    code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
 
 
 class GetTopicConfig(Request[TopicConfigAndQueueMapping], kw_only=True):

@@ -22,9 +22,9 @@ from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import Steps, read_piece
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.parsed_entry import queue_position
-from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
+from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue, batch_units
 from turbopump.store.queues.batch_queue_reader import first_with_time, unit_holding
-from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.repair.unit_repair import LMQ_PREFIX, Unit, UnitRepair
 
@@ -61,6 +61,15 @@ class ByKey(NamedTuple):
     found: list[StoredEntry]
     damaged: list[StoredEntry]
     errors: list[OSError]
+
+
+class StoredUnits(NamedTuple):
+    """Where a queue begins and ends, and (commit-log offset, size, tagsCode) of units of it; None:
+    it has none where they were looked for."""
+
+    min_index: int
+    max_index: int
+    units: list[tuple[int, int, int]] | None
 
 
 @dataclass(slots=True, eq=False)
@@ -167,6 +176,38 @@ class Lookup:
                 "its unit in the consume queue is damaged, and the log has no such message",
             )
         return entry
+
+    def units(self, topic: str, queue_id: int, index: int, count: int) -> Steps[StoredUnits | None]:
+        """The units of up to ``count`` messages from ``index`` on as they lie there, of an inner
+        batch one; None if the queue never had a message.
+
+        Raises StoreError if the system cannot read them.
+        """
+        queue = self.queues.find(topic, queue_id)
+        if queue is None:
+            return None
+        low, high = queue.min_index, queue.end.value
+        if not low <= index < high:
+            return StoredUnits(low, high, None)
+        units: list[tuple[int, int, int]] = []
+        end = min(index + max(count, 0), high)
+        while index < end:
+            piece = queue.piece(index, end - index)
+            raw = (yield from read_piece(piece)) if piece is not None else b""
+            if isinstance(raw, OSError):
+                raise _not_read(queue, raw, "units")
+            begun = index
+            if isinstance(queue, BatchConsumeQueue):
+                found = [unit for unit in batch_units(raw) if unit.can_be and unit.base < end]
+                units += [unit[:3] for unit in found]
+                index = max((unit.end for unit in found), default=index)
+            else:
+                units += UNIT.iter_unpack(raw)
+                index += len(raw) // UNIT_SIZE
+            if index <= begun:
+                break  # deleted meanwhile, or damaged
+            yield []
+        return StoredUnits(low, high, units)
 
     def by_key(
         self,
@@ -350,10 +391,10 @@ def _is_meant(
     return not unique and key in message.properties.get(KEYS, "").split(KEY_SEPARATOR)
 
 
-def _not_read(queue: ConsumeQueue, error: OSError) -> StoreError:
+def _not_read(queue: ConsumeQueue, error: OSError, what: str = "times") -> StoreError:
     why = error.strerror or error
     return StoreError(
-        f"times of topic={queue.topic} queue={queue.queue_id} cannot be read now "
+        f"{what} of topic={queue.topic} queue={queue.queue_id} cannot be read now "
         f"({why}); check the disk"
     )
 

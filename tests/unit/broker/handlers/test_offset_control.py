@@ -300,8 +300,15 @@ async def test_a_clone_stands_where_its_source_does_and_wins_as_a_reset_does(tal
     assert code == ResponseCode.SUCCESS
     assert await committed(talk.client) == 2
     assert await commit(talk.client, 9) == "Offset has been previously reset"
-    code, _ = await talk.client.code(CloneGroupOffset(src_group="other", dest_group="nobody"))
-    assert code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    code, _ = await talk.client.code(CloneGroupOffset(src_group="other", dest_group="no/good"))
+    assert code == ResponseCode.INVALID_PARAMETER
+
+
+@in_loop(converse)
+async def test_a_clone_may_be_of_a_group_that_comes_later(talk: Talk, /) -> None:
+    await prepare(talk)
+    assert await talk.client.code(CloneGroupOffset(src_group="g", dest_group="later")) == (0, "")
+    assert await committed(talk.client, group="later") == 8
 
 
 @in_loop(converse)

@@ -1,5 +1,5 @@
 """Single messages over the wire: by key and unique id (12), by place in the log (33), the age of a
-queue (32)."""
+queue (32), its units (321)."""
 
 import asyncio
 import errno
@@ -13,6 +13,8 @@ from tests.unit.broker.talking import (
     Talk,
     converse,
     in_virtual_time,
+    send_inner,
+    subscription,
     talking,
     until,
     watched,
@@ -21,6 +23,7 @@ from tests.unit.broker.talking import (
 from turbopump.errors import RemotingError
 from turbopump.message.codec import decode_entries, encode_host
 from turbopump.message.message import ReceivedMessage
+from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.consumers import QueryConsumeTimeSpan
 from turbopump.protocol.requests.offsets import OffsetReply, SearchOffset
@@ -31,6 +34,7 @@ from turbopump.protocol.requests.pull import (
     QueryMessageReply,
     ViewMessageById,
 )
+from turbopump.protocol.requests.statistics import QueryConsumeQueue, QueryConsumeQueueResponseBody
 from turbopump.store.index.key_index import KeyWalk
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.message_store import NewMessage
@@ -367,3 +371,65 @@ async def test_the_age_of_a_queue_is_that_of_its_first_message(talk: Talk, /) ->
     assert queue is not None
     queue.raise_min(messages[1].commit_log_offset)
     assert await earliest(talk) == messages[1].store_timestamp
+
+
+async def units(client: Client, **fields: Any) -> tuple[QueryConsumeQueueResponseBody, str]:
+    request = QueryConsumeQueue(**{"topic": "T", "queue_id": 0, "count": 10, **fields})
+    answer = await client.ask(request)
+    assert answer.code == ResponseCode.SUCCESS, answer
+    return fastjson.decode(answer.body, QueryConsumeQueueResponseBody), answer.remark or ""
+
+
+@in_loop(converse)
+async def test_the_units_of_a_queue_are_shown_as_they_lie_there(talk: Talk, /) -> None:
+    await talk.client.create()
+    first = await talk.client.send(properties="TAGS\x01a\x02")
+    await talk.client.send(b"longer", properties="TAGS\x01b\x02")
+    await talk.client.send()
+    body, remark = await units(talk.client, index=0, count=2)
+    assert (body.min_queue_index, body.max_queue_index, remark) == (0, 3, "")
+    assert body.queue_data is not None
+    assert [unit.physic_offset for unit in body.queue_data] == [0, body.queue_data[0].physic_size]
+    assert [unit.tags_code for unit in body.queue_data] == [ord("a"), ord("b")]
+    assert (body.subscription_data, body.filter_data) == (None, None)
+    assert first.queue_offset == 0
+    body, _ = await units(talk.client, index=2)
+    assert body.queue_data is not None
+    assert len(body.queue_data) == 1
+
+
+@in_loop(converse)
+async def test_what_a_group_wants_of_the_topic_is_shown_beside_its_units(talk: Talk, /) -> None:
+    await talk.client.create()
+    await talk.client.send()
+    body, _ = await units(talk.client, consumer_group="g")
+    assert (body.subscription_data, body.filter_data) == (None, "g@T is not online!")
+    await talk.client.join("one", "g", subscription(expression="a || b"))
+    body, _ = await units(talk.client, consumer_group="g")
+    assert body.subscription_data is not None
+    assert body.subscription_data.sub_string == "a || b"
+
+
+@in_loop(converse)
+async def test_a_queue_has_no_units_where_it_has_no_messages(talk: Talk, /) -> None:
+    await talk.client.create()
+    question = QueryConsumeQueue(topic="T", queue_id=0, index=0, count=1)
+    assert await talk.client.code(question) == (ResponseCode.SYSTEM_ERROR, "0@T is not exist!")
+    await talk.client.send()
+    for index in (1, 99, -1):
+        body, remark = await units(talk.client, index=index)
+        assert (body.queue_data, body.max_queue_index) == (None, 1)
+        assert remark == f"Index {index} of 0@T is not exist!"
+    body, _ = await units(talk.client, count=-5)
+    assert body.queue_data == []
+
+
+@in_loop(converse)
+async def test_an_inner_batch_has_one_unit(talk: Talk, /) -> None:
+    await talk.client.create("B", attributes="+queue.type=BatchCQ")
+    await send_inner(talk, b"0", b"1", b"2")
+    await send_inner(talk, b"3")
+    body, _ = await units(talk.client, topic="B", index=1)
+    assert body.queue_data is not None
+    assert len(body.queue_data) == 2
+    assert body.max_queue_index == 4

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from tests.loops import in_loop
 from tests.unit.broker.talking import Client, Talk, in_virtual_time, pull, take_nothing
 
@@ -15,7 +16,13 @@ from turbopump.message.properties import encode_properties
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.assignment import LockBatchMq, LockBatchRequestBody
-from turbopump.protocol.requests.groups import SubscriptionGroupConfig
+from turbopump.protocol.requests.groups import (
+    CustomizedRetryPolicy,
+    ExponentialRetryPolicy,
+    GroupRetryPolicy,
+    GroupRetryPolicyType,
+    SubscriptionGroupConfig,
+)
 from turbopump.protocol.requests.send import ConsumerSendMsgBack
 from turbopump.testing.simulation import Simulation
 
@@ -107,6 +114,42 @@ async def test_the_group_s_own_limits_hold_where_the_consumer_says_nothing(
         assert await client.code(back(message, 1)) == (0, "")
     await asyncio.sleep(1.1)
     assert talk.broker.store.max_offset(RETRY, 0) == 20, "its retry topic has one queue"
+
+
+@pytest.mark.parametrize(
+    ("policy", "seconds"),
+    [
+        (
+            GroupRetryPolicy(
+                type=GroupRetryPolicyType.EXPONENTIAL,
+                exponential_retry_policy=ExponentialRetryPolicy(initial=1000, max=4500),
+            ),
+            [1, 2, 4, 5],
+        ),
+        (
+            GroupRetryPolicy(
+                customized_retry_policy=CustomizedRetryPolicy(next=(9000, 9000, 1000, 3500))
+            ),
+            [1, 4, 4],
+        ),
+        (GroupRetryPolicy(), [3, 4, 5]),
+    ],
+)
+@in_loop(in_virtual_time, message_delay_level=LEVELS)
+async def test_the_group_s_retry_policy_chooses_the_first_level_that_waits_as_long(
+    talk: Talk, simulation: Simulation, /, policy: GroupRetryPolicy, seconds: list[int]
+) -> None:
+    client, loop = talk.client, asyncio.get_running_loop()
+    await client.create()
+    talk.broker.tables.groups.put(
+        SubscriptionGroupConfig(group_name="g", group_retry_policy=policy)
+    )
+    message = await sent(client)
+    for attempt, wanted in enumerate(seconds):
+        began = loop.time()
+        assert await client.code(back(message)) == (0, "")
+        message = await next_of(client, RETRY, attempt)
+        assert wanted <= loop.time() - began < wanted + 0.05
 
 
 @in_loop(in_virtual_time, message_delay_level=LEVELS)

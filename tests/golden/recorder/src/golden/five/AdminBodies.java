@@ -20,6 +20,7 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.ConsumeType;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 import org.apache.rocketmq.remoting.protocol.statictopic.TopicConfigAndQueueMapping;
 import org.apache.rocketmq.remoting.protocol.statictopic.TopicQueueMappingDetail;
+import org.apache.rocketmq.remoting.protocol.subscription.GroupForbidden;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 
 /** Bodies that administration tools and brokers exchange. */
@@ -37,6 +38,7 @@ final class AdminBodies {
         stats();
         running();
         lists();
+        replication();
     }
 
     private void connections() {
@@ -177,6 +179,33 @@ final class AdminBodies {
             new TopicQueueMappingDetail("TopicTest", 2, "broker-a", THEN));
         golden.add("body", "topic-config-and-mapping", RemotingSerializable.encode(mapped),
             "type", "TopicConfigAndQueueMapping", "value", Golden.describe(mapped));
+    }
+
+    private void replication() {
+        HARuntimeInfo alone = new HARuntimeInfo();
+        alone.setMaster(true);
+        alone.setMasterCommitLogMaxOffset(123456789L);
+        body("ha-status", alone);
+        HARuntimeInfo.HAConnectionRuntimeInfo slave = new HARuntimeInfo.HAConnectionRuntimeInfo();
+        slave.setAddr("127.0.0.1:50000");
+        slave.setSlaveAckOffset(123456000L);
+        slave.setDiff(789);
+        slave.setInSync(true);
+        slave.setTransferredByteInSecond(1000);
+        slave.setTransferFromWhere(5);
+        alone.getHaConnectionInfo().add(slave);
+        alone.setInSyncSlaveNums(1);
+        body("ha-status-with-slave", alone);
+        HARuntimeInfo of = new HARuntimeInfo();
+        of.getHaClientRuntimeInfo().setMasterAddr("127.0.0.1:10912");
+        of.getHaClientRuntimeInfo().setMaxOffset(7);
+        of.getHaClientRuntimeInfo().setLastReadTimestamp(THEN);
+        body("ha-status-of-slave", of);
+        GroupForbidden ban = new GroupForbidden();
+        ban.setGroup("consumers");
+        ban.setTopic("TopicTest");
+        ban.setReadable(false);
+        body("group-forbidden", ban);
     }
 
     private static MessageQueue queue(int id) {

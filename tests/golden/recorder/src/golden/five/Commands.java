@@ -112,6 +112,50 @@ final class Commands {
         GetBrokerConfigResponseHeader version = new GetBrokerConfigResponseHeader();
         version.setVersion("{\"counter\":3,\"stateVersion\":0,\"timestamp\":1700000000123}");
         response("broker-config-answer", ResponseCode.SUCCESS, null, version, null, RequestCode.GET_BROKER_CONFIG, Map.of());
+        cleaningAndReplication();
+    }
+
+    private void cleaningAndReplication() {
+        request("system-topics-305", RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, null, null);
+        request("clean-queues-306", RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, null, null);
+        request("clean-topics-316", RequestCode.CLEAN_UNUSED_TOPIC, null, null);
+        request("clean-log-329", RequestCode.DELETE_EXPIRED_COMMITLOG, null, null);
+        QueryConsumeQueueRequestHeader units = new QueryConsumeQueueRequestHeader();
+        units.setTopic("TopicTest");
+        units.setQueueId(3);
+        units.setIndex(7L);
+        units.setCount(10);
+        units.setConsumerGroup("consumers");
+        request("consume-queue-321", RequestCode.QUERY_CONSUME_QUEUE, units, null);
+        UpdateGroupForbiddenRequestHeader ban = new UpdateGroupForbiddenRequestHeader();
+        ban.setGroup("consumers");
+        ban.setTopic("TopicTest");
+        request("ban-353-question", RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, ban, null);
+        ban.setReadable(false);
+        request("ban-353", RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, ban, null);
+        request("all-offsets-43", RequestCode.GET_ALL_CONSUMER_OFFSET, null, null);
+        request("all-delays-45", RequestCode.GET_ALL_DELAY_OFFSET, null, null);
+        request("all-modes-402", RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, null, null);
+        NotifyMinBrokerIdChangeRequestHeader acting = new NotifyMinBrokerIdChangeRequestHeader();
+        acting.setMinBrokerId(1L);
+        acting.setBrokerName("broker-a");
+        acting.setMinBrokerAddr("127.0.0.1:10921");
+        acting.setOfflineBrokerAddr("127.0.0.1:10911");
+        request("min-broker-905", RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, acting, null);
+        request("ha-status-907", RequestCode.GET_BROKER_HA_STATUS, null, null);
+        ResetMasterFlushOffsetHeader flushed = new ResetMasterFlushOffsetHeader();
+        flushed.setMasterFlushOffset(123456789L);
+        request("flush-offset-908", RequestCode.RESET_MASTER_FLUSH_OFFSET, flushed, null);
+        request("runtime-info-28", RequestCode.GET_BROKER_RUNTIME_INFO, null, null);
+        ViewBrokerStatsDataRequestHeader figure = new ViewBrokerStatsDataRequestHeader();
+        figure.setStatsName("TOPIC_PUT_NUMS");
+        figure.setStatsKey("TopicTest");
+        request("statistic-315", RequestCode.VIEW_BROKER_STATS_DATA, figure, null);
+        byte[] thresholds = "consumers=3145728\n".getBytes(StandardCharsets.UTF_8);
+        request("cold-flow-update-2001", RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, null, thresholds);
+        byte[] name = "consumers".getBytes(StandardCharsets.UTF_8);
+        request("cold-flow-remove-2002", RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, null, name);
+        request("cold-flow-2003", RequestCode.GET_COLD_DATA_FLOW_CTR_INFO, null, null);
     }
 
     private void offsetsFromOutside() {

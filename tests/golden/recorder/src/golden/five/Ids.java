@@ -5,14 +5,16 @@ import java.lang.reflect.Field;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.util.HexFormat;
+import java.util.TreeMap;
 import org.apache.rocketmq.common.TopicFilterType;
 import org.apache.rocketmq.common.UtilAll;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 import org.apache.rocketmq.common.message.MessageId;
+import org.apache.rocketmq.remoting.protocol.RequestCode;
 
-/** Message ids, tag hashes and checksums: facts, no files. */
+/** Message ids, tag hashes, checksums and request codes: facts, no files. */
 final class Ids {
     private final Golden golden;
 
@@ -25,6 +27,7 @@ final class Ids {
         offsetIds("192.0.2.200", 65535, 1073741924L);
         offsetIds("2001:db8::1", 10911, Long.MAX_VALUE);
         uniqueId();
+        requestCodes();
         String[] texts = {"TagA", "", "a", "\u00e4\u20ac", "\ud83d\ude00", "polygenelubricants", "TagA || TagB", "*",
             "Zz".repeat(40)};
         for (String text : texts) {
@@ -32,6 +35,14 @@ final class Ids {
                 "tagsCode", MessageExtBrokerInner.tagsString2tagsCode(TopicFilterType.SINGLE_TAG, text),
                 "crc32", UtilAll.crc32(text.getBytes("UTF-8")));
         }
+    }
+
+    private void requestCodes() throws Exception {
+        TreeMap<String, Integer> codes = new TreeMap<>();
+        for (Field field : RequestCode.class.getDeclaredFields()) {
+            codes.put(field.getName(), field.getInt(null));
+        }
+        golden.fact("request-codes", "request-codes", "codes", codes);
     }
 
     private void offsetIds(String ip, int port, long offset) throws Exception {

@@ -1,0 +1,73 @@
+"""Answers to 306, 316 and 329: an operator wants room.
+
+The broker cleans by itself (``store/retention.py``); these only let it begin now. Source:
+apache/rocketmq ``AdminBrokerProcessor.cleanExpiredConsumeQueue`` and its neighbours. Better than
+Apache's: the last file of a queue stays, so that an empty queue still knows its next offset.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from turbopump.broker.handlers.topics import TopicRecords
+from turbopump.broker.housekeeping import Cleaning
+from turbopump.message.rules import is_system_topic
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.cleaning import (
+    CleanExpiredConsumeQueue,
+    CleanUnusedTopic,
+    DeleteExpiredCommitLog,
+)
+from turbopump.remoting.router import RequestContext, Response, Router, refusal
+from turbopump.store.repair.unit_repair import LMQ_PREFIX
+
+ROUND_WAIT_S: Final = 2.0
+"""How long an answer waits for the end of the round: tools wait 3 to 5 s for it."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class CleaningHandler:
+    """Begins rounds of cleaning, and deletes what is left of topics."""
+
+    records: TopicRecords
+    cleaning: Cleaning
+
+    def add_to(self, router: Router) -> None:
+        """Answer these requests."""
+        router.add(CleanExpiredConsumeQueue, self.queues)
+        router.add(DeleteExpiredCommitLog, self.commit_log)
+        router.add(CleanUnusedTopic, self.unused_topics)
+
+    async def queues(
+        self, _request: CleanExpiredConsumeQueue, context: RequestContext
+    ) -> Response[None]:
+        log.info("queue files are cleaned by=%s", context.peer.peer)
+        await self.cleaning.round_over(ROUND_WAIT_S)
+        return Response()
+
+    async def commit_log(
+        self, _request: DeleteExpiredCommitLog, context: RequestContext
+    ) -> Response[None]:
+        """Expired files go in this round and the following ones."""
+        log.info("expired files of the log are deleted by=%s", context.peer.peer)
+        self.records.store.retention.ask()
+        await self.cleaning.round_over(ROUND_WAIT_S)
+        return Response()
+
+    async def unused_topics(
+        self, _request: CleanUnusedTopic, context: RequestContext
+    ) -> Response[None]:
+        topics = self.records.topics
+        for topic in sorted({queue.topic for queue in self.records.store.queues}):
+            if topics.find(topic) or is_system_topic(topic) or topic.startswith(LMQ_PREFIX):
+                continue
+            error = await self.records.forget(topic)
+            if error is not None:
+                remark = f"the queues of topic {topic} cannot be deleted: {error}; repair that"
+                return refusal(ResponseCode.SYSTEM_ERROR, remark)
+            log.info("queues of an unknown topic deleted topic=%s by=%s", topic, context.peer.peer)
+        return Response()

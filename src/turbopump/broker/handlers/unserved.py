@@ -1,0 +1,51 @@
+"""Requests that Apache's broker serves and this one does not: code 1, and why, before anything has
+changed. What Apache's broker does not know either is refused with 3 by the router."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from turbopump.protocol.codes import RequestCode
+from turbopump.remoting.router import Router
+
+_NO_ROCKSDB: Final = "not with this store: it keeps queues and settings in files, never in RocksDB"
+_NO_CONTROLLER: Final = "this request is only for brokers with enableControllerMode=true"
+_NO_USERS: Final = "this broker has no access control yet: it comes with a later release"
+_NO_SLAVES: Final = "this broker has no slaves yet: replication comes with a later release"
+
+UNSERVED: Final[Mapping[RequestCode, str]] = {
+    RequestCode.GET_TIMER_CHECK_POINT: _NO_SLAVES,
+    RequestCode.GET_TIMER_METRICS: _NO_SLAVES,
+    RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _NO_ROCKSDB,
+    RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: _NO_ROCKSDB,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (
+        "static topics are not served here: make an ordinary topic (updateTopic); nothing was made"
+    ),
+    RequestCode.EXCHANGE_BROKER_HA_INFO: _NO_SLAVES,
+    RequestCode.GET_BROKER_EPOCH_CACHE: _NO_CONTROLLER,
+    RequestCode.NOTIFY_BROKER_ROLE_CHANGED: _NO_CONTROLLER,
+    RequestCode.AUTH_CREATE_USER: _NO_USERS,
+    RequestCode.AUTH_UPDATE_USER: _NO_USERS,
+    RequestCode.AUTH_DELETE_USER: _NO_USERS,
+    RequestCode.AUTH_GET_USER: _NO_USERS,
+    RequestCode.AUTH_LIST_USER: _NO_USERS,
+    RequestCode.AUTH_CREATE_ACL: _NO_USERS,
+    RequestCode.AUTH_UPDATE_ACL: _NO_USERS,
+    RequestCode.AUTH_DELETE_ACL: _NO_USERS,
+    RequestCode.AUTH_GET_ACL: _NO_USERS,
+    RequestCode.AUTH_LIST_ACL: _NO_USERS,
+    RequestCode.POP_ROLLBACK: (
+        "not with this store: what is popped is kept in the log, there is nothing to bring back "
+        "from RocksDB"
+    ),
+}
+"""Request code to the remark."""
+
+
+class UnservedHandler:
+    """Refuses all of them."""
+
+    def add_to(self, router: Router) -> None:
+        for code, remark in UNSERVED.items():
+            router.refuse(code, remark)

@@ -1,0 +1,25 @@
+"""What a broker is to delete now: 306 CLEAN_EXPIRED_CONSUMEQUEUE, 316 CLEAN_UNUSED_TOPIC, 329
+DELETE_EXPIRED_COMMITLOG."""
+
+from __future__ import annotations
+
+from turbopump.protocol.codes import RequestCode
+from turbopump.protocol.request import Request
+
+
+class CleanExpiredConsumeQueue(Request[None], kw_only=True):
+    """Delete the files of queues that only point at messages that are deleted."""
+
+    code = RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE
+
+
+class CleanUnusedTopic(Request[None], kw_only=True):
+    """Delete the queues of topics that the broker does not know any more."""
+
+    code = RequestCode.CLEAN_UNUSED_TOPIC
+
+
+class DeleteExpiredCommitLog(Request[None], kw_only=True):
+    """Delete the files of the log that are older than fileReservedTime, whatever the hour."""
+
+    code = RequestCode.DELETE_EXPIRED_COMMITLOG

@@ -1,0 +1,87 @@
+"""What slaves ask of a master, and tools of both: 43 GET_ALL_CONSUMER_OFFSET, 45
+GET_ALL_DELAY_OFFSET, 402 GET_ALL_MESSAGE_REQUEST_MODE, 905 NOTIFY_MIN_BROKER_ID_CHANGE, 907
+GET_BROKER_HA_STATUS, 908 RESET_MASTER_FLUSH_OFFSET."""
+
+from __future__ import annotations
+
+import msgspec
+
+from turbopump.message.java import Int32, Int64
+from turbopump.protocol.codes import RequestCode
+from turbopump.protocol.request import Request
+
+
+class GetAllConsumerOffset(Request[None], kw_only=True):
+    """The offsets of all groups; the answer's body is a ``ConsumerOffsetTable``."""
+
+    code = RequestCode.GET_ALL_CONSUMER_OFFSET
+
+
+class GetAllDelayOffset(Request[None], kw_only=True):
+    """How far each delay level is; the answer's body is a ``DelayOffsetTable``."""
+
+    code = RequestCode.GET_ALL_DELAY_OFFSET
+
+
+class GetAllMessageRequestMode(Request[None], kw_only=True):
+    """Which groups pull, and which pop; the answer's body is a ``MessageRequestModeTable``."""
+
+    code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
+
+
+class NotifyMinBrokerIdChange(Request[None], kw_only=True):
+    """A name server says which replica acts for a master that is gone."""
+
+    code = RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE
+    min_broker_id: Int64 | None = None
+    broker_name: str | None = None
+    min_broker_addr: str | None = None
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None
+
+
+class HAConnectionRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
+    """A slave as its master sees it. Offsets are those of the log."""
+
+    addr: str | None = None
+    slave_ack_offset: Int64 = 0
+    diff: Int64 = 0
+    in_sync: bool = False
+    transferred_byte_in_second: Int64 = 0
+    transfer_from_where: Int64 = 0
+
+
+class HAClientRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
+    """A master as its slave sees it. Times are epoch milliseconds."""
+
+    master_addr: str | None = None
+    transferred_byte_in_second: Int64 = 0
+    max_offset: Int64 = 0
+    last_read_timestamp: Int64 = 0
+    last_write_timestamp: Int64 = 0
+    master_flush_offset: Int64 = 0
+
+
+class HARuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
+    """Where replication stands (907)."""
+
+    master: bool = False
+    master_commit_log_max_offset: Int64 = 0
+    in_sync_slave_nums: Int32 = 0
+    ha_connection_info: list[HAConnectionRuntimeInfo] = []
+    ha_client_runtime_info: HAClientRuntimeInfo | None = msgspec.field(
+        default_factory=HAClientRuntimeInfo
+    )
+
+
+class GetBrokerHaStatus(Request[HARuntimeInfo], kw_only=True):
+    """Where replication stands."""
+
+    code = RequestCode.GET_BROKER_HA_STATUS
+
+
+class ResetMasterFlushOffset(Request[None], kw_only=True):
+    """Tell a slave up to where its master's log is on the disk."""
+
+    code = RequestCode.RESET_MASTER_FLUSH_OFFSET
+    master_flush_offset: Int64
