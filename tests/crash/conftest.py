@@ -23,6 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="every row of docs/explanations/durability.md in full (up to 45 minutes)",
     )
+    group.addoption("--kills", type=int, default=300, help="of the campaign of test_campaign.py")
     group.addoption("--crash-seed", type=int, default=1, help="where random choices descend from")
 
 
