@@ -585,7 +585,7 @@ class BrokerConfig:
         return frozenset(map(int, hours))
 
 
-BROKER_KEYS = key_table(BrokerConfig, "broker", "store", "server", "client")
+BROKER_KEYS = key_table(BrokerConfig, "broker", "store", "server", "client", "printed")
 
 
 def load_broker_config(
@@ -595,7 +595,8 @@ def load_broker_config(
 ) -> BrokerConfig:
     """The configuration in a `broker.conf`, with `overrides` (field name to value) on top.
 
-    Keys without effect and unknown keys are logged, and stop nothing. Raises `ConfigError` in one
+    Keys without effect that are given another value than Apache's default, and unknown keys, are
+    logged, and stop nothing. Raises `ConfigError` in one
     sentence for a file that cannot be read and for a value that cannot be used.
     """
     texts = {} if path is None else read_properties(path, BROKER_KEYS)

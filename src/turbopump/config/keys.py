@@ -1,11 +1,12 @@
 """The keys that Apache's servers read from their files (5.3.3 and 4.9.8), and Turbopump's own.
 
 Each key is honoured (a configuration field has it), accepted without effect, or unknown. The keys
-of Apache are data: `apache_keys.txt`. This module must not know values.
+of Apache are data: `apache_keys.txt`. This module must not know values that are set.
 """
 
 import difflib
 import enum
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -57,6 +58,24 @@ def classify(name: str, table: KeyTable) -> KeyFinding:
     by_lower = {known.lower(): known for known in table}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
     return KeyFinding(KeyClass.UNKNOWN, nearest=by_lower[near[0]] if near else "")
+
+
+def is_default(key: Key, text: str) -> bool:
+    """Whether a value is Apache's default, of 5.3.3 or 4.9.8, on a machine with as many cores as
+    this one. Any value may be that of a variable of the environment."""
+    return any(
+        default.startswith("variable ") or text == _on_this_machine(default)
+        for default in (key.default_5, key.default_4)
+        if default is not None
+    )
+
+
+def _on_this_machine(default: str) -> str:
+    if "cores" not in default:
+        return default
+    # an expression of apache_keys.txt, such as: max(8 + cores * 2, 4 * min(cores, 4))
+    names = {"cores": os.cpu_count() or 1, "min": min, "max": max}
+    return str(eval(default, {"__builtins__": {}}, names))
 
 
 def key_table(config: type[SettingsClass], *parts: str, only_5: str = "") -> KeyTable:

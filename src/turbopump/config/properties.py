@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from turbopump.config.keys import KeyClass, KeyTable, classify
+from turbopump.config.keys import KeyClass, KeyTable, classify, is_default
 from turbopump.errors import ConfigError
 
 _BLANK = " \t\f"
@@ -182,12 +182,20 @@ def read_properties(path: Path | str, known: KeyTable) -> dict[str, str]:
 
 
 def _report(path: Path | str, texts: Mapping[str, str], table: KeyTable) -> None:
-    """Log each key of a file that has no effect or is unknown. Values are never logged: they may be
-    secrets."""
-    for key in texts:
+    """Log each unknown key of a file, and in one line those without effect that are not at a
+    default of Apache's. Values are never logged: they may be secrets."""
+    idle = []
+    for key, text in texts.items():
         found = classify(key, table)
         if found.key_class is KeyClass.UNKNOWN:
             nearest = f" nearest={found.nearest}" if found.nearest else ""
             log.warning("unknown key file=%s key=%s%s", path, key, nearest)
-        elif found.key_class is KeyClass.ACCEPTED:
-            log.info("key without effect file=%s key=%s reason=%s", path, key, found.reason)
+        elif found.key_class is KeyClass.ACCEPTED and not is_default(table[key], text.strip()):
+            idle.append(key)
+    if idle:
+        log.info(
+            "keys that have no effect here, set to other values than Apache's defaults; "
+            "docs/reference/configuration.md says why file=%s keys=%s",
+            path,
+            ",".join(idle),
+        )

@@ -2,6 +2,7 @@
 cannot be used."""
 
 import logging
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -29,6 +30,9 @@ fileReservedTime = 48
 brokerRole = ASYNC_MASTER
 flushDiskType = ASYNC_FLUSH
 """
+
+PRINTED = Path(__file__).with_name("apache_5_3_3_broker.conf")
+"""What ``BrokerStartup -p`` of 5.3.3 prints on a machine with two cores."""
 
 
 @pytest.fixture
@@ -225,18 +229,52 @@ def test_keys_without_effect_and_unknown_keys_are_reported_and_their_values_are_
     with caplog.at_level(logging.INFO, "turbopump.config"):
         load(
             conf,
-            "flushDiskTyp=SYNC_FLUSH\nsendMessageThreadPoolNums=4\nmyOwn.thing=secret\nlistenPort=1\n",
+            "flushDiskTyp=SYNC_FLUSH\nsendMessageThreadPoolNums=44\nmyOwn.thing=secret\n"
+            "listenPort=1\nadminBrokerThreadPoolNums=17\nslaveReadEnable=false\n",
         )
     told = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert told == [
         ("WARNING", f"unknown key file={conf} key=flushDiskTyp nearest=flushDiskType"),
+        ("WARNING", f"unknown key file={conf} key=myOwn.thing"),
         (
             "INFO",
-            f"key without effect file={conf} key=sendMessageThreadPoolNums "
-            "reason=one event loop serves everything; there are no pools to size",
+            "keys that have no effect here, set to other values than Apache's defaults; "
+            "docs/reference/configuration.md says why "
+            f"file={conf} keys=sendMessageThreadPoolNums,adminBrokerThreadPoolNums",
         ),
-        ("WARNING", f"unknown key file={conf} key=myOwn.thing"),
     ]
+
+
+def test_what_apaches_broker_prints_of_its_configuration_starts_ours_without_a_word(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)  # as where it was printed
+    with caplog.at_level(logging.INFO, "turbopump.config"):
+        config = load_broker_config(PRINTED)
+    assert caplog.messages == []
+    assert (config.listen_port, config.ha_listen_port) == (10911, 10912)
+    assert config.store_path_root_dir == "/root/store"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "brokerRole=SLAVE",
+        "brokerRole=SYNC_MASTER",
+        "aclEnable=true",
+        "authenticationEnabled=true",
+        "authorizationEnabled=true",
+        "enableDLegerCommitLog=true",
+        "enableControllerMode=true",
+        "storeType=defaultRocksDB",
+        "messageStorePlugIn=org.example.Store",
+        "flushDiskType=SOMETIMES",
+    ],
+)
+def test_in_it_a_key_of_safety_that_cannot_be_honoured_is_refused(conf: Path, line: str) -> None:
+    key = line.partition("=")[0]
+    with pytest.raises(ConfigError, match=f"^{line}: "):
+        load(conf, re.sub(f"(?m)^{key}=.*$", "", PRINTED.read_text()) + line)
 
 
 def test_the_effective_configuration_is_a_file_that_loads_to_the_same(conf: Path) -> None:
