@@ -39,7 +39,7 @@ def request(code: int, opaque: int, fields: Mapping[str, str], body: bytes = b""
         "opaque": opaque,
         "version": 479,
     }
-    header = json.dumps(head).encode()
+    header = json.dumps(head, separators=(",", ":")).encode()
     return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
 
 

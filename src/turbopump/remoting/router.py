@@ -209,7 +209,7 @@ class Router:
         self.by_type: dict[
             bytes, tuple[msgspec.json.Decoder[TypedJsonHeader[Any]], RequestHandler]
         ] = {}
-        self._patient: dict[int, bytes] = {}
+        self._patient: set[int] = set()
         self.refusals: dict[int, Refusal] = {}
         """Codes that are known, and answered with a reason instead of "not supported"."""
 
@@ -233,7 +233,7 @@ class Router:
         self.routes[code] = (declared, handler)
         self.by_type[b'{"code":%d,' % code] = (typed_json_decoder(declared), handler)
         if may_wait:
-            self._patient[code] = b'{"code":%d,' % code
+            self._patient.add(code)
 
     def add_with_body(
         self,
@@ -277,7 +277,9 @@ class Router:
     def may_wait(self, frame: Frame) -> bool:
         """Whether a request, which may have any form, is one that may stand in the line."""
         if frame.serialize_type == JSON and frame.header.startswith(b'{"code":'):
-            return frame.header.startswith(tuple(self._patient.values()))
+            code = frame.header[8:24].partition(b",")[0]
+            if code.strip().isdigit():
+                return int(code) in self._patient
         try:
             command = decode_command(frame)
         except ProtocolError:

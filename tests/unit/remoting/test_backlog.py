@@ -2,6 +2,7 @@
 loop, and no wait has no end."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.unit.remoting.serving import frame
 
 from turbopump.protocol.codes import FLAG_RESPONSE, ResponseCode
 from turbopump.protocol.command import Command, decode_command, encode_command
-from turbopump.protocol.frame import JSON, ROCKETMQ, FrameReader
+from turbopump.protocol.frame import JSON, ROCKETMQ, FrameReader, frame_head
 from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset
 from turbopump.remoting.backlog import TURN_S, Backlog, BacklogLimits, BacklogRefusal
 from turbopump.remoting.connection import Connection
@@ -384,6 +385,30 @@ def test_a_refusal_is_encoded_as_any_answer(opaque: int, code: ResponseCode, rem
     assert encode_response(opaque, refusal(code, remark)) == encode_command(
         Command(code, opaque=opaque, flag=FLAG_RESPONSE, remark=remark)
     )
+
+
+HEADERS = {
+    "as Java and we write it": (",", ":", ["code", "flag", "extFields", "opaque"]),
+    "with spaces": (", ", ": ", ["code", "flag", "extFields", "opaque"]),
+    "in another order": (",", ":", ["opaque", "extFields", "flag", "code"]),
+}
+
+
+@pytest.mark.parametrize("written", HEADERS.values(), ids=HEADERS.keys())
+@in_loop(play)
+async def test_a_request_may_wait_however_its_header_is_written(
+    loop: HandClock, /, written: tuple[str, str, list[str]]
+) -> None:
+    stage = Stage(loop)
+    connection, _ = stage.connect()
+    stage.room = False
+    comma, colon, order = written
+    fields = {"flag": 0, "extFields": {"topic": "t", "queueId": "0"}, "opaque": 1}
+    for code in (GetMaxOffset.code, GetMinOffset.code):
+        head = {key: {**fields, "code": int(code)}[key] for key in order}
+        header = json.dumps(head, separators=(comma, colon)).encode()
+        connection.data_received(frame_head(len(header), 0) + header)
+    assert (len(stage.backlog), stage.others) == (1, [1])
 
 
 @pytest.mark.parametrize("form", [JSON, ROCKETMQ])
