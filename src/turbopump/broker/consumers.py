@@ -2,14 +2,18 @@
 from heartbeats, forgotten when a client unregisters, its connection ends, or it stays silent.
 
 A connection is only a key here. What changes a group returns True; its caller then notifies the
-members. Source: apache/rocketmq ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``.
+members. What there are thousands of is in no cycle and made with ``gc=False``: Python's collector,
+which looks through all that it knows while the loop stands, does not know it.
+
+Source: apache/rocketmq ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
+
+import msgspec
 
 from turbopump.filtering.sql92 import SqlError, compile_sql
 from turbopump.filtering.tag import code_filter, parse_tags, tag_codes
@@ -29,8 +33,8 @@ TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 """Kinds of subscription expressions."""
 
-Wants = frozenset[tuple[str, str, str]]
-"""What one member subscribes: topic, kind and expression, in a form that is equal for equal
+Wants = tuple[tuple[str, str, str], ...]
+"""What one member subscribes: topic, kind and expression, sorted, in a form that is equal for equal
 meanings."""
 
 SUBSCRIPTIONS_MAX: Final = 10_000
@@ -40,25 +44,25 @@ LOCKS_TELL_S: Final = 60.0
 """For so long after it asked for a lock a member is taken to consume in order: three times as often
 does it renew."""
 
+ALL_CODES: Final = frozenset[int]()
+
 PeerT = TypeVar("PeerT", bound=Hashable)
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class MemberInfo:
+class MemberInfo(msgspec.Struct, frozen=True, gc=False):
     """What a member says of itself; None: nothing. ``consume_from`` is one of first, last and
     timestamp; what pulls by itself has none (Java's lite pull consumer says "last", whatever it is
     set to). ``ordered`` is said by our clients alone."""
 
-    wants: Wants = frozenset()
+    wants: Wants = ()
     consume_type: ConsumeType | None = None
     message_model: MessageModel | None = None
     consume_from: ConsumeFromWhere | None = None
     ordered: bool | None = None
 
 
-@dataclass(slots=True)
-class Subscription:
+class Subscription(msgspec.Struct, gc=False):
     """What a group wants of one topic: messages with one of the tag ``codes`` (none: all of them)
     that ``matches``, if it is given. ``fault``: why nothing can be given."""
 
@@ -72,8 +76,7 @@ class Subscription:
         return code_filter(self.codes)
 
 
-@dataclass(slots=True)
-class Member:
+class Member(msgspec.Struct, gc=False):
     """One client in a group. ``seen`` last and known ``since``, on the monotonic clock, seconds;
     ``language`` by its number (``LanguageCode``); ``info``: what it says of itself, in a heartbeat
     with this ``fingerprint`` (0: it has none); ``retries_max``: its own maximum, if it has told
@@ -110,8 +113,7 @@ class Member:
         return self.info.consume_type is not ConsumeType.CONSUME_ACTIVELY
 
 
-@dataclass(slots=True)
-class ConsumerGroup(Generic[PeerT]):
+class ConsumerGroup(msgspec.Struct, Generic[PeerT], gc=False):
     """A group while it has members. What is asked of it at every join costs the same in a group of
     two and of thousands."""
 
@@ -119,15 +121,15 @@ class ConsumerGroup(Generic[PeerT]):
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-    subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    members: dict[PeerT, Member] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = {}
+    members: dict[PeerT, Member] = {}
     fingerprint: int = 0
     id_list: bytes = b""
     """The client ids as a body of an answer; empty: to be made again."""
     sorted_ids: tuple[str, ...] = ()
     """The same as a list; empty: to be made again."""
-    _said: dict[MemberInfo, int] = field(default_factory=dict)
-    _ids: dict[str, int] = field(default_factory=dict)
+    _said: dict[MemberInfo, int] = {}
+    _ids: dict[str, int] = {}
     """How many members say this of themselves, have this client id."""
 
     @property
@@ -381,11 +383,12 @@ def member_info(data: ConsumerData) -> MemberInfo:
 def subscription_keys(subscriptions: Iterable[SubscriptionData]) -> Wants:
     """What a consumer subscribes, the retry topic aside, which every member has or, to some
     brokers, has not."""
-    return frozenset(
+    found = {
         (one.topic, one.expression_type or TAG, _expression(one))
         for one in subscriptions
         if one.topic and not one.topic.startswith(RETRY_PREFIX)
-    )
+    }
+    return tuple(sorted(found))
 
 
 def _expression(data: SubscriptionData) -> str:
@@ -420,7 +423,8 @@ def read_subscription(data: SubscriptionData) -> Subscription:
     """
     if data.expression_type in (None, "", TAG):
         tags = frozenset(data.tags_set) or parse_tags(data.sub_string)
-        return Subscription(data, tag_codes(tags) | frozenset(data.code_set))
+        codes = tag_codes(tags) | frozenset(data.code_set)
+        return Subscription(data, codes or ALL_CODES)
     if data.expression_type == SQL92:
         try:
             return Subscription(data, frozenset(), matches=compile_sql(data.sub_string or ""))
@@ -537,8 +541,11 @@ def _subscriptions(members: Iterable[Member]) -> str:
     by_wants = _by_value(members, lambda member: member.info.wants)
     if len(by_wants) < 2:
         return ""
-    common = frozenset.intersection(*by_wants)
-    kinds = [f"{_listed(sorted(ids))} {_topics(wants - common)}" for wants, ids in by_wants.items()]
+    common = frozenset.intersection(*map(frozenset, by_wants))
+    kinds = [
+        f"{_listed(sorted(ids))} {_topics(one for one in wants if one not in common)}"
+        for wants, ids in by_wants.items()
+    ]
     return f"subscribe differently, so messages are missed: {_listed(sorted(kinds), '; ')}"
 
 
@@ -575,8 +582,8 @@ def _all_alive(members: list[Member]) -> bool:
     return all(member.seen > youngest or member.since == youngest for member in members)
 
 
-def _topics(wants: Wants) -> str:
-    topics = [f"{topic} ({expression})" for topic, _, expression in sorted(wants)]
+def _topics(wants: Iterable[tuple[str, str, str]]) -> str:
+    topics = [f"{topic} ({expression})" for topic, _, expression in wants]
     return f"to {_listed(topics)}" if topics else "to nothing else"
 
 

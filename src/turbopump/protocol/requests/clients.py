@@ -69,7 +69,7 @@ class ConsumeFromWhere(StrEnum):
     CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
-class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
+class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel", gc=False):
     """What a group wants of one topic. `sub_string` is the expression as written (`*`, `A || B`, an
     SQL text); `tags_set` and `code_set` (Java hash codes of the tags) are derived from it by the
     client; `sub_version` (ms) grows when the expression changes."""
@@ -89,7 +89,7 @@ class ProducerData(msgspec.Struct, kw_only=True, rename="camel"):
     group_name: str | None = None
 
 
-class ConsumerData(msgspec.Struct, kw_only=True, rename="camel"):
+class ConsumerData(msgspec.Struct, kw_only=True, rename="camel", gc=False):
     """A consumer group that the client belongs to, with all its subscriptions.
 
     Ours, which Apache's brokers pass over: ``max_reconsume_times``, so many retries before a

@@ -64,7 +64,7 @@ class CustomizedRetryPolicy(msgspec.Struct, kw_only=True, rename="camel"):
     next: tuple[Int64, ...] = tuple(int(seconds) * 1000 for seconds in _RETRY_SECONDS.split())
 
 
-class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel"):
+class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel", gc=False):
     """The policy in force and its settings, where they are not the default."""
 
     type: GroupRetryPolicyType = GroupRetryPolicyType.CUSTOMIZED
@@ -93,7 +93,7 @@ class SimpleSubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
     version: Int64 = 0
 
 
-class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
+class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
     """One consumer group on one broker. `which_broker_when_consume_slowly` is the broker id that a
     slow reader is sent to; `consume_timeout_minute` is minutes."""
 

@@ -83,7 +83,7 @@ class TopicFilterType(StrEnum):
     MULTI_TAG = "MULTI_TAG"
 
 
-class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
+class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
     """One topic on one broker. `perm` is a sum of the PERM bits above; `attributes` hold
     `message.type`, `queue.type`, `cleanup.policy` and the like (5.x)."""
 
