@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import struct
 import zlib
+from itertools import takewhile
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,10 +15,11 @@ from tests.fuzzing import examples
 from tests.spark.plain_twin import rows
 from tests.spark.stored_messages import property_bytes, stored_message
 
+from turbopump.compiled import TWINS
 from turbopump.errors import StoredMessageError
 from turbopump.message.batch import encode_item, inner_entries
 from turbopump.spark import decode as decode_module
-from turbopump.spark.decode import decode
+from turbopump.spark.decode import decode, entries_between
 from turbopump.spark.options import COLUMN_NAMES, arrow_schema
 
 
@@ -165,6 +168,57 @@ def test_large_decompressed_bodies_are_split_over_batches(monkeypatch: pytest.Mo
     assert [len(body) for batch in batches for body in batch.column(1).to_pylist()] == [
         1000
     ] * 5 + [1]
+
+
+def outcomes(name: str, *arguments: Any) -> list[Any]:
+    """What the plain function gives, and the compiled one if there is one."""
+    plain, compiled = TWINS[name]
+    return [function(*arguments) for function in (plain, compiled) if function is not None]
+
+
+@examples()
+@given(
+    st.lists(
+        st.one_of(
+            st.lists(
+                st.sampled_from([b"\x01", b"\x02", b"a", b"KEYS", b"a\x01b\x02", b"KEYS\x01k\x02"]),
+                max_size=8,
+            ).map(b"".join),
+            st.just(b"a\x01b\x02KEYS\x01k\x02"),
+        ),
+        max_size=6,
+    ),
+    st.integers(0, 3),
+)
+def test_properties_are_split_alike_by_vectors_and_compiled(
+    texts: list[bytes], skipped: int
+) -> None:
+    ends = np.cumsum([0, *map(len, texts)]).astype(np.int32)[skipped:]
+    data = np.frombuffer(b"".join(texts), np.uint8)
+    if len(ends):
+        data = data[int(ends[0]) :]
+        first, *others = outcomes("split_properties", data, ends - ends[0])
+        assert others in ([], [first])
+
+
+@examples()
+@given(
+    st.lists(st.integers(80, 130).map(lambda size: struct.pack(">i", size).ljust(size, b"x"))),
+    st.integers(0, 200),
+    st.integers(0, 500),
+    st.integers(0, 200),
+)
+def test_entries_are_walked_alike_by_the_plain_and_the_compiled_function(
+    entries: list[bytes], begin: int, limit: int, cut: int
+) -> None:
+    whole = b"".join(entries)
+    raw = memoryview(whole[: len(whole) - cut] if cut < len(whole) else whole)
+    first, *others = outcomes("walk_entries", raw, min(begin, len(raw)), limit)
+    assert others in ([], [first])
+    positions, sizes, end = entries_between(raw, 0, len(raw))
+    found = [raw[at : at + size].tobytes() for at, size in zip(positions, sizes, strict=True)]
+    assert found == list(takewhile(lambda each: len(each) > 90, entries))[: len(found)]
+    assert end == sum(sizes.tolist())
 
 
 def test_no_bytes_are_no_batches() -> None:

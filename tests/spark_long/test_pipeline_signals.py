@@ -1,4 +1,5 @@
-"""`turbopump pipeline archive` on Ctrl-C and SIGTERM: it ends after its batch; later it goes on."""
+"""`turbopump pipeline archive` and `replay` on Ctrl-C and SIGTERM: they end after their batch, and
+later go on."""
 
 from __future__ import annotations
 
@@ -8,19 +9,68 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.spark.fake_cluster import FakeCluster
 from tests.spark_long.conftest import ROOT, Servers
+from tests.spark_long.topics import bodies, create, store_in_seconds, stored
 
 from turbopump import Message
 from turbopump.blocking import Producer
 
 MESSAGES = 6000
 WAIT_S = 600
+BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+Report = dict[str, Any]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+class Pipeline:
+    """`turbopump pipeline …`."""
+
+    def __init__(self, environment: dict[str, str], name_server: str, *arguments: str) -> None:
+        self._environment = environment
+        self._command = [sys.executable, "-m", "turbopump", "pipeline", *arguments]
+        self._command += ["-n", name_server, "--output", "json", "--master", "local[2]"]
+
+    def stopped(self, number: signal.Signals, has_begun: Callable[[], bool]) -> Report:
+        """Its report, if it gets a signal once it has begun."""
+        process = self._started()
+        deadline = time.monotonic() + WAIT_S
+        while not has_begun():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        # A terminal interrupts Spark's processes too; the signal of a supervisor comes to one.
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+        return self._report(process, 130)
+
+    def finished(self) -> Report:
+        return self._report(self._started(), 0)
+
+    def _started(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self._command,
+            cwd=ROOT,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def _report(self, process: subprocess.Popen[str], code: int) -> Report:
+        said, _ = process.communicate(timeout=WAIT_S)
+        assert process.returncode == code
+        report: Report = json.loads(said)
+        assert report["agrees"]
+        assert report["stopped"] == (code == 130)
+        return report
+
+
+@BOTH
 def test_a_signal_ends_an_archive_after_its_batch(
     servers: Servers, tmp_path: Path, environment: dict[str, str], number: signal.Signals
 ) -> None:
@@ -28,32 +78,28 @@ def test_a_signal_ends_an_archive_after_its_batch(
         for begin in range(0, MESSAGES, 100):
             producer.send_batch([Message("T", f"{at}") for at in range(begin, begin + 100)])
     lake = tmp_path / "lake"
-    command = [sys.executable, "-m", "turbopump", "pipeline", "archive", "T", str(lake)]
-    command += ["-n", servers.name_server, "--output", "json", "--master", "local[2]"]
-    process = subprocess.Popen(
-        [*command, "--rows-per-batch", "500"],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + WAIT_S
-    while not list(lake.glob("_manifest/*.json")):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    # A terminal interrupts Spark's processes too; the signal of a supervisor comes to one.
-    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-    said, _ = process.communicate(timeout=WAIT_S)
-    stopped = json.loads(said)
-    assert process.returncode == 130
-    assert stopped["agrees"]
-    assert stopped["stopped"]
+    given = "archive", "T", str(lake), "--rows-per-batch", "500"
+    archive = Pipeline(environment, servers.name_server, *given)
+    stopped = archive.stopped(number, lambda: bool(list(lake.glob("_manifest/*.json"))))
     assert 0 < stopped["rows"] < MESSAGES
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
-    report = json.loads(done.stdout)
+    report = archive.finished()
     assert report["rows"] == MESSAGES - stopped["rows"]
     assert report["lake_rows"] == report["lake_messages"] == MESSAGES
+
+
+@BOTH
+def test_a_signal_ends_a_replay_after_its_batch(
+    servers: Servers, tmp_path: Path, environment: dict[str, str], number: signal.Signals
+) -> None:
+    lake = str(tmp_path / "lake")
+    with FakeCluster({"T": 2}) as origin:
+        store_in_seconds(origin, range(MESSAGES), MESSAGES // 30)
+        Pipeline(environment, origin.address, "archive", "T", lake).finished()
+    create(servers, "again")
+    given = "replay", lake, "T", "again", "--rows-per-batch", "1"
+    replay = Pipeline(environment, servers.name_server, *given)
+    stopped = replay.stopped(number, lambda: stored(servers, "again") > 0)
+    assert 0 < stopped["sent"] < MESSAGES
+    report = replay.finished()
+    assert report["sent"] == MESSAGES - stopped["sent"]
+    assert sorted(bodies(servers, "again").values()) == [1] * MESSAGES

@@ -21,7 +21,7 @@ from tests.spark_long.processes import (
     kill_python_workers,
     killed_itself,
 )
-from tests.spark_long.topics import bodies, create, stored, wait_until_stored
+from tests.spark_long.topics import bodies, create, store_in_seconds, stored, wait_until_stored
 
 BATCHES, BATCH = 16, 3000
 """So many batches of so many messages, each stored in a second of its own."""
@@ -45,15 +45,8 @@ class Replay:
 
     def extend(self, batches: int) -> None:
         """The lake gets so many batches more."""
-        for number in range(self.messages, self.messages + batches * BATCH):
-            second = 1_700_000_000 + number // BATCH
-            self._origin.queues["T", number % 2].put(
-                f'{{"n": {number}}}'.encode(),
-                topic="T",
-                queue_id=number % 2,
-                stored_ms=second * 1000,
-            )
-        self.messages += batches * BATCH
+        before, self.messages = self.messages, self.messages + batches * BATCH
+        store_in_seconds(self._origin, range(before, self.messages), BATCH)
         arguments = self._lake, self._origin.address, "parquet", "local[2]"
         report = finished(self.pipelines.start("archive", *arguments))
         assert report["lake_rows"] == self.messages

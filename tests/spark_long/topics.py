@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 
+from tests.spark.fake_cluster import FakeCluster
 from tests.spark_long.conftest import Servers
 
 from turbopump.blocking import Producer
@@ -32,6 +33,18 @@ def fill(servers: Servers, topic: str, count: int) -> None:
         for begin in range(0, count, 1000):
             part = range(begin, min(begin + 1000, count))
             producer.send_batch([Message(topic, str(number)) for number in part])
+
+
+def store_in_seconds(origin: FakeCluster, numbers: range, each: int) -> None:
+    """Numbers as JSON into topic T, in two queues; ``each`` of them are stored in a second of their
+    own."""
+    for number in numbers:
+        origin.queues["T", number % 2].put(
+            f'{{"n": {number}}}'.encode(),
+            topic="T",
+            queue_id=number % 2,
+            stored_ms=(1_700_000_000 + number // each) * 1000,
+        )
 
 
 def once(count: int) -> dict[str, int]:

@@ -64,11 +64,17 @@ def good_positions(data):
 
 
 cdef object _good_positions(object data):
-    if not PyBytes_CheckExact(data):
-        raise _not_usual
-    cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return _good_of(<const uint8_t *>view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef object _good_of(const uint8_t *start, Py_ssize_t end):
     cdef const uint8_t *pos
-    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = 0, size, count = 0
+    cdef Py_ssize_t at = 0, size, count = 0
     cdef uint32_t magic
     cdef bytes positions = PyBytes_FromStringAndSize(NULL, (end // 91) * 8)
     cdef int64_t *out = <int64_t *>PyBytes_AS_STRING(positions)

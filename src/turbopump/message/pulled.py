@@ -50,7 +50,7 @@ def pulled_entries(data: bytes, on_damage: Callable[[DamagedEntry], None]) -> It
 
 
 @has_twin
-def good_positions(data: bytes) -> tuple[bytes, int]:
+def good_positions(data: bytes | memoryview) -> tuple[bytes, int]:
     """Where each entry begins, for as long as they are good and none is a batch: 64-bit numbers of
     this machine, back to back; and the byte where something else begins (the length of ``data`` if
     nothing does).
@@ -68,11 +68,11 @@ def good_positions(data: bytes) -> tuple[bytes, int]:
     return array("q", positions).tobytes(), at
 
 
-def _entry_at(data: bytes, at: int) -> tuple[bytes, str | None]:
+def _entry_at(data: bytes | memoryview, at: int) -> tuple[bytes, str | None]:
     size = int.from_bytes(data[at : at + 4])
     if not FIXED_SIZE <= size <= len(data) - at:
         return b"", f"totalSize {size} cannot be where {len(data) - at} bytes are left"
-    entry = data[at : at + size]
+    entry = bytes(data[at : at + size])
     return entry, entry_fault(entry)
 
 

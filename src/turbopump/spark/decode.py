@@ -13,6 +13,7 @@ one by one and must agree. It must not know about sockets, files or Spark.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
@@ -21,9 +22,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from isal.isal_zlib import crc32
 
+from turbopump.compiled import has_twin
 from turbopump.errors import ProtocolError, StoredMessageError
 from turbopump.message.batch import walk_batch
 from turbopump.message.codec import CRC_SUFFIX_SIZE, TOPIC_SIZE_MAX_V1
@@ -191,19 +192,16 @@ class Entries:
             )
 
     def _walk(self) -> tuple[Ints, Ints]:
-        positions, at, end = [], 0, len(self.raw)
-        size_at = _SIZE_AT
-        raw = self.raw
-        while at + _ENTRY_SIZE_MIN <= end:
-            (size,) = size_at(raw, at)
+        positions, sizes, at = entries_between(self.raw, 0, len(self.raw))
+        end = len(self.raw)
+        if at + _ENTRY_SIZE_MIN <= end:
+            (size,) = _SIZE_AT(self.raw, at)
             if size < _ENTRY_SIZE_MIN:
                 raise StoredMessageError(f"no stored message at byte {at}: size {size}")
-            positions.append(at)
             at += size
         if at != end:
             raise StoredMessageError(f"the last stored message ends at byte {at} of {end}")
-        found = np.array([*positions, end], np.int64)
-        return found[:-1], np.diff(found)
+        return positions, sizes
 
     def _note(self, mask: Mask, what: str) -> bool:
         if mask.any():
@@ -395,13 +393,27 @@ class Entries:
             self.status[row] = self.status[row] or UNREADABLE
             return None
 
-    def crc_mismatches(self, requires_crc: Callable[[int], bool] | None = None) -> Mask:
+    def lacking_crcs(self, requires_crc: Callable[[int], bool] | None) -> Mask:
+        """The entries without a CRC of their own that must have one. ``requires_crc`` says it of
+        the entry at an offset of the log; None: it is not known."""
+        lacking = ~self._have_crcs()
+        if requires_crc is None or not lacking.any():
+            return np.zeros(len(self), np.bool_)
+        offsets = self._longs[self.positions[lacking] + 28].tolist()
+        lacking[lacking] = np.fromiter(map(requires_crc, offsets), np.bool_, len(offsets))
+        return lacking
+
+    def _have_crcs(self) -> Mask:
+        suffixes = self.positions + self.sizes - CRC_SUFFIX_SIZE
+        found: Mask = (self._longs[suffixes] == _CRC_NAME) & (self._bytes[suffixes + 8] == 1)
+        return found
+
+    def crc_mismatches(self) -> Mask:
         """The entries whose CRC does not fit: that of the whole entry where it has one, else the
-        body's. ``requires_crc`` says whether the entry at an offset of the log must have the
-        former. About 0.3 µs an entry and the CRC itself."""
+        body's. About 0.3 µs an entry and the CRC itself."""
         ends = self.positions + self.sizes
         suffixes = ends - CRC_SUFFIX_SIZE
-        has_crc = (self._longs[suffixes] == _CRC_NAME) & (self._bytes[suffixes + 8] == 1)
+        has_crc = self._have_crcs()
         begins = np.where(has_crc, self.positions, self.cuts[:, 0])
         crc_ends = np.where(has_crc, suffixes, self.cuts[:, 1])
         pieces = map(slice, begins.tolist(), crc_ends.tolist())
@@ -414,9 +426,6 @@ class Entries:
             number[((digits < 0) | (digits > 9)).any(axis=1) | (self._bytes[ends - 1] != 2)] = -1
             told = np.where(has_crc, number, told)
         mismatches: Mask = (found != told) & (crc_ends > begins)
-        if requires_crc is not None and not has_crc.all():
-            offsets = self._longs[self.positions[~has_crc] + 28].tolist()
-            mismatches[~has_crc] |= np.fromiter(map(requires_crc, offsets), np.bool_, len(offsets))
         return mismatches
 
     def ints(self, at: int) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -540,6 +549,29 @@ class Entries:
         )
 
 
+def entries_between(data: memoryview, begin: int, limit: int) -> tuple[Ints, Ints, int]:
+    """Where ``walk_entries`` finds entries, how large they are, and where it ends."""
+    found, end = walk_entries(data, begin, limit)
+    positions: Ints = np.frombuffer(found, np.int64)
+    return positions, np.diff(positions, append=end), end
+
+
+@has_twin
+def walk_entries(data: memoryview, begin: int, limit: int) -> tuple[bytes, int]:
+    """Where entries lie side by side, from byte ``begin`` on and beginning before ``limit``, going
+    by their sizes: 64-bit numbers of this machine, back to back; and the byte behind the last. It
+    ends before what is too small for an entry, or is not there whole. About 0.15 µs each, compiled
+    0.01."""
+    found, at, end, size_at = array("q"), begin, len(data), _SIZE_AT
+    while at < limit and at + _ENTRY_SIZE_MIN <= end:
+        (size,) = size_at(data, at)
+        if size < _ENTRY_SIZE_MIN or at + size > end:
+            break
+        found.append(at)
+        at += size
+    return found.tobytes(), at
+
+
 def _at_every_byte(raw: memoryview, type_: str) -> np.ndarray[Any, Any]:
     """A view of ``raw`` with a (mostly unaligned) number starting at each byte."""
     width = np.dtype(type_).itemsize
@@ -627,35 +659,46 @@ class PropertyColumns:
 
     def __init__(self, texts: pa.BinaryArray) -> None:
         self._rows = len(texts)
-        offsets, data = _contiguous(_valid_text(texts))
-        names, values, counts = _cut(offsets, data)
-        encoded = names.dictionary_encode()
-        ids = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        keep = _last_of_each(ids, counts, len(encoded.dictionary))
-        if keep is not None:
-            values, ids = values.take(pa.array(keep)), ids[keep]
-            rows = np.repeat(np.arange(self._rows), counts)[keep]
-            counts = np.bincount(rows, minlength=self._rows)
-        self._names, self._ids, self._values, self._counts = encoded.dictionary, ids, values, counts
+        offsets, self._data = _contiguous(_valid_text(texts))
+        counts, ids, values, names, repeated = split_properties(self._data, offsets)
+        self._names = [name.decode() for name in names]
+        self._counts: Ints = np.frombuffer(counts, np.int32).astype(np.int64)
+        self._ids: Ints = np.frombuffer(ids, np.int32).astype(np.int64)
+        self._values = np.frombuffer(values, np.int32).reshape(-1, 2)
+        if repeated:
+            keep = _last_of_each(self._ids, self._counts, len(names))
+            rows = np.repeat(np.arange(self._rows), self._counts)[keep]
+            self._counts = np.bincount(rows, minlength=self._rows)
+            self._ids, self._values = self._ids[keep], self._values[keep]
 
     def map_column(self) -> pa.MapArray:
         """All properties of each message; an empty map where there are none."""
         offsets = np.zeros(self._rows + 1, np.int32)
         np.cumsum(self._counts, out=offsets[1:])
+        names = pa.array(self._names, pa.string()).take(pa.array(self._ids))
         return pa.MapArray.from_arrays(
-            pa.array(offsets), self._names.take(pa.array(self._ids)), self._values
-        ).cast(_MAP)
+            pa.array(offsets), names, self._texts(self._values), type=_MAP
+        )
 
     def column(self, name: str) -> pa.StringArray:
         """The value of one property in each message, null where it is absent."""
-        at = pc.index(self._names, name).as_py() if len(self._names) else -1
-        if at < 0:
+        if name not in self._names:
             return pa.nulls(self._rows, pa.string())
-        found = np.flatnonzero(self._ids == at)
-        rows = np.repeat(np.arange(self._rows), self._counts)[found]
+        found = np.flatnonzero(self._ids == self._names.index(name))
+        there = self._texts(self._values[found])
+        if len(found) == self._rows:
+            return there
         source = np.full(self._rows, -1)
-        source[rows] = found
-        return self._values.take(pa.array(source, mask=source < 0))
+        source[np.repeat(np.arange(self._rows), self._counts)[found]] = np.arange(len(found))
+        return there.take(pa.array(source, mask=source < 0))
+
+    def _texts(self, cuts: np.ndarray[Any, np.dtype[np.int32]]) -> pa.StringArray:
+        """What lies between cuts, which ascend."""
+        pieces = np.ascontiguousarray(cuts).ravel()
+        whole = pa.StringArray.from_buffers(
+            max(len(pieces) - 1, 0), pa.py_buffer(pieces), pa.py_buffer(self._data)
+        )
+        return whole.take(pa.array(np.arange(0, len(pieces), 2)))
 
 
 def _valid_text(texts: pa.BinaryArray) -> pa.BinaryArray:
@@ -668,23 +711,30 @@ def _valid_text(texts: pa.BinaryArray) -> pa.BinaryArray:
     return texts
 
 
-def _contiguous(texts: pa.BinaryArray) -> tuple[Ints, np.ndarray[Any, np.dtype[np.uint8]]]:
+def _contiguous(
+    texts: pa.BinaryArray,
+) -> tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.uint8]]]:
+    """The bytes of all texts, and where each begins in them, with their end."""
     _, offsets_buffer, data_buffer = texts.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32)[
-        texts.offset : texts.offset + len(texts) + 1
-    ].astype(np.int64)
+    offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     data = (
         np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.zeros(0, np.uint8)
     )
     return offsets - offsets[0], data[offsets[0] : offsets[-1]]
 
 
-def _cut(
-    offsets: Ints, data: np.ndarray[Any, np.dtype[np.uint8]]
-) -> tuple[pa.StringArray, pa.StringArray, Ints]:
-    """All names, all values, and how many of them each message has."""
+@has_twin
+def split_properties(
+    data: np.ndarray[Any, np.dtype[np.uint8]], offsets: np.ndarray[Any, np.dtype[np.int32]]
+) -> tuple[bytes, bytes, bytes, list[bytes], bool]:
+    """The properties of many messages, whose texts are ``data`` between ``offsets``.
+
+    32-bit numbers of this machine: how many each message has, and of each property which of the
+    names it has, and where its value begins and ends; the names; and whether a message has a name
+    more than once. About 0.16 µs a message, compiled 0.03.
+    """
     value_ends = np.flatnonzero(data == _VALUE_END)
-    row_ends = offsets[1:][offsets[1:] > offsets[:-1]]
+    row_ends = offsets[1:][offsets[1:] > offsets[:-1]].astype(np.int64)
     unended = row_ends[data[row_ends - 1] != _VALUE_END]
     # Twice the position, plus one where a separator stands there: the next name begins after it.
     # Where the last separator of a message is missing, the next message's name begins right at that
@@ -700,15 +750,20 @@ def _cut(
     good = (name_ends > begins) & (name_ends < ends - 1)
     if not good.all():
         begins, name_ends, ends = begins[good], name_ends[good], ends[good]
-    cuts = np.empty((len(ends), 4), np.int32)
-    cuts[:, 0], cuts[:, 1], cuts[:, 2], cuts[:, 3] = begins, name_ends, name_ends + 1, ends
-    pieces = np.append(cuts.ravel(), np.int32(len(data)))
-    texts = pa.StringArray.from_buffers(
-        len(pieces) - 1, pa.py_buffer(pieces), pa.py_buffer(np.ascontiguousarray(data))
+    cuts = np.stack((begins, name_ends), axis=1).astype(np.int32)
+    whole = pa.BinaryArray.from_buffers(
+        pa.binary(), max(2 * len(cuts) - 1, 0), [None, pa.py_buffer(cuts), pa.py_buffer(data)]
     )
-    every_fourth = np.arange(0, len(pieces) - 1, 4)
+    names = whole.take(pa.array(np.arange(0, 2 * len(cuts), 2))).dictionary_encode()
+    ids = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     counts = np.diff(np.searchsorted(ends, offsets, side="right"))
-    return texts.take(pa.array(every_fourth)), texts.take(pa.array(every_fourth + 2)), counts
+    return (
+        counts.astype(np.int32).tobytes(),
+        ids.astype(np.int32).tobytes(),
+        np.stack((name_ends + 1, ends), axis=1).astype(np.int32).tobytes(),
+        names.dictionary.to_pylist(),
+        _last_of_each(ids, counts, len(names.dictionary)) is not None,
+    )
 
 
 def _first_after(begins: Ints, separators: Ints, none: int) -> Ints:

@@ -4,11 +4,12 @@ The one rule: every byte of the range is accounted for. It is in a good entry, i
 is a row with a ``status``, in the blank at the end of a segment, or behind the end of the log. It
 must not know about Spark or brokers, and opens files for reading only.
 
-ConsumeQueues are a help, never the truth. Where their units lie side by side, without a gap, they
-say where entries begin, so nothing is walked, and what is not asked for is not looked at; and of a
-damaged entry they still know topic, queue and extent. Elsewhere the sizes of the entries are
-walked. A position that holds no entry is passed by a search for the next magic whose entry is good
-and says that it lies right there.
+Good entries that lie side by side are found and checked by one compiled function. ConsumeQueues
+help with the rest, and are never the truth. Where their units lie side by side, without a gap, they
+say where entries begin, so what is not asked for is not looked at; and of a damaged entry they
+still know topic, queue and extent. Elsewhere the sizes of the entries are walked. A position that
+holds no entry is passed by a search for the next magic whose entry is good and says that it lies
+right there.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from turbopump.message.codec import FIXED_SIZE, HEAD_SIZE, MAGIC_BLANK, head_fault
+from turbopump.message.pulled import good_positions
 from turbopump.spark.decode import (
     CRC_MISMATCH,
     OK,
@@ -38,6 +40,7 @@ from turbopump.spark.decode import (
     Entries,
     Ints,
     Mask,
+    entries_between,
     record_batches,
 )
 from turbopump.store.files import StorePaths, segment_offset
@@ -58,7 +61,6 @@ _SEARCH_STEP: Final = 1 << 20
 _INT_MAX: Final = (1 << 31) - 1
 _LOOK: Final = struct.Struct(">iI")
 _ZEROS: Final = bytes(_SEARCH_STEP)
-_SIZE_AT: Final = struct.Struct(">i").unpack_from
 _UNIT_HEAD: Final = struct.Struct(">qi")
 _END: Final = 1 << 62
 
@@ -121,9 +123,6 @@ class _Scan:
         self._limit = min(part.start + os.fstat(fd).st_size, part.end)
         """The end of what the file has for this part."""
         self._window = _Window(fd, part.start)
-        self._units: Units | None = None
-        if options.store is not None:
-            self._units = units_between(options.store, part.begin, part.end, options.topics)
         self._requires_crc = None if options.store is None else _crc_rule(options.store)
         self._damaged: list[dict[str, Any]] = []
         names = {"brokerName": options.broker_name, "segment": Path(part.path).name}
@@ -143,7 +142,10 @@ class _Scan:
             if len(self._damaged) >= _DAMAGED_ROWS_MAX:
                 yield self._damaged_rows()
             self._window.hold(at, min(FIXED_SIZE, self._limit - at))
-            positions, sizes, following = self._run(at)
+            positions, sizes, following = self._good_run(at)
+            is_checked = len(positions) > 0
+            if not is_checked:
+                positions, sizes, following = self._run(at)
             if not len(positions):
                 at = following if following > at else self._pass_non_entry(at)
                 continue
@@ -152,15 +154,21 @@ class _Scan:
             if wrong.any():
                 first = int(np.argmax(wrong))
                 following, entries = int(positions[first]), entries.rows(slice(0, first))
-            yield from self._rows(entries)
+            yield from self._rows(entries, is_checked)
             at = self._pass_non_entry(following) if wrong.any() else following
         if self._damaged:
             yield self._damaged_rows()
 
+    @cached_property
+    def _units(self) -> Units | None:
+        if self._options.store is None:
+            return None
+        begin, end = self._part.begin, self._part.end
+        return units_between(self._options.store, begin, end, self._options.topics)
+
     def _passed_over(self, at: int) -> int:
         """Where the next entry that is asked for begins, as far as units prove it."""
-        units = self._units
-        if units is None or not self._options.topics:
+        if not self._options.topics or (units := self._units) is None:
             return at
         index = units.index_of(at)
         if index is None:
@@ -170,6 +178,16 @@ class _Scan:
         if len(wanted):
             return int(units.positions[index + wanted[0]])
         return min(units.end_of(end - 1), self._part.end)
+
+    def _good_run(self, at: int) -> tuple[Ints, Ints, int]:
+        """Where good entries, none of them a batch, lie side by side from ``at`` on, as far as the
+        window holds them whole, and where they end; none where topics are asked for."""
+        start, held = self._window.start, min(self._window.end, self._limit)
+        if self._options.topics or at >= held:
+            return _NO_INTS, _NO_INTS, at
+        found, size = good_positions(self._window.data[at - start : held - start])
+        positions = np.frombuffer(found, np.int64) + at
+        return positions, np.diff(positions, append=at + size), at + size
 
     def _run(self, at: int) -> tuple[Ints, Ints, int]:
         """Where entries lie side by side from ``at`` on, as far as the window holds them whole, and
@@ -194,22 +212,20 @@ class _Scan:
         return positions, sizes, following
 
     def _walk(self, at: int, window_end: int) -> tuple[Ints, Ints, int]:
-        start, data = self._window.start, self._window.data
-        found, position, last = [], at - start, min(window_end, self._part.end) - start
-        held = window_end - start
-        while position < last and position + FIXED_SIZE <= held:
-            (size,) = _SIZE_AT(data, position)
-            if size < FIXED_SIZE or position + size > held:
-                break
-            found.append(position)
-            position += size
-        ends = np.array([*found, position], np.int64)
-        return ends[:-1] + start, np.diff(ends), position + start
+        start = self._window.start
+        positions, sizes, end = entries_between(
+            self._window.data[: window_end - start],
+            at - start,
+            min(window_end, self._part.end) - start,
+        )
+        return positions + start, sizes, end + start
 
-    def _rows(self, entries: Entries) -> Iterator[pa.RecordBatch]:
-        """The rows of entries whose lengths add up."""
+    def _rows(self, entries: Entries, is_checked: bool) -> Iterator[pa.RecordBatch]:
+        """The rows of entries whose lengths add up. ``is_checked``: their CRCs are good."""
         options = self._options
-        entries.status[entries.crc_mismatches(self._requires_crc)] = CRC_MISMATCH
+        if not is_checked:
+            entries.status[entries.crc_mismatches()] = CRC_MISMATCH
+        entries.status[entries.lacking_crcs(self._requires_crc)] = CRC_MISMATCH
         damaged = entries.status != OK
         keep: Mask = np.ones(len(entries), np.bool_)
         if options.topics:
@@ -273,11 +289,12 @@ class _Scan:
         buffer = bytearray(_SEARCH_STEP)
         while end > begin:
             at = max(end - _SEARCH_STEP, begin)
-            view = memoryview(buffer)[: end - at]
-            _read_into(self._fd, view, at)
-            data = bytes(view)
-            if data != _ZEROS[: len(data)]:  # many times as quick as rstrip
-                return self._part.start + at + len(data.rstrip(b"\0"))
+            if _may_hold_data(self._fd, at, end):
+                view = memoryview(buffer)[: end - at]
+                _read_into(self._fd, view, at)
+                data = bytes(view)
+                if data != _ZEROS[: len(data)]:  # many times as quick as rstrip
+                    return self._part.start + at + len(data.rstrip(b"\0"))
             end = at
         return self._part.begin
 
@@ -356,6 +373,17 @@ def _read_into(fd: int, buffer: memoryview, at: int) -> int:
             break
         done += count
     return done
+
+
+def _may_hold_data(fd: int, begin: int, end: int) -> bool:
+    """False where the file system knows that nothing was ever written between two bytes: that reads
+    as zeros. A segment is as large as it will be from its beginning."""
+    if not hasattr(os, "SEEK_DATA"):
+        return True
+    try:
+        return os.lseek(fd, begin, os.SEEK_DATA) < end
+    except OSError as error:
+        return error.errno != errno.ENXIO  # nothing up to the end of the file
 
 
 def _read_page(fd: int, buffer: memoryview, at: int) -> int:
