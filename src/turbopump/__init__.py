@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         TransactionResult,
         TransactionState,
     )
+    from turbopump.config.tls import ClientTls
     from turbopump.errors import (
         BodyError,
         CallTimeoutError,
@@ -92,6 +93,7 @@ __all__ = [
     "BodyError",
     "CallTimeoutError",
     "ClientError",
+    "ClientTls",
     "ConfigError",
     "ConnectError",
     "ConnectionLostError",
@@ -181,6 +183,7 @@ _HOME = {
         "turbopump.client.transaction_producer": """
             TransactionProducer TransactionResult TransactionState
         """,
+        "turbopump.config.tls": "ClientTls",
         "turbopump.errors": """
             BodyError CallTimeoutError ClientError ConfigError ConnectError
             ConnectionLostError DataLossError FrameError HeaderError LakeError

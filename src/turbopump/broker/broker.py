@@ -279,6 +279,7 @@ class Broker:
             idle_timeout=float(config.server_channel_max_idle_time_seconds),
             backlog=self.sends.backlog,
             memory_max=config.connection_memory_max,
+            tls=config.server_tls,
         )
         # If the start fails; else it is closed in its turn, see ``_parts``.
         self._ends.push_async_callback(server.close)

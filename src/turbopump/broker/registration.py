@@ -71,7 +71,9 @@ class NameServerRegistration:
         self._config = config
         self._timeout = config.register_broker_timeout_mills / 1000
         self._address = address
-        self._remoting = RemotingClient(on_close=lambda server: self._name_servers[server].lost())
+        self._remoting = RemotingClient(
+            on_close=lambda server: self._name_servers[server].lost(), tls=config.client_tls
+        )
         self._announcement = announcement = Announcement(config, topics, address, ha_address)
         self._name_servers = {
             server: ToldNameServer(server, self._remoting, announcement, self._timeout)
@@ -396,7 +398,7 @@ class TopicRoutes:
         self._kept_s = config.load_balance_poll_name_server_interval / 1000
         self._topics = topics
         self._clock = clock
-        self._remoting = RemotingClient()
+        self._remoting = RemotingClient(tls=config.client_tls)
         self._known: dict[str, tuple[float, list[MessageQueue]]] = {}
 
     async def queues(self, topic: str) -> list[MessageQueue] | None:

@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "produce": "Send messages from JSON lines on standard input.",
     "consume": "Write messages as JSON lines to standard output.",
     "doctor": "Look for what is wrong, and say what mends it.",
+    "tls": "Certificates for servers that have none.",
     "topic": "List, create, change, delete and find topics.",
     "consumer": "List consumer groups, and look at one.",
     "offset": "Show, reset and clone the offsets of consumer groups.",

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from turbopump.client.setting_rules import INSTANCE_RULES, check_fields, is_name
+from turbopump.config.tls import ClientTls
 from turbopump.errors import ConfigError
 
 ACCESS_KEY: Final = "AccessKey"
@@ -59,6 +60,8 @@ class InstanceSettings:
     unit_name: str | None = None
     credentials: Credentials | None = None
     namespace_v2: str | None = None
+    tls: ClientTls | bool = False
+    """True: ``ClientTls()``."""
 
     def __post_init__(self) -> None:
         check_fields(INSTANCE_RULES, self)
@@ -70,6 +73,11 @@ class InstanceSettings:
     def client_name(self) -> tuple[str | None, str | None]:
         """Two instances with the same are one client to the brokers of a cluster."""
         return self.instance_name, self.unit_name
+
+    @property
+    def client_tls(self) -> ClientTls | None:
+        """None: plain text."""
+        return self.tls if isinstance(self.tls, ClientTls) else ClientTls() if self.tls else None
 
     def signer(self) -> RequestSigner | None:
         """What every request carries; None: nothing."""

@@ -173,7 +173,9 @@ class ClientInstance:
         self.requests = PendingRequests(environment.clock.now_ms)
         router.add(PushReplyMessageToClient, self.requests.reply_came)
         add_operator_requests(router, lambda: self._members)
-        self.remoting = RemotingClient(router, on_close=self._disconnected, signer=self.signer)
+        self.remoting = RemotingClient(
+            router, on_close=self._disconnected, signer=self.signer, tls=settings.client_tls
+        )
         servers, random = settings.name_servers, environment.random
         self.routes = Routes(self.remoting, servers, random=random, on_change=self._route_changed)
         self._members: list[InstanceMember] = []

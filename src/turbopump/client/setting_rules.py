@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
 from turbopump.client.namespace import wrap
+from turbopump.config.tls import ClientTls
 from turbopump.errors import ConfigError
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, group_fault, is_unicode, topic_fault
 
@@ -152,6 +153,10 @@ INSTANCE_RULES: Final[Mapping[str, SettingRule]] = {
     "instance_name": _NAME,
     "unit_name": _NAME,
     "namespace_v2": _NAME,
+    "tls": SettingRule(
+        lambda value: isinstance(value, bool | ClientTls),
+        "must be True, False or a ClientTls, as in ClientTls(trust='ca.pem')",
+    ),
 }
 GROUP_RULES: Final[Mapping[str, SettingRule]] = {
     "namespace": _NAME,

@@ -13,6 +13,7 @@ from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.queue_chooser import LatencyFaults
 from turbopump.clock import Clock
+from turbopump.config.tls import ClientTls
 
 
 class Surrounding(TypedDict, total=False):
@@ -23,6 +24,7 @@ class Surrounding(TypedDict, total=False):
     unit_name: str | None
     credentials: Credentials | None
     namespace_v2: str | None
+    tls: ClientTls | bool
     clock: Clock | None
     random: random.Random | None
     local_ip: str | None

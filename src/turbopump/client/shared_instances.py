@@ -192,6 +192,8 @@ def _differences(one: InstanceSettings, other: InstanceSettings) -> list[str]:
         differences.append("with other credentials")
     if one.namespace_v2 != other.namespace_v2:
         differences.append("with another namespace_v2")
+    if one.client_tls != other.client_tls:
+        differences.append("with another tls")
     if set(one.name_servers) != set(other.name_servers):
         differences.append("with other name servers of the same cluster")
     return differences

@@ -17,6 +17,7 @@ from turbopump.config.delay_levels import DEFAULT_LEVELS, parse_delay_levels
 from turbopump.config.keys import key_table
 from turbopump.config.properties import read_properties
 from turbopump.config.setting import LONG_MAX, build, effective, setting, unserved
+from turbopump.config.tls import TlsConfig, TlsMode, with_tls_file
 from turbopump.errors import ConfigError
 
 CONSUME_QUEUE_ENTRY_SIZE = 20
@@ -59,7 +60,7 @@ def default_store_path() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(TlsConfig):
     """The effective configuration of one broker. Times are in the unit of Apache's key, sizes in
     bytes."""
 
@@ -101,8 +102,8 @@ class BrokerConfig:
         120, "a silent connection is closed after", "s", low=1
     )
 
-    use_tls: bool = unserved(
-        False, "TLS towards name servers", "TLS comes with a later release", key="useTLS"
+    use_tls: bool = setting(
+        False, "connect to name servers with TLS; so does `tls.enable`", key="useTLS"
     )
 
     # What it tells the name servers.
@@ -557,6 +558,11 @@ class BrokerConfig:
         return outward_address() if is_wildcard(self.bind_address) else self.bind_address
 
     @property
+    def connects_with_tls(self) -> bool:
+        """Whether it speaks TLS to name servers."""
+        return self.use_tls or self.tls_enable or self.tls_server_mode is TlsMode.ENFORCING
+
+    @property
     def delay_levels_ms(self) -> tuple[int, ...]:
         """The delays of `messageDelayLevel`. Raises ConfigError."""
         return parse_delay_levels(self.message_delay_level)
@@ -585,7 +591,7 @@ class BrokerConfig:
         return frozenset(map(int, hours))
 
 
-BROKER_KEYS = key_table(BrokerConfig, "broker", "store", "server", "client", "printed")
+BROKER_KEYS = key_table(BrokerConfig, "broker", "store", "server", "client", "printed", "tls")
 
 
 def load_broker_config(
@@ -602,7 +608,7 @@ def load_broker_config(
     texts = {} if path is None else read_properties(path, BROKER_KEYS)
     if environ.get("NAMESRV_ADDR"):
         texts.setdefault("namesrvAddr", environ["NAMESRV_ADDR"])
-    config = build(BrokerConfig, texts, overrides or {})
+    config = build(BrokerConfig, with_tls_file(texts), overrides or {})
     check_together(config)
     return config
 
@@ -611,6 +617,7 @@ def check_together(config: BrokerConfig) -> None:
     """Check what no key alone can tell. Raises ConfigError."""
     parse_addresses(config.namesrv_addr, what="namesrvAddr")
     _ = config.delete_hours, config.delay_levels_ms
+    _ = config.server_tls, config.client_tls
     _ = config.commit_log_directories, config.read_only_commit_log_directories
     if not config.broker_name:
         raise ConfigError("brokerName is empty: a name is expected")

@@ -34,6 +34,11 @@ class Key:
     default_4: str | None
     reason: str
 
+    @property
+    def own(self) -> bool:
+        """Whether it is one of Turbopump's, and not Apache's."""
+        return self.default_5 is None and self.default_4 is None
+
 
 @dataclass(frozen=True, slots=True)
 class KeyFinding:
@@ -79,8 +84,9 @@ def _on_this_machine(default: str) -> str:
 
 
 def key_table(config: type[SettingsClass], *parts: str, only_5: str = "") -> KeyTable:
-    """The keys of some parts of `apache_keys.txt`, and the configuration's own. The 4.9.8 server
-    does not read the part `only_5`."""
+    """The keys of some parts of `apache_keys.txt`, and the configuration's own: those that are
+    declared so, and those that are in none of the parts, as Apache's server has not got them. The
+    4.9.8 server does not read the part `only_5`."""
     table: dict[str, Key] = {}
     for part, line, reason in _lines():
         if part in parts:
@@ -89,7 +95,7 @@ def key_table(config: type[SettingsClass], *parts: str, only_5: str = "") -> Key
             table[key.name] = key
     types = get_type_hints(config)
     for name, known in settings_of(config):
-        if known.own:
+        if known.own or known.key not in table:
             wide = "long" if known.high == LONG_MAX else "int"
             java_type = {bool: "boolean", int: wide}.get(types[name], "String")
             table[known.key] = Key(known.key, java_type, None, None, "")

@@ -9,6 +9,7 @@ from turbopump.config.addresses import LOOPBACK
 from turbopump.config.keys import key_table
 from turbopump.config.properties import read_properties
 from turbopump.config.setting import LONG_MAX, build, setting, unserved
+from turbopump.config.tls import TlsConfig, with_tls_file
 
 
 def default_kv_config_path() -> str:
@@ -17,7 +18,7 @@ def default_kv_config_path() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamesrvConfig:
+class NamesrvConfig(TlsConfig):
     """The effective configuration of one name server. Times are in the unit of Apache's key."""
 
     bind_address: str = setting(LOOPBACK, "interface to listen on; Apache's default is 0.0.0.0")
@@ -71,7 +72,7 @@ class NamesrvConfig:
 
 
 # The name server of 4.9 reads no NettyClientConfig.
-NAMESRV_KEYS = key_table(NamesrvConfig, "namesrv", "server", "client", only_5="client")
+NAMESRV_KEYS = key_table(NamesrvConfig, "namesrv", "server", "client", "tls", only_5="client")
 
 
 def load_namesrv_config(
@@ -80,4 +81,6 @@ def load_namesrv_config(
     """The configuration in a `namesrv.conf`, with `overrides` (field name to value) on top; errors
     as `load_broker_config`."""
     texts = {} if path is None else read_properties(path, NAMESRV_KEYS)
-    return build(NamesrvConfig, texts, overrides or {})
+    config = build(NamesrvConfig, with_tls_file(texts), overrides or {})
+    _ = config.server_tls
+    return config

@@ -68,7 +68,7 @@ def _honoured_row(key: Key, known: Setting, default: str) -> str:
         known.hot and "can be changed while the server runs",
         only and f"only {only}: {known.otherwise}",
     ]
-    if known.own:
+    if key.own:
         notes.append("a key of Turbopump's own")
     return _row(key, "**honoured**", default, "; ".join(note for note in notes if note))
 

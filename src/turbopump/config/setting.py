@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 from turbopump.errors import ConfigError
 
+HIDDEN = "******"
+"""What is shown in place of a secret."""
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
@@ -28,6 +30,8 @@ class Setting:
     held: tuple[int, int] | None = None
     hot: bool = False
     """It can be changed while the server runs: whoever needs it reads it when it is used."""
+    secret: bool = False
+    """Its value is shown nowhere."""
 
 
 class SettingsClass(Protocol):
@@ -52,6 +56,7 @@ def setting(
     own: bool = False,
     held: tuple[int, int] | None = None,
     hot: bool = False,
+    secret: bool = False,
 ) -> Any:
     """A field of a configuration class. `key` is the field's name in camelCase unless it is given.
     A function as the default is called for each configuration.
@@ -59,12 +64,12 @@ def setting(
     `low` and `high` bound numbers, both included. `only` lists the values that this release can
     serve, where ignoring another value would do harm; `otherwise` then says why. A number outside
     of `held`, both included, counts as the nearest within, as it does for Apache's servers, and is
-    shown so. `hot`: it can be changed while the server runs.
+    shown so. `hot`: it can be changed while the server runs. `secret`: its value is shown nowhere.
     """
-    known = Setting(key, about, unit, low, high, only, otherwise, own, held, hot)
+    known = Setting(key, about, unit, low, high, only, otherwise, own, held, hot, secret)
     if callable(default):
         return dataclasses.field(default_factory=default, metadata={"setting": known})
-    return dataclasses.field(default=default, metadata={"setting": known})
+    return dataclasses.field(default=default, repr=not secret, metadata={"setting": known})
 
 
 def unserved(default: Any, about: str, otherwise: str, *, key: str = "") -> Any:
@@ -125,8 +130,9 @@ def hot_keys(config: type[SettingsClass]) -> frozenset[str]:
 
 def effective(config: SettingsClass) -> dict[str, str]:
     """Every key with the text of its value, as `-p` prints them and as they would stand in a
-    file."""
-    return {known.key: render(getattr(config, name)) for name, known in settings_of(type(config))}
+    file; but for secrets."""
+    texts = {known: render(getattr(config, name)) for name, known in settings_of(type(config))}
+    return {known.key: HIDDEN if known.secret and text else text for known, text in texts.items()}
 
 
 def render(value: object) -> str:
@@ -149,11 +155,9 @@ def _parsed(known: Setting, kind: object, text: str) -> object:
             )
         return int(text)
     if isinstance(kind, type) and issubclass(kind, enum.StrEnum):
-        if text not in kind.__members__:
-            raise ConfigError(
-                f"{known.key}={_short(text)}: one of {', '.join(kind.__members__)} is expected"
-            )
-        return kind[text]
+        if text not in list(kind):
+            raise ConfigError(f"{known.key}={_short(text)}: one of {', '.join(kind)} is expected")
+        return kind(text)
     return text
 
 

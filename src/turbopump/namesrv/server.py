@@ -69,6 +69,7 @@ class NameServer:
             on_close=self._connection_lost,
             idle_timeout=self.config.server_channel_max_idle_time_seconds,
             memory_max=self.config.connection_memory_max,
+            tls=self.config.server_tls,
         )
         self._scan: asyncio.TimerHandle | None = None
         self._listing: asyncio.TimerHandle | None = None

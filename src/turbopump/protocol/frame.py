@@ -31,6 +31,8 @@ PART_OVERHEAD: Final = 64
 
 _LENGTHS: Final = struct.Struct(">II").unpack_from
 
+TLS_HANDSHAKE: Final = 0x1603
+"""How a TLS connection begins; no frame is so long."""
 JSON: Final = 0
 ROCKETMQ: Final = 1
 
@@ -105,7 +107,10 @@ class FrameReader:
 
     def _refuse(self, total: int, mark: int) -> None:
         header_size = mark & 0xFFFFFF
-        if mark >> 24 > ROCKETMQ:
+        if total >> 16 == TLS_HANDSHAKE:
+            why = "it begins as TLS does, which this port does not speak: tls.server.mode=disabled,"
+            why += " or no certificate in tls.server.certPath"
+        elif mark >> 24 > ROCKETMQ:
             why = f"serialize type {mark >> 24} is neither 0 (JSON) nor 1 (ROCKETMQ)"
         elif total + 4 > self.size_max:
             why = f"{total + 4} bytes are more than the {self.size_max} allowed"

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from turbopump.config.tls import ClientTls
 from turbopump.errors import ConnectError, ResponseError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Body, Command, encode_command, reply_in, request_command
@@ -19,6 +21,7 @@ from turbopump.protocol.frame import JSON
 from turbopump.protocol.request import ReplyT, Request
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
+from turbopump.remoting.tls import ClientContext, failure_words
 
 CONNECT_TIMEOUT_S: Final = 3.0
 
@@ -29,7 +32,8 @@ class RemotingClient:
     ``router`` answers what peers ask of us (a broker's notices to a consumer). ``serialize_type``
     is the header form we send (``protocol.frame.JSON`` or ``ROCKETMQ``); both are read.
     ``on_close`` gets the address of each connection that ended. ``signer`` makes the header fields
-    of every request out of its own and its body (a signature).
+    of every request out of its own and its body (a signature). ``tls``: None for plain text; raises
+    ConfigError if its files cannot be used.
     """
 
     def __init__(
@@ -40,12 +44,14 @@ class RemotingClient:
         connect_timeout: float = CONNECT_TIMEOUT_S,
         on_close: Callable[[str], None] | None = None,
         signer: Callable[[Mapping[str, str] | None, bytes], dict[str, str]] | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self.router = router or Router()
         self._serialize_type = serialize_type
         self._connect_timeout = connect_timeout
         self._on_close = on_close
         self._signer = signer
+        self._tls = None if tls is None else ClientContext(tls)
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._ended = False
@@ -161,11 +167,15 @@ class RemotingClient:
                     ),
                     host,
                     port,
+                    ssl=None if self._tls is None else self._tls.at(loop.time()),
                 )
         except TimeoutError:
             raise ConnectError(
                 f"no connection to {address} within {self._connect_timeout:.1f} s"
             ) from None
+        except (ssl.SSLError, ConnectionResetError) as error:
+            why = failure_words(error)
+            raise ConnectError(f"no TLS connection to {address}: {why}") from None
         except OSError as error:
             raise ConnectError(f"cannot connect to {address}: {_reason(error)}") from None
         return connection

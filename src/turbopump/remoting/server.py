@@ -4,6 +4,9 @@ It must not know what any request means. A peer that sends nothing for ``idle_ti
 closed: clients send a heartbeat every 30 s (apache/rocketmq
 ``NettyServerConfig.serverChannelMaxIdleTimeSeconds``, 120). Connections are accepted a few at a
 time, so that a burst of them leaves others their turn.
+
+A server with a certificate looks at the first byte of a connection before it reads: TLS and plain
+text share the port. Without one nothing is looked at.
 """
 
 from __future__ import annotations
@@ -13,18 +16,34 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
+from turbopump.config.addresses import join_address
+from turbopump.config.tls import ServerTls, TlsMode
 from turbopump.errors import ConfigError
 from turbopump.protocol.frame import FRAME_SIZE_MAX
 from turbopump.remoting.backlog import Backlog
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.connection_memory import SIZE_MAX, ConnectionMemory
 from turbopump.remoting.router import Router
+from turbopump.remoting.tls import (
+    CLIENT_HELLO,
+    HANDSHAKE_S,
+    SHUTDOWN_S,
+    ServerContext,
+    failure_words,
+)
 from turbopump.remoting.turns import Turns
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_no_tls = RepeatedLine(log, logging.WARNING, "closing connection, TLS failed peer=%s cause=%s")
+_plain_refused = RepeatedLine(
+    log,
+    logging.WARNING,
+    "closing connection, it does not speak TLS and tls.server.mode=enforcing peer=%s",
+)
 _lost_at_once = RepeatedLine(log, logging.WARNING, "accepted connection failed cause=%s")
 
 IDLE_TIMEOUT_S: Final = 120.0
@@ -41,7 +60,8 @@ class RemotingServer:
 
     ``on_close`` is called with each connection that has ended. ``backlog`` is the line for requests
     that may wait. ``memory_max``: bytes that its connections may hold together
-    (``ConnectionMemory``).
+    (``ConnectionMemory``). ``tls``: None, or without a certificate: plain text only. Raises
+    ConfigError if its files cannot be used.
     """
 
     def __init__(
@@ -53,8 +73,14 @@ class RemotingServer:
         frame_size_max: int = FRAME_SIZE_MAX,
         backlog: Backlog | None = None,
         memory_max: int = SIZE_MAX,
+        tls: ServerTls | None = None,
     ) -> None:
         self.router = router
+        self._tls = (
+            _FirstByte(tls)
+            if tls is not None and tls.certificate and tls.mode is not TlsMode.DISABLED
+            else None
+        )
         # in order of arrival, so that a run can be replayed
         self.connections: dict[Connection, None] = {}
         self._on_close = on_close
@@ -86,7 +112,9 @@ class RemotingServer:
                 one.listen(KERNEL_QUEUE)
         except OSError as error:
             raise ConfigError(_bind_failure(host, port, error)) from None
-        self._ports += [_ListeningPort(one, lambda: self._connection(chosen)) for one in sockets]
+        self._ports += [
+            _ListeningPort(one, lambda: self._connection(chosen), self._tls) for one in sockets
+        ]
         if self._sweep is None:
             self._sweep = loop.call_later(self._idle_timeout / 4, self._close_idle)
         address = sockets[0].getsockname()
@@ -136,6 +164,26 @@ class RemotingServer:
         for connection in list(self.connections):
             if connection.last_read < oldest:
                 connection.close()
+        for port in self._ports:
+            port.close_silent(oldest)
+
+
+class _FirstByte:
+    """Tells by its first byte how a connection is to be served."""
+
+    def __init__(self, tls: ServerTls) -> None:
+        self._enforcing = tls.mode is TlsMode.ENFORCING
+        self._context = ServerContext(tls)
+
+    def options(self, first: bytes, now: float) -> dict[str, Any] | None:
+        """What ``connect_accepted_socket`` is told; None: it is refused."""
+        if first == CLIENT_HELLO:
+            return {
+                "ssl": self._context.at(now),
+                "ssl_handshake_timeout": HANDSHAKE_S,
+                "ssl_shutdown_timeout": SHUTDOWN_S,
+            }
+        return None if self._enforcing else {}
 
 
 class _ListeningPort:
@@ -143,10 +191,15 @@ class _ListeningPort:
     no memory for another, it says so, and tries again in a moment: those that are connected go on,
     and the others wait in the system's queue."""
 
-    def __init__(self, listening: socket.socket, connection: Callable[[], Connection]) -> None:
+    def __init__(
+        self, listening: socket.socket, connection: Callable[[], Connection], tls: _FirstByte | None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = listening
         self._connection = connection
+        self._tls = tls
+        self._silent: dict[socket.socket, float] = {}
+        """Connections without a first byte, and when they came."""
         self._opening: dict[asyncio.Task[Any], socket.socket] = {}
         self._again: asyncio.TimerHandle | None = None
         self._failing = False
@@ -158,13 +211,20 @@ class _ListeningPort:
         else:
             self._loop.remove_reader(self._socket)
         self._socket.close()
+        self.close_silent(self._loop.time())
         for opening in self._opening:
             opening.cancel()
+
+    def close_silent(self, since: float) -> None:
+        """Close connections that came at that time or before, and have sent nothing."""
+        for silent, came in list(self._silent.items()):
+            if came <= since:
+                self._drop(silent)
 
     def _accept(self) -> None:
         for _ in range(ACCEPTED_A_TURN):
             try:
-                accepted, _address = self._socket.accept()
+                accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -174,19 +234,56 @@ class _ListeningPort:
                 self._failing = False
                 log.info("connections are accepted again")
             accepted.setblocking(False)
-            opening = asyncio.ensure_future(
-                self._loop.connect_accepted_socket(self._connection, accepted)
-            )
-            self._opening[opening] = accepted
-            opening.add_done_callback(self._opened)
+            if self._tls is None:
+                self._open(accepted, {})
+            else:
+                self._look(accepted, _peer(address), self._tls)
 
-    def _opened(self, opening: asyncio.Task[Any]) -> None:
+    def _look(self, accepted: socket.socket, peer: str, tls: _FirstByte) -> None:
+        """Serve a connection as its first byte wants it, once there is one. It stays where it is:
+        who speaks TLS must find it there."""
+        try:
+            first = accepted.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            if accepted not in self._silent:
+                self._silent[accepted] = self._loop.time()
+                self._loop.add_reader(accepted, self._look, accepted, peer, tls)
+            return
+        except OSError:
+            first = b""
+        options = tls.options(first, self._loop.time()) if first else None
+        if options is None:
+            if first:
+                _plain_refused(peer)
+            self._drop(accepted)
+            return
+        if self._silent.pop(accepted, None) is not None:
+            self._loop.remove_reader(accepted)
+        self._open(accepted, options, peer if options else "")
+
+    def _drop(self, accepted: socket.socket) -> None:
+        if self._silent.pop(accepted, None) is not None:
+            self._loop.remove_reader(accepted)
+        accepted.close()
+
+    def _open(self, accepted: socket.socket, options: dict[str, Any], peer: str = "") -> None:
+        """``peer``: its address, if it speaks TLS."""
+        opening = asyncio.ensure_future(
+            self._loop.connect_accepted_socket(self._connection, accepted, **options)
+        )
+        self._opening[opening] = accepted
+        opening.add_done_callback(partial(self._opened, peer))
+
+    def _opened(self, peer: str, opening: asyncio.Task[Any]) -> None:
         accepted = self._opening.pop(opening)
         if opening.cancelled():
             accepted.close()
-        elif (error := opening.exception()) is not None:
+        elif isinstance(error := opening.exception(), Exception):
             accepted.close()
-            _lost_at_once(error)
+            if peer:
+                _no_tls(peer, failure_words(error))
+            else:
+                _lost_at_once(error)
 
     def _pause(self, error: OSError) -> None:
         if not self._failing:
@@ -202,6 +299,11 @@ class _ListeningPort:
     def _go_on(self) -> None:
         self._again = None
         self._loop.add_reader(self._socket, self._accept)
+
+
+def _peer(address: Any) -> str:
+    """``host:port`` of what ``accept`` gave."""
+    return join_address(str(address[0]), int(address[1]))
 
 
 def _bind_failure(host: str, port: int, error: OSError) -> str:

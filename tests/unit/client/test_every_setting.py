@@ -89,6 +89,7 @@ USABLE: Final[dict[str, tuple[object, ...]]] = {
     "instance_name": (None, "1"),
     "unit_name": (None, "1"),
     "credentials": (None,),
+    "tls": (True,),
     "namespace": (None, "1"),
     "namespace_v2": (None, "1"),
     "send_timeout": (1.5, 2**64),

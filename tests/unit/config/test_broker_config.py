@@ -188,7 +188,12 @@ def test_name_servers_come_from_the_override_then_the_file_then_the_environment(
             "aclEnable=true: only false is served, access control comes with a later release",
         ),
         ("authenticationEnabled=true", "authenticationEnabled=true: only false is served"),
-        ("useTLS=true", "useTLS=true: only false is served"),
+        (
+            "tls.server.mode=strict",
+            "tls.server.mode=strict: one of disabled, permissive, enforcing is expected",
+        ),
+        ("tls.server.mode=enforcing", "TLS needs a certificate: tls.server.certPath and"),
+        ("tls.config.file=/no/file", "the configuration file /no/file cannot be read"),
         ("storeType=defaultRocksDB", "storeType=defaultRocksDB: only default is served"),
         ("messageStorePlugIn=org.X", "messageStorePlugIn=org.X: only no value is served"),
         ("namesrvAddr=10.0.0.1", "namesrvAddr '10.0.0.1' has no port"),

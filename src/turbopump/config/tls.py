@@ -1,0 +1,217 @@
+"""What a server or a client is told about TLS, in the words of Apache's system properties.
+
+Apache's servers and Java clients read these names as properties of the JVM, and from the file that
+`tls.config.file` names, which wins. Here they stand in a server's own file, too. Three defaults are
+safer than Apache's: a client checks the server's certificate, and that it is for the host it asked
+for, and client certificates, where they are asked for, are checked. It must not know sockets.
+Source: apache/rocketmq `TlsSystemConfig`, `TlsHelper`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from turbopump.config.keys import key_table
+from turbopump.config.properties import read_properties
+from turbopump.config.setting import build, setting
+from turbopump.errors import ConfigError
+
+CONFIG_FILE: Final = "/etc/rocketmq/tls.properties"
+
+
+class TlsMode(enum.StrEnum):
+    """Which connections a server takes, by their first byte."""
+
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
+class ClientAuth(enum.StrEnum):
+    """Whether a server asks its clients for a certificate."""
+
+    NONE = "none"
+    OPTIONAL = "optional"
+    REQUIRE = "require"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    """How a server speaks TLS. Paths are of PEM files; `key` is empty where `certificate` holds the
+    key, too. `trust`: the certificates that sign those of clients."""
+
+    mode: TlsMode = TlsMode.PERMISSIVE
+    certificate: str = ""
+    key: str = ""
+    key_password: str = field(default="", repr=False)
+    client_auth: ClientAuth = ClientAuth.NONE
+    trust: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.certificate and (self.mode is TlsMode.ENFORCING or self.key):
+            raise ConfigError(
+                "TLS needs a certificate: tls.server.certPath and tls.server.keyPath name the PEM "
+                "files of a certificate and its key; `turbopump tls self-signed` makes a pair"
+            )
+        if self.client_auth is not ClientAuth.NONE and not self.trust:
+            raise ConfigError(
+                f"tls.server.need.client.auth={self.client_auth} needs tls.server.trustCertPath: "
+                "the PEM file of the certificates that sign those of clients"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTls:
+    """How a client speaks TLS; all defaults: it trusts what this machine trusts.
+
+    ``trust``: a PEM file of the certificates that sign the servers', or of the servers' own;
+    None: those of the operating system. ``certificate`` and ``key``: PEM files of what the client
+    shows to servers that ask for it; ``key_password`` if the key is encrypted. ``verify=False``
+    takes any server for the right one, and ``check_host_name=False`` any that has a trusted
+    certificate. Raises ConfigError.
+    """
+
+    trust: str | Path | None = None
+    certificate: str | Path | None = None
+    key: str | Path | None = None
+    key_password: str | None = field(default=None, repr=False)
+    verify: bool = True
+    check_host_name: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("trust", "certificate", "key"):
+            if not isinstance(value := getattr(self, name), str | Path | None) or value == "":
+                raise ConfigError(f"{name}={value!r:.80} must be the path of a PEM file, or None")
+        for name in ("verify", "check_host_name"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigError(f"{name}={value!r:.80} must be True or False")
+        if not isinstance(self.key_password, str | None):
+            raise ConfigError("key_password must be text, or None")
+        if self.key and not self.certificate:
+            raise ConfigError(f"key={self.key} needs certificate: the PEM file that it belongs to")
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots: a configuration has other bases beside it
+class TlsConfig:
+    """The part of a server's configuration that says how it speaks TLS, and how it does as a client
+    of others."""
+
+    tls_server_mode: TlsMode = setting(
+        TlsMode.PERMISSIVE,
+        "`permissive`: TLS and plain text on the same port; `enforcing`: TLS only; `disabled`: "
+        "plain text only. `permissive` without a certificate refuses TLS",
+        key="tls.server.mode",
+    )
+    tls_enable: bool = setting(
+        False, "connect to others with TLS; an `enforcing` server does so anyway", key="tls.enable"
+    )
+    tls_config_file: str = setting(
+        CONFIG_FILE,
+        "a file of the other `tls.` keys, which wins over this one; the default is read if it is "
+        "there",
+        key="tls.config.file",
+    )
+    tls_server_cert_path: str = setting(
+        "",
+        "PEM file of the server's certificate, and those between it and the root; read again when "
+        "it changes",
+        key="tls.server.certPath",
+    )
+    tls_server_key_path: str = setting(
+        "",
+        "PEM file of its key; empty: it is in the file of the certificate",
+        key="tls.server.keyPath",
+    )
+    tls_server_key_password: str = setting(
+        "", "password of the key", key="tls.server.keyPassword", secret=True
+    )
+    tls_server_need_client_auth: ClientAuth = setting(
+        ClientAuth.NONE,
+        "`none`, `optional` or `require`: clients are asked for a certificate, which is always "
+        "checked",
+        key="tls.server.need.client.auth",
+    )
+    tls_server_trust_cert_path: str = setting(
+        "",
+        "PEM file of the certificates that sign those of clients",
+        key="tls.server.trustCertPath",
+    )
+    tls_client_auth_server: bool = setting(
+        True,
+        "check the certificates of servers that this one connects to; with Apache's the default is "
+        "false",
+        key="tls.client.authServer",
+    )
+    tls_client_trust_cert_path: str = setting(
+        "",
+        "PEM file of the certificates that sign the servers'; empty: those of the system",
+        key="tls.client.trustCertPath",
+    )
+    tls_client_check_host_name: bool = setting(
+        True,
+        "a server's certificate must be for the host or address that was asked for; Apache's "
+        "clients never look",
+        key="tls.client.checkHostName",
+        own=True,
+    )
+    tls_client_cert_path: str = setting(
+        "", "PEM file of the certificate that is shown to servers", key="tls.client.certPath"
+    )
+    tls_client_key_path: str = setting(
+        "",
+        "PEM file of its key; empty: it is in the file of the certificate",
+        key="tls.client.keyPath",
+    )
+    tls_client_key_password: str = setting(
+        "", "password of the key", key="tls.client.keyPassword", secret=True
+    )
+
+    @property
+    def server_tls(self) -> ServerTls:
+        """Raises ConfigError for what cannot be."""
+        return ServerTls(
+            mode=self.tls_server_mode,
+            certificate=self.tls_server_cert_path,
+            key=self.tls_server_key_path,
+            key_password=self.tls_server_key_password,
+            client_auth=self.tls_server_need_client_auth,
+            trust=self.tls_server_trust_cert_path,
+        )
+
+    @property
+    def client_tls(self) -> ClientTls | None:
+        """How it speaks to others; None: in plain text. Raises ConfigError for what cannot be."""
+        return self.tls_of_clients() if self.connects_with_tls else None
+
+    @property
+    def connects_with_tls(self) -> bool:
+        """Whether it speaks TLS to others."""
+        return self.tls_enable
+
+    def tls_of_clients(self) -> ClientTls:
+        """What the keys say for clients, whether TLS is on or not."""
+        return ClientTls(
+            trust=self.tls_client_trust_cert_path or None,
+            certificate=self.tls_client_cert_path or None,
+            key=self.tls_client_key_path or None,
+            key_password=self.tls_client_key_password or None,
+            verify=self.tls_client_auth_server,
+            check_host_name=self.tls_client_check_host_name,
+        )
+
+
+TLS_KEYS = key_table(TlsConfig, "tls")
+
+
+def with_tls_file(texts: Mapping[str, str]) -> dict[str, str]:
+    """The texts of a configuration, with those of the file that `tls.config.file` names in their
+    place. Raises ConfigError for one that cannot be read, unless it is the default."""
+    config = build(TlsConfig, texts, {})
+    path = config.tls_config_file
+    if not path or (path == CONFIG_FILE and not Path(path).is_file()):
+        return dict(texts)
+    return dict(texts) | read_properties(path, TLS_KEYS)

@@ -1,0 +1,243 @@
+"""The certificates and keys of TLS: files become contexts, and become new ones when they change.
+
+A context belongs to the connections that were made with it; so a certificate is replaced without
+losing one. Files are looked at when a connection is made, once in ``LOOK_AGAIN_S`` at most. A file
+that cannot be used leaves the last context in force, and the log says so. TLS 1.2 is the least. It
+must not know sockets.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from turbopump.config.tls import ClientAuth, ClientTls, ServerTls
+from turbopump.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+CLIENT_HELLO: Final = b"\x16"
+"""The first byte of a connection that speaks TLS. Source: apache/rocketmq ``TlsModeHandler``."""
+HANDSHAKE_S: Final = 10.0
+"""A handshake that has not ended by then is given up."""
+SHUTDOWN_S: Final = 5.0
+LOOK_AGAIN_S: Final = 1.0
+WARN_DAYS: Final = 30
+"""A certificate that has fewer days left is warned of."""
+FILE_SIZE_MAX: Final = 1024 * 1024
+
+
+class ServerContext:
+    """The context of a server, from its files. Raises ConfigError if they cannot be used now."""
+
+    def __init__(self, tls: ServerTls) -> None:
+        self._tls = tls
+        self._files = _Files((tls.certificate, tls.key, tls.trust), self._make)
+
+    def at(self, now: float) -> ssl.SSLContext:
+        """That of a connection which comes ``now`` (seconds on any clock that only grows)."""
+        return self._files.context(now)
+
+    def _make(self) -> ssl.SSLContext:
+        tls = self._tls
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        _load_pair(context, tls.certificate, tls.key, tls.key_password)
+        if tls.client_auth is not ClientAuth.NONE:
+            _load_trust(context, tls.trust)
+            required = tls.client_auth is ClientAuth.REQUIRE
+            context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+        _tell_of_expiry(tls.certificate)
+        return context
+
+
+class ClientContext:
+    """The context of a client. Raises ConfigError if a file cannot be used now."""
+
+    def __init__(self, tls: ClientTls) -> None:
+        self._tls = tls
+        self._trust, self._certificate, self._key = (
+            "" if path is None else str(path) for path in (tls.trust, tls.certificate, tls.key)
+        )
+        paths = (self._certificate, self._key, self._trust)
+        self._files = _Files(paths, self._make)
+
+    def at(self, now: float) -> ssl.SSLContext:
+        """As ``ServerContext.at``."""
+        return self._files.context(now)
+
+    def _make(self) -> ssl.SSLContext:
+        tls = self._tls
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = tls.verify and tls.check_host_name
+        if not tls.verify:
+            context.verify_mode = ssl.CERT_NONE
+        elif self._trust:
+            _load_trust(context, self._trust)
+        else:
+            context.load_default_certs()
+        if self._certificate:
+            _load_pair(context, self._certificate, self._key, tls.key_password or "")
+            _tell_of_expiry(self._certificate)
+        return context
+
+
+class _Files:
+    """A context and the files that it was made of, as they were then."""
+
+    def __init__(self, paths: tuple[str, ...], make: Callable[[], ssl.SSLContext]) -> None:
+        self._paths = tuple(filter(None, paths))
+        self._make = make
+        self._seen = self._state()
+        self._context = make()
+        self._looked = 0.0
+
+    def context(self, now: float) -> ssl.SSLContext:
+        if now - self._looked >= LOOK_AGAIN_S:
+            self._looked = now
+            state = self._state()
+            if state != self._seen:
+                self._seen = state
+                self._renew()
+        return self._context
+
+    def _renew(self) -> None:
+        # Two files cannot be replaced at once: between the two they do not fit, and that passes.
+        try:
+            self._context = self._make()
+        except ConfigError as error:
+            log.error(
+                "changed TLS files cannot be used, the old ones stay in force cause=%s", error
+            )
+        else:
+            log.info("TLS files changed, new connections have them files=%s", " ".join(self._paths))
+
+    def _state(self) -> list[tuple[int, int, int] | None]:
+        return [_file_state(path) for path in self._paths]
+
+
+def _file_state(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _load_pair(context: ssl.SSLContext, certificate: str, key: str, password: str) -> None:
+    """Raises ConfigError."""
+    for path in filter(None, (certificate, key)):
+        _read(path)
+    asked = []
+
+    def given() -> str:
+        asked.append(True)
+        return password
+
+    try:
+        context.load_cert_chain(certificate, key or None, given)
+    except (ssl.SSLError, ValueError) as error:
+        where = key or certificate
+        if asked and not password:
+            why = f"the key in {where} is encrypted, and no password is given"
+        elif asked:
+            why = f"the key in {where} cannot be decrypted with the password that is given"
+        elif isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+            why = f"the key in {where} does not belong to the certificate in {certificate}"
+        else:
+            why = f"{certificate} and {where} do not hold a certificate and its key in PEM"
+        raise ConfigError(f"TLS: {why}") from None
+
+
+def _load_trust(context: ssl.SSLContext, path: str) -> None:
+    """Raises ConfigError."""
+    _read(path)
+    # a server's own certificate may be trusted, whoever has signed it
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError:
+        raise ConfigError(f"TLS: {path} holds no certificates in PEM") from None
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(FILE_SIZE_MAX)
+    except OSError as error:
+        raise ConfigError(f"TLS: the file {path} cannot be read: {error.strerror}") from None
+
+
+# Until when a certificate is valid.
+def expiry_warning(end: datetime, now: datetime) -> str | None:
+    """What is to be said of a certificate that is valid until ``end``; None: nothing yet."""
+    left = end - now
+    if left.total_seconds() <= 0:
+        return f"expired on {end:%Y-%m-%d %H:%M} UTC: clients that check it refuse the connection"
+    if left.days < WARN_DAYS:
+        return f"expires on {end:%Y-%m-%d %H:%M} UTC, in {left.days} days: replace it in time"
+    return None
+
+
+def _tell_of_expiry(path: str) -> None:
+    end = end_of_validity(_first_certificate(path))
+    warning = None if end is None else expiry_warning(end, datetime.now(UTC))
+    if warning is not None:
+        log.warning("certificate %s file=%s", warning, path)
+
+
+def _first_certificate(path: str) -> bytes:
+    text = _read(path).decode("ascii", "replace")
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    at = text.find(begin)
+    till = text.find(end, at)
+    return b"" if at < 0 or till < 0 else ssl.PEM_cert_to_DER_cert(text[at : till + len(end)])
+
+
+def end_of_validity(certificate: bytes) -> datetime | None:
+    """``notAfter`` of a certificate in DER; None if it cannot be read. Source: RFC 5280, 4.1."""
+    # Certificate ::= { tbsCertificate { [0] version, serial, algorithm, issuer,
+    #                                    validity { notBefore, notAfter }, … }, … }
+    try:
+        _, body, _ = _element(certificate, 0)
+        _, body, _ = _element(body, 0)
+        at = 0
+        tag, _, after = _element(body, at)
+        if tag == 0xA0:
+            at = after
+        for _ in range(3):
+            at = _element(body, at)[2]
+        validity = _element(body, at)[1]
+        tag, text, _ = _element(validity, _element(validity, 0)[2])
+        form = "%y%m%d%H%M%SZ" if tag == 0x17 else "%Y%m%d%H%M%SZ"
+        return datetime.strptime(text.decode("ascii"), form).replace(tzinfo=UTC)
+    except (IndexError, ValueError):
+        return None
+
+
+def _element(data: bytes, at: int) -> tuple[int, bytes, int]:
+    """Tag, content, and where the next one begins."""
+    tag, size, at = data[at], data[at + 1], at + 2
+    if size & 0x80:
+        count = size & 0x7F
+        size, at = int.from_bytes(data[at : at + count]), at + count
+    if at + size > len(data):
+        raise IndexError
+    return tag, data[at : at + size], at + size
+
+
+def failure_words(error: Exception) -> str:
+    """What went wrong in a handshake, in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.replace("_", " ").lower()
+    if isinstance(error, ConnectionError) or not str(error):
+        return "the peer closed the connection during the handshake"
+    return str(error)

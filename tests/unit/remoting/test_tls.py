@@ -1,0 +1,326 @@
+"""TLS and plain text on one port, with certificates that fit, that do not, and that change."""
+
+import asyncio
+import logging
+import ssl
+import warnings
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.loops import in_loop
+from tests.unit.remoting.certificates import Pair
+from tests.unit.remoting.serving import frame, raw_peer, serving, until
+
+from turbopump.config.tls import ClientAuth, ClientTls, ServerTls, TlsMode
+from turbopump.errors import ConfigError, ConnectError, RemotingError
+from turbopump.protocol.requests.offsets import GetMinOffset, OffsetReply
+from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.router import Response, Router
+from turbopump.remoting.tls import LOOK_AGAIN_S, ServerContext
+from turbopump.repeated_line import report_all
+
+BODY_SIZE = 300_000
+TLS = "TLS"
+PLAIN = "plain text"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return Pair(tmp_path)
+
+
+def on_loop(story: Callable[[], Coroutine[None, None, None]], loop: str) -> None:
+    """Run a story on asyncio's own loop or on uvloop's."""
+    factory = pytest.importorskip("uvloop").new_event_loop if loop == "uvloop" else None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(story())
+
+
+def answering() -> Router:
+    router = Router()
+    router.add(
+        GetMinOffset,
+        lambda request, _context: Response(
+            OffsetReply(offset=request.queue_id), body=bytes(BODY_SIZE)
+        ),
+    )
+    return router
+
+
+@asynccontextmanager
+async def client_of(tls: ClientTls | None) -> AsyncIterator[RemotingClient]:
+    client = RemotingClient(tls=tls)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def ask(client: RemotingClient, address: str, number: int = 5) -> int:
+    answer = await client.exchange(address, GetMinOffset(topic="T", queue_id=number))
+    assert len(answer.body) == BODY_SIZE
+    return int((answer.ext or {})["offset"])
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize(
+    ("mode", "served"),
+    [(TlsMode.PERMISSIVE, {TLS, PLAIN}), (TlsMode.ENFORCING, {TLS}), (TlsMode.DISABLED, {PLAIN})],
+)
+@in_loop(on_loop)
+async def test_each_mode_serves_what_it_says_on_one_port(
+    pair: Pair, mode: TlsMode, served: set[str]
+) -> None:
+    async with serving(answering(), tls=pair.server(mode)) as (server, host, port):
+        found = set()
+        for name, tls in {TLS: pair.trusted(), PLAIN: None}.items():
+            async with client_of(tls) as client:
+                try:
+                    answers = await asyncio.gather(
+                        *(ask(client, f"{host}:{port}", number) for number in range(30))
+                    )
+                except RemotingError:
+                    continue
+                assert answers == [*range(30)]
+                found.add(name)
+        assert found == served
+        await until(lambda: not server.connections)
+
+
+@in_loop
+async def test_without_a_certificate_tls_is_refused_in_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(answering(), tls=ServerTls()) as (_, host, port):
+        async with client_of(ClientTls(verify=False)) as client:
+            with pytest.raises(ConnectError, match=r"no TLS connection to .*: the peer closed"):
+                await ask(client, f"{host}:{port}")
+        async with client_of(None) as client:
+            assert await ask(client, f"{host}:{port}") == 5
+    report_all()
+    assert "no certificate in tls.server.certPath" in caplog.text
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@in_loop(on_loop)
+async def test_a_first_byte_that_comes_late_is_waited_for_and_others_are_served_meanwhile(
+    pair: Pair,
+) -> None:
+    async with (
+        serving(answering(), tls=pair.server(), idle_timeout=0.4) as (_, host, port),
+        client_of(None) as client,
+        raw_peer(host, port) as silent,
+        raw_peer(host, port) as late,
+    ):
+        assert await ask(client, f"{host}:{port}") == 5
+        late.write(frame(GetMinOffset(topic="T", queue_id=7), 1))
+        answer = await late.read()
+        assert answer is not None
+        assert answer.ext == {"offset": "7"}
+        assert await silent.read() is None, "closed, as any that is silent for so long"
+
+
+@in_loop
+async def test_a_server_that_closes_closes_those_that_have_sent_nothing(pair: Pair) -> None:
+    async with (
+        serving(answering(), tls=pair.server()) as (server, host, port),
+        raw_peer(host, port) as peer,
+        client_of(None) as client,
+    ):
+        assert await ask(client, f"{host}:{port}") == 5, "so the other was accepted, too"
+        await server.close()
+        assert await peer.read() is None
+
+
+@in_loop
+async def test_a_handshake_that_fails_is_logged_and_harms_nobody(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(answering(), tls=pair.server()) as (_, host, port):
+        for bad in (b"\x16", b"\x16\x03\x01\x00\x02\x00\x00", b"\x16" * 4000):
+            async with raw_peer(host, port) as peer:
+                peer.write(bad)
+                peer.writer.write_eof()
+                assert await peer.read() is None
+        async with client_of(pair.trusted()) as client:
+            assert await ask(client, f"{host}:{port}") == 5
+    report_all()
+    assert "TLS failed peer=127.0.0.1:" in caplog.text
+
+
+@in_loop
+async def test_tls_1_2_is_the_least(pair: Pair) -> None:
+    async with serving(answering(), tls=pair.server()) as (_, host, port):
+        for version, taken in (
+            (ssl.TLSVersion.TLSv1_1, False),
+            (ssl.TLSVersion.TLSv1_2, True),
+            (ssl.TLSVersion.TLSv1_3, True),
+        ):
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            context.set_ciphers("ALL:@SECLEVEL=0")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                context.minimum_version = context.maximum_version = version
+            try:
+                _, writer = await asyncio.open_connection(host, port, ssl=context)
+            except (ssl.SSLError, ConnectionError):
+                assert not taken
+            else:
+                assert taken
+                writer.close()
+
+
+# --- who is trusted
+
+
+@pytest.mark.parametrize(
+    ("host", "tls", "cause"),
+    [
+        ("127.0.0.1", {}, "its certificate is not trusted: self-signed certificate"),
+        ("10.9.9.9", {"trusts": True}, "IP address mismatch, certificate is not valid for"),
+        ("10.9.9.9", {"trusts": True, "check_host_name": False}, None),
+        ("10.9.9.9", {"verify": False}, None),
+    ],
+)
+@in_loop
+async def test_a_client_checks_the_server_and_the_host_it_asked_for(
+    pair: Pair, host: str, tls: dict[str, bool], cause: str | None
+) -> None:
+    pair.make(host)
+    trust = pair.certificate if tls.pop("trusts", False) else None
+    async with (
+        serving(answering(), tls=pair.server()) as (_, host, port),
+        client_of(ClientTls(trust=trust, **tls)) as client,
+    ):
+        if cause is None:
+            assert await ask(client, f"{host}:{port}") == 5
+        else:
+            with pytest.raises(ConnectError, match=cause):
+                await ask(client, f"{host}:{port}")
+
+
+@in_loop
+async def test_an_expired_certificate_is_refused_by_clients_and_the_server_says_so(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair.make(days=-1)
+    async with serving(answering(), tls=pair.server()) as (_, host, port):
+        assert "certificate expired on" in caplog.text
+        async with client_of(pair.trusted()) as client:
+            with pytest.raises(ConnectError, match="certificate has expired"):
+                await ask(client, f"{host}:{port}")
+
+
+@pytest.mark.parametrize(("days", "warned"), [(29, True), (31, False)])
+def test_a_certificate_that_expires_soon_is_warned_of(
+    pair: Pair, caplog: pytest.LogCaptureFixture, days: int, warned: bool
+) -> None:
+    pair.make(days=days)
+    ServerContext(pair.server())
+    assert ("replace it in time" in caplog.text) == warned
+
+
+@pytest.mark.parametrize(
+    ("ask_for", "shown", "served"),
+    [
+        (ClientAuth.NONE, None, True),
+        (ClientAuth.OPTIONAL, None, True),
+        (ClientAuth.OPTIONAL, "stranger", False),
+        (ClientAuth.OPTIONAL, "friend", True),
+        (ClientAuth.REQUIRE, None, False),
+        (ClientAuth.REQUIRE, "stranger", False),
+        (ClientAuth.REQUIRE, "friend", True),
+    ],
+)
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@in_loop(on_loop)
+async def test_a_server_checks_the_certificates_that_it_asks_for(
+    pair: Pair, tmp_path: Path, ask_for: ClientAuth, shown: str | None, served: bool
+) -> None:
+    known = {name: Pair(tmp_path, name) for name in ("friend", "stranger")}
+    tls = pair.server(ask=ask_for, trust=known["friend"].certificate)
+    async with (
+        serving(answering(), tls=tls) as (_, host, port),
+        client_of(pair.trusted(known[shown] if shown else None)) as client,
+    ):
+        try:
+            assert await ask(client, f"{host}:{port}") == 5
+        except RemotingError:
+            assert not served
+        else:
+            assert served
+
+
+# --- files
+
+
+def shown_certificate(host: str, port: int) -> bytes:
+    return ssl.get_server_certificate((host, port)).encode()
+
+
+@in_loop
+async def test_a_replaced_certificate_is_in_force_for_new_connections_and_no_old_one_is_lost(
+    pair: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    loop = asyncio.get_running_loop()
+    async with (
+        serving(answering(), tls=pair.server()) as (_, host, port),
+        client_of(pair.trusted()) as old,
+    ):
+        assert await ask(old, f"{host}:{port}") == 5
+        before = Path(pair.certificate).read_bytes()
+        pair.make()
+        begun = loop.time()
+        while await asyncio.to_thread(shown_certificate, host, port) == before:
+            assert await ask(old, f"{host}:{port}") == 5
+        assert loop.time() - begun < 2
+        assert await ask(old, f"{host}:{port}") == 5
+
+
+def test_files_that_cannot_be_used_leave_the_last_context_in_force(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = ServerContext(pair.server())
+    first = context.at(10)
+    assert context.at(10 + LOOK_AGAIN_S) is first
+    Path(pair.certificate).write_text("half a cert")
+    assert context.at(20) is first
+    assert "the old ones stay in force" in caplog.text
+    pair.make()
+    assert context.at(20 + LOOK_AGAIN_S / 2) is first, "it was looked at a moment ago"
+    assert context.at(30) is not first
+
+
+def test_what_is_wrong_with_files_is_said(pair: Pair, tmp_path: Path) -> None:
+    other = Pair(tmp_path, "other")
+    locked = Pair(tmp_path, "locked", password="s3same")
+    ServerContext(locked.server())
+    empty = tmp_path / "empty.pem"
+    empty.write_text("")
+    for certificate, key, password, words in (
+        (str(tmp_path / "none.pem"), "", "", "none.pem cannot be read: No such file"),
+        (pair.certificate, other.key, "", "does not belong to the certificate in"),
+        (locked.certificate, locked.key, "", "is encrypted, and no password is given"),
+        (locked.certificate, locked.key, "wr0ng", "cannot be decrypted with the password"),
+        (str(empty), "", "", "do not hold a certificate and its key in PEM"),
+    ):
+        with pytest.raises(ConfigError, match=words) as raised:
+            ServerContext(ServerTls(certificate=certificate, key=key, key_password=password))
+        assert "wr0ng" not in str(raised.value)
+    with pytest.raises(ConfigError, match="holds no certificates in PEM"):
+        ServerContext(pair.server(ask=ClientAuth.REQUIRE, trust=str(empty)))
+
+
+def test_what_cannot_be_meant_is_refused() -> None:
+    with pytest.raises(ConfigError, match="turbopump tls self-signed"):
+        ServerTls(mode=TlsMode.ENFORCING)
+    with pytest.raises(ConfigError, match=r"needs tls.server.trustCertPath"):
+        ServerTls(certificate="c.pem", client_auth=ClientAuth.REQUIRE)
+    with pytest.raises(ConfigError, match=r"key=k\.pem needs certificate"):
+        ClientTls(key="k.pem")
+    assert "s3same" not in repr(ClientTls(key_password="s3same"))
+    assert "s3same" not in repr(ServerTls(key_password="s3same"))
