@@ -227,7 +227,8 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return queues
 
     def _content(self) -> ConsumerOffsetTable:
-        self._version = self._version.next(self._clock.now_ms())
+        if self._dirty:
+            self._version = self._version.next(self._clock.now_ms())
         return ConsumerOffsetTable(
             data_version=self._version,
             group_topic_map={},
