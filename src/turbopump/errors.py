@@ -20,6 +20,7 @@
     │   ├── ReadsRefusedError       too many reads wait for the disk: try again
     │   ├── RoomInMakingError       the next file of the log is being made: try again
     │   ├── StoreClosedError        the store was closed, or refuses writes
+    │   ├── CopyError               what a master sends is not its slave's next entry
     │   └── StoreDamagedError       files that contradict each other or their format
     ├── LakeError                   a lake that cannot be read or written as asked
     │   ├── LakeInUseError          another process writes to it
@@ -159,6 +160,10 @@ class RoomInMakingError(StoreError):
 
 class StoreClosedError(StoreError):
     """The store is closed or refuses writes."""
+
+
+class CopyError(StoreError):
+    """What a master sends cannot be the next entry of its slave's log; the text says why."""
 
 
 class StoreDamagedError(StoreError):

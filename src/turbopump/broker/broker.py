@@ -61,6 +61,7 @@ from turbopump.broker.interceptors import (
 )
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.registration import NameServerRegistration, TopicRoutes
+from turbopump.broker.replication import Replication
 from turbopump.broker.saved_table import in_time
 from turbopump.broker.schedule.delays import Delays, delay_level_interceptor
 from turbopump.broker.schedule.timer_messages import timer_interceptor
@@ -84,6 +85,7 @@ from turbopump.config.broker_config import (
 from turbopump.config.running import RunningConfiguration
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.delivery_time import DelayLevels
+from turbopump.protocol.requests.namesrv import RegisterBrokerReply
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
@@ -184,7 +186,7 @@ class Broker:
             loop.call_soon_threadsafe, loop if settings.flushed_only else None
         )
         self._open(settings, disk)
-        await self._listen()
+        await self._listen(disk)
         self._make_parts(settings, disk)
         self._add_handlers(disk)
         for begin, end in self._parts():
@@ -199,14 +201,18 @@ class Broker:
     def _parts(self) -> Iterator[tuple[_Step, _Step]]:
         """How each part begins, in this order, and how it ends, in the reverse one. They stand on
         the open store."""
-        yield self.pop.start, self.pop.stop
-        yield self._transactions.start, self._transactions.close
+        delivers = not self.config.is_slave  # a slave stores nothing of its own
+        if delivers:
+            yield self.pop.start, self.pop.stop
+            yield self._transactions.start, self._transactions.close
         yield _nothing, self.server.close
+        yield self.replication.start, self.replication.stop
         yield _nothing, self._answer_held
         yield _nothing, self._routes.close
         yield self._register, self._unregister
-        yield self.timers.start, self.timers.stop
-        yield self.delays.start, self.delays.stop
+        if delivers:
+            yield self.timers.start, self.timers.stop
+            yield self.delays.start, self.delays.stop
         yield self._cleaning.look, self._cleaning.close
         yield self._begin_repeating, self._timetable.close
 
@@ -265,7 +271,7 @@ class Broker:
         finally:
             store.close()
 
-    async def _listen(self) -> None:
+    async def _listen(self, disk: Disk) -> None:
         """Take the ports, and with them the address that clients and stored messages are told.
         Nothing waits from here until the handlers are there: a request that came before them would
         be refused as unknown."""
@@ -309,16 +315,19 @@ class Broker:
         port = config.advertised_port or self.port
         self.address = join_address(advertised, port)
         self._store_host = (numeric or self.host, port)
-        self._ha_address = join_address(
-            config.broker_ip2 or advertised, config.ha_listen_port or self.port + 1
-        )
+        self.replication = Replication(config, self.store, disk, self.clock)
+        self._ends.push_async_callback(self.replication.stop)  # if the start fails, as above
+        ha_port = await self.replication.listen(self.port)
+        self.ha_address = join_address(config.broker_ip2 or advertised, ha_port)
 
     def _make_parts(self, settings: StoreConfig, disk: Disk) -> None:
         """What moves messages beside the handlers, and what name servers are told."""
         config, clock, store, tables = self.config, self.clock, self.store, self.tables
         topics = tables.topics
         self._flush_wait = FlushWait(
-            store.flusher, sync=config.flush_disk_type == FlushDiskType.SYNC_FLUSH
+            store.flusher,
+            flushes=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
+            copies=settings.copied_only,
         )
         self.forwarding = Forwarding(store, clock, self._store_host, self._flush_wait)
         store.log.files.on_spare = self._room_made
@@ -362,7 +371,9 @@ class Broker:
         self.runtime_info.add_source(self.timers.figures)
         self.statistics.timers = self.timers.numbers.in_and_out
         self.pop = Pop(config, store, tables, self.timers, self.forwarding, self.statistics, clock)
-        self._registration = NameServerRegistration(config, topics, self.address, self._ha_address)
+        self._registration = NameServerRegistration(
+            config, topics, self.address, self.ha_address, self._master_is_at
+        )
         self._routes = TopicRoutes(config, topics, clock)
         self._cleaning = Cleaning(store, config)
         if config.scrub_bytes_per_second:
@@ -463,6 +474,9 @@ class Broker:
         self.store.space.limits = settings.space
         self._registration.all_again()  # brokerPermission
 
+    def _master_is_at(self, reply: RegisterBrokerReply) -> None:
+        self.replication.master_is_at(reply.ha_server_addr)
+
     def _answer_held(self) -> None:
         self.held_pulls.expire_all()
         self.pop.held.expire_all()
@@ -482,6 +496,7 @@ class Broker:
 
     def _room_made(self) -> None:
         """The log has a new file. What is stored already goes first: it is older."""
+        self.replication.room_made()
         self.forwarding.room_made()
         self.sends.backlog.release()
 
@@ -586,6 +601,8 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         queue_file_size=config.mapped_file_size_consume_queue,
         batch_queue_file_size=config.mapper_file_size_batch_consume_queue,
         flushed_only=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
+        copied_only=config.slave_acks > 0,
+        is_copy=config.is_slave,
         with_crc=config.enabled_append_prop_crc,
         index_slots=config.max_hash_slot_num,
         index_entries=config.max_index_num if config.message_index_enable else 0,

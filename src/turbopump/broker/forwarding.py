@@ -155,20 +155,23 @@ class Forwarding:
                 return stored
 
 
-# --- Waiting for the disk under SYNC_FLUSH: one sync for all that a turn of the loop stores, and an
-# awaitable ``Confirmed``. Under ASYNC_FLUSH nobody waits, and the timetable syncs.
+# --- Waiting for the disk under SYNC_FLUSH (one sync for all that a turn of the loop stores), and
+# for slaves where they are waited for: an awaitable ``Confirmed``. Otherwise nobody waits, and the
+# timetable syncs.
 
 
 class FlushWait:
-    """``sync``: whether this broker promises that what it has answered is on the disk."""
+    """``flushes``: this broker promises that what it has answered is on the disk, ``copies``: on
+    slaves. ``sync``: one of them, so that answers wait."""
 
-    def __init__(self, flusher: Flusher, *, sync: bool) -> None:
+    def __init__(self, flusher: Flusher, *, flushes: bool, copies: bool = False) -> None:
         self._flusher = flusher
-        self.sync = sync
+        self._flushes = flushes
+        self.sync = flushes or copies
         self._due = False
 
     def begin_soon(self) -> None:
-        """Begin a sync at the end of this turn."""
+        """Begin a sync at the end of this turn, or see what is confirmed without one."""
         if self.sync and not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self._begin)
@@ -184,4 +187,7 @@ class FlushWait:
 
     def _begin(self) -> None:
         self._due = False
-        self._flusher.flush_log()
+        if self._flushes:
+            self._flusher.flush_log()
+        else:
+            self._flusher.confirmed.look()

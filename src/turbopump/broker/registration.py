@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -28,11 +29,13 @@ from turbopump.message.codec import body_crc32
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.request import header_from_ext
 from turbopump.protocol.requests.namesrv import (
     GetRouteInfo,
     KVTable,
     RegisterBroker,
     RegisterBrokerBody,
+    RegisterBrokerReply,
     UnregisterBroker,
 )
 from turbopump.protocol.requests.topics import (
@@ -63,10 +66,15 @@ started again: otherwise nothing is sent to it for 30 s. Linux has these options
 
 class NameServerRegistration:
     """Keeps the name servers up to date. ``address`` and ``ha_address``: what they are told,
-    ``host:port`` each."""
+    ``host:port`` each. ``master_is_at`` gets what they answer to a slave."""
 
     def __init__(
-        self, config: BrokerConfig, topics: TopicTable, address: str, ha_address: str
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        address: str,
+        ha_address: str,
+        master_is_at: Callable[[RegisterBrokerReply], None] = lambda _reply: None,
     ) -> None:
         self._config = config
         self._timeout = config.register_broker_timeout_mills / 1000
@@ -76,7 +84,9 @@ class NameServerRegistration:
         )
         self._announcement = announcement = Announcement(config, topics, address, ha_address)
         self._name_servers = {
-            server: ToldNameServer(server, self._remoting, announcement, self._timeout)
+            server: ToldNameServer(
+                server, self._remoting, announcement, self._timeout, master_is_at
+            )
             for server in config.namesrv_addresses
         }
 
@@ -116,7 +126,7 @@ class NameServerRegistration:
             broker_name=self._config.broker_name,
             broker_addr=self._address,
             cluster_name=self._config.broker_cluster_name,
-            broker_id=self._config.broker_id,
+            broker_id=self._config.id,
         )
         await asyncio.gather(
             *(
@@ -205,7 +215,7 @@ class Announcement:
             broker_addr=self._address,
             cluster_name=config.broker_cluster_name,
             ha_server_addr=self._ha_address,
-            broker_id=config.broker_id,
+            broker_id=config.id,
             enable_acting_master=False,
             compressed=False,
             body_crc32=body_crc32(body),
@@ -229,9 +239,15 @@ class ToldNameServer:
     """
 
     def __init__(
-        self, address: str, remoting: RemotingClient, announcement: Announcement, timeout: float
+        self,
+        address: str,
+        remoting: RemotingClient,
+        announcement: Announcement,
+        timeout: float,
+        master_is_at: Callable[[RegisterBrokerReply], None],
     ) -> None:
         self.address = address
+        self._master_is_at = master_is_at
         self.reachable = True
         self._remoting = remoting
         self._announcement = announcement
@@ -341,6 +357,7 @@ class ToldNameServer:
         if not self._remoting.connected(self.address):
             self.lost()
         self._announcement.answered(answer.body)
+        self._master_is_at(header_from_ext(RegisterBrokerReply, answer.ext or {}))
 
     def _take(self) -> None:
         """What is wanted so far is being told."""

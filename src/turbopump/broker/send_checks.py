@@ -42,7 +42,7 @@ from turbopump.protocol.requests.send import SendMessage
 from turbopump.protocol.requests.topics import PERM_WRITE, TopicConfig
 from turbopump.remoting.router import Refusal, refusal
 from turbopump.store.disk_space import NO_ROOM
-from turbopump.store.message_store import MessageStore
+from turbopump.store.message_store import COPY_REFUSAL, MessageStore
 
 _ILLEGAL: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 
@@ -72,7 +72,8 @@ class SendChecks:
         config = self._config
         self._types = config.enable_topic_message_type_check
         writable = config.broker_permission & PERM_WRITE
-        return bool(config.start_accept_send_request_time_stamp) or not writable or self._types
+        starts = bool(config.start_accept_send_request_time_stamp)
+        return starts or not writable or self._types or config.is_slave
 
     def check(self, request: SendMessage, topic: TopicConfig | None) -> int | Refusal:
         """The queue id to use, or why not. ``topic`` is what is known of the request's topic."""
@@ -102,6 +103,8 @@ class SendChecks:
     # --- in the order in which they are asked
 
     def _too_early(self) -> Refusal | None:
+        if self._config.is_slave:  # before it makes a topic
+            return store_refusal(StoreClosedError(COPY_REFUSAL))
         opens = self._config.start_accept_send_request_time_stamp
         if self._clock.now_ms() >= opens:
             return None

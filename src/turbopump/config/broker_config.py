@@ -42,6 +42,14 @@ class FlushDiskType(enum.StrEnum):
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
+class BrokerRole(enum.StrEnum):
+    """A broker's part in replication."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
 class DefaultRequestMode(enum.StrEnum):
     """How a group reads a topic unless it was told otherwise (401)."""
 
@@ -67,9 +75,15 @@ class BrokerConfig(TlsConfig):
     # Who it is.
     broker_name: str = setting(default_broker_name, "name that clients know it by; the host's name")
     broker_cluster_name: str = setting("DefaultCluster", "cluster that it belongs to")
-    broker_id: int = unserved(0, "0 is the master", "slaves come with a later release")
-    broker_role: str = unserved(
-        "ASYNC_MASTER", "its part in replication", "other roles come with a later release"
+    broker_id: int = setting(
+        0,
+        "0 is the master, slaves have 1 or more; a master is 0 whatever stands here",
+        high=LONG_MAX,
+    )
+    broker_role: BrokerRole = setting(
+        BrokerRole.ASYNC_MASTER,
+        "its part in replication: ASYNC_MASTER, SYNC_MASTER (sends wait for slaves, see "
+        "inSyncReplicas) or SLAVE (a copy of the master of the same brokerName)",
     )
 
     # Where it is reached.
@@ -92,8 +106,56 @@ class BrokerConfig(TlsConfig):
     )
     ha_listen_port: int = setting(
         0,
-        "port of the replication address that name servers are told; 0: listenPort + 1",
+        "port on which a master takes its slaves, told to name servers; 0: listenPort + 1",
         high=65535,
+    )
+    ha_allowed_peers: str = setting(
+        "",
+        "addresses that may connect to haListenPort, separated by commas; empty: all. The "
+        "protocol has no passwords",
+        own=True,
+    )
+    ha_master_address: str = setting(
+        "",
+        "where a slave finds its master's haListenPort, `HOST:PORT`; empty: name servers tell it",
+    )
+    ha_send_heartbeat_interval: int = setting(
+        5000, "a silent HA connection gets a heartbeat after", "ms", low=100
+    )
+    ha_housekeeping_interval: int = setting(
+        20_000, "a silent HA connection is closed after", "ms", low=200
+    )
+    ha_transfer_batch_size: int = setting(
+        32 * 1024, "most of the log that a master sends in one piece", "bytes", low=1
+    )
+    ha_flow_control_enable: bool = setting(False, "maxHaTransferByteInSecond counts")
+    max_ha_transfer_byte_in_second: int = setting(
+        100 * _MIB, "most of the log that one slave is sent in a second", "bytes", low=1
+    )
+    ha_max_gap_not_in_sync: int = setting(
+        256 * _MIB, "a slave that is so far behind is shown as not in sync", "bytes", low=1
+    )
+    ha_max_time_slave_not_catchup: int = setting(
+        15_000,
+        "a SYNC_MASTER waits for no slave that has not had all of the log for so long",
+        "ms",
+        low=1000,
+    )
+    in_sync_replicas: int = setting(
+        1,
+        "if SYNC_MASTER: a send is acknowledged when so many brokers have it, the master among "
+        "them; with 1, Apache's default, it waits for nobody",
+        low=1,
+        high=32,
+    )
+    slave_timeout: int = setting(
+        3000, "longest wait of a send for slaves; then FLUSH_SLAVE_TIMEOUT", "ms", low=1
+    )
+    slave_ack_after_flush: bool = setting(
+        False,
+        "a slave acknowledges what is on its disk, not what it has written; always so under "
+        "SYNC_FLUSH",
+        own=True,
     )
     namesrv_addr: str = setting(
         "", "name servers, `HOST:PORT;HOST:PORT`; else the variable NAMESRV_ADDR"
@@ -546,6 +608,26 @@ class BrokerConfig(TlsConfig):
     )
 
     @property
+    def is_slave(self) -> bool:
+        """Whether it is the copy of a master."""
+        return self.broker_role == BrokerRole.SLAVE
+
+    @property
+    def id(self) -> int:
+        """`brokerId`, or 0 for a master. RocketMQ: ``BrokerStartup`` sets it so."""
+        return self.broker_id if self.is_slave else 0
+
+    @property
+    def slave_acks(self) -> int:
+        """How many slaves must have a message before its send is acknowledged."""
+        return self.in_sync_replicas - 1 if self.broker_role == BrokerRole.SYNC_MASTER else 0
+
+    @property
+    def allowed_peers(self) -> frozenset[str]:
+        """The addresses of `haAllowedPeers`; empty: all."""
+        return frozenset(filter(None, map(str.strip, self.ha_allowed_peers.split(","))))
+
+    @property
     def namesrv_addresses(self) -> list[str]:
         """The name servers, each `host:port`."""
         return parse_addresses(self.namesrv_addr)
@@ -619,6 +701,18 @@ def check_together(config: BrokerConfig) -> None:
     _ = config.delete_hours, config.delay_levels_ms
     _ = config.server_tls, config.client_tls
     _ = config.commit_log_directories, config.read_only_commit_log_directories
+    if config.ha_master_address:
+        parse_addresses(config.ha_master_address, what="haMasterAddress")
+    if config.is_slave and config.broker_id < 1:
+        raise ConfigError(
+            f"brokerRole=SLAVE with brokerId={config.broker_id}: a slave's brokerId is 1 or more, "
+            "another one for each slave of a master"
+        )
+    if config.is_slave and not config.namesrv_addresses and not config.ha_master_address:
+        raise ConfigError(
+            "brokerRole=SLAVE without namesrvAddr and haMasterAddress: nothing tells it where its "
+            "master is; set one of them"
+        )
     if not config.broker_name:
         raise ConfigError("brokerName is empty: a name is expected")
     if not config.store_path_root_dir.strip():

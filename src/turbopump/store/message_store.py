@@ -1,7 +1,8 @@
 """The store's front door: a directory of files on one side, queues of messages on the other.
 
-``open`` recovers, ``put`` and ``put_batch`` append and dispatch in the same breath, ``get`` reads a
-queue, ``close`` leaves a clean directory. Synchronous, one thread, no network; flushing is begun
+``open`` recovers, ``put`` and ``put_batch`` append and dispatch in the same breath (a slave's
+``copied`` does so with what its master sends), ``get`` reads a queue, ``close`` leaves a clean
+directory. Synchronous, one thread, no network; flushing is begun
 here by the owner of the clock and finished in threads.
 """
 
@@ -27,6 +28,7 @@ from turbopump.message.codec import (
 from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
 from turbopump.store.confirmed import Confirmed
+from turbopump.store.copied_log import CopiedLog
 from turbopump.store.disk import Disk
 from turbopump.store.disk_space import SpaceLimits, SpaceWatch, StartReserve, with_free_bytes
 from turbopump.store.files import StorePaths
@@ -57,6 +59,9 @@ from turbopump.store.retention import Retention, RetentionRules
 from turbopump.store.roots import LogRoots, StoreLock, make_directories
 
 SEGMENT_SIZE: Final = 1024 * 1024 * 1024
+COPY_REFUSAL: Final = (
+    "this broker is a slave (brokerRole=SLAVE) and takes no messages; send to its master"
+)
 QUEUE_FILE_SIZE: Final = 6_000_000
 BATCH_QUEUE_FILE_SIZE: Final = 13_800_000
 
@@ -64,15 +69,18 @@ BATCH_QUEUE_FILE_SIZE: Final = 13_800_000
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
     """Sizes in bytes. ``flushed_only``: readers see a message only once it is on the disk
-    (SYNC_FLUSH). ``index_entries`` 0: messages are not indexed by key. ``with_crc``: entries are
-    written with a CRC over all of them. ``delay_levels``: when messages of the schedule topic are
-    due, which their units hold."""
+    (SYNC_FLUSH); ``copied_only``: only once enough slaves have it. ``is_copy``: the log is the copy
+    of a master's, and no message is put into it. ``index_entries`` 0: messages are not indexed by
+    key. ``with_crc``: entries are written with a CRC over all of them. ``delay_levels``: when
+    messages of the schedule topic are due, which their units hold."""
 
     paths: StorePaths
     segment_size: int = SEGMENT_SIZE
     queue_file_size: int = QUEUE_FILE_SIZE
     batch_queue_file_size: int = BATCH_QUEUE_FILE_SIZE
     flushed_only: bool = False
+    copied_only: bool = False
+    is_copy: bool = False
     with_crc: bool = False
     index_slots: int = 0
     index_entries: int = 0
@@ -100,11 +108,14 @@ class MessageStore:
         self._clock = clock
         self._monotonic = clock.monotonic
         self._closed = False
+        self._sealed = config.is_copy
+        """No message is put into it."""
         self._parts = ExitStack()
         """What is to be closed, the last first."""
-        self.with_crc = config.with_crc
-        self._overhead = FIXED_SIZE - 16 + (CRC_SUFFIX_SIZE if config.with_crc else 0)
-        self.properties_size_max = PROPERTIES_SIZE_MAX - (CRC_SUFFIX_SIZE if config.with_crc else 0)
+        # whether a copied entry has a CRC is for its master to say
+        self.with_crc = config.with_crc and not config.is_copy
+        self._overhead = FIXED_SIZE - 16 + (CRC_SUFFIX_SIZE if self.with_crc else 0)
+        self.properties_size_max = PROPERTIES_SIZE_MAX - (CRC_SUFFIX_SIZE if self.with_crc else 0)
         """Bytes of property text that a message may have: its CRC is one more property."""
         self._log_error = log_error
         paths = config.paths
@@ -152,7 +163,9 @@ class MessageStore:
                 self.space,
                 log_error,
             )
-        self.confirmed = Confirmed(self.log, flushed_only=config.flushed_only)
+        self.confirmed = Confirmed(
+            self.log, flushed_only=config.flushed_only, copied_only=config.copied_only
+        )
         self.durable = self.confirmed.durable
         self.dispatcher = Dispatcher(self.index, self.confirmed, config.delay_levels)
         self.checkpoint = StoreCheckpoint(disk, paths.checkpoint)
@@ -188,6 +201,8 @@ class MessageStore:
         self.lookup = Lookup(self.log, self.queues, self.index, self.confirmed, self.unit_repair)
         self.latency = AppendLatency(lambda: self.queues.units, on_slow_append)
         self.recovery: RecoveryReport | None = None
+        self.copied: CopiedLog | None = None
+        """Where a slave puts what it has from its master; there from ``open`` on if ``is_copy``."""
 
     @classmethod
     def open(
@@ -257,6 +272,8 @@ class MessageStore:
         for queue in self.queues:
             queue.opened_at = queue.max_index
             queue.deleted_until = self.queue_ends.deleted_until(queue.topic)
+        if self._config.is_copy:
+            self.copied = CopiedLog(log, self.queues, self.dispatcher)
         if self.index is not None:
             self.index.warm()
         parts.push(self._note_clean_stop)
@@ -322,7 +339,7 @@ class MessageStore:
     def close(self) -> None:
         """Sync everything, mark the stop as clean, release the directory. Raises OSError if
         something could not be synced."""
-        self._closed = True
+        self._closed = self._sealed = True
         self._parts.close()
 
     def _flush_all(self) -> None:
@@ -374,7 +391,7 @@ class MessageStore:
         2.
         """
         short_of_room = self.space.refusal is not None
-        if self._closed or self.durable.error is not None or (short_of_room and not own):
+        if self._sealed or self.durable.error is not None or (short_of_room and not own):
             raise StoreClosedError(self.refusal)
         began = self._monotonic()
         queue = self.queues.find_or_make(topic, queue_id)
@@ -460,7 +477,7 @@ class MessageStore:
         Raises what ``put`` does. Cost: about 0.9 µs a message of 1 KiB in a batch of 32, with CRC
         and key index.
         """
-        if self._closed or self.durable.error is not None or self.space.refusal is not None:
+        if self._sealed or self.durable.error is not None or self.space.refusal is not None:
             raise StoreClosedError(self.refusal)
         began = self._monotonic()
         queue = self.queues.find_or_make(topic, queue_id)
@@ -556,7 +573,9 @@ class MessageStore:
         """Why clients' messages are not taken; None while they are."""
         if self.durable.error is not None:
             return str(self.durable.error)
-        return "the store is closed" if self._closed else self.space.refusal
+        if self._closed:
+            return "the store is closed"
+        return COPY_REFUSAL if self._sealed else self.space.refusal
 
     def _storable(self, properties: bytes, *, as_stored: bool) -> tuple[bytes, bool]:
         """Property text as an entry may hold it, without a CRC that another entry had, and whether

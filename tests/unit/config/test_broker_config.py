@@ -177,12 +177,13 @@ def test_name_servers_come_from_the_override_then_the_file_then_the_environment(
             "flushDiskType=SOMETIMES",
             "flushDiskType=SOMETIMES: one of ASYNC_FLUSH, SYNC_FLUSH is expected",
         ),
+        ("brokerRole=KING", "brokerRole=KING: one of ASYNC_MASTER, SYNC_MASTER, SLAVE is expected"),
+        ("brokerRole=SLAVE", "brokerRole=SLAVE with brokerId=0: a slave's brokerId is 1 or more"),
         (
-            "brokerRole=SLAVE",
-            "brokerRole=SLAVE: only ASYNC_MASTER is served, other roles come with a later release",
+            "brokerRole=SLAVE\nbrokerId=1",
+            "brokerRole=SLAVE without namesrvAddr and haMasterAddress",
         ),
-        ("brokerRole=SYNC_MASTER", "brokerRole=SYNC_MASTER: only ASYNC_MASTER is served"),
-        ("brokerId=1", "brokerId=1: only 0 is served"),
+        ("haMasterAddress=nowhere", "haMasterAddress 'nowhere' has no port"),
         (
             "aclEnable=true",
             "aclEnable=true: only false is served, access control comes with a later release",

@@ -32,7 +32,7 @@ from turbopump.broker.send_checks import SendChecks, batch_refusal, body_refusal
 from turbopump.broker.topics import TopicTable, is_batch_cq
 from turbopump.clock import Clock
 from turbopump.compiled import has_twin
-from turbopump.config.broker_config import BrokerConfig
+from turbopump.config.broker_config import BrokerConfig, FlushDiskType
 from turbopump.errors import MessageError, ProtocolError, RoomInMakingError, StoreError
 from turbopump.message.codec import encode_host
 from turbopump.message.ids import UniqueIds, offset_msg_id
@@ -116,7 +116,7 @@ class SendHandler:
         self._interceptors = interceptors
         self._flush = flush
         self._sync = flush.sync
-        self._held = HeldAnswers(store.confirmed, config.sync_flush_timeout / 1000)
+        self._held = HeldAnswers(store.confirmed, confirm_wait_s(config))
         self.read_settings()
 
     def read_settings(self) -> None:
@@ -293,7 +293,7 @@ class SendHandler:
             unique,
         )
         if self._sync:
-            late = partial(self._late, queue_id, units, stored.queue_offset, unique)
+            late = partial(self._late, queue_id, units, stored.queue_offset, unique, None)
             return self._when_flushed(stored.log_end, frame, late, context, header_text)
         return frame
 
@@ -342,12 +342,7 @@ class SendHandler:
     # --- waiting for the disk
 
     def _when_flushed(
-        self,
-        log_end: int,
-        frame: bytes,
-        late: Callable[[], Response[SendMessageReply]],
-        context: RequestContext,
-        properties: str,
+        self, log_end: int, frame: bytes, late: Late, context: RequestContext, properties: str
     ) -> Outcome[SendMessageReply]:
         self._flush.begin_soon()
         if _DO_NOT_WAIT in properties and property_value(properties, WAIT_STORE_MSG_OK) == "false":
@@ -364,16 +359,34 @@ class SendHandler:
         at: int | bytes,
         queue_offset: int,
         unique: str | None,
-        recall_handle: str | None = None,
+        recall_handle: str | None,
+        copied: bool,
     ) -> Response[SendMessageReply]:
-        return self._stored_late(self._reply(queue_id, at, queue_offset, unique, recall_handle))
+        reply = self._reply(queue_id, at, queue_offset, unique, recall_handle)
+        return self._stored_late(reply, copied)
 
-    def _stored_late(self, reply: SendMessageReply) -> Response[SendMessageReply]:
-        remark = (
-            f"the disk has not answered within {self._config.sync_flush_timeout} ms; the "
-            "message is stored but may be lost"
+    def _stored_late(self, reply: SendMessageReply, copied: bool) -> Response[SendMessageReply]:
+        """``copied``: enough slaves have it. If not, that is what is told. RocketMQ: the same."""
+        config = self._config
+        if copied:
+            code, cause = (
+                ResponseCode.FLUSH_DISK_TIMEOUT,
+                f"the disk has not answered within {config.sync_flush_timeout} ms",
+            )
+        elif self._store.confirmed.alone:
+            code, cause = (
+                ResponseCode.SLAVE_NOT_AVAILABLE,
+                f"fewer than {config.slave_acks} slaves are in sync (inSyncReplicas="
+                f"{config.in_sync_replicas})",
+            )
+        else:
+            code, cause = (
+                ResponseCode.FLUSH_SLAVE_TIMEOUT,
+                f"the slaves have not answered within {config.slave_timeout} ms",
+            )
+        return self._answer(
+            reply, code=code, remark=f"{cause}; the message is stored but may be lost"
         )
-        return self._answer(reply, code=ResponseCode.FLUSH_DISK_TIMEOUT, remark=remark)
 
     # --- answers
 
@@ -513,9 +526,21 @@ def _frame(
 # Messages reach the disk in the order in which they were stored, so the answers stand in one line,
 # with one waiter at the flush and one timer for all of them. It must not know what is answered.
 
-_Held = tuple[int, float, RequestContext, bytes, Callable[[], Response[SendMessageReply]]]
+Late = Callable[[bool], Response[SendMessageReply]]
+"""Makes the answer for a message that is stored and not confirmed; whether slaves have it."""
+_Held = tuple[int, float, RequestContext, bytes, Late]
 """End in the log, deadline, whose request, its answer, what makes the answer for one that is late.
 A plain tuple: one a message."""
+
+
+def confirm_wait_s(config: BrokerConfig) -> float:
+    """How long a send waits for what its broker's settings promise, in seconds."""
+    flush = (
+        config.sync_flush_timeout if config.flush_disk_type == FlushDiskType.SYNC_FLUSH else None
+    )
+    waits = [config.slave_timeout] if config.slave_acks else []
+    waits += [flush] if flush is not None else []
+    return min(waits, default=config.sync_flush_timeout) / 1000
 
 
 class HeldAnswers:
@@ -531,13 +556,7 @@ class HeldAnswers:
     def __len__(self) -> int:
         return len(self._line)
 
-    def hold(
-        self,
-        log_end: int,
-        context: RequestContext,
-        frame: bytes,
-        late: Callable[[], Response[SendMessageReply]],
-    ) -> None:
+    def hold(self, log_end: int, context: RequestContext, frame: bytes, late: Late) -> None:
         """Answer with ``frame`` once ``log_end`` is confirmed, which is never less than
         that of the answer before; with what ``late`` makes if it does not in time, with the error
         if it fails."""
@@ -550,11 +569,7 @@ class HeldAnswers:
             self._timer = loop.call_at(deadline, self._expire)
 
     async def hold_both(
-        self,
-        log_end: int,
-        saving: asyncio.Future[bool],
-        frame: bytes,
-        late: Callable[[], Response[SendMessageReply]],
+        self, log_end: int, saving: asyncio.Future[bool], frame: bytes, late: Late
     ) -> Response[SendMessageReply] | bytes:
         """The same for an answer that must wait for the ``saving`` of something else, too."""
         confirmed = self._confirmed
@@ -576,7 +591,8 @@ class HeldAnswers:
             waiter.cancel()
         if confirmed.error is not None:
             return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(confirmed.error))
-        return frame if there else late()
+        copied = log_end <= confirmed.copied
+        return frame if there and copied else late(copied)
 
     def _watch(self) -> None:
         self._watching = True
@@ -585,12 +601,15 @@ class HeldAnswers:
     def _reached(self) -> None:
         self._watching = False
         line, error, value = self._line, self._confirmed.error, self._confirmed.value
+        copied = self._confirmed.copied
         while line and (error is not None or line[0][0] <= value):
-            _, _, context, frame, _ = line.popleft()
-            if error is None:
-                context.peer.send_frame(frame)
-            else:
+            log_end, _, context, frame, late = line.popleft()
+            if error is not None:
                 context.answer(refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)))
+            elif log_end <= copied:
+                context.peer.send_frame(frame)
+            else:  # the broker is alone: readers see it, and no slave has it
+                context.answer(late(False))
         if line:
             self._watch()
         elif self._timer is not None:
@@ -601,6 +620,6 @@ class HeldAnswers:
         loop, line = asyncio.get_running_loop(), self._line
         now = loop.time()
         while line and line[0][1] <= now:
-            _, _, context, _, late = line.popleft()
-            context.answer(late())
+            log_end, _, context, _, late = line.popleft()
+            context.answer(late(log_end <= self._confirmed.copied))
         self._timer = loop.call_at(line[0][1], self._expire) if line else None

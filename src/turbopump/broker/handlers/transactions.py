@@ -29,6 +29,10 @@ UNDER_WAY_MAX: Final = 100_000
 """Ends that wait for the disk; more are refused (as many as RocketMQ's
 ``endTransactionPoolQueueCapacity``)."""
 
+ENDS_AT_THE_MASTER: Final = (
+    "this broker is a slave (brokerRole=SLAVE), and its master ends transactions; ask that one"
+)
+
 
 class TransactionsHandler:
     """Ends transactions for producers."""
@@ -46,6 +50,8 @@ class TransactionsHandler:
 
     def end(self, request: EndTransaction, context: RequestContext) -> Answer[None]:
         """Commit or roll back; no answer to who does not know yet."""
+        if self._config.is_slave:
+            return refusal(ResponseCode.SLAVE_NOT_AVAILABLE, ENDS_AT_THE_MASTER)
         try:
             outcome = TransactionOutcome(request.commit_or_rollback)
         except ValueError:
@@ -121,6 +127,8 @@ class TransactionsHandler:
     ) -> Response[None]:
         """Put a message that was given up back among the half messages, as one that nobody was
         asked about."""
+        if self._config.is_slave:
+            return refusal(ResponseCode.SLAVE_NOT_AVAILABLE, ENDS_AT_THE_MASTER)
         try:
             _, _, offset = decode_offset_msg_id(request.msg_id or "")
         except ProtocolError as error:

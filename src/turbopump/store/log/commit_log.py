@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from turbopump.errors import MessageError, RoomInMakingError
+from turbopump.errors import MessageError, RoomInMakingError, StoreError
 from turbopump.message.codec import MAGIC_BLANK
 from turbopump.store.disk import Disk
 from turbopump.store.mapped_file import MappedFile, MappedFiles
@@ -79,6 +79,9 @@ class CommitLog:
         self._current: MappedFile | None = None
         self._populated = 0
         self._populating = False
+        self._growth: Callable[[], None] | None = None
+        self._look_at = 0
+        """Beyond this end there is something to do: pages to ask for, or somebody to tell."""
         self._synced_often = synced_often
         self._step = SMALL_STEP if synced_often else POPULATE_STEP
         self.requires_crc = requires_crc
@@ -104,6 +107,24 @@ class CommitLog:
         self.end = end
         self._current = self.files.at(end)
         self._populated = end
+        self._set_look()
+
+    def begin_at(self, offset: int) -> None:
+        """Let a log without a segment begin there, at the start of one: a slave's first. Raises
+        StoreError if it cannot."""
+        if self.files or offset % self.segment_size:
+            raise StoreError(
+                f"a log cannot begin at {offset}: it has segments already, or that is no multiple "
+                f"of mappedFileSizeCommitLog={self.segment_size}; a slave has the size of its "
+                "master"
+            )
+        self.end = offset
+
+    def when_longer(self, tell: Callable[[], None]) -> None:
+        """Call ``tell`` once, inside the next ``written``; it must be short. One waiter: the last
+        one counts. It costs a send nothing while nobody waits."""
+        self._growth = tell
+        self._set_look()
 
     def reserve(self, size: int) -> int:
         """The physical offset at which an entry of ``size`` bytes will go: at the end, or at the
@@ -144,8 +165,18 @@ class CommitLog:
         assert self._current is not None
         self._current.dirty = True
         self.end += size
-        if self.end > self._populated - self._step // 2:
-            self._populate_ahead()
+        if self.end > self._look_at:
+            self._look()
+
+    def copy_blank(self, data: bytes) -> None:
+        """The rest of the segment is a blank, which a slave has from its master."""
+        current = self._current
+        assert current is not None
+        at = self.end - current.start
+        assert len(data) == current.end - self.end
+        current.buffer[at : at + len(data)] = data
+        current.dirty = True
+        self.end = current.end
 
     def read(self, offset: int, size: int) -> bytes | None:
         """``size`` bytes at ``offset`` of one segment; None if they are not there."""
@@ -171,7 +202,7 @@ class CommitLog:
         if self.files.wait_for_spare:
             raise RoomInMakingError("the next file of the commit log is being made")
         fresh = self.files.append_file(start)
-        if current is not None:
+        if current is not None and self.end < current.end:
             at = self.end - current.start
             _BLANK.pack_into(current.buffer, at, current.end - self.end, MAGIC_BLANK)
             current.dirty = True
@@ -179,8 +210,20 @@ class CommitLog:
         self.end = start
         self._populated = start
         self._populate_ahead()
+        self._set_look()
         self._on_segment(start)
         return start
+
+    def _look(self) -> None:
+        if self.end > self._populated - self._step // 2:
+            self._populate_ahead()
+        growth, self._growth = self._growth, None
+        self._set_look()
+        if growth is not None:
+            growth()
+
+    def _set_look(self) -> None:
+        self._look_at = self._populated - self._step // 2 if self._growth is None else self.end
 
     def _populate_ahead(self) -> None:
         current = self._current

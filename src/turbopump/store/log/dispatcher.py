@@ -121,6 +121,17 @@ class Dispatcher:
         self.dispatched = parsed.offset + parsed.size
         self.last_store_timestamp = parsed.store_timestamp
 
+    def dispatch_copied(self, parsed: ParsedEntry, queue: ConsumeQueue | None) -> None:
+        """Hand on an entry that a slave has just copied from its master, as ``dispatch_parsed``
+        does; readers see it at once, or when it is confirmed."""
+        self.dispatch_parsed(parsed, queue)
+        if queue is None or parsed.sys_flag & _PREPARED:
+            return
+        if self._hidden is None:
+            queue.end.advance(queue.max_index)
+        else:
+            self._hidden.append((self.dispatched, queue, queue.max_index))
+
     def unit_tags(self, parsed: ParsedEntry) -> int:
         """The tagsCode in the unit of an entry."""
         if parsed.topic == SCHEDULE_TOPIC:

@@ -124,7 +124,7 @@ class Flusher:
         if self._failed:
             return
         text = f"{cause}; the store is read-only until a restart"
-        self.confirmed.durable.fail(StoreError(text))
+        self.confirmed.fail(StoreError(text))
         self.log_error(text)
 
     def flush_queues(self) -> None:

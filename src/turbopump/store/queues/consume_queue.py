@@ -159,7 +159,7 @@ class ConsumeQueue:
         """Let an empty queue go on at ``index`` (above 0), as one whose messages the log no longer
         has. Its last leading unit then has the size 1: RocketMQ takes offset + size of the last
         unit for the newest message of the queue, and drops others up to there."""
-        self._begin_at(index)
+        self.begin_at(index)
         file = self.files.at((index - 1) * UNIT_SIZE)
         if file is not None:
             _pack_into(file.buffer, (index - 1) * UNIT_SIZE - file.start, 0, 1, 0)
@@ -321,10 +321,10 @@ class ConsumeQueue:
             return True
         if self.max_index > 0:
             return False
-        self._begin_at(index)  # nothing before it is left: the log no longer has it
+        self.begin_at(index)  # nothing before it is left: the log no longer has it
         return self.append(index, physical_offset, size, tags_code)
 
-    def _begin_at(self, index: int) -> None:
+    def begin_at(self, index: int) -> None:
         """Start an empty queue in the middle: units before ``index`` in its first file are marked
         as leading."""
         self.files.remove_all()

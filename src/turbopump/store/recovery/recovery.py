@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from turbopump.message.properties import SysFlag
 from turbopump.message.rules import is_system_topic
@@ -421,6 +421,15 @@ class QueueHoleError(Exception):
     """A queue lacks units that no damage explains; its text says which."""
 
 
+class Place(NamedTuple):
+    """Where an entry belongs. ``queue`` None: its queue was deleted with its topic. ``fault``: what
+    is wrong with its position in the queue. ``wanted`` False: nothing is derived from it."""
+
+    queue: ConsumeQueue | None = None
+    fault: str | None = None
+    wanted: bool = True
+
+
 @dataclass(slots=True)
 class LogReplay:
     """One reading of the log from ``begin`` on, whose entries come one by one. ``rebuilding``: the
@@ -455,22 +464,26 @@ class LogReplay:
         Raises QueueHoleError if its queue lacks_message units that no damage explains, unless
         ``rebuilding``: then the entry is damaged.
         """
-        self.entries += 1
-        if parsed.topic in self.known.deleted and parsed.offset < self.known.deleted[parsed.topic]:
-            self.dispatcher.dispatch_parsed(parsed, None)
+        place = self.place(parsed)
+        if place.fault is not None:
+            self.damages.append(Damage(parsed.offset, parsed.offset + parsed.size, place.fault))
             return
+        self.entries += 1
+        if place.wanted:
+            self.dispatcher.dispatch_parsed(parsed, place.queue)
+
+    def place(self, parsed: ParsedEntry) -> Place:
+        """Where an entry belongs; its queue is ready for it. Raises as ``dispatch``."""
+        if parsed.topic in self.known.deleted and parsed.offset < self.known.deleted[parsed.topic]:
+            return Place()
         inner = parsed.sys_flag & _INNER_BATCH != 0
         queue = self.queues.find_or_make(parsed.topic, parsed.queue_id, batch=inner)
         if inner and not queue.is_batch:
-            return  # of a topic that was deleted, and made again as another kind
-        target: ConsumeQueue | None = queue
-        if parsed.queue_offset != queue.max_index and not parsed.sys_flag & _PREPARED:
-            target, fault = self._queue_for(queue, parsed)
-            if fault is not None:
-                self.entries -= 1
-                self.damages.append(Damage(parsed.offset, parsed.offset + parsed.size, fault))
-                return
-        self.dispatcher.dispatch_parsed(parsed, target)
+            return Place(wanted=False)  # of a topic deleted, and made again as another kind
+        if parsed.queue_offset == queue.max_index or parsed.sys_flag & _PREPARED:
+            return Place(queue)
+        target, fault = self._queue_for(queue, parsed)
+        return Place(target, fault)
 
     def _queue_for(
         self, queue: ConsumeQueue, parsed: ParsedEntry

@@ -1,0 +1,167 @@
+"""A broker's part in replication: its HA port if it is a master, its connection to one if it is a
+slave; what its settings promise, and where replication stands.
+
+Roles and the stream between them: ``turbopump.replication``. What a slave copies beside the log:
+``slave_tables.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from turbopump.clock import Clock
+from turbopump.config.broker_config import BrokerConfig, BrokerRole, FlushDiskType
+from turbopump.errors import ConfigError
+from turbopump.protocol.requests.replication import (
+    HAClientRuntimeInfo,
+    HAConnectionRuntimeInfo,
+    HARuntimeInfo,
+)
+from turbopump.replication.link import MasterLink, SlaveLink
+from turbopump.replication.master import MasterSettings
+from turbopump.replication.slave import SlaveSettings
+from turbopump.store.disk import Disk
+from turbopump.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+PORT_MAX: Final = 65535
+
+
+class Replication:
+    """One broker's. ``listen`` before it registers, ``start`` when it serves; ``stop``."""
+
+    def __init__(self, config: BrokerConfig, store: MessageStore, disk: Disk, clock: Clock) -> None:
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self.master: MasterLink | None = None
+        self.slave: SlaveLink | None = None
+        heartbeat = config.ha_send_heartbeat_interval / 1000
+        housekeeping = config.ha_housekeeping_interval / 1000
+        synchronous = config.flush_disk_type == FlushDiskType.SYNC_FLUSH
+        if config.is_slave:
+            self.slave = SlaveLink(
+                store,
+                SlaveSettings(heartbeat, housekeeping),
+                ack_flushed=config.slave_ack_after_flush or synchronous,
+                flushes=synchronous,
+            )
+            return
+        allowed = config.allowed_peers
+        self.master = MasterLink(
+            store,
+            disk,
+            MasterSettings(
+                heartbeat=heartbeat,
+                housekeeping=housekeeping,
+                batch=config.ha_transfer_batch_size,
+                rate_max=config.max_ha_transfer_byte_in_second
+                if config.ha_flow_control_enable
+                else 0,
+                acks=config.slave_acks,
+                catch_up=config.ha_max_time_slave_not_catchup / 1000,
+                gap_max=config.ha_max_gap_not_in_sync,
+            ),
+            durable_only=synchronous,
+            admits=lambda host: not allowed or host in allowed,
+        )
+
+    async def listen(self, broker_port: int) -> int:
+        """Take slaves, if this is a master; the HA port, as name servers are told it. Raises
+        ConfigError if the port is taken, unless nobody has asked for it."""
+        config = self._config
+        wanted = config.ha_listen_port or min(broker_port + 1, PORT_MAX)
+        if self.master is None:
+            return wanted
+        # a broker on a free port gets a free one
+        port = wanted if config.ha_listen_port or config.listen_port else 0
+        try:
+            _, bound = await self.master.listen(config.bind_address, port)
+        except ConfigError as error:
+            if config.ha_listen_port or config.broker_role == BrokerRole.SYNC_MASTER:
+                raise
+            log.warning("no slave can connect, set haListenPort to a free one cause=%s", error)
+            return wanted
+        return bound
+
+    def start(self) -> None:
+        """Copy, if this is a slave; say what the settings do not promise."""
+        for text in weak_promises(self._config):
+            log.warning("%s", text)
+        if self.slave is not None:
+            self.slave.start()
+            self.slave.go_to(self._config.ha_master_address or None)
+
+    async def stop(self) -> None:
+        """Neither send nor copy any more. May be called twice."""
+        if self.slave is not None:
+            await self.slave.stop()
+        if self.master is not None:
+            await self.master.close()
+
+    def master_is_at(self, ha_address: str | None) -> None:
+        """A name server says so. What `haMasterAddress` says comes first."""
+        if self.slave is not None and not self._config.ha_master_address:
+            self.slave.go_to(ha_address)
+
+    def room_made(self) -> None:
+        """The log has a new file."""
+        if self.slave is not None:
+            self.slave.room_made()
+
+    def status(self, now: float) -> HARuntimeInfo:
+        """Where replication stands, as 907 tells it. ``now``: the loop's time."""
+        log_end = self._store.log.end
+        if self.master is None:
+            return HARuntimeInfo(master=False, ha_client_runtime_info=self._as_slave(now))
+        slaves = []
+        for peer in self.master.slaves:
+            one = peer.connection
+            behind = log_end - max(one.acked, 0)
+            slaves.append(
+                HAConnectionRuntimeInfo(
+                    addr=peer.address,
+                    slave_ack_offset=one.acked,
+                    diff=behind,
+                    in_sync=behind < self._config.ha_max_gap_not_in_sync,
+                    transferred_byte_in_second=one.bytes_last_second,
+                    transfer_from_where=one.next if one.next is not None else -1,
+                )
+            )
+        return HARuntimeInfo(
+            master=True,
+            master_commit_log_max_offset=log_end,
+            in_sync_slave_nums=sum(one.in_sync for one in slaves),
+            ha_connection_info=slaves,
+        )
+
+    def _as_slave(self, now: float) -> HAClientRuntimeInfo:
+        slave = self.slave
+        assert slave is not None
+        info = HAClientRuntimeInfo(master_addr=slave.address, max_offset=self._store.log.end)
+        if slave.peer is not None:
+            connection, wall = slave.peer.connection, self._clock.now_ms()
+            info.last_read_timestamp = wall - int((now - connection.last_read) * 1000)
+            info.last_write_timestamp = wall - int((now - connection.last_write) * 1000)
+        return info
+
+
+def weak_promises(config: BrokerConfig) -> list[str]:
+    """What an operator may expect of the settings and does not get, in a sentence each."""
+    found = []
+    synchronous = config.broker_role == BrokerRole.SYNC_MASTER
+    if synchronous and config.in_sync_replicas == 1:
+        found.append(
+            "brokerRole=SYNC_MASTER with inSyncReplicas=1 waits for no slave: a message that was "
+            "acknowledged is lost with this machine; set inSyncReplicas=2 to wait for one slave"
+        )
+    if not synchronous and config.in_sync_replicas > 1 and not config.is_slave:
+        found.append(
+            f"inSyncReplicas={config.in_sync_replicas} counts only with brokerRole=SYNC_MASTER: "
+            "sends wait for no slave"
+        )
+    if config.is_slave and config.in_sync_replicas > 1:
+        found.append("inSyncReplicas counts only at a master: this broker is a slave")
+    return found

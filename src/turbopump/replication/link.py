@@ -1,0 +1,498 @@
+"""The asyncio shell round the roles: a master's HA port with its slaves' connections, and a slave's
+connection to its master.
+
+Its one rule: it moves bytes and time, and decides nothing; ``master.py`` and ``slave.py`` say what
+is sent, refused and acknowledged, the store what readers see. It must not know topics, requests or
+name servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from turbopump.errors import ConfigError, CopyError, ProtocolError, RoomInMakingError, StoreError
+from turbopump.repeated_line import RepeatedLine
+from turbopump.replication.master import (
+    LogSpan,
+    MasterSettings,
+    Replicas,
+    SlaveConnection,
+    Transfer,
+)
+from turbopump.replication.slave import MasterConnection, SlaveSettings
+from turbopump.replication.stream import TRANSFER_HEAD
+from turbopump.store.disk import Disk, Found, Piece
+from turbopump.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+_refused_peer = RepeatedLine(
+    log, logging.WARNING, "HA connection refused, its address is not in haAllowedPeers peer=%s"
+)
+
+TURN_SIZE: Final = 256 * 1024
+"""Bytes for one slave in one turn of the loop: others have their turn between."""
+UNSENT_MAX: Final = 1024 * 1024
+"""A slave that does not read has so many bytes waiting for it at most, and a turn's."""
+SLAVES_MAX: Final = 64
+"""Connections at a time; more are refused."""
+LOOK_S: Final = 0.5
+"""How often times are looked at: heartbeats, silence, who is in sync."""
+CONNECT_S: Final = 3.0
+AGAIN_S: Final = 1.0
+"""Between two attempts at a master that cannot be reached."""
+REFUSED_S: Final = 5.0
+"""The same where what came could not be taken."""
+
+
+class MasterLink:
+    """The HA port of a master. ``durable_only``: what is not on this disk is not sent, so that no
+    slave is ahead of its master after a power cut (SYNC_FLUSH). ``admits`` judges an address."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        disk: Disk,
+        settings: MasterSettings,
+        *,
+        durable_only: bool,
+        admits: Callable[[str], bool] = lambda _host: True,
+    ) -> None:
+        self.store = store
+        self.disk = disk
+        self.settings = settings
+        self.admits = admits
+        self.replicas = Replicas(settings)
+        self.slaves: list[SlavePeer] = []
+        self._durable_only = durable_only
+        self._server: asyncio.AbstractServer | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._watching = False
+        self._due = False
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Take slaves from now on; where. Raises ConfigError."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: SlavePeer(self), host, port)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host}:{port} for slaves (haListenPort): "
+                f"{error.strerror or error}"
+            ) from None
+        self._timer = loop.call_later(LOOK_S, self._look)
+        bound = self._server.sockets[0].getsockname() if self._server.sockets else (host, port)
+        return str(bound[0]), int(bound[1])
+
+    async def close(self) -> None:
+        """Take no slaves any more, and close the connections."""
+        server, self._server = self._server, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if server is not None:
+            server.close()
+        for slave in list(self.slaves):
+            slave.close()
+        if server is not None:
+            await server.wait_closed()
+
+    @property
+    def span(self) -> LogSpan:
+        """What there is to send."""
+        log_, store = self.store.log, self.store
+        end = min(store.durable.value, log_.end) if self._durable_only else log_.end
+        return LogSpan(log_.start, end, log_.end, log_.segment_size)
+
+    def joined(self, slave: SlavePeer) -> None:
+        """There is one more; it may be another connection of the same slave."""
+        self.slaves.append(slave)
+
+    def left(self, slave: SlavePeer) -> None:
+        """A connection has ended."""
+        if slave in self.slaves:
+            self.slaves.remove(slave)
+
+    def acknowledged(self, slave: SlavePeer) -> None:
+        """A slave has more of the log: others may be told."""
+        connection, now = slave.connection, asyncio.get_running_loop().time()
+        self.replicas.acknowledged(connection.slave, connection.acked, self.span.end, now)
+        self._tell()
+
+    def watch(self) -> None:
+        """Send what comes from now on."""
+        if self._watching or not self.slaves:
+            return
+        self._watching = True
+        if self._durable_only:
+            self.store.durable.when(self.store.durable.value + 1, self._grown)
+        else:
+            self.store.log.when_longer(self._grown)
+
+    def _grown(self) -> None:
+        """The log is longer: send that in the next turn, with all that comes until then."""
+        self._watching = False
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._due = False
+        for slave in list(self.slaves):
+            slave.pump()
+        self.watch()
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for slave in list(self.slaves):
+            if slave.connection.is_silent(now):
+                log.warning("slave is silent, its connection is closed slave=%s", slave.address)
+                slave.close()
+            else:
+                slave.pump()
+        self.replicas.look(now)
+        self._tell()
+        self.watch()
+        self._timer = loop.call_later(LOOK_S, self._look)
+
+    def _tell(self) -> None:
+        replicas, confirmed = self.replicas, self.store.confirmed
+        if not self.settings.acks:
+            return
+        if replicas.alone != confirmed.alone:
+            log.warning(
+                "too few slaves are in sync: sends are answered SLAVE_NOT_AVAILABLE wanted=%d"
+                if replicas.alone
+                else "enough slaves are in sync wanted=%d",
+                self.settings.acks,
+            )
+        confirmed.copied_to(replicas.copied, alone=replicas.alone)
+
+
+class SlavePeer(asyncio.Protocol):
+    """A slave's connection to its master's HA port."""
+
+    def __init__(self, link: MasterLink) -> None:
+        self._link = link
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._reading = False
+        self._due = False
+        self.address = "?"
+        self.connection = SlaveConnection(link.settings, "", 0.0)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        host, port = transport.get_extra_info("peername")[:2]
+        self.address = f"{host}:{port}"
+        link = self._link
+        if not link.admits(host):
+            _refused_peer(host)
+            transport.abort()
+            return
+        if len(link.slaves) >= SLAVES_MAX:
+            log.warning("HA connection refused, there are %d peer=%s", SLAVES_MAX, self.address)
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=UNSENT_MAX)
+        now = asyncio.get_running_loop().time()
+        self.connection = SlaveConnection(link.settings, host, now)
+        link.joined(self)
+
+    def data_received(self, data: bytes) -> None:
+        connection, now = self.connection, asyncio.get_running_loop().time()
+        begins = connection.next is None
+        try:
+            more = connection.received(data, self._link.span, now)
+        except ProtocolError as error:
+            self._refuse(error)
+            return
+        if begins and connection.next is not None:
+            log.info(
+                "slave begins slave=%s wanted=%d sent_from=%d",
+                self.address,
+                connection.acked,
+                connection.next,
+            )
+            self.pump()
+        if more:
+            self._link.acknowledged(self)
+        self._link.watch()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if self in self._link.slaves:
+            log.info("slave has left slave=%s cause=%s", self.address, error or "closed")
+            self._link.left(self)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.pump()
+
+    def close(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pump(self) -> None:
+        """Send what there is: a turn's worth now, the rest in later turns."""
+        self._due = False
+        frames: list[bytes] = []
+        try:
+            left = TURN_SIZE
+            while left > 0 and (sent := self._next()) is not None:
+                data = self._read(sent)
+                if data is None:
+                    break
+                frames.append(TRANSFER_HEAD.pack(*sent))
+                frames.append(data)
+                left -= TRANSFER_HEAD.size + len(data)
+        except (ProtocolError, OSError) as error:
+            self._refuse(error)
+            return
+        if frames and self._transport is not None:
+            self._transport.write(b"".join(frames))
+        if left <= 0 and not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self.pump)
+
+    def _next(self) -> Transfer | None:
+        if self._transport is None or self._paused or self._reading:
+            return None
+        return self.connection.transfer(self._link.span, asyncio.get_running_loop().time())
+
+    def _read(self, wanted: Transfer) -> bytes | None:
+        """The bytes, if the system has them in memory; else a thread reads them, and they are sent
+        then."""
+        if not wanted.size:
+            return b""
+        file = self._link.store.log.files.at(wanted.offset)
+        assert file is not None
+        at = wanted.offset - file.start
+        data = file.segment.read_cached(at, wanted.size)
+        if data is None:
+            self._reading = True
+            piece = Piece(file.segment, at, wanted.size)
+            self._link.disk.start_read([piece], lambda found: self._has_read(wanted, found[0]))
+        return data
+
+    def _has_read(self, wanted: Transfer, found: Found) -> None:
+        self._reading = False
+        if isinstance(found, OSError):
+            self._refuse(found)
+        elif self._transport is not None:
+            self._transport.write(TRANSFER_HEAD.pack(*wanted) + found)
+            self.pump()
+
+    def _refuse(self, error: Exception) -> None:
+        log.error("HA connection closed slave=%s cause=%s", self.address, error)
+        self.close()
+
+
+class SlaveLink:
+    """A slave's way to its master, whose HA address may change (``go_to``). ``ack_flushed``: it
+    acknowledges what is on its disk, else what it has written. ``flushes``: it syncs at once
+    (SYNC_FLUSH)."""
+
+    def __init__(
+        self, store: MessageStore, settings: SlaveSettings, *, ack_flushed: bool, flushes: bool
+    ) -> None:
+        assert store.copied is not None
+        self.store = store
+        self.copied = store.copied
+        self.settings = settings
+        self.ack_flushed = ack_flushed
+        self.flushes = flushes or ack_flushed
+        self.address: str | None = None
+        """The master's HA address, `host:port`; None: it is not known."""
+        self.peer: MasterPeer | None = None
+        self.fault: str | None = None
+        """Why the slave does not copy now; None while it does."""
+        self._known = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Copy from now on."""
+        self._task = asyncio.create_task(self._run(), name="copying from the master")
+
+    async def stop(self) -> None:
+        """Copy no more. May be called twice."""
+        task, self._task = self._task, None
+        if self.peer is not None:
+            self.peer.close()
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def go_to(self, address: str | None) -> None:
+        """This is where the master's HA port is; None: there is no master at present, and one that
+        still sends is listened to."""
+        if address is None or address == self.address:
+            return
+        log.info("master's HA address changes old=%s new=%s", self.address, address)
+        self.address = address
+        self._known.set()
+        if self.peer is not None:
+            self.peer.close()
+
+    def room_made(self) -> None:
+        """The log has a new file: go on."""
+        if self.peer is not None:
+            self.peer.go_on()
+
+    async def _run(self) -> None:
+        while True:
+            await self._known.wait()
+            assert self.address is not None
+            pause = await self._copy_from(self.address)
+            await asyncio.sleep(pause)
+
+    async def _copy_from(self, address: str) -> float:
+        """Copy as long as the connection lasts; how long to wait then."""
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                _, peer = await loop.create_connection(
+                    lambda: MasterPeer(self), host.strip("[]"), int(port)
+                )
+        except (OSError, TimeoutError, ValueError) as error:
+            self._failed(f"the master cannot be reached at {address}: {error or 'no answer'}")
+            return AGAIN_S
+        self.peer = peer
+        log.info("copying from the master address=%s from=%d", address, self.store.log.end)
+        try:
+            cause = await peer.ended
+        finally:
+            self.peer = None
+            peer.close()
+        if cause is None:
+            self._failed(f"the connection to the master at {address} has ended")
+            return AGAIN_S
+        self._failed(cause)
+        return REFUSED_S
+
+    def works(self) -> None:
+        """Something was copied."""
+        if self.fault is not None:
+            log.info("copying goes on address=%s end=%d", self.address, self.store.log.end)
+            self.fault = None
+
+    def _failed(self, cause: str) -> None:
+        if cause != self.fault:
+            log.error("the slave does not copy cause=%s", cause)
+        self.fault = cause
+
+
+class MasterPeer(asyncio.Protocol):
+    """A slave's connection to its master."""
+
+    def __init__(self, link: SlaveLink) -> None:
+        loop = asyncio.get_running_loop()
+        self._link = link
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._syncing = False
+        self.ended: asyncio.Future[str | None] = loop.create_future()
+        """Is over when the connection is; why, if it was this end that closed it."""
+        self.connection = MasterConnection(link.settings, link.store.log.end, loop.time())
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(self.connection.begin())
+        self._look()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self.connection.received(data, asyncio.get_running_loop().time())
+        except ProtocolError as error:
+            self._refuse(str(error))
+            return
+        self.go_on()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def close(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def go_on(self) -> None:
+        """Store what has come, and acknowledge it."""
+        if self._transport is None:
+            return
+        store, connection = self._link.store, self.connection
+        try:
+            for start, data in self._pieces():
+                copied = self._link.copied.append(start, data)
+                connection.stored(copied.end, copied.wanted)
+                self._link.works()
+        except RoomInMakingError:
+            connection.stored(store.log.end, 1)
+            self._transport.pause_reading()
+            return
+        except (CopyError, StoreError) as error:
+            self._refuse(f"what the master sends cannot be taken: {error}")
+        except OSError as error:
+            where = error.filename or "the store"
+            self._refuse(f"{where} cannot be written: {error.strerror or error}")
+        else:
+            self._transport.resume_reading()
+        for fault in self._link.copied.faults:
+            log.error("copied entry has no place in its queue: %s", fault)
+        self._link.copied.faults.clear()
+        if self._link.flushes:
+            self._sync()
+        self._report()
+
+    def _pieces(self) -> Iterator[tuple[int, bytes]]:
+        while (piece := self.connection.to_store()) is not None:
+            yield piece
+
+    def _sync(self) -> None:
+        store = self._link.store
+        if self._syncing or store.durable.value >= store.log.end:
+            return
+        self._syncing = True
+        store.durable.when(store.log.end, self._synced)
+        store.flusher.flush_log()
+
+    def _synced(self) -> None:
+        self._syncing = False
+        if self._link.store.durable.error is None:
+            self._sync()
+            self._report()
+        else:
+            self._refuse(str(self._link.store.durable.error))
+
+    def _report(self) -> None:
+        store = self._link.store
+        end = store.durable.value if self._link.ack_flushed else store.log.end
+        said = self.connection.report(end, asyncio.get_running_loop().time())
+        if said is not None and self._transport is not None:
+            self._transport.write(said)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self.connection.is_silent(loop.time()):
+            self._refuse("the master is silent")
+            return
+        self._report()
+        self._timer = loop.call_later(LOOK_S, self._look)
+
+    def _refuse(self, cause: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result(cause)
+        self.close()

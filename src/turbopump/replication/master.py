@@ -1,0 +1,203 @@
+"""A master: what each of its slaves has, what one is to be sent next, and what may be acknowledged.
+
+Values in, values out: offsets, bytes of reports and times (monotonic seconds) come in; what is to
+be sent, refused or acknowledged comes out. It must not know sockets, files or the loop. Source:
+apache/rocketmq ``DefaultHAConnection``, ``DefaultHAService``, ``GroupTransferService``,
+``FlowMonitor``; where ours differs it says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from turbopump.errors import ProtocolError
+from turbopump.replication.stream import ReportReader
+
+
+@dataclass(frozen=True, slots=True)
+class MasterSettings:
+    """Times in seconds, sizes in bytes. ``acks``: so many slaves must have a message before it is
+    acknowledged; 0: nobody waits. ``rate_max`` 0: no flow control."""
+
+    heartbeat: float = 5.0
+    housekeeping: float = 20.0
+    batch: int = 32 * 1024
+    rate_max: int = 0
+    acks: int = 0
+    catch_up: float = 15.0
+    gap_max: int = 256 * 1024 * 1024
+
+
+class LogSpan(NamedTuple):
+    """What a master's log has, in offsets: it may be sent up to ``end``; ``written`` is where it
+    really ends."""
+
+    start: int
+    end: int
+    written: int
+    segment_size: int
+
+
+class Transfer(NamedTuple):
+    """So many bytes of the log, from this offset on, are to be sent; 0: a heartbeat."""
+
+    offset: int
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class SlaveConnection:
+    """A slave's connection as its master sees it. ``slave``: who that is; two connections of one
+    slave have the same. ``now`` at its start."""
+
+    settings: MasterSettings
+    slave: str
+    now: float
+    acked: int = -1
+    """Up to where the slave has the log; -1: it has not said so."""
+    next: int | None = None
+    """The offset that is sent next; None before its first report."""
+    last_read: float = 0.0
+    last_write: float = 0.0
+    bytes_last_second: int = 0
+    _second: float = 0.0
+    _sent_in_second: int = 0
+    _reports: ReportReader = field(default_factory=ReportReader)
+
+    def __post_init__(self) -> None:
+        self.last_read = self.last_write = self._second = self.now
+
+    def received(self, data: bytes, log: LogSpan, now: float) -> bool:
+        """Take a slave's reports; whether it has acknowledged more.
+
+        Raises ProtocolError for one that cannot be: it asks for what is not there any more, or not
+        there yet, or acknowledges what it was not sent. RocketMQ believes any number.
+        """
+        self.last_read = now
+        offsets = self._reports.feed(data)
+        if not offsets:
+            return False
+        before, had = self.acked, self.next
+        if had is None:
+            self.next = self._first(offsets[0], log)
+            had = max(self.next, offsets[0])
+        if max(offsets) > had:
+            raise ProtocolError(
+                f"the slave acknowledges {max(offsets)}, and was sent the log up to {had}"
+            )
+        self.acked = max(self.acked, *offsets)
+        return self.acked > before
+
+    def _first(self, wanted: int, log: LogSpan) -> int:
+        """Where a slave that reports this end of its log is to go on."""
+        if wanted == 0:
+            # RocketMQ: from the start of the file that is being written; what is older is not sent
+            return max(log.written - log.written % log.segment_size, log.start)
+        if wanted > log.written:
+            raise ProtocolError(
+                f"the slave has the log up to {wanted}, and this master only up to {log.written}: "
+                "it was restored from an older copy, or lost its tail; nothing is cut by itself. "
+                "Make the slave the master, or empty the slave's store so that it is copied anew"
+            )
+        if wanted < log.start:
+            raise ProtocolError(
+                f"the slave wants the log from {wanted} on, and it begins at {log.start} here: "
+                "older files were deleted; empty the slave's store so that it is copied anew"
+            )
+        return wanted
+
+    def transfer(self, log: LogSpan, now: float) -> Transfer | None:
+        """What to send now; None: nothing. What this gives counts as sent."""
+        if self.next is None:
+            return None
+        if self.next < log.start:
+            raise ProtocolError(
+                f"the slave is at {self.next}, and the log begins at {log.start} by now: its files "
+                "were deleted before the slave had them"
+            )
+        left = log.end - self.next
+        if left > 0:
+            # never over the end of a segment, as a file is read in one piece
+            here = log.segment_size - (self.next - log.start) % log.segment_size
+            size = self._allowed(min(left, here, self.settings.batch), now)
+            if size > 0:
+                sent = Transfer(self.next, size)
+                self.next += size
+                self.last_write = now
+                return sent
+        elif now - self.last_write >= self.settings.heartbeat:
+            self.last_write = now
+            return Transfer(self.next, 0)
+        return None
+
+    def _allowed(self, size: int, now: float) -> int:
+        if now - self._second >= 1.0:
+            elapsed = now - self._second
+            self.bytes_last_second = self._sent_in_second if elapsed < 2.0 else 0
+            self._second, self._sent_in_second = now, 0
+        if self.settings.rate_max:
+            size = max(min(size, self.settings.rate_max - self._sent_in_second), 0)
+        self._sent_in_second += size
+        return size
+
+    def is_silent(self, now: float) -> bool:
+        """Whether to close it: its slave has not said anything for too long."""
+        return now - self.last_read > self.settings.housekeeping
+
+
+@dataclass(slots=True)
+class _Progress:
+    acked: int = -1
+    caught_up: float = float("-inf")
+    """When it had last all that there was."""
+    report: float = 0.0
+    end_at_report: int = 0
+
+
+class Replicas:
+    """What the slaves of a master have. A slave is in sync if it had all of the log at some moment
+    of the last ``catch_up`` seconds."""
+
+    def __init__(self, settings: MasterSettings) -> None:
+        self._settings = settings
+        self._slaves: dict[str, _Progress] = {}
+        self.copied = 0
+        """Up to where ``acks`` slaves have the log."""
+        self.alone = settings.acks > 0
+        """Whether too few of them are in sync to wait for them."""
+
+    def acknowledged(self, slave: str, acked: int, end: int, now: float) -> None:
+        """A slave has the log up to ``acked``; the log ends at ``end``."""
+        one = self._slaves.setdefault(slave, _Progress())
+        # Under load a slave never has all of what there is by now: it counts what there was when
+        # it reported before. Apache Kafka judges its followers so.
+        if acked >= end:
+            one.caught_up = now
+        elif acked >= one.end_at_report and one.acked >= 0:
+            one.caught_up = max(one.caught_up, one.report)
+        one.acked = max(one.acked, acked)
+        one.report, one.end_at_report = now, end
+        self.look(now)
+
+    def is_in_sync(self, slave: str, now: float) -> bool:
+        one = self._slaves.get(slave)
+        return one is not None and now - one.caught_up <= self._settings.catch_up
+
+    def in_sync(self, now: float) -> int:
+        """How many slaves are in sync."""
+        return sum(self.is_in_sync(slave, now) for slave in self._slaves)
+
+    def look(self, now: float) -> None:
+        """Work out what is copied, and whether enough slaves are in sync; forget those that were
+        not for long."""
+        wanted = self._settings.acks
+        if not wanted:
+            return
+        patience = 4 * self._settings.catch_up
+        for slave in [s for s, one in self._slaves.items() if now - one.report > patience]:
+            del self._slaves[slave]
+        there = sorted((one.acked for one in self._slaves.values()), reverse=True)
+        if len(there) >= wanted:
+            self.copied = max(self.copied, there[wanted - 1])
+        self.alone = self.in_sync(now) < wanted

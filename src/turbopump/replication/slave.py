@@ -1,0 +1,77 @@
+"""A slave: what it asks its master for, what it takes, and what it acknowledges.
+
+Values in, values out: bytes that came and times (monotonic seconds) go in; reports and bytes for
+the log come out. It must not know sockets, files or the loop. Source: apache/rocketmq
+``DefaultHAClient``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turbopump.errors import CopyError
+from turbopump.replication.stream import REPORT, TransferReader
+from turbopump.store.log.commit_log import ENTRY_SIZE_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveSettings:
+    """Times in seconds."""
+
+    heartbeat: float = 5.0
+    housekeeping: float = 20.0
+
+
+class MasterConnection:
+    """A connection to the master, of a slave whose log ends at ``log_end``, from ``now`` on."""
+
+    def __init__(self, settings: SlaveSettings, log_end: int, now: float) -> None:
+        self._settings = settings
+        self._reader = TransferReader(log_end or None)
+        self._waiting = bytearray()
+        self._start = log_end
+        self._wanted = 1
+        self.reported = log_end
+        self.last_read = self.last_write = now
+        self.received_bytes = 0
+
+    def begin(self) -> bytes:
+        """What to say first: from where on the log is wanted."""
+        return REPORT.pack(self.reported)
+
+    def received(self, data: bytes, now: float) -> None:
+        """Take bytes. Raises ProtocolError for what does not go on where the log ends."""
+        self.last_read = now
+        first = self._reader.position is None
+        found = self._reader.feed(data)
+        if first and self._reader.position is not None:
+            self._start = self._reader.position - len(found)
+        self._waiting += found
+        self.received_bytes += len(found)
+
+    def to_store(self) -> tuple[int, bytes] | None:
+        """What waits to be stored, and its offset; None: more must come first."""
+        if len(self._waiting) < self._wanted:
+            return None
+        return self._start, bytes(self._waiting)
+
+    def stored(self, end: int, wanted: int) -> None:
+        """The log ends there now, and it takes so many bytes more to go on. Raises CopyError if
+        that cannot be."""
+        if wanted > ENTRY_SIZE_MAX:
+            raise CopyError(f"the next entry at offset {end} would have {wanted} bytes")
+        del self._waiting[: end - self._start]
+        self._start, self._wanted = end, wanted
+
+    def report(self, end: int, now: float) -> bytes | None:
+        """What to say, if the log is kept up to ``end``: more than before, or, after a while, the
+        same once more. None: nothing."""
+        if end > self.reported or now - self.last_write >= self._settings.heartbeat:
+            self.reported = max(self.reported, end)
+            self.last_write = now
+            return REPORT.pack(self.reported)
+        return None
+
+    def is_silent(self, now: float) -> bool:
+        """Whether to close it: the master has not said anything for too long."""
+        return now - self.last_read > self._settings.housekeeping

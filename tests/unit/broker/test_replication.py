@@ -1,0 +1,142 @@
+"""A master and its slaves: what a slave has, what it answers, what a send waits for."""
+
+import pytest
+from tests.loops import in_loop
+from tests.unit.broker.replicas import MASTER, SLAVE, Replicas, eventually, same_logs, with_replicas
+
+from turbopump.config.broker_config import BrokerRole, FlushDiskType
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.send import EndTransaction, SendMessageV2
+
+SYNC = {"broker_role": BrokerRole.SYNC_MASTER, "in_sync_replicas": 2}
+
+
+@in_loop(with_replicas)
+async def test_a_slave_that_the_name_server_sends_to_its_master_has_the_same_log(
+    replicas: Replicas, /
+) -> None:
+    master = await replicas.master()
+    sender = replicas.client_of(MASTER)
+    await sender.create()
+    await sender.send(b"before")
+    slave = await replicas.slave()
+    await eventually(lambda: slave.store.max_offset("T", 0) == 1)
+    for number in range(40):
+        await sender.send(b"m%d" % number * 10_000)
+    await same_logs(master, slave)
+    assert slave.store.max_offset("T", 0) == 41
+
+
+@in_loop(with_replicas)
+async def test_a_killed_slave_goes_on_where_its_log_ends(replicas: Replicas, /) -> None:
+    master = await replicas.master()
+    slave = await replicas.slave()
+    sender = replicas.client_of(MASTER)
+    await sender.create()
+    for number in range(5):
+        await sender.send(b"one %d" % number)
+    await same_logs(master, slave)
+    replicas.kill(SLAVE)
+    for number in range(5):
+        await sender.send(b"two %d" % number)
+    await same_logs(master, await replicas.slave())
+
+
+@in_loop(with_replicas)
+async def test_a_slave_takes_no_sends_and_makes_no_topic_for_them(replicas: Replicas, /) -> None:
+    await replicas.master()
+    slave = await replicas.slave()
+    client = replicas.client_of(SLAVE)
+    request = SendMessageV2(topic="new", queue_id=0, default_topic="TBW102")
+    code, remark = await client.code(request, b"x")
+    assert code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "is a slave (brokerRole=SLAVE)" in remark
+    assert slave.tables.topics.find("new") is None
+    ended = EndTransaction(
+        producer_group="p",
+        tran_state_table_offset=0,
+        commit_log_offset=0,
+        commit_or_rollback=8,
+        msg_id="x",
+        transaction_id="x",
+    )
+    assert (await client.code(ended))[0] == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("flush", FlushDiskType)
+@in_loop(with_replicas)
+async def test_a_sync_master_answers_when_its_slave_has_the_message(
+    replicas: Replicas, /, flush: FlushDiskType
+) -> None:
+    master = await replicas.master(**SYNC, flush_disk_type=flush)
+    slave = await replicas.slave(flush_disk_type=flush)
+    sender = replicas.client_of(MASTER)
+    await sender.create()
+    await eventually(lambda: not master.store.confirmed.alone)
+    for number in range(10):
+        await sender.send(b"m%d" % number)
+        assert slave.store.max_offset("T", 0) == number + 1
+    replicas.kill(SLAVE)
+    code, remark = await sender.code(SendMessageV2(topic="T", queue_id=0), b"late")
+    assert code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    assert "within 3000 ms; the message is stored" in remark
+    assert master.store.max_offset("T", 0) == 10, "readers do not see what may be lost"
+    await eventually(lambda: master.store.confirmed.alone)
+    assert master.store.max_offset("T", 0) == 11, "and they do once it is alone"
+    code, remark = await sender.code(SendMessageV2(topic="T", queue_id=0), b"alone")
+    assert code == ResponseCode.SLAVE_NOT_AVAILABLE
+    assert "fewer than 1 slaves are in sync" in remark
+    assert master.store.max_offset("T", 0) == 12
+    await same_logs(master, await replicas.slave(flush_disk_type=flush))
+    await eventually(lambda: not master.store.confirmed.alone)
+    await sender.send(b"again")
+
+
+@in_loop(with_replicas)
+async def test_a_slave_ahead_of_its_master_is_refused_in_words_and_keeps_its_log(
+    replicas: Replicas, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    master = await replicas.master()
+    slave = await replicas.slave()
+    sender = replicas.client_of(MASTER)
+    await sender.create()
+    await sender.send(b"lost by the master")
+    await same_logs(master, slave)
+    end = slave.store.log.end
+    replicas.kill(MASTER)
+    master = await replicas.master(store_path_root_dir="/older")
+    await eventually(lambda: "it was restored from an older copy" in caplog.text)
+    await replicas.client_of(MASTER).create()
+    await replicas.client_of(MASTER).send(b"another, and longer than what was lost by the master")
+    await eventually(lambda: slave.replication.slave.fault is not None)
+    assert (slave.store.log.end, slave.store.max_offset("T", 0)) == (end, 1)
+
+
+@in_loop(with_replicas)
+async def test_a_slave_is_made_the_master_by_its_role_and_takes_messages(
+    replicas: Replicas, /
+) -> None:
+    await replicas.master(**SYNC)
+    await replicas.slave()
+    sender = replicas.client_of(MASTER)
+    await sender.create()
+    await eventually(lambda: not replicas.brokers[MASTER].store.confirmed.alone)
+    await sender.send(b"kept")
+    replicas.kill(MASTER)
+    await replicas.stop(SLAVE)
+    await replicas.broker(SLAVE, BrokerRole.ASYNC_MASTER)
+    client = replicas.client_of(SLAVE)
+    await client.create()
+    await client.send(b"new")
+    assert await client.all_bodies() == [b"kept", b"new"]
+
+
+@in_loop(with_replicas)
+async def test_a_sync_master_that_waits_for_nobody_says_so(
+    replicas: Replicas, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    await replicas.master(broker_role=BrokerRole.SYNC_MASTER)
+    assert "SYNC_MASTER with inSyncReplicas=1 waits for no slave" in caplog.text
+    sender = replicas.client_of(MASTER)
+    await sender.create()
+    await sender.send(b"alone")

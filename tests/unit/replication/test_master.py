@@ -1,0 +1,151 @@
+"""Transcripts of a master: what a slave says and when, what is sent to it, what may be
+acknowledged."""
+
+import pytest
+from tests.unit.replication.conversation import connected, report, span
+
+from turbopump.errors import ProtocolError
+from turbopump.replication.master import MasterSettings, Replicas
+
+
+def test_a_slave_is_sent_the_log_from_its_end_in_batches_that_keep_to_segments() -> None:
+    slave = connected(batch=400)
+    assert slave.transfer(span(2500), 0.0) is None, "it has not said where its log ends"
+    assert slave.received(report(700), span(2500), 0.0)
+    sent = [slave.transfer(span(2500), 0.0) for _ in range(7)]
+    assert sent == [
+        (700, 300),
+        (1000, 400),
+        (1400, 400),
+        (1800, 200),
+        (2000, 400),
+        (2400, 100),
+        None,
+    ]
+
+
+def test_an_empty_slave_begins_with_the_segment_that_is_being_written() -> None:
+    slave = connected()
+    slave.received(report(0), span(2500), 0.0)
+    assert slave.transfer(span(2500), 0.0) == (2000, 500)
+    assert slave.acked == 0
+
+
+def test_reports_may_come_in_pieces_and_several_at_once() -> None:
+    slave = connected()
+    data = report(100, 100, 100)
+    assert not slave.received(data[:5], span(500), 0.0)
+    assert slave.received(data[5:12], span(500), 0.0)
+    assert not slave.received(data[12:], span(500), 0.0)
+    slave.transfer(span(500), 0.0)
+    assert slave.received(report(300, 500), span(500), 0.0)
+    assert slave.acked == 500
+
+
+def test_a_silent_time_ends_with_a_heartbeat_that_names_the_next_offset() -> None:
+    slave = connected(heartbeat=5.0)
+    slave.received(report(500), span(500), 0.0)
+    assert [slave.transfer(span(500), now) for now in (4.9, 5.0, 5.1, 10.0)] == [
+        None,
+        (500, 0),
+        None,
+        (500, 0),
+    ]
+
+
+def test_a_slave_that_says_nothing_is_closed_after_the_housekeeping_interval() -> None:
+    slave = connected(housekeeping=20.0)
+    slave.received(report(500), span(500), 3.0)
+    assert not slave.is_silent(23.0)
+    assert slave.is_silent(23.1)
+
+
+def test_flow_control_sends_so_many_bytes_in_a_second() -> None:
+    slave = connected(rate_max=500, batch=400)
+    slave.received(report(100), span(5000), 0.0)
+    sent = [slave.transfer(span(5000), now) for now in (0.0, 0.1, 0.9, 1.0, 1.1)]
+    assert sent == [(100, 400), (500, 100), None, (600, 400), (1000, 100)]
+    assert slave.bytes_last_second == 500
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (501, "has the log up to 501, and this master only up to 500.*nothing is cut by itself"),
+        (99, "wants the log from 99 on, and it begins at 100.*empty the slave's store"),
+        (-1, "reports the offset -1: it speaks no HA"),
+        (0x474554202F204854, "this master only up to 500"),
+    ],
+)
+def test_a_slave_that_cannot_be_served_is_refused_in_words(wanted: int, words: str) -> None:
+    slave = connected()
+    with pytest.raises(ProtocolError, match=words):
+        slave.received(report(wanted), span(500, start=100), 0.0)
+
+
+def test_an_acknowledgement_of_what_was_not_sent_is_refused() -> None:
+    slave = connected()
+    slave.received(report(100), span(500), 0.0)
+    assert slave.transfer(span(300, written=500), 0.0) == (100, 200)
+    slave.received(report(300), span(500), 0.0)
+    with pytest.raises(ProtocolError, match="acknowledges 301, and was sent the log up to 300"):
+        slave.received(report(301), span(500), 0.0)
+
+
+def test_a_slave_whose_files_are_deleted_before_it_has_them_is_refused() -> None:
+    slave = connected()
+    slave.received(report(100), span(5000), 0.0)
+    with pytest.raises(ProtocolError, match="is at 100, and the log begins at 1000 by now"):
+        slave.transfer(span(5000, start=1000), 0.0)
+
+
+def replicas(acks: int, catch_up: float = 15.0) -> Replicas:
+    return Replicas(MasterSettings(acks=acks, catch_up=catch_up))
+
+
+def test_a_message_is_copied_when_so_many_slaves_have_it() -> None:
+    both = replicas(acks=2)
+    assert both.alone
+    both.acknowledged("a", 500, 500, 0.0)
+    assert (both.copied, both.alone) == (0, True)
+    both.acknowledged("b", 300, 500, 0.0)
+    assert (both.copied, both.alone) == (300, True), "b never had all that there was"
+    both.acknowledged("b", 500, 500, 1.0)
+    assert (both.copied, both.alone) == (500, False)
+
+
+def test_two_connections_of_one_slave_count_once() -> None:
+    both = replicas(acks=2)
+    both.acknowledged("a", 500, 500, 0.0)
+    both.acknowledged("a", 500, 500, 0.1)
+    assert (both.copied, both.in_sync(0.1), both.alone) == (0, 1, True)
+
+
+def test_what_is_copied_never_goes_back() -> None:
+    one = replicas(acks=1)
+    one.acknowledged("a", 500, 500, 0.0)
+    one.acknowledged("a", 200, 500, 0.1)
+    assert one.copied == 500
+
+
+def test_a_slave_that_keeps_up_under_load_stays_in_sync() -> None:
+    one = replicas(acks=1, catch_up=1.0)
+    end = 1000
+    one.acknowledged("a", end, end, 0.0)
+    for tick in range(1, 100):
+        before, end = end, end + 1000
+        one.acknowledged("a", before, end, tick / 10)
+        assert not one.alone
+
+
+def test_a_slave_that_falls_behind_for_long_is_not_waited_for_until_it_has_caught_up() -> None:
+    one = replicas(acks=1, catch_up=15.0)
+    one.acknowledged("a", 500, 500, 0.0)
+    one.look(15.0)
+    assert not one.alone
+    one.look(15.1)
+    assert one.alone
+    one.acknowledged("a", 600, 900, 20.0)
+    assert one.alone
+    one.acknowledged("a", 900, 900, 21.0)
+    assert not one.alone

@@ -1,0 +1,74 @@
+"""Transcripts of a slave: what its master sends, what goes to its log, what it reports."""
+
+import pytest
+from tests.unit.replication.conversation import frame, report
+
+from turbopump.errors import CopyError, ProtocolError
+from turbopump.replication.slave import MasterConnection, SlaveSettings
+
+
+def connected(log_end: int, now: float = 0.0) -> MasterConnection:
+    return MasterConnection(SlaveSettings(), log_end, now)
+
+
+def test_it_says_first_where_its_log_ends() -> None:
+    assert connected(1234).begin() == report(1234)
+
+
+@pytest.mark.parametrize("piece", [1, 7, 100])
+def test_frames_become_one_run_of_bytes_however_they_are_cut(piece: int) -> None:
+    master = connected(100)
+    data = frame(100, b"abc") + frame(103) + frame(103, b"defgh") + frame(108, b"ij")
+    for at in range(0, len(data), piece):
+        master.received(data[at : at + piece], 0.0)
+    assert master.to_store() == (100, b"abcdefghij")
+
+
+def test_what_is_no_whole_entry_yet_waits() -> None:
+    master = connected(100)
+    master.received(frame(100, b"entryen"), 0.0)
+    master.stored(105, 5)
+    assert master.to_store() is None
+    master.received(frame(107, b"try"), 0.0)
+    assert master.to_store() == (105, b"entry")
+
+
+def test_an_empty_slave_takes_the_first_offset_that_comes() -> None:
+    master = connected(0)
+    master.received(frame(2000, b"abc"), 0.0)
+    assert master.to_store() == (2000, b"abc")
+
+
+def test_a_frame_that_does_not_go_on_where_the_log_ends_is_refused() -> None:
+    master = connected(100)
+    master.received(frame(100, b"abc"), 0.0)
+    with pytest.raises(ProtocolError, match="sends offset 104, and the slave's log goes on at 103"):
+        master.received(frame(104, b"d"), 0.0)
+
+
+@pytest.mark.parametrize("head", [frame(100)[:8] + b"\xff" * 4, b"HTTP/1.1 200"])
+def test_what_speaks_no_ha_is_refused(head: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        connected(100).received(head, 0.0)
+
+
+def test_it_reports_growth_at_once_and_the_same_again_after_the_heartbeat_interval() -> None:
+    master = connected(100)
+    assert master.report(100, 1.0) is None
+    assert master.report(150, 2.0) == report(150)
+    assert master.report(150, 6.9) is None
+    assert master.report(150, 7.0) == report(150)
+
+
+def test_a_silent_master_is_left_after_the_housekeeping_interval() -> None:
+    master = connected(100)
+    master.received(frame(100), 5.0)
+    assert not master.is_silent(25.0)
+    assert master.is_silent(25.1)
+
+
+def test_an_entry_that_would_be_larger_than_any_is_refused() -> None:
+    master = connected(100)
+    master.received(frame(100, b"abc"), 0.0)
+    with pytest.raises(CopyError, match="would have 4294967295 bytes"):
+        master.stored(100, 0xFFFFFFFF)
