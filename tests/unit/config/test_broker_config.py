@@ -265,8 +265,6 @@ def test_what_apaches_broker_prints_of_its_configuration_starts_ours_without_a_w
 @pytest.mark.parametrize(
     "line",
     [
-        "brokerRole=SLAVE",
-        "brokerRole=SYNC_MASTER",
         "aclEnable=true",
         "authenticationEnabled=true",
         "authorizationEnabled=true",
