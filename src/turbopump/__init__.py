@@ -17,6 +17,7 @@ import logging
 
 TYPE_CHECKING = False  # as `typing` has it, which need not be imported for that
 if TYPE_CHECKING:
+    from turbopump.auth.signatures import Credentials
     from turbopump.client.consumer.delivery import Delivery, Retry
     from turbopump.client.consumer.offsets import ConsumeFrom
     from turbopump.client.consumer.pop import PoppedMessage
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
         RedisStore,
         SqliteStore,
     )
-    from turbopump.client.identity import Credentials
     from turbopump.client.lite_pull_consumer import LitePullConsumer
     from turbopump.client.message_finder import MessageFinder
     from turbopump.client.producer import Producer
@@ -169,7 +169,7 @@ _HOME = {
         "turbopump.client.consumer.subscription": "Sql",
         "turbopump.client.hooks": "SendHook",
         "turbopump.client.idempotence": "IdempotentConsumer MemoryStore RedisStore SqliteStore",
-        "turbopump.client.identity": "Credentials",
+        "turbopump.auth.signatures": "Credentials",
         "turbopump.client.lite_pull_consumer": "LitePullConsumer",
         "turbopump.client.message_finder": "MessageFinder",
         "turbopump.client.producer": "Producer",

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from tests.golden.recorded import Recorded, of_kind
 
+from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.hooks import MessageKind
-from turbopump.client.identity import Credentials, RequestSigner
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.selectors import HashRing, by_hash
 from turbopump.client.sending.outgoing import Outgoing, SendFrames

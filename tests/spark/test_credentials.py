@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.spark.fake_cluster import FakeCluster
 
-from turbopump.client.identity import Credentials
+from turbopump.auth.signatures import Credentials
 from turbopump.errors import ConfigError, ResponseError
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.command import Command
@@ -25,7 +25,7 @@ KEYS = {"accessKey": "user", "secretKey": SECRET}
 
 
 def signature(fields: dict[str, str]) -> str:
-    """By the ruler of ``turbopump.client.identity``."""
+    """By the ruler of ``turbopump.auth.signatures``."""
     content = "".join(fields[name] for name in sorted(fields) if name != "Signature")
     return base64.b64encode(hmac.digest(SECRET.encode(), content.encode(), "sha1")).decode()
 

@@ -13,6 +13,7 @@ keeps what it subscribes to, and can be started in the child.
 
 from __future__ import annotations
 
+from turbopump.auth.signatures import Credentials
 from turbopump.blocking.clients import (
     IdempotentConsumer,
     LitePullConsumer,
@@ -29,7 +30,6 @@ from turbopump.client.consumer.pop import PoppedMessage
 from turbopump.client.consumer.pull import FoundMessages
 from turbopump.client.hooks import SendHook
 from turbopump.client.idempotence import MemoryStore, RedisStore, SqliteStore
-from turbopump.client.identity import Credentials
 from turbopump.client.pull_consumer import PullResult, PullStatus
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure

@@ -6,9 +6,10 @@ import random
 from collections.abc import Collection, Sequence
 from typing import Any, TypedDict
 
+from turbopump.auth.signatures import Credentials
 from turbopump.client.environment import Environment, environment_of, name_server_addresses
 from turbopump.client.hooks import SendHook
-from turbopump.client.identity import Credentials, InstanceSettings
+from turbopump.client.identity import InstanceSettings
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.queue_chooser import LatencyFaults

@@ -111,6 +111,7 @@ class Connection(asyncio.Protocol):
         "_tasks",
         "_usual",
         "_writers",
+        "accepted",
         "answers",
         "closed",
         "host_pair",
@@ -141,6 +142,8 @@ class Connection(asyncio.Protocol):
         self.peer_port = 0
         self.host_pair: tuple[str, int] = ("0.0.0.0", 0)
         self.last_read = 0.0
+        self.accepted = False
+        """A user whom the server knows has asked for something, where users are asked for."""
         self.closed = False
         self._router = router
         self._backlog = backlog if backlog is not None else Backlog.never_busy()

@@ -145,7 +145,8 @@ class RequestContext(msgspec.Struct, gc=False):
     """What surrounds a request: who sent it, its body, and how to answer later.
 
     ``command`` is the whole command with every header field as it came; it is decoded when first
-    asked for.
+    asked for. ``judge_topic``: where ``authorise`` could not know the topic of a message that the
+    request names by its place alone, what judges it (``refused``).
     """
 
     peer: Connection
@@ -156,6 +157,7 @@ class RequestContext(msgspec.Struct, gc=False):
     version: int
     body: bytes
     decoded: Command | None = None
+    judge_topic: Callable[[str, str | None], Refusal | None] | None = None
 
     @property
     def command(self) -> Command:
@@ -166,6 +168,11 @@ class RequestContext(msgspec.Struct, gc=False):
     @property
     def is_oneway(self) -> bool:
         return bool(self.flag & FLAG_ONEWAY)
+
+    def refused(self, topic: str, group: str | None = None) -> Refusal | None:
+        """Why who asks may not have a message of this topic, for handlers that have found it by its
+        place; None: it may be had. ``group``: for whom it is consumed."""
+        return None if self.judge_topic is None else self.judge_topic(topic, group)
 
     def answer(self, response: Response[Any]) -> None:
         """Send the answer now, if one is wanted; for handlers that returned None."""

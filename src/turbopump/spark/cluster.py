@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from itertools import chain, groupby, repeat
 from typing import Any, Final, NamedTuple, TypeVar
 
-from turbopump.client.identity import Credentials, RequestSigner
+from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.config.addresses import parse_address
 from turbopump.errors import (
     CallTimeoutError,

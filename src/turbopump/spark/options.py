@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from turbopump.client.identity import Credentials
+from turbopump.auth.signatures import Credentials
 from turbopump.config.addresses import parse_addresses
 from turbopump.errors import ConfigError
 from turbopump.filtering.sql92 import SqlError, compile_sql

@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from turbopump.client.identity import Credentials
+from turbopump.auth.signatures import Credentials
 from turbopump.errors import ConfigError
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, topic_fault
 from turbopump.spark.options import (

@@ -13,11 +13,11 @@ from typing import Any, Final
 import pytest
 
 from turbopump import blocking
+from turbopump.auth.signatures import Credentials
 from turbopump.client.consumer.subscription import Sql
 from turbopump.client.dead_letters import DeadLetters, ResendTo, resend, would_resend
 from turbopump.client.idempotence import IdempotentConsumer, MemoryStore, SqliteStore
 from turbopump.client.idempotence.store import RedisStore
-from turbopump.client.identity import Credentials
 from turbopump.client.lite_pull_consumer import LitePullConsumer
 from turbopump.client.message_finder import MessageFinder
 from turbopump.client.producer import Producer

@@ -15,9 +15,10 @@ from tests.unit.client.push_consumers import broadcasting
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster, until
 
 from turbopump import blocking
+from turbopump.auth.signatures import Credentials
 from turbopump.client.environment import environment_of
 from turbopump.client.heartbeat import InstanceMember
-from turbopump.client.identity import Credentials, InstanceSettings
+from turbopump.client.identity import InstanceSettings
 from turbopump.client.instance import ClientInstance
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer

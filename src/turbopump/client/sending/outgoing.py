@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypedDict
 
 import msgspec
 
-from turbopump.client.identity import RequestSigner
+from turbopump.auth.signatures import RequestSigner
 from turbopump.client.namespace import INSTANCE_ID, wrap
 from turbopump.client.routes import DEFAULT_TOPIC_QUEUES
 from turbopump.client.setting_rules import SettingRule, check, is_collection, is_whole

@@ -12,6 +12,7 @@ from tests.loops import in_loop, simulated
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
 
+from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.hooks import (
     EndTransactionContext,
     MessageKind,
@@ -19,7 +20,6 @@ from turbopump.client.hooks import (
     SendHook,
     SendHooks,
 )
-from turbopump.client.identity import Credentials, RequestSigner
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.selectors import by_hash

@@ -1,0 +1,240 @@
+"""Whether a request may be handled: who sent it, what its rule asks for, and what the policies for
+that user say; and the audit log of all that.
+
+It is the ``authorise`` of every router of a server (``remoting/router.py``). Nobody learns whether
+a user exists: without the right signature there is one answer, whatever is wrong, and it takes as
+long. What was allowed is kept in mind until users or policies change, and no longer.
+
+Source: apache/rocketmq ``DefaultAuthenticationHandler``, ``UserAuthorizationHandler``,
+``AclAuthorizationHandler``. It must not know files.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from turbopump.auth.accounts import Accounts, User
+from turbopump.auth.policies import Action, Decision, Entry, Policies, ResourceType
+from turbopump.auth.rules import RULES, Need, Rule, Who, consumed, need
+from turbopump.auth.signatures import ACCESS_KEY, SIGNATURE, signed_content
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.frame import JSON
+from turbopump.protocol.request import Request
+from turbopump.remoting.connection import Connection
+from turbopump.remoting.router import Refusal, RequestContext, refusal
+from turbopump.repeated_line import RepeatedLine
+
+audit = logging.getLogger("turbopump.audit")
+"""Who, what, from where, and which rule decided. Denials and changes are always logged, the rest at
+level DEBUG."""
+_DENIED: Final = "denied user=%s code=%d asked=%s peer=%s rule=%s"
+_ALLOWED: Final = "allowed user=%s code=%d asked=%s peer=%s rule=%s"
+_denied = RepeatedLine(audit, logging.WARNING, _DENIED)
+
+KNOWN_MAX: Final = 10_000
+"""What was allowed and is kept in mind."""
+NAME_SIZE_MAX: Final = 300
+"""Characters of a topic or group in that."""
+HEADER_SIZE: Final = 64 * 1024
+"""Bytes of a JSON header that is read here; a larger one is read with care, as odd ones are."""
+_CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
+CHANGING: Final = frozenset(
+    code
+    for code, rule in RULES.items()
+    if rule.who is Who.SUPER or any(_CHANGES.issuperset(ask.actions) for ask in rule.asks)
+)
+"""Codes of requests that change something: that they were allowed is logged, too."""
+NOT_KNOWN: Final = refusal(
+    ResponseCode.NO_PERMISSION,
+    "access denied: this server takes requests of users that it knows, signed with their secret; "
+    "look at the credentials (accessKey, secretKey)",
+)
+"""The answer to who is not known, is disabled, or has another secret."""
+NOBODY: Final = User("-", secrets.token_hex())
+"""Who has not signed, where that is allowed; and in place of a user who does not exist."""
+_NO_RULE: Final = Rule(who=Who.SUPER)
+_NO_POLICIES: Final = Policies()
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """``authorization``: users are asked about their policies, not their signature alone.
+    ``inner_user``: the brokers' own. ``unsigned`` and ``unasked``: codes of requests that need no
+    signature, or no policy (authenticationWhitelist, authorizationWhitelist)."""
+
+    authorization: bool = True
+    inner_user: str | None = None
+    unsigned: frozenset[int] = frozenset()
+    unasked: frozenset[int] = frozenset()
+
+
+class AccessControl:
+    """Decides for one server. ``clusters``: the names of those that it belongs to now."""
+
+    def __init__(
+        self, accounts: Accounts, settings: AccessSettings, clusters: Callable[[], Collection[str]]
+    ) -> None:
+        self._accounts = accounts
+        self._settings = settings
+        self._clusters = clusters
+        self._known: dict[Hashable, tuple[str, str]] = {}
+
+    @property
+    def accounts(self) -> Accounts:
+        """Users and policies. Others are in force with the next request."""
+        return self._accounts
+
+    @accounts.setter
+    def accounts(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+        self._known.clear()
+
+    def __call__(self, request: Request[Any], context: RequestContext) -> Refusal | None:
+        """None: it may be handled; else the answer that refuses it."""
+        user, settings, code = self._sender(context), self._settings, context.code
+        if user is None:
+            if code not in settings.unsigned:
+                claimed = (context.command.ext or {}).get(ACCESS_KEY, "-")
+                self._note_denied(claimed[:80], code, context.peer, "-", "not signed rightly")
+                return NOT_KNOWN
+            user = NOBODY
+        context.peer.accepted = True
+        if user.is_super or not settings.authorization or code in settings.unasked:
+            why = "Super" if user.is_super else "no policy is asked for"
+            self._note_allowed(user, context, "-", why)
+            return None
+        rule = RULES.get(code, _NO_RULE)
+        if rule.message:
+            context.judge_topic = _TopicsOfMessages(self, user, code, context.peer, rule.message)
+        if rule.key is None:
+            return self._decide(user, rule, request, context)
+        key = (user.name, code, context.peer.peer_ip, rule.key(request))
+        known = self._known.get(key)
+        if known is not None:
+            self._note_allowed(user, context, *known)
+            return None
+        return self._decide(user, rule, request, context, key)
+
+    # --- who
+
+    def _sender(self, context: RequestContext) -> User | None:
+        """Who has signed a request, if it is a user who may; None: nobody has."""
+        frame, fields = context.frame, None
+        if frame.serialize_type == JSON and len(frame.header) <= HEADER_SIZE:
+            try:
+                fields = _fields.decode(frame.header).ext
+            except msgspec.DecodeError:  # such as a number for a text
+                fields = context.command.ext
+        else:
+            fields = context.command.ext
+        if not fields:
+            return None
+        name, signature = fields.get(ACCESS_KEY), fields.get(SIGNATURE)
+        if name is None or signature is None:
+            return None
+        user = self._accounts.users.get(name)
+        content = signed_content(fields, context.body, context.version)
+        signed = (NOBODY if user is None else user).key.has_signed(content, signature)
+        return user if signed and user is not None and user.enabled else None
+
+    # --- what
+
+    def _decide(
+        self,
+        user: User,
+        rule: Rule,
+        request: Request[Any],
+        context: RequestContext,
+        key: Hashable = None,
+    ) -> Refusal | None:
+        """What the rule of a request says about a user who is not Super. ``key``: for what it is
+        kept in mind."""
+        code, peer = context.code, context.peer
+        if rule.who is not Who.POLICY or user is NOBODY:
+            is_inner = user is not NOBODY and user.name == self._settings.inner_user
+            if is_inner and rule.who is Who.BROKERS:
+                self._note_allowed(user, context, "-", rule.who.value)
+                return None
+            self._note_denied(user.name, code, peer, "-", f"it is for {rule.text}")
+            remark = f"User:{user.name} may not send request {code}: it is for {rule.text}"
+            return refusal(ResponseCode.NO_PERMISSION, remark)
+        asked, why = [], []
+        for wanted in rule.needs(request, context.body, self._clusters() or ("",)):
+            entry = self._allowing(user, peer, wanted)
+            if entry is None:
+                return self.judge(user, code, peer, wanted)
+            asked.append(str(wanted))
+            why.append(str(entry))
+        known = "; ".join(asked) or "-", "; ".join(why) or "any account"
+        if key is not None and all(len(text) <= NAME_SIZE_MAX for text in asked):
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[key] = known
+        self._note_allowed(user, context, *known)
+        return None
+
+    def _allowing(self, user: User, peer: Connection, wanted: Need) -> Entry | None:
+        found = self._deciding(user, peer, wanted)
+        return found if found is not None and found.decision is Decision.ALLOW else None
+
+    def judge(self, user: User, code: int, peer: Connection, wanted: Need) -> Refusal | None:
+        """What the policies for a user say about one thing that a request needs."""
+        entry = self._deciding(user, peer, wanted)
+        if entry is not None and entry.decision is Decision.ALLOW:
+            return None
+        self._note_denied(user.name, code, peer, str(wanted), str(entry or "no policy"))
+        why = "no policy allows it" if entry is None else "the decision is deny"
+        return refusal(
+            ResponseCode.NO_PERMISSION,
+            f"User:{user.name} has no permission to access {wanted.resource} from {peer.peer_ip}, "
+            f"{why}: request {code} needs {' or '.join(wanted.actions)}",
+        )
+
+    def _deciding(self, user: User, peer: Connection, wanted: Need) -> Entry | None:
+        policies = self._accounts.policies.get(user.name, _NO_POLICIES)
+        found = policies.deciding(wanted.resource, wanted.actions, peer.peer_ip)
+        return None if found is None else found[1]
+
+    # --- the log
+
+    def _note_allowed(self, user: User, context: RequestContext, asked: str, why: str) -> None:
+        level = logging.INFO if context.code in CHANGING else logging.DEBUG
+        if audit.isEnabledFor(level):
+            audit.log(level, _ALLOWED, user.name, context.code, asked, context.peer.peer, why)
+
+    def _note_denied(self, name: str, code: int, peer: Connection, asked: str, why: str) -> None:
+        _denied(name, code, asked, peer.peer, why, kind=(name, code, asked, peer.peer_ip))
+
+
+class _Fields(msgspec.Struct, rename={"ext": "extFields"}, gc=False):
+    ext: dict[str, str] | None = None
+
+
+_fields = msgspec.json.Decoder(_Fields)
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicsOfMessages:
+    """Judges the topic of a message that a request has named by its place alone. It must not hold
+    the request's context, which holds it and is unknown to Python's collector."""
+
+    access: AccessControl
+    user: User
+    code: int
+    peer: Connection
+    actions: tuple[Action, ...]
+
+    def __call__(self, topic: str, group: str | None) -> Refusal | None:
+        names = (topic,) if group is None else consumed(topic, group)
+        for name in names:
+            wanted = need(ResourceType.TOPIC, name, self.actions)
+            refused = self.access.judge(self.user, self.code, self.peer, wanted)
+            if refused is not None:
+                return refused
+        return None

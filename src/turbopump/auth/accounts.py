@@ -1,0 +1,258 @@
+"""Who there is, and what they may do: the users and policies of a server, and how they are changed.
+
+An ``Accounts`` never changes: an edit makes another one, or raises ConfigError in words for who
+asked. Its text is one JSON object, in the words of the requests that change it
+(``protocol/requests/access.py``)::
+
+    {"users": [{"username": …, "password": …, "userType": "Super"|"Normal",
+                "userStatus": "enable"|"disable"}, …],
+     "acls":  [{"subject": "User:NAME", "policies": [{"policyType": "Custom"|"Default", "entries":
+                [{"resource": …, "actions": […], "sourceIps": […], "decision": "Allow"|"Deny"}]}]}]}
+
+The passwords stand in it as they are, since HMAC needs the secret itself. Source of the rules of
+change: apache/rocketmq ``AuthenticationMetadataManagerImpl``, ``AuthorizationMetadataManagerImpl``.
+It must not know files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final, TypeVar
+
+import msgspec
+
+from turbopump.auth.policies import (
+    Decision,
+    Entry,
+    Policies,
+    PolicyType,
+    Resource,
+    actions_of,
+    one_of,
+)
+from turbopump.auth.signatures import SigningKey
+from turbopump.errors import ConfigError
+from turbopump.message.rules import is_unicode
+from turbopump.protocol.requests.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+
+T = TypeVar("T")
+NAME_SIZE_MAX: Final = 255
+SUBJECT: Final = "User:"
+SUPER, NORMAL = "Super", "Normal"
+ENABLED, DISABLED = "enable", "disable"
+
+
+@dataclass(frozen=True)
+class User:
+    """One user. A Super user may do everything."""
+
+    name: str
+    password: str = field(repr=False)
+    is_super: bool = False
+    enabled: bool = True
+
+    @cached_property
+    def key(self) -> SigningKey:
+        """What checks their signatures."""
+        return SigningKey(self.password)
+
+    @property
+    def info(self) -> UserInfo:
+        """The user as others may see them: without the password."""
+        return UserInfo(
+            username=self.name,
+            user_type=SUPER if self.is_super else NORMAL,
+            user_status=ENABLED if self.enabled else DISABLED,
+        )
+
+
+class _Content(msgspec.Struct, forbid_unknown_fields=True):
+    users: list[UserInfo] = []
+    acls: list[AclInfo] = []
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """Users by name, and the policies for them, by their name."""
+
+    users: Mapping[str, User] = field(default_factory=dict)
+    policies: Mapping[str, Policies] = field(default_factory=dict)
+
+    # --- as text
+
+    @classmethod
+    def decode(cls, text: bytes) -> Accounts:
+        """Raises ConfigError for a text that is none, or says what cannot be. Whatever is not
+        understood is refused: it might have been a Deny."""
+        try:
+            content = msgspec.json.decode(text, type=_Content)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ConfigError(f"it is not the JSON of an account file: {error}") from None
+        users: dict[str, User] = {}
+        policies: dict[str, Policies] = {}
+        for info in content.users:
+            user = _new_user(info, users)
+            users[user.name] = user
+        for acl in content.acls:
+            name = _user_name(acl.subject)
+            if name in policies or name not in users:
+                why = "has two entries of acls" if name in policies else "is no user"
+                raise ConfigError(f"{acl.subject} {why}")
+            policies[name] = _merged(None, acl)
+        return cls(users, policies)
+
+    def encode(self) -> bytes:
+        """The text, with passwords."""
+        users = [
+            msgspec.structs.replace(user.info, password=user.password)
+            for user in self.users.values()
+        ]
+        content = _Content(users, [self.acl(name) for name in self.policies])
+        return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+
+    # --- users
+
+    def with_new_user(self, info: UserInfo) -> Accounts:
+        """With one more user; a Normal one, and enabled, unless ``info`` says otherwise."""
+        return self._with_user(_new_user(info, self.users))
+
+    def with_changed_user(self, info: UserInfo) -> Accounts:
+        """With what ``info`` says of one who is there."""
+        old = self.users.get(info.username or "")
+        if old is None:
+            raise ConfigError(f"The user is not exist: {info.username}")
+        return self._with_user(_changed(old, info))
+
+    def without_user(self, name: str) -> Accounts:
+        """Without a user, and the policies for them. One who is not there is no error."""
+        return Accounts(_without(self.users, name), _without(self.policies, name))
+
+    def _with_user(self, user: User) -> Accounts:
+        return replace(self, users={**self.users, user.name: user})
+
+    # --- policies
+
+    def acl(self, name: str) -> AclInfo:
+        """The policies for a user, as others may see them."""
+        mine = self.policies.get(name, Policies())
+        policies = [
+            PolicyInfo(policy_type=type_, entries=[_entry_info(entry) for entry in entries])
+            for type_, entries in mine.by_type()
+            if entries
+        ]
+        return AclInfo(subject=SUBJECT + name, policies=policies)
+
+    def with_acl(self, info: AclInfo) -> Accounts:
+        """With more policies for a user who is there. An entry takes the place of one for the same
+        resource; the first policies of a user are taken as they are."""
+        name = _user_name(info.subject)
+        if name not in self.users:
+            raise ConfigError(f"The subject of {info.subject} is not exist: create the user first")
+        return self._with_policies(name, _merged(self.policies.get(name), info))
+
+    def without_acl(
+        self, subject: str | None, policy_type: str | None = None, resource: str | None = None
+    ) -> Accounts:
+        """Without the entry for a resource in the policy of this type (None: Custom); without a
+        resource: without any policy for the subject."""
+        name = _user_name(subject)
+        mine = self.policies.get(name)
+        if mine is None:
+            raise ConfigError(f"The acl is not exist: there is no policy for {subject}")
+        if not resource:
+            return replace(self, policies=_without(self.policies, name))
+        type_ = one_of(PolicyType, policy_type or PolicyType.CUSTOM, "policy type")
+        return self._with_policies(name, mine.without(type_, Resource.parse(resource)))
+
+    def _with_policies(self, name: str, policies: Policies) -> Accounts:
+        if not policies.custom and not policies.default:
+            return replace(self, policies=_without(self.policies, name))
+        return replace(self, policies={**self.policies, name: policies})
+
+
+def name_fault(name: str) -> str | None:
+    """Why nobody can be called so; None: it is well."""
+    if not name.strip():
+        return "username can not be blank"
+    if len(name) > NAME_SIZE_MAX or not is_unicode(name) or not name.isprintable():
+        return (
+            f"{name[:80]!r} is no name of a user: up to {NAME_SIZE_MAX} characters that can be "
+            "printed are expected"
+        )
+    return None
+
+
+def _new_user(info: UserInfo, others: Mapping[str, User]) -> User:
+    name, password = info.username or "", info.password or ""
+    fault = name_fault(name)
+    if fault is not None:
+        raise ConfigError(fault)
+    if name in others:
+        raise ConfigError(f"The user is existed: {name}; update changes them")
+    if not password.strip():
+        raise ConfigError(
+            f"password can not be blank: the user {name} needs one. No server shows the passwords "
+            "that it has, so copyUser cannot bring them along: take `turbopump auth export` beside "
+            "the server that has the user"
+        )
+    return _changed(User(name, password), info)
+
+
+def _merged(mine: Policies | None, info: AclInfo) -> Policies:
+    """Policies with more of them; None: there were none."""
+    if not info.policies:
+        raise ConfigError(f"The policies is empty: {info.subject} needs entries")
+    merged = mine or Policies()
+    for policy in info.policies:
+        type_ = one_of(PolicyType, policy.policy_type or PolicyType.CUSTOM, "policy type")
+        entries = [_entry(entry) for entry in policy.entries or ()]
+        merged = merged.with_entries(type_, entries, anew=mine is None)
+    return merged
+
+
+def _changed(user: User, info: UserInfo) -> User:
+    if info.password is not None and info.password.strip():
+        user = replace(user, password=info.password)
+    if not is_unicode(user.password):
+        raise ConfigError(f"the password of {user.name} is no valid Unicode")
+    if info.user_type is not None:
+        user = replace(user, is_super=_is(info.user_type, SUPER, NORMAL, "userType"))
+    if info.user_status is not None:
+        user = replace(user, enabled=_is(info.user_status, ENABLED, DISABLED, "userStatus"))
+    return user
+
+
+def _is(text: str, yes: str, no: str, what: str) -> bool:
+    if text.lower() not in (yes.lower(), no.lower()):
+        raise ConfigError(f"{what}={text[:80]}: {yes} or {no} is expected")
+    return text.lower() == yes.lower()
+
+
+def _user_name(subject: str | None) -> str:
+    if subject is None or not subject.startswith(SUBJECT) or subject == SUBJECT:
+        raise ConfigError(f"{subject!r:.80} is no subject: User:NAME is expected")
+    return subject.removeprefix(SUBJECT)
+
+
+def _without(table: Mapping[str, T], name: str) -> dict[str, T]:
+    return {key: value for key, value in table.items() if key != name}
+
+
+def _entry(info: PolicyEntryInfo) -> Entry:
+    return Entry(
+        Resource.parse(info.resource or ""),
+        actions_of(info.actions or ()),
+        one_of(Decision, info.decision or "", "decision"),
+        tuple(info.source_ips or ()),
+    )
+
+
+def _entry_info(entry: Entry) -> PolicyEntryInfo:
+    return PolicyEntryInfo(
+        resource=str(entry.resource),
+        actions=list(entry.actions_in_order),
+        source_ips=list(entry.sources) or None,
+        decision=entry.decision,
+    )

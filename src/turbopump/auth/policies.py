@@ -1,0 +1,285 @@
+"""What users may do: policies, and the entry of them that decides about one resource.
+
+An entry allows or denies some actions on a resource, perhaps from some addresses only. Whoever asks
+names one resource and one or several actions, of which any one is enough. Who decides::
+
+    the entries of the Custom policy that match resource, action and address; if there are none,
+    those of the Default policy; if there are none, the answer is no.
+    Of several: a literal name before a prefix, a longer prefix before a shorter one, a prefix
+    before ``Topic:*``, that before ``*``; of entries for the same resource, Allow before Deny.
+
+RocketMQ: a comment in ``AclAuthorizationHandler`` says that Deny comes first; its code does the
+opposite, and so do we: who asks for a route may publish *or* subscribe, so a Deny of one of these
+must not take the other away.
+
+Values in, values out. Source: apache/rocketmq ``AclAuthorizationHandler``, ``Resource``,
+``PolicyEntry``, ``IPAddressUtils``. It must not know requests.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
+from typing import TypeVar
+
+from turbopump.errors import ConfigError
+
+EnumT = TypeVar("EnumT", bound=StrEnum)
+
+
+class ResourceType(StrEnum):
+    """What a resource is."""
+
+    ANY = "Any"
+    CLUSTER = "Cluster"
+    NAMESPACE = "Namespace"
+    TOPIC = "Topic"
+    GROUP = "Group"
+
+
+class Pattern(StrEnum):
+    """Which names a resource of a policy stands for: one, those with a prefix, all. In the order
+    in which they count."""
+
+    LITERAL = "LITERAL"
+    PREFIXED = "PREFIXED"
+    ANY = "ANY"
+
+
+class Action(StrEnum):
+    """What may be done. In a policy ``ALL`` stands for every action; ``ANY`` is asked for by who
+    needs no particular one."""
+
+    ALL = "All"
+    ANY = "Any"
+    PUB = "Pub"
+    SUB = "Sub"
+    CREATE = "Create"
+    UPDATE = "Update"
+    DELETE = "Delete"
+    GET = "Get"
+    LIST = "List"
+
+
+class Decision(StrEnum):
+    """What an entry says."""
+
+    ALLOW = "Allow"
+    DENY = "Deny"
+
+
+class PolicyType(StrEnum):
+    """``DEFAULT`` counts where nothing in ``CUSTOM`` matches."""
+
+    CUSTOM = "Custom"
+    DEFAULT = "Default"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A topic, group or cluster, or several of one kind; of a request always one, by its name."""
+
+    type: ResourceType
+    name: str = ""
+    pattern: Pattern = Pattern.LITERAL
+
+    @classmethod
+    def parse(cls, text: str) -> Resource:
+        """``Topic:orders``, ``Group:billing-*``, ``Topic:*`` or ``*``. Raises ConfigError."""
+        if text == "*":
+            return cls(ResourceType.ANY, "", Pattern.ANY)
+        kind, colon, name = text.partition(":")
+        if not colon or not name.strip():
+            raise ConfigError(
+                f"{text[:80]!r} is no resource: Topic:NAME, Group:NAME or Cluster:NAME is "
+                "expected, with * at the end for every name that begins so, or * alone"
+            )
+        type_ = one_of(ResourceType, kind, "resource type")
+        if name == "*":
+            return cls(type_, "", Pattern.ANY)
+        # RocketMQ: what stands behind the first * counts for nothing.
+        if name.endswith("*"):
+            return cls(type_, name[: name.index("*")], Pattern.PREFIXED)
+        return cls(type_, name)
+
+    def __str__(self) -> str:
+        if self.type is ResourceType.ANY:
+            return "*"
+        end = "" if self.pattern is Pattern.LITERAL else "*"
+        return f"{self.type}:{self.name}{end}"
+
+    def matches(self, asked: Resource) -> bool:
+        """Whether this, of a policy, stands for the one that is asked about."""
+        if self.type is not asked.type:
+            return self.type is ResourceType.ANY
+        if self.pattern is Pattern.LITERAL:
+            return self.name == asked.name
+        return self.pattern is Pattern.ANY or asked.name.startswith(self.name)
+
+    @property
+    def rank(self) -> tuple[bool, int, int]:
+        """The smallest of those that match is the nearest."""
+        return (
+            self.type is ResourceType.ANY,
+            _RANKS[self.pattern],
+            -len(self.name) if self.pattern is Pattern.PREFIXED else 0,
+        )
+
+
+_RANKS = {pattern: rank for rank, pattern in enumerate(Pattern)}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a policy says about one resource. ``sources``: addresses and CIDR ranges it is meant
+    for; empty: all."""
+
+    resource: Resource
+    actions: frozenset[Action]
+    decision: Decision
+    sources: tuple[str, ...] = ()
+    _ranges: tuple[tuple[int, int], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for actions or addresses that no policy may have."""
+        if not self.actions or Action.ANY in self.actions:
+            raise ConfigError(
+                f"the entry for {self.resource} needs actions, and Any is none: All, Pub, Sub, "
+                "Create, Update, Delete, Get or List is expected"
+            )
+        object.__setattr__(self, "_ranges", tuple(map(_address_range, self.sources)))
+
+    def matches(self, asked: Resource, actions: Sequence[Action], source: str) -> bool:
+        """Whether it decides about any of these actions on a resource, asked for from an
+        address."""
+        return (
+            self.resource.matches(asked)
+            and (
+                Action.ALL in self.actions
+                or Action.ANY in actions
+                or not self.actions.isdisjoint(actions)
+            )
+            and (not self._ranges or self._is_from(source))
+        )
+
+    def _is_from(self, source: str) -> bool:
+        address = _address(source)
+        return address is not None and any(low <= address[0] <= high for low, high in self._ranges)
+
+    @property
+    def actions_in_order(self) -> list[Action]:
+        return [action for action in Action if action in self.actions]
+
+    def __str__(self) -> str:
+        actions = ",".join(self.actions_in_order)
+        source = f" from {','.join(self.sources)}" if self.sources else ""
+        return f"{self.decision} {actions} on {self.resource}{source}"
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What one user may do. ``custom`` and ``default`` in the order in which they were made."""
+
+    custom: tuple[Entry, ...] = ()
+    default: tuple[Entry, ...] = ()
+
+    def deciding(
+        self, asked: Resource, actions: Sequence[Action], source: str
+    ) -> tuple[PolicyType, Entry] | None:
+        """The entry that decides; None: there is none, which means no."""
+        for type_, entries in self.by_type():
+            matching = [entry for entry in entries if entry.matches(asked, actions, source)]
+            if matching:
+                return type_, min(matching, key=_order)
+        return None
+
+    def by_type(self) -> tuple[tuple[PolicyType, tuple[Entry, ...]], ...]:
+        """Both, in the order in which they count."""
+        return (PolicyType.CUSTOM, self.custom), (PolicyType.DEFAULT, self.default)
+
+    def with_entries(
+        self, type_: PolicyType, entries: Iterable[Entry], *, anew: bool = False
+    ) -> Policies:
+        """With more entries. Each takes the place of the first one for the same resource, unless
+        they are ``anew``. Raises ConfigError if there are none."""
+        made, more = list(dict(self.by_type())[type_]), list(entries)
+        if not more:
+            raise ConfigError(f"The policy entries is empty: the {type_} policy needs some")
+        for entry in more:
+            same = [at for at, old in enumerate(made) if old.resource == entry.resource]
+            if same and not anew:
+                made[same[0]] = entry
+            else:
+                made.append(entry)
+        return self._with(type_, made)
+
+    def without(self, type_: PolicyType, resource: Resource) -> Policies:
+        """Without the first entry for a resource, if there is one."""
+        made = list(dict(self.by_type())[type_])
+        for at, entry in enumerate(made):
+            if entry.resource == resource:
+                del made[at]
+                break
+        return self._with(type_, made)
+
+    def _with(self, type_: PolicyType, entries: Iterable[Entry]) -> Policies:
+        made = tuple(entries)
+        return replace(self, **{"custom" if type_ is PolicyType.CUSTOM else "default": made})
+
+    def allow(self, asked: Resource, actions: Sequence[Action], source: str) -> bool:
+        """Whether they allow any of these actions."""
+        found = self.deciding(asked, actions, source)
+        return found is not None and found[1].decision is Decision.ALLOW
+
+
+def _order(entry: Entry) -> tuple[tuple[bool, int, int], bool]:
+    return entry.resource.rank, entry.decision is Decision.DENY
+
+
+def one_of(kind: type[EnumT], text: str, what: str) -> EnumT:
+    """The member of an enumeration, in upper or lower case. Raises ConfigError."""
+    for member in kind:
+        if member.value.lower() == text.lower():
+            return member
+    known = ", ".join(member.value for member in kind)
+    raise ConfigError(f"{text[:80]!r} is no {what}: one of {known} is expected")
+
+
+def actions_of(texts: Iterable[str]) -> frozenset[Action]:
+    """The actions of these names. Raises ConfigError."""
+    return frozenset(one_of(Action, text, "action") for text in texts)
+
+
+# --- Addresses. RocketMQ compares them as numbers, whatever their family: 10.0.0.1 is in ::/0, too.
+
+
+@lru_cache(maxsize=1024)
+def _address(text: str) -> tuple[int, int] | None:
+    """An address as a number, and its bits; an IPv4 address that is mapped into IPv6 as that of
+    IPv4. None: it is no address."""
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return int(address), address.max_prefixlen
+
+
+def _address_range(text: str) -> tuple[int, int]:
+    """The first and the last address of a CIDR range, or one address twice. Raises ConfigError."""
+    head, slash, tail = text.partition("/")
+    address = _address(head)
+    if address is not None:
+        number, bits = address
+        if not slash:
+            return number, number
+        if tail.isascii() and tail.isdigit() and len(tail) <= 3 and int(tail) <= bits:
+            rest = (1 << (bits - int(tail))) - 1
+            return number & ~rest, number | rest
+    raise ConfigError(
+        f"{text[:80]!r} is no source address: 10.0.0.1, 10.0.0.0/8 or the same of IPv6 is expected"
+    )

@@ -1,0 +1,442 @@
+"""Who may send which request: one table, a rule for every request code that a server answers.
+
+A rule asks for actions on the resources that the request names; of several actions for one resource
+any is enough, of several resources all are needed. Nothing is open to whoever has no account. A
+code without a rule is for Super users alone. Where a rule is stricter than Apache's 5.3.3, or
+wider, ``apache`` says what that does.
+
+Two things hold for all rules:
+
+- The retry topic of a group is the group's: ``Sub`` on the group stands for publishing to it, too.
+  Where messages of a topic wait that the group has popped, the topic is meant (``consumed``).
+- A request that names a message by its place alone (33, 36, 37, 309, 323) is also asked about the
+  topic of the message that is found there, by the handler that has found it (``message``).
+
+Source: apache/rocketmq ``DefaultAuthorizationContextBuilder``, ``@RocketMQAction`` of the header
+classes. It must not know users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from turbopump.auth.policies import Action, Resource, ResourceType
+from turbopump.message.handles import original_topic
+from turbopump.message.rules import DEFAULT_TOPIC, RETRY_PREFIX
+from turbopump.protocol import fastjson
+from turbopump.protocol.codes import RequestCode
+from turbopump.protocol.request import Request
+
+PUB, SUB, GET, LIST = Action.PUB, Action.SUB, Action.GET, Action.LIST
+CREATE, UPDATE, DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
+REPLY_TOPIC: Final = "_REPLY_TOPIC"
+"""End of the name of the topic through which the replies in a cluster travel."""
+
+Names = str | None | Iterable[str | None]
+"""One name, or none, or several."""
+Reading = Callable[[Any, Any, Collection[str]], Names]
+"""Names in a request, its body, and the clusters of the server."""
+
+
+class Who(Enum):
+    """Whom a rule is for: users whose policies allow what is asked for, or those whom no policy
+    makes."""
+
+    POLICY = "policy"
+    BROKERS = "the brokers' own account (innerClientAuthenticationCredentials) or a Super user"
+    SUPER = "a Super user"
+
+
+class Need(NamedTuple):
+    """Any of these actions on a resource."""
+
+    resource: Resource
+    actions: tuple[Action, ...]
+
+    def __str__(self) -> str:
+        return f"{self.resource} {'|'.join(self.actions)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a rule asks for: ``actions`` on the resources of this type whose names are read from a
+    request. ``always``: on the one without a name, too, if it names none."""
+
+    type: ResourceType
+    names: Reading
+    actions: tuple[Action, ...]
+    about: str = ""
+    always: bool = True
+
+    def __str__(self) -> str:
+        about = f" {self.about}" if self.about else ""
+        return f"{self.type}{about}: {' or '.join(self.actions)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """``asks``: all of them. ``message``: actions of which one is needed on the topic of a message
+    that is found. ``from_body``: what is asked for stands in the body. ``key``: the header fields
+    that decide, of requests that come often."""
+
+    asks: tuple[Ask, ...] = ()
+    who: Who = Who.POLICY
+    message: tuple[Action, ...] = ()
+    from_body: bool = False
+    key: Callable[[Any], Hashable] | None = None
+    apache: str = ""
+
+    def needs(self, request: Request[Any], body: bytes, clusters: Collection[str]) -> list[Need]:
+        """Everything that a request needs. Raises FastjsonError for a body that cannot be read."""
+        content = None
+        if self.from_body and request.body is not None:
+            content = fastjson.decode_request(body or b"{}", request.body)
+        found: dict[Need, None] = {}
+        for ask in self.asks:
+            for name in _each(ask.names(request, content, clusters), always=ask.always):
+                found[need(ask.type, name, ask.actions)] = None
+        return list(found)
+
+    @property
+    def text(self) -> str:
+        """Who may, in words."""
+        parts = [str(ask) for ask in self.asks] or [self.who.value]
+        if self.message:
+            parts.append(f"Topic of the message that is found: {' or '.join(self.message)}")
+        return "; ".join(parts)
+
+
+def need(type_: ResourceType, name: str, actions: tuple[Action, ...]) -> Need:
+    """What is needed for actions on a topic, group or cluster. A retry topic counts as its
+    group."""
+    if not name.startswith(RETRY_PREFIX) or type_ not in (ResourceType.TOPIC, ResourceType.GROUP):
+        return Need(Resource(type_, name), actions)
+    group = name.removeprefix(RETRY_PREFIX).partition("+")[0]  # %RETRY%group+topic: POP's
+    if PUB in actions:
+        actions = tuple(dict.fromkeys(SUB if one is PUB else one for one in actions))
+    return Need(Resource(ResourceType.GROUP, group), actions)
+
+
+def consumed(topic: str | None, group: str | None) -> Iterator[str]:
+    """The topic that a group consumes. Its own retry topic is none: who may consume for the group
+    may have that. Its POP retry topic of a topic is that topic."""
+    if topic != f"{RETRY_PREFIX}{group}":
+        yield original_topic(topic or "", group or "")
+
+
+def _each(names: Names, *, always: bool) -> Iterator[str]:
+    if names is None or isinstance(names, str):
+        if always or names:
+            yield names or ""
+    else:
+        for name in names:
+            yield name or ""
+
+
+# --- What rules are made of.
+
+
+def topic(*actions: Action, of: str = "topic", always: bool = True) -> Ask:
+    """Actions on the topic in a header field."""
+    read = attrgetter(of)
+    return Ask(ResourceType.TOPIC, lambda request, *_: read(request), actions, always=always)
+
+
+def group(*actions: Action, of: str = "consumer_group", always: bool = True) -> Ask:
+    """Actions on the group in a header field."""
+    read = attrgetter(of)
+    about = "" if of in ("consumer_group", "group", "group_name") else of.replace("_", " ")
+    return Ask(ResourceType.GROUP, lambda request, *_: read(request), actions, about, always)
+
+
+def cluster(action: Action, of: str = "") -> Ask:
+    """An action on the cluster in a header field, or else on every cluster of the server."""
+    if not of:
+        return Ask(ResourceType.CLUSTER, lambda _request, _body, clusters: clusters, (action,))
+    read = attrgetter(of)
+    return Ask(
+        ResourceType.CLUSTER, lambda request, _body, clusters: read(request) or clusters, (action,)
+    )
+
+
+def topics(read: Reading, *actions: Action) -> Ask:
+    """Actions on topics that are found otherwise."""
+    return Ask(ResourceType.TOPIC, read, actions, always=False)
+
+
+def groups(read: Reading, *actions: Action) -> Ask:
+    """Actions on groups that are found otherwise."""
+    return Ask(ResourceType.GROUP, read, actions, always=False)
+
+
+def _sent(request: Any, _body: Any, clusters: Collection[str]) -> Names:
+    """The topic of a reply, unless it is the one that all replies in a cluster go through: who may
+    consume requests may answer them."""
+    return () if is_reply_topic(request.topic, clusters) else (request.topic,)
+
+
+def _routed(request: Any, _body: Any, clusters: Collection[str]) -> Names:
+    """The topic of a route, unless everybody needs it: to reply, and to have a topic made."""
+    known = request.topic == DEFAULT_TOPIC or is_reply_topic(request.topic, clusters)
+    return () if known else (request.topic,)
+
+
+def is_reply_topic(name: str, clusters: Collection[str]) -> bool:
+    """Whether the replies in one of these clusters travel through it."""
+    return name.endswith(REPLY_TOPIC) and name.removesuffix(REPLY_TOPIC) in clusters
+
+
+def _beating_groups(_request: Any, beat: Any, _clusters: Collection[str]) -> Names:
+    return [each.group_name for each in beat.consumer_data_set]
+
+
+def _beating_topics(_request: Any, beat: Any, _clusters: Collection[str]) -> Names:
+    return [
+        name
+        for each in beat.consumer_data_set
+        for one in each.subscription_data_set
+        for name in consumed(one.topic, each.group_name)
+    ]
+
+
+def _locked_topics(_request: Any, body: Any, _clusters: Collection[str]) -> Names:
+    return [name for queue in body.mq_set for name in consumed(queue.topic, body.consumer_group)]
+
+
+def _acked_topics(_request: Any, body: Any, _clusters: Collection[str]) -> Names:
+    return [name for ack in body.acks or () for name in consumed(ack.topic, ack.consumer_group)]
+
+
+def _assigned_topic(_request: Any, body: Any, _clusters: Collection[str]) -> Names:
+    return consumed(body.topic, body.consumer_group)
+
+
+def _checked_topic(_request: Any, body: Any, _clusters: Collection[str]) -> Names:
+    subscription = body.subscription_data
+    return consumed(None if subscription is None else subscription.topic, body.group)
+
+
+def _split(text: str | None, separator: str) -> list[str]:
+    return [part for part in (text or "").split(separator) if part]
+
+
+def _body(read: str) -> Reading:
+    get = attrgetter(read)
+    return lambda _request, body, _clusters: (get(body),)
+
+
+def _bodies(items: str, name: str) -> Reading:
+    read, get = attrgetter(items), attrgetter(name)
+    return lambda _request, body, _clusters: [get(each) for each in read(body) or ()]
+
+
+def consuming(*also: Action, apache: str = "") -> Rule:
+    """For requests of a group about a topic that it consumes: Sub, or another action, on both."""
+    read = Ask(
+        ResourceType.TOPIC,
+        lambda request, *_: consumed(request.topic, request.consumer_group),
+        (SUB, *also),
+    )
+    key = attrgetter("topic", "consumer_group")
+    return Rule((read, group(SUB, *also)), key=key, apache=apache)
+
+
+def sending(apache: str) -> Rule:
+    return Rule((topic(PUB),), key=attrgetter("topic"), apache=apache)
+
+
+_UNCHECKED: Final = "nothing is asked for"
+_ADMINISTERED: Final = (
+    "Cluster: Update, with which an account may give itself every right by a policy"
+)
+
+RULES: Final[Mapping[int, Rule]] = {
+    # Messages out and in.
+    RequestCode.SEND_MESSAGE: sending(
+        "to a retry topic: Sub on the producer group that the request names, whatever group the "
+        "topic is of"
+    ),
+    RequestCode.SEND_MESSAGE_V2: sending("as 10"),
+    RequestCode.SEND_BATCH_MESSAGE: sending("as 10"),
+    RequestCode.SEND_REPLY_MESSAGE: Rule((topics(_sent, PUB),), apache=_UNCHECKED),
+    RequestCode.SEND_REPLY_MESSAGE_V2: Rule((topics(_sent, PUB),), apache=_UNCHECKED),
+    RequestCode.RECALL_MESSAGE: Rule((topic(PUB),)),
+    RequestCode.END_TRANSACTION: Rule(
+        (topic(PUB, always=False),),
+        message=(PUB,),
+        apache=("the topic that the request names, if it names one; not that of the half message"),
+    ),
+    RequestCode.PULL_MESSAGE: consuming(
+        apache="of a retry topic: Sub on the consumer group, whatever group the topic is of"
+    ),
+    RequestCode.LITE_PULL_MESSAGE: consuming(apache=_UNCHECKED),
+    RequestCode.POP_MESSAGE: consuming(),
+    RequestCode.PEEK_MESSAGE: consuming(),
+    RequestCode.ACK_MESSAGE: consuming(
+        apache="of a message that is popped again: Sub on a group called GROUP_TOPIC"
+    ),
+    RequestCode.BATCH_ACK_MESSAGE: Rule(
+        (topics(_acked_topics, SUB), groups(_bodies("acks", "consumer_group"), SUB)),
+        from_body=True,
+        apache=_UNCHECKED,
+    ),
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: consuming(apache="as 200051"),
+    RequestCode.NOTIFICATION: consuming(),
+    RequestCode.POLLING_INFO: consuming(GET, apache="Get alone"),
+    RequestCode.CONSUMER_SEND_MSG_BACK: Rule(
+        (group(SUB, of="group"),),
+        message=(SUB,),
+        apache=("the group alone: any message of the broker can be sent back, and then be read"),
+    ),
+    RequestCode.QUERY_MESSAGE: Rule((topic(SUB, GET),)),
+    RequestCode.VIEW_MESSAGE_BY_ID: Rule(
+        (topic(SUB, GET, always=False),),
+        message=(SUB, GET),
+        apache="Get on the topic that the request names, if it names one; not the message's",
+    ),
+    # Clients and their groups.
+    RequestCode.HEART_BEAT: Rule(
+        (groups(_beating_groups, SUB), topics(_beating_topics, SUB)), from_body=True
+    ),
+    RequestCode.UNREGISTER_CLIENT: Rule((group(SUB, always=False),)),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: Rule((group(SUB, GET),)),
+    RequestCode.CHECK_CLIENT_CONFIG: Rule(
+        (groups(_body("group"), SUB), topics(_checked_topic, SUB)),
+        from_body=True,
+        apache=_UNCHECKED,
+    ),
+    RequestCode.LOCK_BATCH_MQ: Rule(
+        (groups(_body("consumer_group"), SUB), topics(_locked_topics, SUB)), from_body=True
+    ),
+    RequestCode.UNLOCK_BATCH_MQ: Rule(
+        (groups(_body("consumer_group"), SUB), topics(_locked_topics, SUB)), from_body=True
+    ),
+    RequestCode.QUERY_ASSIGNMENT: Rule(
+        (topics(_assigned_topic, SUB), groups(_body("consumer_group"), SUB)),
+        from_body=True,
+        apache=_UNCHECKED,
+    ),
+    RequestCode.SET_MESSAGE_REQUEST_MODE: Rule(
+        (topics(_assigned_topic, SUB, UPDATE), groups(_body("consumer_group"), UPDATE)),
+        from_body=True,
+        apache=_UNCHECKED,
+    ),
+    # Offsets.
+    RequestCode.QUERY_CONSUMER_OFFSET: consuming(GET),
+    RequestCode.UPDATE_CONSUMER_OFFSET: consuming(UPDATE),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Rule(
+        (topic(SUB, GET),), apache=("Get alone, so that a consumer with Sub cannot begin at a time")
+    ),
+    RequestCode.GET_MAX_OFFSET: Rule((topic(SUB, GET),), apache="as 29"),
+    RequestCode.GET_MIN_OFFSET: Rule((topic(SUB, GET),), apache="as 29"),
+    RequestCode.GET_EARLIEST_MSG_STORETIME: Rule((topic(SUB, GET),), apache="as 29"),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Rule((topic(UPDATE), group(UPDATE, of="group"))),
+    RequestCode.CLONE_GROUP_OFFSET: Rule(
+        (group(GET, of="src_group"), group(UPDATE, of="dest_group"), topic(UPDATE, always=False)),
+        apache="the group that offsets are taken from is not asked about",
+    ),
+    RequestCode.QUERY_CORRECTION_OFFSET: Rule(
+        (
+            topic(GET),
+            group(GET, of="compare_group"),
+            groups(lambda request, *_: _split(request.filter_groups, ","), GET),
+        )
+    ),
+    # Topics and groups.
+    RequestCode.UPDATE_AND_CREATE_TOPIC: Rule((topic(CREATE),)),
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: Rule(
+        (topics(_bodies("topic_config_list", "topic_name"), CREATE),),
+        from_body=True,
+        apache=_UNCHECKED,
+    ),
+    RequestCode.DELETE_TOPIC_IN_BROKER: Rule((topic(DELETE),)),
+    RequestCode.GET_TOPIC_CONFIG: Rule((topic(GET),)),
+    RequestCode.GET_ALL_TOPIC_CONFIG: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.GET_TOPIC_STATS_INFO: Rule((topic(GET),)),
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: Rule((topic(GET),)),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Rule(
+        (groups(_body("group_name"), CREATE),), from_body=True, apache=_UNCHECKED
+    ),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Rule(
+        (groups(_bodies("group_config_list", "group_name"), CREATE),),
+        from_body=True,
+        apache=_UNCHECKED,
+    ),
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: Rule((group(DELETE, of="group_name"),)),
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: Rule((group(GET, of="group"),)),
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: Rule((group(GET),)),
+    RequestCode.GET_CONSUME_STATS: Rule(
+        (
+            group(GET),
+            topic(GET, always=False),
+            topics(lambda request, *_: _split(request.topic_list, ";"), GET),
+        )
+    ),
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: Rule((group(GET, of="group"),)),
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: Rule((group(GET, of="group"), topic(GET))),
+    RequestCode.QUERY_CONSUME_TIME_SPAN: Rule((topic(GET), group(GET, of="group"))),
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Rule((topic(GET), group(GET, of="group"))),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: Rule((group(GET),)),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: Rule(
+        (group(SUB), topic(SUB, always=False)),
+        message=(SUB,),
+        apache="the topic that the request names, if it names one; not that of the message",
+    ),
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: Rule(
+        (topic(UPDATE, always=False),),
+        message=(UPDATE,),
+        apache="the topic that the request names, if it names one; not that of the half message",
+    ),
+    # A broker as a whole.
+    RequestCode.UPDATE_BROKER_CONFIG: Rule((cluster(UPDATE),), apache=_UNCHECKED),
+    RequestCode.GET_BROKER_CONFIG: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.GET_BROKER_RUNTIME_INFO: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: Rule((cluster(GET),)),
+    RequestCode.GET_ALL_PRODUCER_INFO: Rule((cluster(GET),)),
+    RequestCode.VIEW_BROKER_STATS_DATA: Rule((cluster(GET),)),
+    RequestCode.GET_BROKER_CONSUME_STATS: Rule((cluster(GET),)),
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: Rule((cluster(UPDATE),), apache=_UNCHECKED),
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: Rule((cluster(UPDATE),), apache=_UNCHECKED),
+    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.SET_COMMITLOG_READ_MODE: Rule((cluster(UPDATE),), apache=_UNCHECKED),
+    # Name servers. Apache's have no access control at all.
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: Rule((topics(_routed, PUB, SUB, GET),)),
+    RequestCode.REGISTER_BROKER: Rule(who=Who.BROKERS, apache="Cluster: Update"),
+    RequestCode.UNREGISTER_BROKER: Rule(who=Who.BROKERS, apache="Cluster: Update"),
+    RequestCode.BROKER_HEARTBEAT: Rule(who=Who.BROKERS, apache="Cluster: Update"),
+    RequestCode.QUERY_DATA_VERSION: Rule((cluster(GET, of="cluster_name"),)),
+    RequestCode.GET_BROKER_MEMBER_GROUP: Rule((cluster(GET, of="cluster_name"),)),
+    RequestCode.GET_BROKER_CLUSTER_INFO: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Rule((cluster(LIST),), apache=_UNCHECKED),
+    RequestCode.GET_TOPICS_BY_CLUSTER: Rule((cluster(LIST, of="cluster"),), apache=_UNCHECKED),
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Rule((cluster(LIST),), apache=_UNCHECKED),
+    RequestCode.GET_UNIT_TOPIC_LIST: Rule((cluster(LIST),), apache=_UNCHECKED),
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: Rule((cluster(LIST),), apache=_UNCHECKED),
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: Rule((cluster(LIST),), apache=_UNCHECKED),
+    RequestCode.PUT_KV_CONFIG: Rule((cluster(UPDATE),)),
+    RequestCode.GET_KV_CONFIG: Rule((cluster(GET),)),
+    RequestCode.DELETE_KV_CONFIG: Rule((cluster(UPDATE),)),
+    RequestCode.GET_KVLIST_BY_NAMESPACE: Rule((cluster(GET),)),
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: Rule((cluster(UPDATE),)),
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: Rule((cluster(UPDATE),)),
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: Rule((cluster(UPDATE, of="cluster_name"),)),
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: Rule((cluster(UPDATE),)),
+    RequestCode.UPDATE_NAMESRV_CONFIG: Rule((cluster(UPDATE),), apache=_UNCHECKED),
+    RequestCode.GET_NAMESRV_CONFIG: Rule((cluster(GET),), apache=_UNCHECKED),
+    # Accounts.
+    RequestCode.AUTH_CREATE_USER: Rule(who=Who.SUPER, apache=_ADMINISTERED),
+    RequestCode.AUTH_UPDATE_USER: Rule(who=Who.SUPER, apache=_ADMINISTERED),
+    RequestCode.AUTH_DELETE_USER: Rule(who=Who.SUPER, apache=_ADMINISTERED),
+    RequestCode.AUTH_GET_USER: Rule((cluster(GET),)),
+    RequestCode.AUTH_LIST_USER: Rule((cluster(GET),)),
+    RequestCode.AUTH_CREATE_ACL: Rule(who=Who.SUPER, apache=_ADMINISTERED),
+    RequestCode.AUTH_UPDATE_ACL: Rule(who=Who.SUPER, apache=_ADMINISTERED),
+    RequestCode.AUTH_DELETE_ACL: Rule(who=Who.SUPER, apache=_ADMINISTERED),
+    RequestCode.AUTH_GET_ACL: Rule((cluster(GET),)),
+    RequestCode.AUTH_LIST_ACL: Rule((cluster(GET),)),
+}

@@ -1,0 +1,138 @@
+"""The signature of a request: made, and checked.
+
+::
+
+    fields  = every header field but Signature, with AccessKey, and SecurityToken if there is one
+    content = the fields' values by name (upper case before lower), joined, UTF-8; then the body
+    Signature = Base64(HMAC-SHA1(secret key, content))
+
+The same in 4.x and 5.x; clients up to 4.9.3 leave ``_UNIQUE_KEY_QUERY`` out, which they add later.
+It holds no time: who has seen a signed request can send it again (TLS prevents that).
+
+Source: apache/rocketmq ``AclClientRPCHook``, ``AclUtils``, ``DefaultAuthenticationContextBuilder``.
+Values in, values out; a secret is in no text that this room makes. It must not know what a request
+means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from base64 import b64encode
+from binascii import b2a_base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Final
+
+from turbopump.errors import ConfigError
+from turbopump.message.rules import is_unicode
+
+ACCESS_KEY: Final = "AccessKey"
+SECURITY_TOKEN: Final = "SecurityToken"
+SIGNATURE: Final = "Signature"
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+V4_9_3: Final = 399
+"""Up to this version ``UNIQUE_KEY_QUERY`` is not signed."""
+BLOCK_SIZE: Final = 64
+"""Bytes that SHA-1 reads at a time."""
+ORDERS_MAX, NAMES_MAX, NAMES_SIZE = 512, 64, 1024
+"""Sets of header fields whose order is kept in mind, of so many names, and characters in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a cluster with access control knows a user by; ``security_token`` for temporary
+    credentials. Raises ConfigError if empty."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("access_key", "secret_key", "security_token"):
+            value = getattr(self, name)
+            if isinstance(value, str) and value.strip() and is_unicode(value):
+                continue
+            if value is None and name == "security_token":
+                continue
+            # their values are not shown
+            what = "empty, or no valid Unicode"
+            if not isinstance(value, str):
+                what = f"of type {type(value).__name__}"
+            raise ConfigError(
+                "credentials need an access_key and a secret_key, text and both not empty; "
+                f"this {name} is {what}"
+            )
+
+
+class RequestSigner:
+    """Adds to requests what the client's identity asks for. ``signs``: whether requests are signed;
+    ``fields``: what is the same in every request."""
+
+    __slots__ = ("_secret", "fields", "signs")
+
+    def __init__(self, credentials: Credentials | None, namespace_v2: str | None = None) -> None:
+        self.signs = credentials is not None
+        self._secret = b"" if credentials is None else credentials.secret_key.encode()
+        self.fields: dict[str, str] = {}
+        if namespace_v2 is not None:
+            self.fields |= {"nsd": "true", "ns": namespace_v2}
+        if credentials is not None:
+            self.fields[ACCESS_KEY] = credentials.access_key
+            if credentials.security_token is not None:
+                self.fields[SECURITY_TOKEN] = credentials.security_token
+
+    def __call__(self, ext: Mapping[str, str] | None, body: bytes) -> dict[str, str]:
+        """The header fields ``ext`` with what is to be added."""
+        fields = {**ext, **self.fields} if ext else dict(self.fields)
+        if self.signs:
+            values = [fields[name] for name in sorted(fields) if name != SIGNATURE]
+            fields[SIGNATURE] = self.signature("".join(values).encode(), body)
+        return fields
+
+    def signature(self, content: bytes, body: bytes) -> str:
+        """Of the values of the fields in order, and the body."""
+        return b64encode(hmac.digest(self._secret, content + body, "sha1")).decode()
+
+
+class SigningKey:
+    """A secret, ready for checking many signatures: what HMAC makes of the secret alone is made
+    once, which halves the time that a request of 1 KiB takes."""
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, secret: str) -> None:
+        key = secret.encode()
+        if len(key) > BLOCK_SIZE:
+            key = hashlib.sha1(key, usedforsecurity=False).digest()
+        key = key.ljust(BLOCK_SIZE, b"\0")
+        self._inner = hashlib.sha1(bytes(byte ^ 0x36 for byte in key), usedforsecurity=False)
+        self._outer = hashlib.sha1(bytes(byte ^ 0x5C for byte in key), usedforsecurity=False)
+
+    def has_signed(self, content: bytes, signature: str) -> bool:
+        """Whether this is the signature of the content; takes as long if it is not."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(content)
+        outer.update(inner.digest())
+        made = b2a_base64(outer.digest(), newline=False)
+        return hmac.compare_digest(made, signature.encode("utf-8", "replace"))
+
+
+_orders: dict[tuple[str, ...], Callable[[Mapping[str, str]], tuple[str, ...]]] = {}
+
+
+def signed_content(fields: Mapping[str, str], body: bytes, version: int) -> bytes:
+    """What the signature of a request with these header fields, AccessKey and Signature among them,
+    is made of."""
+    if version <= V4_9_3 and UNIQUE_KEY_QUERY in fields:
+        fields = {name: text for name, text in fields.items() if name != UNIQUE_KEY_QUERY}
+    names = tuple(fields)
+    in_order = _orders.get(names)
+    if in_order is None:
+        in_order = itemgetter(*sorted({*names} - {SIGNATURE}), SIGNATURE)
+        if len(names) <= NAMES_MAX and sum(map(len, names)) <= NAMES_SIZE:
+            if len(_orders) >= ORDERS_MAX:
+                _orders.clear()
+            _orders[names] = in_order  # requests of one kind have the same fields
+    return "".join(in_order(fields)[:-1]).encode("utf-8", "replace") + body

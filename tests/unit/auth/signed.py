@@ -1,0 +1,95 @@
+"""Requests of users, as a server with access control gets them, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from tests.unit.remoting.wire import Wire
+
+from turbopump.auth.access_control import AccessControl, AccessSettings
+from turbopump.auth.accounts import Accounts, User
+from turbopump.auth.policies import Action, Decision, Entry, Policies, Resource
+from turbopump.auth.signatures import Credentials, RequestSigner
+from turbopump.protocol.codes import FLAG_RESPONSE
+from turbopump.protocol.command import (
+    Body,
+    Command,
+    decode_command,
+    encode_command,
+    request_command,
+)
+from turbopump.protocol.frame import FrameReader
+from turbopump.protocol.request import Request
+from turbopump.remoting.connection import Connection
+from turbopump.remoting.router import Authorise, RequestContext, Response, Router
+
+ADMIN, INNER, ANN, BOB = "admin", "broker", "ann", "bob"
+USERS = {
+    ADMIN: User(ADMIN, "admin's secret", is_super=True),
+    INNER: User(INNER, "broker's secret"),
+    ANN: User(ANN, "ann's secret"),
+    BOB: User(BOB, "bob's secret"),
+}
+CLUSTERS = ("DefaultCluster",)
+ADDRESS = "127.0.0.1"
+
+
+def allow(resource: str, *actions: Action, sources: Iterable[str] = ()) -> Entry:
+    return Entry(Resource.parse(resource), frozenset(actions), Decision.ALLOW, tuple(sources))
+
+
+def deny(resource: str, *actions: Action, sources: Iterable[str] = ()) -> Entry:
+    return Entry(Resource.parse(resource), frozenset(actions), Decision.DENY, tuple(sources))
+
+
+def access(*anns: Entry, **settings: Any) -> AccessControl:
+    """Access control over these users, with policies for Ann."""
+    settings.setdefault("inner_user", INNER)
+    accounts = Accounts(USERS, {ANN: Policies(anns)} if anns else {})
+    return AccessControl(accounts, AccessSettings(**settings), lambda: CLUSTERS)
+
+
+def signed(
+    request: Request[Any],
+    body: Body = b"",
+    user: str | None = ANN,
+    secret: str | None = None,
+    opaque: int = 1,
+) -> Command:
+    """A request of a user; signed with another secret, or not at all."""
+    command = request_command(request, body, opaque=opaque)
+    if user is not None:
+        signer = RequestSigner(Credentials(user, secret or USERS[user].password))
+        command.ext = signer(command.ext, command.body)
+    return command
+
+
+class Door:
+    """A connection to a server that takes every declared request: what gets through is
+    ``handled``."""
+
+    def __init__(self, authorise: Authorise, requests: Collection[type[Request[Any]]]) -> None:
+        self.handled: list[Request[Any]] = []
+        self.contexts: list[RequestContext] = []
+        self._wire = Wire()
+        router = Router(authorise)
+        for declared in requests:
+            router.add(declared, self._handle)
+        self.connection = Connection(router)
+        self.connection.connection_made(self._wire)
+
+    def _handle(self, request: Request[Any], context: RequestContext) -> Response[None]:
+        self.handled.append(request)
+        self.contexts.append(context)
+        return Response()
+
+    def send(self, command: Command) -> Command:
+        """The answer, which is made at once."""
+        self._wire.written.clear()
+        self.connection.data_received(encode_command(command))
+        self.connection.close()
+        answers = FrameReader().feed(bytes(self._wire.written))
+        (answer,) = [decode_command(each) for each in answers]
+        assert answer.flag & FLAG_RESPONSE
+        return answer
