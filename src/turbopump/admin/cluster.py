@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.errors import ClientError, RemotingError, ResponseError
 from turbopump.protocol import fastjson
@@ -18,10 +19,11 @@ BodyT = TypeVar("BodyT")
 
 
 class Servers(RemotingClient):
-    """Connections to the servers of a cluster, closed at the end of an `async with`."""
+    """Connections to the servers of a cluster, closed at the end of an `async with`; with
+    ``credentials`` what is asked is signed."""
 
-    def __init__(self, name_servers: list[str]) -> None:
-        super().__init__()
+    def __init__(self, name_servers: list[str], credentials: Credentials | None = None) -> None:
+        super().__init__(signer=None if credentials is None else RequestSigner(credentials))
         self.name_servers = name_servers
 
     async def __aenter__(self) -> Servers:

@@ -27,7 +27,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import JSON
 from turbopump.protocol.request import Request
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Refusal, RequestContext, refusal
+from turbopump.remoting.router import UNREAD, Refusal, RequestContext, refusal
 from turbopump.repeated_line import RepeatedLine
 
 audit = logging.getLogger("turbopump.audit")
@@ -105,6 +105,8 @@ class AccessControl:
                 return NOT_KNOWN
             user = NOBODY
         context.peer.accepted = True
+        if request is UNREAD:
+            return None
         if user.is_super or not settings.authorization or code in settings.unasked:
             why = "Super" if user.is_super else "no policy is asked for"
             self._note_allowed(user, context, "-", why)

@@ -105,12 +105,14 @@ class Accounts:
 
     def encode(self) -> bytes:
         """The text, with passwords."""
-        users = [
-            msgspec.structs.replace(user.info, password=user.password)
-            for user in self.users.values()
-        ]
+        users = [self.user_info(name) for name in self.users]
         content = _Content(users, [self.acl(name) for name in self.policies])
         return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+
+    def user_info(self, name: str) -> UserInfo:
+        """A user with the password, to be kept or sent to a server that is to know them."""
+        user = self.users[name]
+        return msgspec.structs.replace(user.info, password=user.password)
 
     # --- users
 
@@ -132,7 +134,35 @@ class Accounts:
     def _with_user(self, user: User) -> Accounts:
         return replace(self, users={**self.users, user.name: user})
 
+    def with_more(self, others: Accounts) -> Accounts:
+        """With the users of others that are not here, and the policies for them."""
+        new = [name for name in others.users if name not in self.users]
+        return Accounts(
+            {**self.users, **{name: others.users[name] for name in new}},
+            {
+                **self.policies,
+                **{name: others.policies[name] for name in new if name in others.policies},
+            },
+        )
+
     # --- policies
+
+    def acls(self, subject: str = "", resource: str = "", *, exact: bool = False) -> list[AclInfo]:
+        """The policies of the subjects, and for the resources, that have these texts in them;
+        ``exact``: of this subject alone."""
+        found = []
+        for name in self.policies:
+            of = SUBJECT + name
+            if of != subject if exact else subject not in of:
+                continue
+            acl = self.acl(name)
+            for policy in acl.policies or ():
+                entries = policy.entries or []
+                policy.entries = [one for one in entries if resource in (one.resource or "")]
+            acl.policies = [policy for policy in acl.policies or () if policy.entries]
+            if acl.policies:
+                found.append(acl)
+        return found
 
     def acl(self, name: str) -> AclInfo:
         """The policies for a user, as others may see them."""
@@ -150,7 +180,7 @@ class Accounts:
         name = _user_name(info.subject)
         if name not in self.users:
             raise ConfigError(f"The subject of {info.subject} is not exist: create the user first")
-        return self._with_policies(name, _merged(self.policies.get(name), info))
+        return self.having(name, _merged(self.policies.get(name), info))
 
     def without_acl(
         self, subject: str | None, policy_type: str | None = None, resource: str | None = None
@@ -164,9 +194,10 @@ class Accounts:
         if not resource:
             return replace(self, policies=_without(self.policies, name))
         type_ = one_of(PolicyType, policy_type or PolicyType.CUSTOM, "policy type")
-        return self._with_policies(name, mine.without(type_, Resource.parse(resource)))
+        return self.having(name, mine.without(type_, Resource.parse(resource)))
 
-    def _with_policies(self, name: str, policies: Policies) -> Accounts:
+    def having(self, name: str, policies: Policies) -> Accounts:
+        """With these policies for a user who is there, and no others."""
         if not policies.custom and not policies.default:
             return replace(self, policies=_without(self.policies, name))
         return replace(self, policies={**self.policies, name: policies})

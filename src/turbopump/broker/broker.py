@@ -17,6 +17,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Protocol
 
+from turbopump.auth.server_access import LOOK_INTERVAL_S as ACCESS_LOOK_S
+from turbopump.auth.server_access import NoAccessControl, ServerAccess, inner_signer
 from turbopump.broker.background import TurnShare
 from turbopump.broker.cold_flow import ColdFlow, cold_strategy
 from turbopump.broker.consumers import ClientTable
@@ -124,7 +126,8 @@ class Broker:
     ``disk``, ``clock`` and ``source`` (of random numbers) are the system's unless given. ``host``
     and ``port`` are where it listens once started, ``address`` is what clients are told. ``file``
     is what it was configured by; it keeps settings that are changed by request.
-    ``authorise`` sees every request before its handler (``Router``); None permits all. Its parts
+    ``authorise`` sees every request before its handler (``Router``), in place of ``access``, the
+    broker's own access control; that is None unless ``config`` turns it on. Its parts
     (``store``, ``tables``, ``timers`` and so on) are there to be looked at from ``start`` on.
     """
 
@@ -147,6 +150,7 @@ class Broker:
         self._ends = AsyncExitStack()
         self._timetable = Timetable()
         self.held_pulls = HeldPulls()
+        self.access: ServerAccess | None = None
         self._store: MessageStore | None = None
         self._tables: Tables | None = None
         self.scrubbing: Scrubbing | None = None
@@ -186,6 +190,7 @@ class Broker:
             loop.call_soon_threadsafe, loop if settings.flushed_only else None
         )
         self._open(settings, disk)
+        self._open_access(disk)
         await self._listen(disk)
         self._make_parts(settings, disk)
         self._add_handlers(disk)
@@ -261,6 +266,17 @@ class Broker:
         self.runtime_info = RuntimeInfo(
             config, settings.paths, store, self.statistics, self.sends, clock
         )
+
+    def _open_access(self, disk: Disk) -> None:
+        config = self.config
+        if config.authentication_enabled:
+            directory = Path(config.store_path_root_dir) / "config" / "auth"
+            if config.auth_config_path:
+                directory = Path(config.auth_config_path)
+            clusters = (config.broker_cluster_name,)
+            self.access = ServerAccess(config, directory, disk, lambda: clusters)
+            self.access.open()
+            self._authorise = self._authorise or self.access.control
 
     def _close_store(self) -> None:
         store, self._store = self.store, None
@@ -371,10 +387,11 @@ class Broker:
         self.runtime_info.add_source(self.timers.figures)
         self.statistics.timers = self.timers.numbers.in_and_out
         self.pop = Pop(config, store, tables, self.timers, self.forwarding, self.statistics, clock)
+        signer = inner_signer(config)
         self._registration = NameServerRegistration(
-            config, topics, self.address, self.ha_address, self._master_is_at
+            config, topics, self.address, self.ha_address, self._master_is_at, signer
         )
-        self._routes = TopicRoutes(config, topics, clock)
+        self._routes = TopicRoutes(config, topics, clock, signer)
         self._cleaning = Cleaning(store, config)
         if config.scrub_bytes_per_second:
             now = asyncio.get_running_loop().time
@@ -460,6 +477,7 @@ class Broker:
             clock,
             lambda: self._settings_changed(send),
         )
+        yield self.access or NoAccessControl()
         yield UnservedHandler()
 
     def _settings_changed(self, send: SendHandler) -> None:
@@ -514,6 +532,8 @@ class Broker:
             min(max(config.register_name_server_period, 10_000), 60_000) / 1000,
             self._registration.all_again,
         )
+        if self.access is not None:
+            every(ACCESS_LOOK_S, self.access.look)
         every(LOOK_INTERVAL_S, StallWatch(loop.time, self.sends.stood_still).look)
         if self.scrubbing is not None:
             self._timetable.at_its_pace(self.scrubbing.step)

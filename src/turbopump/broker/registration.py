@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from turbopump.auth.signatures import RequestSigner
 from turbopump.broker.background import stop_task
 from turbopump.broker.saved_table import EncodedMap, Rounds
 from turbopump.broker.topics import READ_WRITE, TopicTable
@@ -66,7 +67,8 @@ started again: otherwise nothing is sent to it for 30 s. Linux has these options
 
 class NameServerRegistration:
     """Keeps the name servers up to date. ``address`` and ``ha_address``: what they are told,
-    ``host:port`` each. ``master_is_at`` gets what they answer to a slave."""
+    ``host:port`` each. ``master_is_at`` gets what they answer to a slave. ``signer``: of the
+    broker's own account."""
 
     def __init__(
         self,
@@ -75,12 +77,15 @@ class NameServerRegistration:
         address: str,
         ha_address: str,
         master_is_at: Callable[[RegisterBrokerReply], None] = lambda _reply: None,
+        signer: RequestSigner | None = None,
     ) -> None:
         self._config = config
         self._timeout = config.register_broker_timeout_mills / 1000
         self._address = address
         self._remoting = RemotingClient(
-            on_close=lambda server: self._name_servers[server].lost(), tls=config.client_tls
+            on_close=lambda server: self._name_servers[server].lost(),
+            tls=config.client_tls,
+            signer=signer,
         )
         self._announcement = announcement = Announcement(config, topics, address, ha_address)
         self._name_servers = {
@@ -409,13 +414,19 @@ class TopicRoutes:
     while. A broker without name servers knows its own. Source: apache/rocketmq
     ``TopicRouteInfoManager``."""
 
-    def __init__(self, config: BrokerConfig, topics: TopicTable, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        clock: Clock,
+        signer: RequestSigner | None = None,
+    ) -> None:
         self._name_servers = config.namesrv_addresses
         self._broker_name = config.broker_name
         self._kept_s = config.load_balance_poll_name_server_interval / 1000
         self._topics = topics
         self._clock = clock
-        self._remoting = RemotingClient(tls=config.client_tls)
+        self._remoting = RemotingClient(tls=config.client_tls, signer=signer)
         self._known: dict[str, tuple[float, list[MessageQueue]]] = {}
 
     async def queues(self, topic: str) -> list[MessageQueue] | None:

@@ -32,7 +32,11 @@ from turbopump.config.broker_config import BrokerConfig, load_broker_config
 @click.option(
     "--advertise", metavar="HOST[:PORT]", help="Address that clients are told (brokerIP1)."
 )
-@click.option("--insecure", is_flag=True, help="Allow an interface that other machines reach.")
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Allow an interface that other machines reach, without access control.",
+)
 @serving.log_options("info")
 def command(
     file: str | None,
@@ -62,7 +66,9 @@ def command(
     if show:
         serving.print_effective(config, file, given)
         return
-    serving.refuse_open_bind(config.bind_address, insecure=insecure)
+    serving.refuse_open_bind(
+        config.bind_address, insecure=insecure, authentication=config.authentication_enabled
+    )
     serving.serve(lambda: _running(config, file))
 
 

@@ -6,24 +6,28 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
 from turbopump.admin.cluster import Servers
+from turbopump.auth.signatures import Credentials
 from turbopump.cli.entry import complain
 from turbopump.cli.serving import log_options, run_client
+from turbopump.client.identity import SECRET_FIELDS, credentials_of
 from turbopump.clock import SystemClock
 from turbopump.config.addresses import parse_address, parse_addresses
 from turbopump.errors import ConfigError, MessageNotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import is_unicode, topic_fault
 
+T = TypeVar("T")
 INCOMPLETE: Final = 1
 """Exit code: not every broker could be asked, or not all of it could be done."""
 NOT_FOUND: Final = 3
@@ -60,25 +64,26 @@ def hex_lines(data: bytes) -> Iterator[tuple[int, str]]:
 # The frame of a client command: its options `-n`, `--output` and those of the log, its connections,
 # its exit code.
 FORM_OF_ANSWER: Final = "Form of the answer."
-_LAST: Final = {"output": 1, "log_level": 2, "log_file": 3}
+_LAST: Final = {"output": 1, "credentials": 2, "log_level": 3, "log_file": 4}
 """Options that stand behind a command's own in its help."""
 
 
 def client_command(
     parent: click.Group | None,
     name: str,
-    connect: Callable[[list[str]], AbstractAsyncContextManager[Any]] = Servers,
+    connect: Callable[..., AbstractAsyncContextManager[Any]] = Servers,
     *,
     short_help: str | None = None,
     output: str = FORM_OF_ANSWER,
 ) -> Callable[[Callable[..., Coroutine[Any, Any, int | None]]], click.Command]:
     """Make a coroutine function a command of ``parent``: it gets what ``connect`` makes of the name
-    servers, ``output`` (text or json; not if its help is empty) and its own options, and returns
-    the exit code (None: 0)."""
+    servers and the credentials (``without_connections``: of the name servers alone), ``output``
+    (text or json; not if its help is empty) and its own options, and returns the exit code (None:
+    0)."""
 
     def decorate(work: Callable[..., Coroutine[Any, Any, int | None]]) -> click.Command:
         async def connected(name_servers: list[str], given: dict[str, Any]) -> int:
-            async with connect(name_servers) as connections:
+            async with connect(name_servers, credentials=credentials()) as connections:
                 try:
                     return await work(connections, **given) or 0
                 except MessageNotFoundError as error:
@@ -94,13 +99,49 @@ def client_command(
             run = click.option(
                 "--output", type=click.Choice(["text", "json"]), default="text", help=output
             )(run)
-        command = click.command(name=name, short_help=short_help)(name_server_option(run))
+        command = click.command(name=name, short_help=short_help)(
+            name_server_option(credentials_option(run))
+        )
         command.params.sort(key=lambda parameter: _LAST.get(parameter.name or "", 0))
         if parent is not None:
             parent.add_command(command)
         return command
 
     return decorate
+
+
+def without_connections(
+    name_servers: list[str], **_given: object
+) -> AbstractAsyncContextManager[list[str]]:
+    """For commands that connect in their own way."""
+    return nullcontext(name_servers)
+
+
+def credentials() -> Credentials | None:
+    """Who the user of the command is, by its option `--credentials` or the environment. Raises
+    ConfigError."""
+    file = click.get_current_context().find_root().meta.get(_CREDENTIALS)
+    given = dict.fromkeys(SECRET_FIELDS) | {"credentials_file": file}
+    return credentials_of(given, os.environ)
+
+
+_CREDENTIALS: Final = "turbopump.credentials"
+
+
+def _keep_credentials(
+    context: click.Context, _parameter: click.Parameter, file: str | None
+) -> None:
+    context.find_root().meta[_CREDENTIALS] = file
+
+
+credentials_option = click.option(
+    "--credentials",
+    metavar="FILE",
+    expose_value=False,
+    callback=_keep_credentials,
+    help="Lines accessKey: NAME and secretKey: SECRET, as mqadmin's tools.yml; else "
+    "TURBOPUMP_ACCESS_KEY and TURBOPUMP_SECRET_KEY.",
+)
 
 
 def _parse(_context: click.Context, _parameter: click.Parameter, text: str) -> list[str]:

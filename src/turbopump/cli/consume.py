@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Final
 
@@ -21,7 +21,9 @@ from turbopump.cli.cluster import (
     checked_number,
     checked_topic,
     client_command,
+    credentials,
     find_queue,
+    without_connections,
 )
 from turbopump.cli.entry import complain
 from turbopump.cli.json_lines import write_message
@@ -53,7 +55,7 @@ class StartOption(TimeOption):
         return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-@client_command(None, "consume", nullcontext, output="")
+@client_command(None, "consume", without_connections, output="")
 @click.argument("topic", callback=checked_topic)
 @click.option(
     "--group", default="turbopump-consume", help="Consumer group, whose offsets are kept."
@@ -118,7 +120,7 @@ async def command(
 
     output = _Output(encode, count)
     if no_group or queue is not None:
-        async with TopicReader(namesrv) as reader:
+        async with TopicReader(namesrv, credentials=credentials()) as reader:
             queues = await reader.queues(topic)
             if queue is not None:
                 queues = [find_queue(queue, queues, topic)]
@@ -129,7 +131,12 @@ async def command(
     if _given("start"):
         await _say_that_the_group_is_not_new(namesrv, topic, group)
     async with PushConsumer(
-        namesrv, group=group, topic=topic, tags=wanted, consume_from=start
+        namesrv,
+        credentials=credentials(),
+        group=group,
+        topic=topic,
+        tags=wanted,
+        consume_from=start,
     ) as consumer:
         await _write_all(_taken(consumer, output), output, idle)
 
@@ -161,7 +168,7 @@ def _refuse_what_does_not_go_together(
 
 async def _say_that_the_group_is_not_new(namesrv: list[str], topic: str, group: str) -> None:
     """`--from` would have no effect, and nobody would know why."""
-    async with TopicReader(namesrv) as reader:
+    async with TopicReader(namesrv, credentials=credentials()) as reader:
         try:
             stands = [await reader.committed(group, each) for each in await reader.queues(topic)]
         except TurbopumpError:  # the consumer will say more

@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "topic": "List, create, change, delete and find topics.",
     "consumer": "List consumer groups, and look at one.",
     "offset": "Show, reset and clone the offsets of consumer groups.",
+    "auth": "Users and policies: who may do what.",
     "message": "Find messages by id, by key, by offset in a queue, by time.",
     "dlq": "Look at dead letters, send them again, take them out.",
     "pipeline": "Keep topics in a lake, on Spark: archive, compact, replay.",

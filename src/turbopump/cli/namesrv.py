@@ -21,7 +21,11 @@ from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
     type=click.IntRange(0, 65535),
     help="Port, 0 for a free one (listenPort).  [default: 9876]",
 )
-@click.option("--insecure", is_flag=True, help="Allow an interface that other machines reach.")
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Allow an interface that other machines reach, without access control.",
+)
 @serving.log_options("info")
 def command(
     file: str | None, show: bool, host: str | None, port: int | None, insecure: bool
@@ -37,7 +41,9 @@ def command(
     if show:
         serving.print_effective(config, file, given)
         return
-    serving.refuse_open_bind(config.bind_address, insecure=insecure)
+    serving.refuse_open_bind(
+        config.bind_address, insecure=insecure, authentication=config.authentication_enabled
+    )
     serving.serve(lambda: _running(config, file))
 
 

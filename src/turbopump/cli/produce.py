@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import nullcontext
 from typing import Any, Final
 
 import click
@@ -18,7 +17,9 @@ from turbopump.cli.cluster import (
     checked_number,
     checked_topic,
     client_command,
+    credentials,
     find_queue,
+    without_connections,
 )
 from turbopump.cli.entry import complain, drop_output
 from turbopump.cli.json_lines import (
@@ -62,7 +63,7 @@ def _checked_properties(
         raise click.BadParameter(str(error)) from None
 
 
-@client_command(None, "produce", nullcontext, output="")
+@client_command(None, "produce", without_connections, output="")
 @click.argument("topic", callback=checked_topic)
 @click.option("--raw", is_flag=True, help="Each line is a body, not JSON.")
 @click.option("--whole", is_flag=True, help="All of the input is one body.")
@@ -153,7 +154,7 @@ async def command(
     if os.isatty(STANDARD_INPUT):
         what = "bodies" if raw else 'messages such as {"body": "text"}'
         complain(f"lines are read from the terminal, as {what}; Ctrl-D ends the input")
-    async with Producer(namesrv, group=group) as producer:
+    async with Producer(namesrv, credentials=credentials(), group=group) as producer:
         sending = _Sending(producer, topic)
         try:
             async for lines in _whole() if whole else _batches(raw=raw):

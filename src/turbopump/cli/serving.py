@@ -116,13 +116,14 @@ async def _until_signal(servers: Callable[[], AbstractAsyncContextManager[None]]
     report_all()
 
 
-def refuse_open_bind(host: str, *, insecure: bool) -> None:
-    """Raise ConfigError for an address that other machines reach, unless the user insists: there is
-    no access control yet."""
-    if not insecure and not addresses.is_loopback(host):
+def refuse_open_bind(host: str, *, insecure: bool, authentication: bool = False) -> None:
+    """Raise ConfigError for an address that other machines reach where everyone may do everything,
+    unless the user insists."""
+    if not insecure and not authentication and not addresses.is_loopback(host):
         raise ConfigError(
-            f"{host or 'an empty address'} can be reached from other machines and there is no "
-            f"access control yet: bind {addresses.LOOPBACK}, or add --insecure"
+            f"{host or 'an empty address'} can be reached from other machines, and everyone there "
+            "might do everything: set authenticationEnabled=true (docs/guide/access-control.md), "
+            f"bind {addresses.LOOPBACK}, or add --insecure"
         )
 
 

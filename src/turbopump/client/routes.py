@@ -299,7 +299,7 @@ class Routes:
     async def _ask_name_servers(self, topic: str) -> TopicRoute | RouteFailure:
         unreachable: dict[str, str] = {}
         ignorant: list[str] = []
-        silent = False
+        silent = denied = False
         loop = asyncio.get_running_loop()
         count = len(self.name_servers)
         timeout = max(TIMEOUT_S / count, 1.0)  # one that hangs must not use up a send's whole time
@@ -321,6 +321,7 @@ class Routes:
                 route = topic_route(topic, reply_in(command, request))
             except (errors.RemotingError, errors.BodyError) as error:
                 unreachable[address] = str(error)
+                denied |= _is_denial(error)
                 silent |= loop.time() - began >= 0.9 * timeout  # of the call, or of the connecting
                 if isinstance(error, errors.CallTimeoutError):
                     # it may be dead without a word; the next question takes a new connection
@@ -333,7 +334,7 @@ class Routes:
                 log.warning(text, topic, address, ",".join(ignorant))
             return route
         self.name_server_answers = bool(ignorant)
-        return RouteFailure(unreachable, ignorant, silent)
+        return RouteFailure(unreachable, ignorant, silent, denied)
 
     async def find(self, topics: Collection[str]) -> None:
         """Learn these topics' routes; one that does not exist is passed over. Raises
@@ -349,6 +350,8 @@ class Routes:
         head = f"no route to topic {topic!r}"
         if answers.all_unreachable:
             tried = "; ".join(answers.unreachable.values())
+            if answers.denied:
+                return f"{head}: {tried}"
             return (
                 f"{head}: no name server answers ({tried}). Check the name server address, "
                 "and that it runs (`turbopump dev` starts one, `turbopump doctor` tells more)"
@@ -415,14 +418,19 @@ def refuse_other_than_name_server(address: str, answer: Command) -> None:
         )
 
 
+def _is_denial(error: Exception) -> bool:
+    return isinstance(error, errors.ResponseError) and error.code == ResponseCode.NO_PERMISSION
+
+
 @dataclass(frozen=True, slots=True)
 class RouteFailure:
     """Who could not answer (address -> why), and who knows no such topic. ``silent``: one used up
-    its time."""
+    its time. ``denied``: one does not let this client know."""
 
     unreachable: Mapping[str, str]
     ignorant: list[str]
     silent: bool
+    denied: bool
 
     @property
     def all_unreachable(self) -> bool:

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from turbopump.config.access import AccessConfig
 from turbopump.config.addresses import LOOPBACK, is_wildcard, outward_address, parse_addresses
 from turbopump.config.delay_levels import DEFAULT_LEVELS, parse_delay_levels
 from turbopump.config.keys import key_table
 from turbopump.config.properties import read_properties
 from turbopump.config.setting import LONG_MAX, build, effective, setting, unserved
-from turbopump.config.tls import TlsConfig, TlsMode, with_tls_file
+from turbopump.config.tls import TlsMode, with_tls_file
 from turbopump.errors import ConfigError
 
 CONSUME_QUEUE_ENTRY_SIZE = 20
@@ -26,7 +27,7 @@ VIP_OFFSET = 2
 """The VIP port is the listen port minus this; it answers everything but pulls."""
 _PATHS = """
     storePathRootDir storePathCommitLog readOnlyCommitLogStorePaths storePathConsumeQueue
-    storePathIndex storeCheckpoint abortFile
+    storePathIndex storeCheckpoint abortFile authConfigPath
 """
 PATH_KEYS = frozenset(_PATHS.split())
 _MIB = 1024 * 1024
@@ -68,7 +69,7 @@ def default_store_path() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(TlsConfig):
+class BrokerConfig(AccessConfig):
     """The effective configuration of one broker. Times are in the unit of Apache's key, sizes in
     bytes."""
 
@@ -328,14 +329,11 @@ class BrokerConfig(TlsConfig):
     )
 
     # What this release cannot do, where ignoring the wish would do harm.
-    authentication_enabled: bool = unserved(
-        False, "access control", "access control comes with a later release"
-    )
-    authorization_enabled: bool = unserved(
-        False, "access control", "access control comes with a later release"
-    )
     acl_enable: bool = unserved(
-        False, "access control of 4.x", "access control comes with a later release"
+        False,
+        "access control of 4.x",
+        "authenticationEnabled, authorizationEnabled and migrateAuthFromV1Enabled do the same with "
+        "plain_acl.yml; `turbopump auth import` turns it into users and policies",
     )
     enable_controller_mode: bool = unserved(
         False, "election by a controller", "replication comes with a later release"
@@ -698,6 +696,7 @@ def load_broker_config(
 def check_together(config: BrokerConfig) -> None:
     """Check what no key alone can tell. Raises ConfigError."""
     parse_addresses(config.namesrv_addr, what="namesrvAddr")
+    config.check_access()
     _ = config.delete_hours, config.delay_levels_ms
     _ = config.server_tls, config.client_tls
     _ = config.commit_log_directories, config.read_only_commit_log_directories

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from turbopump.config.access import AccessConfig
 from turbopump.config.addresses import LOOPBACK
 from turbopump.config.keys import key_table
 from turbopump.config.properties import read_properties
 from turbopump.config.setting import LONG_MAX, build, setting, unserved
-from turbopump.config.tls import TlsConfig, with_tls_file
+from turbopump.config.tls import with_tls_file
 
 
 def default_kv_config_path() -> str:
@@ -18,7 +19,7 @@ def default_kv_config_path() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamesrvConfig(TlsConfig):
+class NamesrvConfig(AccessConfig):
     """The effective configuration of one name server. Times are in the unit of Apache's key."""
 
     bind_address: str = setting(LOOPBACK, "interface to listen on; Apache's default is 0.0.0.0")
@@ -82,5 +83,6 @@ def load_namesrv_config(
     as `load_broker_config`."""
     texts = {} if path is None else read_properties(path, NAMESRV_KEYS)
     config = build(NamesrvConfig, with_tls_file(texts), overrides or {})
+    config.check_access()
     _ = config.server_tls
     return config

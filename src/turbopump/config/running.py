@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from turbopump.config import properties
 from turbopump.config.keys import KeyClass, KeyTable, classify
@@ -21,16 +21,6 @@ from turbopump.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-SECRETS: Final = frozenset(
-    {
-        "initAuthenticationUser",
-        "innerClientAuthenticationCredentials",
-        "tls.server.keyPassword",
-        "tls.client.keyPassword",
-    }
-)
-"""Keys whose values are shown as ``HIDDEN``."""
-HIDDEN: Final = "******"
 
 
 class FileDisk(Protocol):
@@ -84,9 +74,7 @@ class RunningConfiguration:
             if key.reason and (default := key.default_5) is not None
         }
         shown = inert | effective(self.config)
-        return {
-            key: HIDDEN if key in SECRETS and shown[key] else shown[key] for key in sorted(shown)
-        }
+        return {key: shown[key] for key in sorted(shown)}
 
     def change(self, text: str) -> dict[str, str]:
         """Put the keys of a properties file in force; they are returned.

@@ -152,6 +152,10 @@ class RouteTable:
         names = {cluster: tuple(members) for cluster, members in clusters.items()}
         return ClusterInfo(broker_addr_table=self._brokers, cluster_addr_table=names)
 
+    def clusters(self) -> set[str]:
+        """The names of the clusters that have brokers."""
+        return {broker.cluster or "" for broker in self._brokers.values()}
+
     def member_group(self, cluster: str, name: str) -> BrokerMemberGroup:
         """The live members of a broker name; none when it is unknown."""
         broker = self._brokers.get(name)

@@ -9,6 +9,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from turbopump.auth.server_access import LOOK_INTERVAL_S, NoAccessControl, ServerAccess
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.namesrv_config import NAMESRV_KEYS, NamesrvConfig
 from turbopump.config.running import RunningConfiguration
@@ -34,7 +35,8 @@ class NameServer:
     `clock` is asked for monotonic seconds. `disk` keeps the KV configuration and changed settings;
     None: they are in memory only. `file` is what it was configured by. `start` raises `ConfigError`
     when the address cannot be bound, OSError for a KV configuration that cannot be read.
-    `authorise` sees every request before its handler (`Router`); None permits all.
+    `authorise` sees every request before its handler (`Router`), in place of `access`, the server's
+    own access control; that is None unless `config` turns it on.
     """
 
     def __init__(
@@ -61,7 +63,15 @@ class NameServer:
         running = RunningConfiguration.of(
             self.config, NAMESRV_KEYS, file, self.config.config_store_path
         )
+        self.access: ServerAccess | None = None
+        if self.config.authentication_enabled:
+            directory = Path(self.config.kv_config_path).expanduser().parent / "auth"
+            if self.config.auth_config_path:
+                directory = Path(self.config.auth_config_path).expanduser()
+            self.access = ServerAccess(self.config, directory, disk, self.table.clusters)
+            authorise = authorise or self.access.control
         router = Router(authorise)
+        (self.access or NoAccessControl()).add_to(router)
         NamesrvHandlers(self.config, self.table, self.kv, self._clock).add_to(router)
         OperatorHandlers(running, self.table, self.kv, disk).add_to(router)
         self._server = RemotingServer(
@@ -73,24 +83,28 @@ class NameServer:
         )
         self._scan: asyncio.TimerHandle | None = None
         self._listing: asyncio.TimerHandle | None = None
+        self._look: asyncio.TimerHandle | None = None
 
     async def start(self, host: str | None = None, port: int | None = None) -> tuple[str, int]:
         """Listen, on the configuration's address unless another is given (port 0 picks a free one);
         returns the address bound."""
         self.kv.load()
+        if self.access is not None:
+            self.access.open()
         bound = await self._server.listen(
             self.config.bind_address if host is None else host,
             self.config.listen_port if port is None else port,
         )
         self._schedule_scan()
         self._schedule_listing()
+        self._look_at_access()
         log.info("name server ready address=%s:%d", *bound)
         return bound
 
     async def close(self) -> None:
         """Stop listening, then close every connection after what it still has to send. May be
         called twice."""
-        for timer in (self._scan, self._listing):
+        for timer in (self._scan, self._listing, self._look):
             if timer is not None:
                 timer.cancel()
         await self._server.close()
@@ -103,6 +117,12 @@ class NameServer:
 
     def _schedule_listing(self) -> None:
         self._listing = asyncio.get_running_loop().call_later(LIST_KV_S, self._list_kv)
+
+    def _look_at_access(self) -> None:
+        if self.access is not None:
+            self.access.look()
+            loop = asyncio.get_running_loop()
+            self._look = loop.call_later(LOOK_INTERVAL_S, self._look_at_access)
 
     def _list_kv(self) -> None:
         self._schedule_listing()

@@ -26,6 +26,7 @@ from turbopump.remoting.backlog import Backlog
 from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.router import (
     LATER,
+    UNREAD,
     Outcome,
     RequestContext,
     RequestHandler,
@@ -600,8 +601,19 @@ class Connection(asyncio.Protocol):
             return None
         found = self._router.resolve(command)
         if isinstance(found, Response):
-            if not command.is_oneway:
-                self.send_response(command.opaque, found)
+            context = RequestContext(
+                self,
+                frame,
+                command.code,
+                command.opaque,
+                command.flag,
+                command.version,
+                frame.body,
+                command,
+            )
+            authorise = self._router.authorise
+            refused = None if authorise is None else authorise(UNREAD, context)
+            context.answer(found if refused is None else refused)
             return None
         return found
 

@@ -138,7 +138,16 @@ Authorise = Callable[[Request[Any], "RequestContext"], Refusal | None]
 """Says whether a request may be handled: None, or the answer that refuses it. It is asked between
 decoding and the handler, for every request of a server, and sees the typed request, and in the
 context every header field as it came (``command.ext``, with AccessKey and Signature), the raw body
-that a signature covers, and the peer. Each server has a router, so it knows whose request it is."""
+that a signature covers, and the peer. Each server has a router, so it knows whose request it is. Of
+a request that has no handler, or cannot be read, it sees ``UNREAD``: to be told that is a right,
+too."""
+
+
+class _UnreadRequest(Request[None]):
+    """The type of ``UNREAD``."""
+
+
+UNREAD: Final = _UnreadRequest()
 
 
 class RequestContext(msgspec.Struct, gc=False):

@@ -15,13 +15,12 @@ from typing import Final
 import pyarrow as pa
 
 from turbopump.auth.signatures import Credentials
+from turbopump.client.identity import SECRET_FIELDS, credentials_of
 from turbopump.errors import ConfigError
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, topic_fault
 from turbopump.spark.options import (
     COLUMN_NAMES,
-    SECRET_FIELDS,
     Option,
-    credentials_of,
     did_you_mean,
     given_values,
     group_name,

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import mmap
 import os
+import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,7 @@ __all__ = [
     "SystemDisk",
 ]
 
+PRIVATE_MODE = 0o600
 _READERS = 4
 """Threads of their own for reads, so that no sync waits behind a device that reads."""
 _SYNCERS = 3
@@ -209,17 +211,26 @@ class SystemDisk(ReadOnlyDisk):
         os.link(path, other)
 
     def write_file(self, path: Path, data: bytes) -> None:
+        self._write(path, data, None)
+
+    def _write(self, path: Path, data: bytes, mode: int | None) -> None:
         try:
             with open(path, "wb") as file:
+                if mode is not None:
+                    os.fchmod(file.fileno(), mode)  # before there is anything to read
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:  # of a write it does not say where
             raise OSError(error.errno, error.strerror, str(path)) from None
 
-    def replace_file(self, path: Path, data: bytes) -> None:
+    def replace_file(self, path: Path, data: bytes, *, private: bool = False) -> None:
         temporary = path.with_name(path.name + ".tmp")
-        self.write_file(temporary, data)
+        try:
+            mode = PRIVATE_MODE if private else stat.S_IMODE(path.stat().st_mode)
+        except FileNotFoundError:
+            mode = None
+        self._write(temporary, data, mode)
         if path.exists():
             backup = path.with_name(path.name + ".bak")
             link = path.with_name(path.name + ".bak.tmp")
@@ -550,9 +561,9 @@ class Disk(Protocol):
     def write_file(self, path: Path, data: bytes) -> None:
         """Create or overwrite in place, and sync. For files whose content is not precious."""
 
-    def replace_file(self, path: Path, data: bytes) -> None:
+    def replace_file(self, path: Path, data: bytes, *, private: bool = False) -> None:
         """Replace the content in one step: temporary file, fsync, rename, directory fsync. The old
-        content stays as ``.bak``."""
+        content stays as ``.bak``. Who may read it stays as it was; ``private``: its owner alone."""
 
     def remove(self, path: Path) -> None:
         """Remove a file or an empty directory; no error if it is not there."""

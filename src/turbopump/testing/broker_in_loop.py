@@ -10,11 +10,13 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.broker.broker import Broker
+from turbopump.config.access import AccessConfig
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.namesrv.server import NameServer
@@ -33,6 +35,10 @@ SMALL_FILES: dict[str, Any] = {
 sends on a disk over 90 % full."""
 
 
+_SHARED: Final = frozenset(field.name for field in fields(AccessConfig))
+"""Whom they serve is what both are told."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
     """What clients and tests want to know of a running pair."""
@@ -46,10 +52,12 @@ class RunningBroker:
     broker: Broker
     name_server: NameServer
 
-    async def create_topic(self, topic: str, queues: int = 1) -> None:
+    async def create_topic(
+        self, topic: str, queues: int = 1, credentials: Credentials | None = None
+    ) -> None:
         """Create `topic` with so many queues (a send alone would create it with up to 8). Raises
         ResponseError."""
-        client = RemotingClient()
+        client = RemotingClient(signer=None if credentials is None else RequestSigner(credentials))
         try:
             wanted = CreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues)
             await client.call(self.broker_address, wanted)
@@ -72,14 +80,15 @@ async def running_broker(
     async with AsyncExitStack() as stack:
         if directory is None:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="turbopump-test-"))
-        name_server = NameServer(NamesrvConfig(bind_address=host, listen_port=0))
+        shared = {name: config[name] for name in config if name in _SHARED}
+        name_server = NameServer(NamesrvConfig(bind_address=host, listen_port=0, **shared))
         stack.push_async_callback(name_server.close)
         bound = await name_server.start()
         namesrv = f"{bound[0]}:{bound[1]}"
-        fields: dict[str, Any] = {"broker_name": "broker-test", "bind_address": host}
-        fields |= {"listen_port": 0, **SMALL_FILES, **config}
+        given: dict[str, Any] = {"broker_name": "broker-test", "bind_address": host}
+        given |= {"listen_port": 0, **SMALL_FILES, **config}
         broker = Broker(
-            BrokerConfig(namesrv_addr=namesrv, store_path_root_dir=str(directory), **fields)
+            BrokerConfig(namesrv_addr=namesrv, store_path_root_dir=str(directory), **given)
         )
         stack.push_async_callback(broker.close)
         await broker.start()

@@ -110,7 +110,7 @@ class SimulatedMount:
         file.modified_ms = self._disk.clock.now_ms()
         self.sync_file(path, file)
 
-    def replace_file(self, path: Path, data: bytes) -> None:
+    def replace_file(self, path: Path, data: bytes, *, private: bool = False) -> None:
         temporary = path.with_name(path.name + ".tmp")
         self.write_file(temporary, data)
         old = self._disk.files.get(path)

@@ -186,9 +186,16 @@ def test_name_servers_come_from_the_override_then_the_file_then_the_environment(
         ("haMasterAddress=nowhere", "haMasterAddress 'nowhere' has no port"),
         (
             "aclEnable=true",
-            "aclEnable=true: only false is served, access control comes with a later release",
+            "aclEnable=true: only false is served, authenticationEnabled, authorizationEnabled and "
+            "migrateAuthFromV1Enabled do the same with plain_acl.yml; `turbopump auth import` turns "
+            "it into users and policies",
         ),
-        ("authenticationEnabled=true", "authenticationEnabled=true: only false is served"),
+        ("authorizationEnabled=true", "authorizationEnabled=true needs authenticationEnabled=true"),
+        ("initAuthenticationUser=admin", "initAuthenticationUser is not .+ it may hold a secret.+"),
+        (
+            "authorizationWhitelist=10;11",
+            "authorizationWhitelist=10;11: request codes separated by commas are expected",
+        ),
         (
             "tls.server.mode=strict",
             "tls.server.mode=strict: one of disabled, permissive, enforcing is expected",

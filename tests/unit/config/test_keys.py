@@ -10,7 +10,8 @@ from turbopump.config.broker_config import BROKER_KEYS
 from turbopump.config.keys import KeyClass, KeyTable, classify
 from turbopump.config.namesrv_config import NAMESRV_KEYS
 from turbopump.config.reference import page
-from turbopump.config.setting import SettingsClass, settings_of
+from turbopump.config.running import RunningConfiguration
+from turbopump.config.setting import SettingsClass, effective, settings_of
 
 DOC = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 
@@ -27,6 +28,18 @@ def test_every_key_of_apaches_is_in_the_tables() -> None:
     for keys, count in ((BROKER_KEYS, APACHE_BROKER_KEYS), (NAMESRV_KEYS, APACHE_NAMESRV_KEYS)):
         theirs = [key for key in keys.values() if not key.own]
         assert len(theirs) == count + TLS_PROPERTIES
+
+
+def test_no_page_line_or_text_of_a_configuration_shows_a_secret() -> None:
+    secret = '{"username": "admin", "password": "12345678"}'
+    for config in (BrokerConfig(init_authentication_user=secret), NamesrvConfig()):
+        running = RunningConfiguration(config, BROKER_KEYS)
+        shown = f"{config!r} {effective(config)} {running.texts()}"
+        assert "12345678" not in shown
+        assert effective(config)["innerClientAuthenticationCredentials"] == ""
+    assert effective(BrokerConfig(init_authentication_user=secret))["initAuthenticationUser"] == (
+        "******"
+    )
 
 
 @pytest.mark.parametrize(

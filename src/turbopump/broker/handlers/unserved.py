@@ -11,7 +11,6 @@ from turbopump.remoting.router import Router
 
 _NO_ROCKSDB: Final = "not with this store: it keeps queues and settings in files, never in RocksDB"
 _NO_CONTROLLER: Final = "this request is only for brokers with enableControllerMode=true"
-_NO_USERS: Final = "this broker has no access control yet: it comes with a later release"
 _NO_SLAVES: Final = "this broker has no slaves yet: replication comes with a later release"
 
 UNSERVED: Final[Mapping[RequestCode, str]] = {
@@ -25,16 +24,6 @@ UNSERVED: Final[Mapping[RequestCode, str]] = {
     RequestCode.EXCHANGE_BROKER_HA_INFO: _NO_SLAVES,
     RequestCode.GET_BROKER_EPOCH_CACHE: _NO_CONTROLLER,
     RequestCode.NOTIFY_BROKER_ROLE_CHANGED: _NO_CONTROLLER,
-    RequestCode.AUTH_CREATE_USER: _NO_USERS,
-    RequestCode.AUTH_UPDATE_USER: _NO_USERS,
-    RequestCode.AUTH_DELETE_USER: _NO_USERS,
-    RequestCode.AUTH_GET_USER: _NO_USERS,
-    RequestCode.AUTH_LIST_USER: _NO_USERS,
-    RequestCode.AUTH_CREATE_ACL: _NO_USERS,
-    RequestCode.AUTH_UPDATE_ACL: _NO_USERS,
-    RequestCode.AUTH_DELETE_ACL: _NO_USERS,
-    RequestCode.AUTH_GET_ACL: _NO_USERS,
-    RequestCode.AUTH_LIST_ACL: _NO_USERS,
     RequestCode.POP_ROLLBACK: (
         "not with this store: what is popped is kept in the log, there is nothing to bring back "
         "from RocksDB"

@@ -6,10 +6,19 @@ An answer about nothing that is there has no body. The answers to both lists are
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Request
+
+
+SWITCHED_OFF: Final = (
+    "access control is off on this server: it has no users; authenticationEnabled=true in its "
+    "configuration switches it on"
+)
+"""The remark of a server's refusal."""
 
 
 class UserInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):

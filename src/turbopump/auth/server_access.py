@@ -1,0 +1,299 @@
+"""Access control of one server: its users and policies, the file that keeps them, and the answers
+to those who read and change them (3001–3010).
+
+The file is ``accounts.json``, of mode 0600, replaced in one step. It is looked at once a second:
+what somebody else has written is in force then; what cannot be read leaves in force what is. A
+change by request is on the disk when it is answered. It is made to what the file says at that time,
+under a lock, so that servers and commands may share a file.
+
+Source: apache/rocketmq ``AdminBrokerProcessor.createUser`` and its neighbours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, Final
+
+from turbopump.auth import plain_acl
+from turbopump.auth.access_control import AccessControl, AccessSettings
+from turbopump.auth.accounts import SUPER, Accounts
+from turbopump.auth.signatures import Credentials, RequestSigner
+from turbopump.config.access import AccessConfig
+from turbopump.errors import ConfigError, StoreLockedError
+from turbopump.protocol import fastjson
+from turbopump.protocol.codes import RequestCode, ResponseCode
+from turbopump.protocol.requests import access as requests
+from turbopump.protocol.requests.access import AclInfo, UserInfo
+from turbopump.remoting.router import RequestContext, Response, Router, refusal
+from turbopump.repeated_line import RepeatedLine
+from turbopump.store.disk import Disk
+
+log = logging.getLogger(__name__)
+_not_read = RepeatedLine(log, logging.ERROR, "users and policies stay as they are file=%s cause=%s")
+
+FILE_NAME: Final = "accounts.json"
+LOOK_INTERVAL_S: Final = 1.0
+"""How often the file is looked at."""
+
+Change = Callable[[Accounts], Accounts]
+
+
+class ServerAccess:
+    """``directory``: of the file; ``disk`` None: users and policies are in memory only.
+    ``clusters``: the names of those that the server belongs to now. ``control`` is the
+    ``authorise`` of its routers."""
+
+    def __init__(
+        self,
+        config: AccessConfig,
+        directory: Path,
+        disk: Disk | None,
+        clusters: Callable[[], Collection[str]],
+    ) -> None:
+        inner = config.inner_user
+        self.control = AccessControl(
+            Accounts(),
+            AccessSettings(
+                authorization=config.authorization_enabled,
+                inner_user=None if inner is None else inner[0],
+                unsigned=config.unsigned_codes,
+                unasked=config.unasked_codes,
+            ),
+            clusters,
+        )
+        self._config = config
+        self._disk = disk
+        self._path = directory / FILE_NAME
+        self._text: bytes | None = None
+        self._looking = False
+        self._changing = asyncio.Lock()
+
+    def open(self) -> None:
+        """Read the file, and make the users that the configuration asks for. Raises ConfigError for
+        a file that makes no sense, OSError."""
+        changed = self._changed_file(self._with_configured_users)
+        self._take(*changed)
+        accounts = self.control.accounts
+        log.info(
+            "access control is on users=%d authorization=%s file=%s",
+            len(accounts.users),
+            self._config.authorization_enabled,
+            self._path if self._disk is not None else "-",
+        )
+        if not any(user.is_super and user.enabled for user in accounts.users.values()):
+            log.warning(
+                "no enabled Super user is there: nobody can make users by request; set "
+                "initAuthenticationUser, or run turbopump auth user create --file %s",
+                self._path,
+            )
+
+    def _with_configured_users(self, accounts: Accounts) -> Accounts:
+        config = self._config
+        for given in (config.first_user, config.inner_user):
+            if given is not None and given[0] not in accounts.users:
+                user = UserInfo(username=given[0], password=given[1], user_type=SUPER)
+                accounts = accounts.with_new_user(user)
+        inner = config.inner_user
+        if inner is not None and accounts.users[inner[0]].password != inner[1]:
+            log.warning(
+                "innerClientAuthenticationCredentials has another secret than the user %s in %s: "
+                "servers that share the file will not know this one",
+                inner[0],
+                self._path,
+            )
+        if config.migrate_auth_from_v1_enabled:
+            found = plain_acl.read_directory(plain_acl.configuration_directory())
+            accounts = accounts.with_more(found)
+        return accounts
+
+    # --- the file
+
+    def look(self) -> None:
+        """Put in force what somebody else has written to the file, beside the caller."""
+        disk = self._disk
+        if disk is None or self._looking or self._changing.locked():
+            return
+        found: list[tuple[bytes, Accounts]] = []
+        faults: list[ConfigError] = []
+
+        def read() -> None:
+            text = disk.read_file(self._path)
+            try:
+                if text is None:
+                    raise ConfigError("it is gone")
+                if text != self._text:
+                    found.append((text, Accounts.decode(text)))
+            except ConfigError as error:
+                faults.append(error)
+
+        def done(error: OSError | None) -> None:
+            self._looking = False
+            if error is not None or faults:
+                cause = faults[0] if faults else error
+                _not_read(self._path, cause, kind=str(cause))
+            elif found and not self._changing.locked():
+                self._take(*found[0])
+                log.warning("users and policies read anew file=%s", self._path)
+
+        self._looking = True
+        disk.start(read, done)
+
+    async def change(self, change: Change) -> None:
+        """Change users and policies, in the file and here. Raises ConfigError for a change that
+        cannot be, OSError if it cannot be written; then nothing has changed."""
+        async with self._changing:
+            disk = self._disk
+            if disk is None:
+                self._take(*self._changed_file(change))
+                return
+            outcome: list[tuple[bytes, Accounts]] = []
+            faults: list[ConfigError] = []
+            done: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+
+            def write() -> None:
+                try:
+                    outcome.append(self._changed_file(change))
+                except ConfigError as error:
+                    faults.append(error)
+
+            disk.start(write, done.set_result)
+            error = await done
+            if error is not None:
+                raise error
+            if faults:
+                raise faults[0]
+            self._take(*outcome[0])
+
+    def _changed_file(self, change: Change) -> tuple[bytes, Accounts]:
+        disk = self._disk
+        if disk is None:
+            accounts = change(self.control.accounts)
+            return accounts.encode(), accounts
+        return change_file(disk, self._path, change)
+
+    def _take(self, text: bytes, accounts: Accounts) -> None:
+        self._text = text
+        if accounts != self.control.accounts:
+            self.control.accounts = accounts
+
+    # --- requests
+
+    def add_to(self, router: Router) -> None:
+        """Let ``router`` ask these handlers."""
+        router.add_with_body(requests.CreateUser, self.create_user)
+        router.add_with_body(requests.UpdateUser, self.update_user)
+        router.add(requests.DeleteUser, self.delete_user)
+        router.add(requests.GetUser, self.get_user)
+        router.add(requests.ListUsers, self.list_users)
+        router.add_with_body(requests.CreateAcl, self.create_acl)
+        router.add_with_body(requests.UpdateAcl, self.create_acl)
+        router.add(requests.DeleteAcl, self.delete_acl)
+        router.add(requests.GetAcl, self.get_acl)
+        router.add(requests.ListAcls, self.list_acls)
+
+    async def create_user(
+        self, request: requests.CreateUser, body: UserInfo, _context: RequestContext
+    ) -> Response[None]:
+        body.username = request.username
+        return await self._answer_change(lambda accounts: accounts.with_new_user(body))
+
+    async def update_user(
+        self, request: requests.UpdateUser, body: UserInfo, _context: RequestContext
+    ) -> Response[None]:
+        body.username = request.username
+        return await self._answer_change(lambda accounts: accounts.with_changed_user(body))
+
+    async def delete_user(
+        self, request: requests.DeleteUser, _context: RequestContext
+    ) -> Response[None]:
+        name = request.username or ""
+        return await self._answer_change(lambda accounts: accounts.without_user(name))
+
+    def get_user(self, request: requests.GetUser, _context: RequestContext) -> Response[None]:
+        user = self.control.accounts.users.get(request.username or "")
+        return Response(body=b"" if user is None else fastjson.encode(user.info))
+
+    def list_users(self, request: requests.ListUsers, _context: RequestContext) -> Response[None]:
+        users = self.control.accounts.users
+        found = [user.info for name, user in users.items() if (request.filter or "") in name]
+        return Response(body=fastjson.encode(found))
+
+    async def create_acl(
+        self,
+        request: requests.CreateAcl | requests.UpdateAcl,
+        body: AclInfo,
+        _context: RequestContext,
+    ) -> Response[None]:
+        body.subject = request.subject or body.subject
+        return await self._answer_change(lambda accounts: accounts.with_acl(body))
+
+    async def delete_acl(
+        self, request: requests.DeleteAcl, _context: RequestContext
+    ) -> Response[None]:
+        subject, type_, resource = request.subject, request.policy_type, request.resource
+        return await self._answer_change(
+            lambda accounts: accounts.without_acl(subject, type_, resource)
+        )
+
+    def get_acl(self, request: requests.GetAcl, _context: RequestContext) -> Response[None]:
+        found = self.control.accounts.acls(request.subject or "", exact=True)
+        return Response(body=fastjson.encode(found[0]) if found else b"")
+
+    def list_acls(self, request: requests.ListAcls, _context: RequestContext) -> Response[None]:
+        found = self.control.accounts.acls(
+            request.subject_filter or "", request.resource_filter or ""
+        )
+        return Response(body=fastjson.encode(found))
+
+    async def _answer_change(self, change: Change) -> Response[Any]:
+        try:
+            await self.change(change)
+        except ConfigError as error:
+            return refusal(ResponseCode.SYSTEM_ERROR, str(error))
+        except OSError as error:
+            log.error("users and policies cannot be written file=%s cause=%s", self._path, error)
+            return refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"nothing has changed: the file of users cannot be written ({error.strerror})",
+            )
+        return Response()
+
+
+class NoAccessControl:
+    """In its place, where it is off: says so to who asks for users."""
+
+    def add_to(self, router: Router) -> None:
+        for code in range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1):
+            router.refuse(code, requests.SWITCHED_OFF)
+
+
+def change_file(disk: Disk, path: Path, change: Change) -> tuple[bytes, Accounts]:
+    """Change users and policies in a file, under a lock; what the file holds then. Raises
+    ConfigError for a file or change that makes no sense, OSError."""
+    disk.make_directory(path.parent)
+    try:
+        lock = disk.lock(path.with_name(path.name + ".lock"))
+    except StoreLockedError:
+        raise ConfigError(f"{path} is being changed by another process: try again") from None
+    try:
+        text = disk.read_file(path)
+        try:
+            accounts = Accounts() if text is None else Accounts.decode(text)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+        changed = change(accounts)
+        if text is None or changed != accounts:
+            text = changed.encode()
+            disk.replace_file(path, text, private=True)
+        return text, changed
+    finally:
+        lock.release()
+
+
+def inner_signer(config: AccessConfig) -> RequestSigner | None:
+    """What signs a server's own requests to others; None: nothing does."""
+    inner = config.inner_user
+    return None if inner is None else RequestSigner(Credentials(*inner))

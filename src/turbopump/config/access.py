@@ -1,0 +1,110 @@
+"""What a server can be told about who may do what: settings that name servers and brokers share, in
+the words of Apache's broker (its name server has none), and the JSON texts in two of them.
+
+No value of a secret is in any error. It must not know users or files.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from turbopump.config.setting import setting
+from turbopump.config.tls import TlsConfig
+from turbopump.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessConfig(TlsConfig):
+    """The part of a server's configuration that says whom it serves, and whether by TLS."""
+
+    authentication_enabled: bool = setting(
+        False, "requests must be signed by a user of this server"
+    )
+    authorization_enabled: bool = setting(
+        False, "users may do what a policy allows; needs authenticationEnabled"
+    )
+    auth_config_path: str = setting(
+        "",
+        "directory of `accounts.json`, which keeps users and policies; empty: `config/auth` in "
+        "storePathRootDir of a broker, `auth` beside kvConfigPath of a name server",
+    )
+    init_authentication_user: str = setting(
+        "",
+        'the first Super user, made at the start unless it is there: `{"username": …, '
+        '"password": …}`',
+        secret=True,
+    )
+    inner_client_authentication_credentials: str = setting(
+        "",
+        'the user that signs what this server asks of others: `{"accessKey": …, "secretKey": …}`; '
+        "it is made at the start, as a Super user, unless it is there",
+        secret=True,
+    )
+    authentication_whitelist: str = setting(
+        "", "codes of requests that need no signature, separated by commas"
+    )
+    authorization_whitelist: str = setting(
+        "", "codes of requests that every user may send, separated by commas"
+    )
+    migrate_auth_from_v1_enabled: bool = setting(
+        False,
+        "users of plain_acl.yml and acl/*.yml of 4.x, in `conf` of ROCKETMQ_HOME, are taken over "
+        "at the start unless they are there",
+    )
+
+    @property
+    def unsigned_codes(self) -> frozenset[int]:
+        """Those of `authenticationWhitelist`. Raises ConfigError."""
+        return _codes("authenticationWhitelist", self.authentication_whitelist)
+
+    @property
+    def unasked_codes(self) -> frozenset[int]:
+        """Those of `authorizationWhitelist`. Raises ConfigError."""
+        return _codes("authorizationWhitelist", self.authorization_whitelist)
+
+    @property
+    def first_user(self) -> tuple[str, str] | None:
+        """Name and password of `initAuthenticationUser`. Raises ConfigError."""
+        return _pair(
+            "initAuthenticationUser", self.init_authentication_user, "username", "password"
+        )
+
+    @property
+    def inner_user(self) -> tuple[str, str] | None:
+        """The same of `innerClientAuthenticationCredentials`. Raises ConfigError."""
+        text = self.inner_client_authentication_credentials
+        return _pair("innerClientAuthenticationCredentials", text, "accessKey", "secretKey")
+
+    def check_access(self) -> None:
+        """Raises ConfigError for what cannot be."""
+        _ = self.unsigned_codes, self.unasked_codes, self.first_user, self.inner_user
+        if self.authorization_enabled and not self.authentication_enabled:
+            raise ConfigError(
+                "authorizationEnabled=true needs authenticationEnabled=true: without a signature "
+                "nobody knows whose policies are meant"
+            )
+
+
+def _codes(key: str, text: str) -> frozenset[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise ConfigError(f"{key}={text[:60]}: request codes separated by commas are expected")
+    return frozenset(map(int, parts))
+
+
+def _pair(key: str, text: str, first: str, second: str) -> tuple[str, str] | None:
+    if not text.strip():
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    values = [found.get(name) if isinstance(found, dict) else None for name in (first, second)]
+    one, other = values
+    if not isinstance(one, str) or not isinstance(other, str) or not one.strip() or not other:
+        raise ConfigError(
+            f'{key} is not {{"{first}": …, "{second}": …}}, JSON on one line (the value is not '
+            "shown: it may hold a secret)"
+        )
+    return one, other

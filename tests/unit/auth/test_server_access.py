@@ -1,0 +1,181 @@
+"""A name server and a broker that know their users: who is served, and how users and policies are
+changed while they run."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.loops import in_loop
+
+from turbopump import Credentials, Producer, PushConsumer
+from turbopump.auth.server_access import FILE_NAME, ServerAccess, change_file
+from turbopump.auth.signatures import RequestSigner
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.errors import ConfigError, ResponseError, RouteNotFoundError
+from turbopump.protocol import fastjson
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.access import (
+    AclInfo,
+    CreateAcl,
+    CreateUser,
+    DeleteAcl,
+    DeleteUser,
+    GetAcl,
+    GetUser,
+    ListAcls,
+    ListUsers,
+    PolicyEntryInfo,
+    PolicyInfo,
+    UpdateUser,
+    UserInfo,
+)
+from turbopump.remoting.client import RemotingClient
+from turbopump.store.disk import SystemDisk
+from turbopump.testing.broker_in_loop import RunningBroker, running_broker
+
+ADMIN = Credentials("admin", "admin's secret")
+ANN = Credentials("ann", "ann's secret")
+ON: dict[str, Any] = {
+    "authentication_enabled": True,
+    "authorization_enabled": True,
+    "init_authentication_user": json.dumps(
+        {"username": ADMIN.access_key, "password": ADMIN.secret_key}
+    ),
+    "inner_client_authentication_credentials": json.dumps(
+        {"accessKey": "inner", "secretKey": "inner's secret"}
+    ),
+}
+
+
+@asynccontextmanager
+async def asking(credentials: Credentials | None = ADMIN) -> AsyncIterator[RemotingClient]:
+    client = RemotingClient(signer=None if credentials is None else RequestSigner(credentials))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def acl(*entries: tuple[str, str], user: str = ANN.access_key, decision: str = "Allow") -> AclInfo:
+    infos = [
+        PolicyEntryInfo(resource=resource, actions=[action], decision=decision)
+        for resource, action in entries
+    ]
+    return AclInfo(subject=f"User:{user}", policies=[PolicyInfo(entries=infos)])
+
+
+async def make_ann(running: RunningBroker, client: RemotingClient, *may: tuple[str, str]) -> None:
+    """Ann, who may do that, on both servers."""
+    for address in (running.namesrv, running.broker_address):
+        await client.call(address, CreateUser(username="ann"), UserInfo(password=ANN.secret_key))
+        await client.call(address, CreateAcl(subject="User:ann"), acl(*may))
+
+
+@in_loop
+async def test_who_has_no_account_is_refused_and_who_has_one_may_what_a_policy_allows() -> None:
+    async with running_broker(**ON) as running, asking() as admin:
+        await running.create_topic("orders", credentials=ADMIN)
+        await make_ann(running, admin, ("Topic:orders", "Pub"))
+        async with Producer(running.namesrv, credentials=ANN) as producer:
+            sent = await producer.send("orders", b"a book")
+            with pytest.raises(RouteNotFoundError, match="User:ann has no permission"):
+                await producer.send("other", b"x")
+        for credentials in (None, Credentials("ann", "no secret"), Credentials("bob", "x")):
+            async with Producer(running.namesrv, credentials=credentials) as producer:
+                with pytest.raises(RouteNotFoundError, match="access denied"):
+                    await producer.send("orders", b"x")
+        async with PushConsumer(
+            running.namesrv, group="g", topic="orders", credentials=ADMIN
+        ) as consumer:
+            (taken,) = await consumer.take(1)
+            taken.done()
+        assert (taken.body, taken.msg_id) == (b"a book", sent.msg_id)
+
+
+@in_loop
+async def test_users_and_policies_are_made_shown_changed_and_deleted_by_request() -> None:
+    async with running_broker(**ON) as running, asking() as admin, asking(ANN) as ann:
+        at = running.broker_address
+        await make_ann(running, admin, ("Topic:orders", "Pub"), ("Cluster:*", "Get"))
+        shown = fastjson.decode((await ann.exchange(at, GetUser(username="ann"))).body, UserInfo)
+        assert shown == UserInfo(username="ann", user_type="Normal", user_status="enable")
+        listed = (await ann.exchange(at, ListUsers(filter="n"))).body
+        assert [one.username for one in fastjson.decode(listed, list[UserInfo])] == [
+            "admin",
+            "inner",
+            "ann",
+        ]
+        assert b"secret" not in listed
+        (policy,) = (
+            fastjson.decode(
+                (await ann.exchange(at, GetAcl(subject="User:ann"))).body, AclInfo
+            ).policies
+            or ()
+        )
+        assert [entry.resource for entry in policy.entries or ()] == ["Topic:orders", "Cluster:*"]
+        found = (await ann.exchange(at, ListAcls(resource_filter="ord"))).body
+        assert [one.subject for one in fastjson.decode(found, list[AclInfo])] == ["User:ann"]
+        with pytest.raises(ResponseError, match="it is for a Super user"):
+            await ann.call(at, UpdateUser(username="ann"), UserInfo(user_type="Super"))
+        await admin.call(at, DeleteAcl(subject="User:ann", resource="Topic:orders"))
+        await admin.call(at, UpdateUser(username="ann"), UserInfo(user_status="disable"))
+        with pytest.raises(ResponseError, match="access denied"):
+            await ann.call(at, GetUser(username="ann"))
+        await admin.call(at, DeleteUser(username="ann"))
+        assert (await admin.exchange(at, GetUser(username="ann"))).body == b""
+        refused = await admin.exchange(at, CreateUser(username="bob"), UserInfo())
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert "turbopump auth export" in (refused.remark or "")
+
+
+@in_loop
+async def test_what_was_changed_is_in_a_file_that_its_owner_alone_can_read(tmp_path: Path) -> None:
+    async with running_broker(directory=tmp_path, **ON) as running, asking() as admin:
+        await make_ann(running, admin, ("Topic:orders", "Pub"))
+    file = tmp_path / "config" / "auth" / FILE_NAME
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.with_name(f"{FILE_NAME}.bak").stat().st_mode) == 0o600
+    async with running_broker(directory=tmp_path, **ON) as running, asking(ANN) as ann:
+        answer = await ann.exchange(running.broker_address, ListUsers())
+        assert "has no permission to access Cluster:DefaultCluster" in (answer.remark or "")
+
+
+@in_loop
+async def test_what_somebody_writes_to_the_file_is_in_force_within_a_look(tmp_path: Path) -> None:
+    file = tmp_path / FILE_NAME
+    access = ServerAccess(BrokerConfig(**ON), tmp_path, SystemDisk(), lambda: ("c",))
+    access.open()
+    change_file(SystemDisk(), file, lambda accounts: accounts.without_user("admin"))
+    assert "admin" in access.control.accounts.users
+    access.look()
+    assert list(access.control.accounts.users) == ["inner"]
+    file.write_bytes(b"{")
+    access.look()
+    assert list(access.control.accounts.users) == ["inner"]
+    file.unlink()
+    access.look()
+    assert list(access.control.accounts.users) == ["inner"]
+
+
+@in_loop
+async def test_a_file_that_makes_no_sense_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text('{"user": []}')
+    access = ServerAccess(BrokerConfig(**ON), tmp_path, SystemDisk(), lambda: ("c",))
+    with pytest.raises(ConfigError, match=f"{FILE_NAME}: it is not the JSON of an account file"):
+        access.open()
+
+
+@in_loop
+async def test_a_user_who_is_there_is_not_changed_by_a_start(tmp_path: Path) -> None:
+    for secret in ("first", "second"):
+        text = json.dumps({"username": "admin", "password": secret})
+        config = BrokerConfig(authentication_enabled=True, init_authentication_user=text)
+        access = ServerAccess(config, tmp_path, SystemDisk(), lambda: ("c",))
+        access.open()
+        assert access.control.accounts.users["admin"].password == "first"
