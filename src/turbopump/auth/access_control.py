@@ -107,11 +107,12 @@ class AccessControl:
         context.peer.accepted = True
         if request is UNREAD:
             return None
-        if user.is_super or not settings.authorization or code in settings.unasked:
+        rule = RULES.get(code, _NO_RULE)
+        open_to_users = not settings.authorization or code in settings.unasked
+        if user.is_super or (open_to_users and rule.who is not Who.SUPER):
             why = "Super" if user.is_super else "no policy is asked for"
             self._note_allowed(user, context, "-", why)
             return None
-        rule = RULES.get(code, _NO_RULE)
         if rule.message:
             context.judge_topic = _TopicsOfMessages(self, user, code, context.peer, rule.message)
         if rule.key is None:

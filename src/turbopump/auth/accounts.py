@@ -168,7 +168,7 @@ class Accounts:
         """The policies for a user, as others may see them."""
         mine = self.policies.get(name, Policies())
         policies = [
-            PolicyInfo(policy_type=type_, entries=[_entry_info(entry) for entry in entries])
+            PolicyInfo(policy_type=type_.value, entries=[_entry_info(entry) for entry in entries])
             for type_, entries in mine.by_type()
             if entries
         ]
@@ -283,7 +283,7 @@ def _entry(info: PolicyEntryInfo) -> Entry:
 def _entry_info(entry: Entry) -> PolicyEntryInfo:
     return PolicyEntryInfo(
         resource=str(entry.resource),
-        actions=list(entry.actions_in_order),
+        actions=[action.value for action in entry.actions_in_order],
         source_ips=list(entry.sources) or None,
-        decision=entry.decision,
+        decision=entry.decision.value,
     )

@@ -107,7 +107,7 @@ class Rule:
         parts = [str(ask) for ask in self.asks] or [self.who.value]
         if self.message:
             parts.append(f"Topic of the message that is found: {' or '.join(self.message)}")
-        return "; ".join(parts)
+        return "; ".join(dict.fromkeys(parts))
 
 
 def need(type_: ResourceType, name: str, actions: tuple[Action, ...]) -> Need:

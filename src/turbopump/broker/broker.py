@@ -294,9 +294,9 @@ class Broker:
         config = self.config
         advertised = config.advertised_host
         numeric = await _numeric(advertised)
-        self._router, self._vip_router = Router(self._authorise), Router(self._authorise)
+        self.router, self._vip_router = Router(self._authorise), Router(self._authorise)
         server = self.server = RemotingServer(
-            self._router,
+            self.router,
             on_close=self.clients_handler.connection_lost,
             idle_timeout=float(config.server_channel_max_idle_time_seconds),
             backlog=self.sends.backlog,
@@ -399,7 +399,7 @@ class Broker:
 
     def _add_handlers(self, disk: Disk) -> None:
         for handler in self._handlers(self.store, self.tables, disk):
-            handler.add_to(self._router)
+            handler.add_to(self.router)
             if not isinstance(handler, PullHandler | PopHandler):  # a VIP port takes no pulls
                 handler.add_to(self._vip_router)
 

@@ -35,7 +35,7 @@ from turbopump.config.broker_config import BrokerConfig, load_broker_config
 @click.option(
     "--insecure",
     is_flag=True,
-    help="Allow an interface that other machines reach, without access control.",
+    help="Allow an interface that other machines reach without access control.",
 )
 @serving.log_options("info")
 def command(

@@ -24,7 +24,7 @@ from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
 @click.option(
     "--insecure",
     is_flag=True,
-    help="Allow an interface that other machines reach, without access control.",
+    help="Allow an interface that other machines reach without access control.",
 )
 @serving.log_options("info")
 def command(

@@ -70,7 +70,7 @@ class NameServer:
                 directory = Path(self.config.auth_config_path).expanduser()
             self.access = ServerAccess(self.config, directory, disk, self.table.clusters)
             authorise = authorise or self.access.control
-        router = Router(authorise)
+        self.router = router = Router(authorise)
         (self.access or NoAccessControl()).add_to(router)
         NamesrvHandlers(self.config, self.table, self.kv, self._clock).add_to(router)
         OperatorHandlers(running, self.table, self.kv, disk).add_to(router)

@@ -119,6 +119,7 @@ async def test_users_and_policies_are_made_shown_changed_and_deleted_by_request(
             or ()
         )
         assert [entry.resource for entry in policy.entries or ()] == ["Topic:orders", "Cluster:*"]
+        assert (policy.policy_type, (policy.entries or [])[0].decision) == ("Custom", "Allow")
         found = (await ann.exchange(at, ListAcls(resource_filter="ord"))).body
         assert [one.subject for one in fastjson.decode(found, list[AclInfo])] == ["User:ann"]
         with pytest.raises(ResponseError, match="it is for a Super user"):

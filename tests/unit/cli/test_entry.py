@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -130,7 +130,7 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
         (
             ["dev", "--host", "0.0.0.0"],
             2,
-            "turbopump: 0.0.0.0 can be reached from other machines and there is no access",
+            "turbopump: 0.0.0.0 can be reached from other machines, and everyone there",
         ),
         (
             ["namesrv", "--host", "10.0.0.1"],
@@ -184,15 +184,26 @@ def test_without_a_command_the_help_is_shown_and_the_code_is_two(run: Run) -> No
         assert "Commands:" in done.stderr
 
 
+def every_command(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """A command by its whole name, or those of a group."""
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    for inner, one in command.commands.items():
+        yield from every_command(f"{name} {inner}", one)
+
+
 def test_every_option_has_its_line_in_the_docs() -> None:
     page = Path(__file__).parents[3].joinpath("docs", "reference", "cli.md").read_text("utf-8")
     documented = set(re.findall(r"^\| `([^`]+)` \| `(--?[\w-]+)", page, flags=re.MULTILINE))
-    common = {"--log-level", "--log-file", "--namesrv"}
-    commands: dict[str, click.Command] = {}
-    for name in COMMANDS:
-        command = importlib.import_module(f"turbopump.cli.{name}").command
-        nested = command.commands if isinstance(command, click.Group) else {}
-        commands |= {f"{name} {inner}": one for inner, one in nested.items()} or {name: command}
+    common = {"--log-level", "--log-file", "--namesrv", "--credentials"}
+    commands = {
+        named: one
+        for name in COMMANDS
+        for named, one in every_command(
+            name, importlib.import_module(f"turbopump.cli.{name}").command
+        )
+    }
     assert all(f"`{option}`" in page for option in common)
     options = {
         (name, max(option.opts, key=len))

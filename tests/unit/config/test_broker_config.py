@@ -187,8 +187,8 @@ def test_name_servers_come_from_the_override_then_the_file_then_the_environment(
         (
             "aclEnable=true",
             "aclEnable=true: only false is served, authenticationEnabled, authorizationEnabled and "
-            "migrateAuthFromV1Enabled do the same with plain_acl.yml; `turbopump auth import` turns "
-            "it into users and policies",
+            "migrateAuthFromV1Enabled do the same with plain_acl.yml; `turbopump auth import` "
+            "turns it into users and policies",
         ),
         ("authorizationEnabled=true", "authorizationEnabled=true needs authenticationEnabled=true"),
         ("initAuthenticationUser=admin", "initAuthenticationUser is not .+ it may hold a secret.+"),

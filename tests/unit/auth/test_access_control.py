@@ -1,0 +1,243 @@
+"""Every request code, by who sends it: the answer of the table (docs/reference/access-rules.md)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+from tests.loops import in_loop
+from tests.unit.auth.signed import ADMIN, ANN, BOB, CLUSTERS, INNER, Door, access, allow, signed
+from tests.unit.auth.test_server_access import ADMIN as ADMINISTRATOR
+from tests.unit.auth.test_server_access import ON, asking
+from tests.unit.protocol.headers import REQUESTS, filled
+
+from turbopump.auth.access_control import NOT_KNOWN
+from turbopump.auth.policies import Action, Decision, Entry
+from turbopump.auth.reference import page
+from turbopump.auth.rules import RULES, Who
+from turbopump.auth.signatures import Credentials
+from turbopump.protocol.codes import RequestCode, ResponseCode
+from turbopump.protocol.command import Command
+from turbopump.protocol.request import Request
+from turbopump.protocol.requests.access import CreateUser, UserInfo
+from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.remoting.router import Router
+from turbopump.testing.broker_in_loop import RunningBroker, running_broker
+
+DOC = Path(__file__).parents[3] / "docs" / "reference" / "access-rules.md"
+BY_CODE: Final = {int(declared.code): declared for declared in REQUESTS}
+TO_CLIENTS: Final = {39, 40, 220, 221, 307, 309, 326}
+"""Codes that brokers send to clients."""
+SENT: Final = msgspec.structs.asdict(filled(SendMessageV2))
+QUEUE: Final = {"topic": "T", "brokerName": "b", "queueId": 0}
+BODIES: Final[dict[int, object]] = {
+    18: {"topicConfigList": [{"topicName": "T"}, {"topicName": "U"}]},
+    34: {
+        "clientID": "c",
+        "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": [{"topic": "T"}]}],
+    },
+    41: {"consumerGroup": "G", "clientId": "c", "mqSet": [QUEUE]},
+    42: {"consumerGroup": "G", "clientId": "c", "mqSet": [QUEUE]},
+    46: {"clientId": "c", "group": "G", "subscriptionData": {"topic": "T"}},
+    200: {"groupName": "G"},
+    225: {"groupConfigList": [{"groupName": "G"}, {"groupName": "H"}]},
+    400: {"topic": "T", "consumerGroup": "G", "clientId": "c"},
+    401: {"topic": "T", "consumerGroup": "G"},
+    200151: {"acks": [{"c": "G", "t": "T", "q": 0}]},
+}
+
+
+def body(code: int) -> bytes:
+    return json.dumps(BODIES[code]).encode() if code in BODIES else b""
+
+
+def request(code: int) -> Request[Any]:
+    made = filled(BY_CODE[code])
+    assert isinstance(made, Request)
+    return made
+
+
+def test_every_code_has_a_rule_and_every_rule_a_line_in_the_docs() -> None:
+    assert BY_CODE.keys() - RULES.keys() == TO_CLIENTS - {307, 309}
+    assert DOC.read_text("utf-8") == page(), (
+        "docs/reference/access-rules.md is stale: python -m turbopump.auth.reference > "
+        "docs/reference/access-rules.md"
+    )
+
+
+def test_every_rule_that_reads_a_body_is_tried_with_one() -> None:
+    assert {code for code, rule in RULES.items() if rule.from_body} == BODIES.keys()
+
+
+@pytest.mark.parametrize("code", sorted(RULES))
+@in_loop
+async def test_the_answer_to_each_code_is_the_table_s(code: int) -> None:
+    """Through a door behind which everything is handled, so that nothing else can refuse."""
+    asked, rule = request(code), RULES[code]
+    wanted = rule.needs(asked, body(code), CLUSTERS)
+    exactly = [Entry(one.resource, frozenset(one.actions[-1:]), Decision.ALLOW) for one in wanted]
+
+    def answered(control: Any, user: str | None, secret: str | None = None) -> bool:
+        door = Door(control, [BY_CODE[code]])
+        answer = door.send(signed(asked, body(code), user, secret))
+        assert answer.code in (0, ResponseCode.NO_PERMISSION)
+        assert bool(door.handled) == (answer.code == 0)
+        return answer.code == 0
+
+    assert not answered(access(), None)
+    assert not answered(access(), ADMIN, "another secret")
+    assert answered(access(), BOB) == (rule.who is Who.POLICY and not wanted)
+    assert answered(access(), ADMIN)
+    assert answered(access(), INNER) == (
+        rule.who is Who.BROKERS or (rule.who is Who.POLICY and not wanted)
+    )
+    if rule.who is not Who.POLICY:
+        assert not answered(access(allow("*", Action.ALL)), ANN)
+        return
+    assert answered(access(allow("*", Action.ALL)), ANN)
+    assert answered(access(*exactly), ANN)
+    for one in wanted:
+        less = [entry for entry in exactly if entry.resource != one.resource]
+        assert not answered(access(*less), ANN), f"without {one}"
+
+
+async def answer_of(
+    address: str, code: int, credentials: Credentials | None
+) -> tuple[int, str | None]:
+    async with asking(credentials) as client:
+        command: Command = await client.exchange(address, request(code), body(code), timeout=20)
+    return command.code, command.remark
+
+
+async def check_all(running: RunningBroker, address: str, router: Router) -> None:
+    """Strangers, and a user without policies, get nothing of what a running server serves; the
+    administrator is never refused for who they are."""
+    async with asking() as admin:
+        await admin.call(running.namesrv, CreateUser(username="bob"), UserInfo(password="b"))
+        await admin.call(running.broker_address, CreateUser(username="bob"), UserInfo(password="b"))
+    wrong, bob = Credentials("admin", "no"), Credentials("bob", "b")
+    for code in sorted(router.codes):
+        stranger = await answer_of(address, code, None)
+        assert stranger == (16, NOT_KNOWN.remark), code
+        assert await answer_of(address, code, wrong) == stranger, code
+        needs_something = RULES[code].who is not Who.POLICY or RULES[code].needs(
+            request(code), body(code), CLUSTERS
+        )
+        answer, remark = await answer_of(address, code, bob)
+        assert (answer == 16 and (remark or "").startswith("User:bob")) == bool(needs_something)
+        if code not in (*DESTRUCTIVE, *HELD):
+            _, remark = await answer_of(address, code, ADMINISTRATOR)
+            assert not (remark or "").startswith(("access denied", "User:")), (code, remark)
+
+
+HELD: Final = {200050, 200054}
+"""Requests that are answered when there is a message."""
+DESTRUCTIVE: Final = {104, 3002, 3003, 3006, 3007, 3008, 205}
+
+
+@in_loop
+async def test_a_running_broker_answers_each_code_as_the_table_says() -> None:
+    async with running_broker(**ON) as running:
+        await check_all(running, running.broker_address, running.broker.router)
+
+
+@in_loop
+async def test_a_running_name_server_answers_each_code_as_the_table_says() -> None:
+    async with running_broker(**ON) as running:
+        await check_all(running, running.namesrv, running.name_server.router)
+
+
+@in_loop
+async def test_a_code_that_is_not_served_is_told_to_users_alone() -> None:
+    door = Door(access(), [])
+    unknown = request(RequestCode.SEND_MESSAGE)
+    for user, secret, code in (
+        (None, None, ResponseCode.NO_PERMISSION),
+        (ANN, "another", ResponseCode.NO_PERMISSION),
+        (ANN, None, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+    ):
+        door = Door(access(), [])
+        assert door.send(signed(unknown, b"", user, secret)).code == code
+
+
+@in_loop
+async def test_nobody_learns_whether_a_user_exists() -> None:
+    asked = request(RequestCode.GET_MAX_OFFSET)
+    answers = set()
+    for user, secret in ((ANN, "another"), ("nobody", "x"), (ANN, None)):
+        control = access()
+        if secret is None:  # disabled
+            users = control.accounts.users
+            off = replace(users[ANN], enabled=False)
+            control.accounts = replace(control.accounts, users={**users, ANN: off})
+        answer = Door(control, [type(asked)]).send(signed(asked, b"", user, secret))
+        answers.add((answer.code, answer.remark))
+    assert answers == {(16, NOT_KNOWN.remark)}
+
+
+@in_loop
+async def test_a_decision_is_not_kept_in_mind_beyond_a_change_of_policy() -> None:
+    control = access(allow("Topic:*", Action.PUB))
+    asked = request(RequestCode.SEND_MESSAGE_V2)
+    assert Door(control, [type(asked)]).send(signed(asked)).code == 0
+    assert Door(control, [type(asked)]).send(signed(asked)).code == 0
+    control.accounts = replace(control.accounts, policies={})
+    assert Door(control, [type(asked)]).send(signed(asked)).code == 16
+
+
+@in_loop
+async def test_a_source_is_asked_for_again_from_another_address() -> None:
+    here = access(allow("Topic:*", Action.PUB, sources=["127.0.0.0/8"]))
+    elsewhere = access(allow("Topic:*", Action.PUB, sources=["10.0.0.0/8"]))
+    asked = request(RequestCode.SEND_MESSAGE_V2)
+    assert Door(here, [type(asked)]).send(signed(asked)).code == 0
+    assert Door(elsewhere, [type(asked)]).send(signed(asked)).code == 16
+
+
+@in_loop
+async def test_without_authorization_every_user_may_but_not_change_users() -> None:
+    control = access(authorization=False)
+    asked = request(RequestCode.SEND_MESSAGE_V2)
+    assert Door(control, [type(asked)]).send(signed(asked)).code == 0
+    assert Door(control, [type(asked)]).send(signed(asked, b"", None)).code == 16
+    assert Door(control, [CreateUser]).send(signed(CreateUser(username="x"))).code == 16
+
+
+@in_loop
+async def test_codes_may_be_served_without_a_signature_or_a_policy() -> None:
+    asked = request(RequestCode.GET_MAX_OFFSET)
+    unsigned = access(unsigned=frozenset({30}), unasked=frozenset({30}))
+    assert Door(unsigned, [type(asked)]).send(signed(asked, b"", None)).code == 0
+    unasked = access(unasked=frozenset({30}))
+    assert Door(unasked, [type(asked)]).send(signed(asked)).code == 0
+    assert Door(unasked, [type(asked)]).send(signed(asked, b"", None)).code == 16
+
+
+@in_loop
+async def test_the_audit_log_says_who_what_from_where_and_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    control = access(allow("Topic:T", Action.PUB))
+    allowed = SendMessageV2(**{**SENT, "topic": "T"})
+    with caplog.at_level(logging.DEBUG, "turbopump.audit"):
+        Door(control, [SendMessageV2]).send(signed(allowed))
+        Door(control, [SendMessageV2]).send(signed(SendMessageV2(**{**SENT, "topic": "U"})))
+        Door(control, [SendMessageV2]).send(signed(allowed, b"", "mallory", "x"))
+    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert told == [
+        (
+            "DEBUG",
+            "allowed user=ann code=310 asked=Topic:T Pub peer=127.0.0.1:1 rule=Allow Pub on Topic:T",
+        ),
+        ("WARNING", "denied user=ann code=310 asked=Topic:U Pub peer=127.0.0.1:1 rule=no policy"),
+        (
+            "WARNING",
+            "denied user=mallory code=310 asked=- peer=127.0.0.1:1 rule=not signed rightly",
+        ),
+    ]
+    assert "secret" not in str(told)

@@ -1,0 +1,163 @@
+"""`turbopump auth`: users and policies on servers, and in a server's file."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turbopump.cli import main
+from turbopump.testing.broker_in_loop import BrokerThread
+
+Run = Callable[..., tuple[int, str, str]]
+
+ON: dict[str, Any] = {
+    "authentication_enabled": True,
+    "authorization_enabled": True,
+    "init_authentication_user": '{"username": "admin", "password": "s"}',
+    "inner_client_authentication_credentials": '{"accessKey": "inner", "secretKey": "i"}',
+}
+PLAIN_ACL = """
+globalWhiteRemoteAddresses:
+  - 10.10.103.*
+accounts:
+  - accessKey: RocketMQ
+    secretKey: 12345678
+    admin: false
+    defaultTopicPerm: DENY
+    topicPerms:
+      - topicA=PUB|SUB
+"""
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `turbopump auth COMMAND`: its exit code, standard output and standard error."""
+
+    def run_command(*command: str) -> tuple[int, str, str]:
+        code = main(["auth", *command])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return run_command
+
+
+@pytest.fixture
+def password(tmp_path: Path) -> str:
+    file = tmp_path / "password"
+    file.write_text("ann's secret\n")
+    return str(file)
+
+
+@pytest.fixture
+def servers() -> Iterator[BrokerThread]:
+    with BrokerThread(**ON) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(servers: BrokerThread, tmp_path: Path) -> list[str]:
+    """Options that ask these servers as their administrator."""
+    credentials = tmp_path / "admin.yml"
+    credentials.write_text("accessKey: admin\nsecretKey: s\n")
+    return ["-n", servers.namesrv, "--credentials", str(credentials)]
+
+
+def test_users_and_policies_are_made_on_every_server(
+    servers: BrokerThread, admin: list[str], password: str, run: Run
+) -> None:
+    both = [servers.namesrv, servers.broker_address]
+    code, out, _ = run("user", "create", "ann", "--password-file", password, *admin)
+    assert (code, out) == (0, "".join(f"{address}: created\n" for address in both))
+    code, out, err = run("user", "create", "ann", "--password-file", password, *admin)
+    assert (code, out) == (1, "")
+    assert [line.endswith("existed: ann; update changes them") for line in err.splitlines()] == [
+        True,
+        True,
+    ]
+    allow = ("policy", "add", "ann", "--resource", "Topic:ord*", "--action", "Pub")
+    assert run(*allow, "--from", "10.0.0.0/8", *admin)[0] == 0
+    code, out, _ = run("policy", "list", *admin, "--output", "json")
+    assert code == 0
+    assert [(row["server"], row["resource"], row["from"]) for row in json.loads(out)] == [
+        (address, "Topic:ord*", ["10.0.0.0/8"]) for address in both
+    ]
+    asked = ("test", "--user", "ann", "--action", "Pub", "--topic", "orders")
+    code, out, _ = run(*asked, "--from", "10.1.1.1", "--server", both[1], *admin)
+    assert (code, out) == (
+        0,
+        f"{both[1]}: allowed, by the Custom policy: Allow Pub on Topic:ord* from 10.0.0.0/8\n",
+    )
+    code, out, _ = run(*asked, *admin)
+    assert (code, out.count("denied, no policy says anything about it")) == (3, 2)
+    assert run("policy", "delete", "ann", *admin)[0] == 0
+    assert run("user", "alter", "ann", "--disable", *admin)[0] == 0
+    code, out, _ = run("user", "list", "--server", both[0], *admin)
+    assert (code, out.splitlines()[-1]) == (0, f"{both[0]}  ann  Normal  disable")
+    assert run(*asked, *admin)[1].count("ann is disabled") == 2
+    assert run("user", "delete", "ann", *admin)[0] == 0
+    assert run(*asked, *admin)[1].count("there is no user ann") == 2
+
+
+def test_who_is_not_known_changes_nothing(
+    servers: BrokerThread, password: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = ("user", "create", "ann", "--password-file", password, "-n", servers.namesrv)
+    code, out, err = run(*create)
+    assert (code, out) == (1, "")
+    assert "access denied" in err
+    monkeypatch.setenv("TURBOPUMP_ACCESS_KEY", "admin")
+    monkeypatch.setenv("TURBOPUMP_SECRET_KEY", "s")
+    assert run(*create)[0] == 0
+
+
+def test_a_file_is_changed_beside_its_server(tmp_path: Path, password: str, run: Run) -> None:
+    file = tmp_path / "auth" / "accounts.json"
+    at = ("--file", str(file))
+    assert run("user", "create", "root", "--super", "--password-file", password, *at)[0] == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    plain = tmp_path / "plain_acl.yml"
+    plain.write_text(PLAIN_ACL)
+    code, out, err = run("import", str(plain), *at)
+    assert (code, out) == (0, f"{file}: RocketMQ\n")
+    assert "left out: globalWhiteRemoteAddresses" in err
+    asked = ("test", "--user", "RocketMQ", "--action", "Sub", *at)
+    assert run(*asked, "--topic", "topicA")[:2] == (
+        0,
+        f"{file}: allowed, by the Custom policy: Allow Pub,Sub on Topic:topicA\n",
+    )
+    assert run(*asked, "--topic", "topicB")[:2] == (
+        3,
+        f"{file}: denied, by the Default policy: Deny All on Topic:*\n",
+    )
+    assert run("import", str(plain), *at)[1] == "every user is there already\n"
+    code, exported, _ = run("export", str(file))
+    assert (code, exported) == (0, file.read_text())
+
+
+def test_what_a_file_holds_is_taken_over_by_servers(
+    servers: BrokerThread, admin: list[str], tmp_path: Path, password: str, run: Run
+) -> None:
+    file = tmp_path / "accounts.json"
+    at = ("--file", str(file))
+    run("user", "create", "ann", "--password-file", password, *at)
+    run("policy", "add", "ann", "--resource", "Topic:a", "--action", "Pub", *at)
+    code, out, _ = run("import", str(file), *admin)
+    assert (code, out.splitlines()) == (
+        0,
+        [f"{servers.namesrv}: ann", f"{servers.broker_address}: ann"],
+    )
+    code, out, _ = run("policy", "list", "--user", "ann", *admin)
+    assert out.count("Allow Pub on Topic:a") == 2
+
+
+def test_a_server_without_access_control_is_named_so(run: Run, password: str) -> None:
+    with BrokerThread() as open_to_all:
+        code, _, err = run(
+            "user", "create", "ann", "--password-file", password, "-n", open_to_all.namesrv
+        )
+    assert (code, "no server that was asked has access control" in err) == (1, True)
