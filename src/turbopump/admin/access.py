@@ -123,9 +123,7 @@ async def change_all(
 
 def _is_off(answer: Command) -> bool:
     """Whether a server has no access control; Apache's name server does not know these requests."""
-    return (
-        answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or answer.remark == SWITCHED_OFF
-    )
+    return answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or answer.remark == SWITCHED_OFF
 
 
 async def import_all(

@@ -369,6 +369,8 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.DELETE_SUBSCRIPTIONGROUP: Rule((group(DELETE, of="group_name"),)),
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: Rule((group(GET, of="group"),)),
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: Rule((group(UPDATE, of="group"), topic(UPDATE))),
+    RequestCode.QUERY_CONSUME_QUEUE: Rule((topic(GET), group(GET, always=False))),
     RequestCode.GET_CONSUMER_CONNECTION_LIST: Rule((group(GET),)),
     RequestCode.GET_CONSUME_STATS: Rule(
         (
@@ -404,6 +406,17 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: Rule((cluster(UPDATE),), apache=_UNCHECKED),
     RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: Rule((cluster(GET),), apache=_UNCHECKED),
     RequestCode.SET_COMMITLOG_READ_MODE: Rule((cluster(UPDATE),), apache=_UNCHECKED),
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: Rule((cluster(LIST),), apache=_UNCHECKED),
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: Rule((cluster(UPDATE),), apache=_UNCHECKED),
+    RequestCode.CLEAN_UNUSED_TOPIC: Rule((cluster(UPDATE),), apache=_UNCHECKED),
+    RequestCode.DELETE_EXPIRED_COMMITLOG: Rule((cluster(UPDATE),), apache=_UNCHECKED),
+    # A master and its slaves.
+    RequestCode.GET_ALL_CONSUMER_OFFSET: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.GET_ALL_DELAY_OFFSET: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.GET_BROKER_HA_STATUS: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: Rule(who=Who.BROKERS, apache="Cluster: Update"),
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: Rule(who=Who.BROKERS, apache="Cluster: Update"),
     # Name servers. Apache's have no access control at all.
     RequestCode.GET_ROUTEINFO_BY_TOPIC: Rule((topics(_routed, PUB, SUB, GET),)),
     RequestCode.REGISTER_BROKER: Rule(who=Who.BROKERS, apache="Cluster: Update"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import json
+from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.unit.remoting.wire import Wire
@@ -21,6 +23,7 @@ from turbopump.protocol.command import (
 )
 from turbopump.protocol.frame import FrameReader
 from turbopump.protocol.request import Request
+from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Authorise, RequestContext, Response, Router
 
@@ -93,3 +96,27 @@ class Door:
         (answer,) = [decode_command(each) for each in answers]
         assert answer.flag & FLAG_RESPONSE
         return answer
+
+
+# --- Servers that run with access control.
+
+ADMINISTRATOR = Credentials("admin", "admin's secret")
+ON: dict[str, Any] = {
+    "authentication_enabled": True,
+    "authorization_enabled": True,
+    "init_authentication_user": json.dumps(
+        {"username": ADMINISTRATOR.access_key, "password": ADMINISTRATOR.secret_key}
+    ),
+    "inner_client_authentication_credentials": json.dumps(
+        {"accessKey": "inner", "secretKey": "inner's secret"}
+    ),
+}
+
+
+@asynccontextmanager
+async def asking(credentials: Credentials | None = ADMINISTRATOR) -> AsyncIterator[RemotingClient]:
+    client = RemotingClient(signer=None if credentials is None else RequestSigner(credentials))
+    try:
+        yield client
+    finally:
+        await client.close()

@@ -11,9 +11,20 @@ from typing import Any, Final
 import msgspec
 import pytest
 from tests.loops import in_loop
-from tests.unit.auth.signed import ADMIN, ANN, BOB, CLUSTERS, INNER, Door, access, allow, signed
-from tests.unit.auth.test_server_access import ADMIN as ADMINISTRATOR
-from tests.unit.auth.test_server_access import ON, asking
+from tests.unit.auth.signed import (
+    ADMIN,
+    ADMINISTRATOR,
+    ANN,
+    BOB,
+    CLUSTERS,
+    INNER,
+    ON,
+    Door,
+    access,
+    allow,
+    asking,
+    signed,
+)
 from tests.unit.protocol.headers import REQUESTS, filled
 
 from turbopump.auth.access_control import NOT_KNOWN
@@ -232,7 +243,8 @@ async def test_the_audit_log_says_who_what_from_where_and_why(
     assert told == [
         (
             "DEBUG",
-            "allowed user=ann code=310 asked=Topic:T Pub peer=127.0.0.1:1 rule=Allow Pub on Topic:T",
+            "allowed user=ann code=310 asked=Topic:T Pub peer=127.0.0.1:1 "
+            "rule=Allow Pub on Topic:T",
         ),
         ("WARNING", "denied user=ann code=310 asked=Topic:U Pub peer=127.0.0.1:1 rule=no policy"),
         (

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.unit.auth.signed import ADMINISTRATOR, ON, asking
 
 from turbopump import Credentials, Producer, PushConsumer
 from turbopump.auth.server_access import FILE_NAME, ServerAccess, change_file
-from turbopump.auth.signatures import RequestSigner
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import ConfigError, ResponseError, RouteNotFoundError
 from turbopump.protocol import fastjson
@@ -39,27 +36,7 @@ from turbopump.remoting.client import RemotingClient
 from turbopump.store.disk import SystemDisk
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker
 
-ADMIN = Credentials("admin", "admin's secret")
 ANN = Credentials("ann", "ann's secret")
-ON: dict[str, Any] = {
-    "authentication_enabled": True,
-    "authorization_enabled": True,
-    "init_authentication_user": json.dumps(
-        {"username": ADMIN.access_key, "password": ADMIN.secret_key}
-    ),
-    "inner_client_authentication_credentials": json.dumps(
-        {"accessKey": "inner", "secretKey": "inner's secret"}
-    ),
-}
-
-
-@asynccontextmanager
-async def asking(credentials: Credentials | None = ADMIN) -> AsyncIterator[RemotingClient]:
-    client = RemotingClient(signer=None if credentials is None else RequestSigner(credentials))
-    try:
-        yield client
-    finally:
-        await client.close()
 
 
 def acl(*entries: tuple[str, str], user: str = ANN.access_key, decision: str = "Allow") -> AclInfo:
@@ -80,7 +57,7 @@ async def make_ann(running: RunningBroker, client: RemotingClient, *may: tuple[s
 @in_loop
 async def test_who_has_no_account_is_refused_and_who_has_one_may_what_a_policy_allows() -> None:
     async with running_broker(**ON) as running, asking() as admin:
-        await running.create_topic("orders", credentials=ADMIN)
+        await running.create_topic("orders", credentials=ADMINISTRATOR)
         await make_ann(running, admin, ("Topic:orders", "Pub"))
         async with Producer(running.namesrv, credentials=ANN) as producer:
             sent = await producer.send("orders", b"a book")
@@ -91,7 +68,7 @@ async def test_who_has_no_account_is_refused_and_who_has_one_may_what_a_policy_a
                 with pytest.raises(RouteNotFoundError, match="access denied"):
                     await producer.send("orders", b"x")
         async with PushConsumer(
-            running.namesrv, group="g", topic="orders", credentials=ADMIN
+            running.namesrv, group="g", topic="orders", credentials=ADMINISTRATOR
         ) as consumer:
             (taken,) = await consumer.take(1)
             taken.done()

@@ -273,8 +273,6 @@ def test_what_apaches_broker_prints_of_its_configuration_starts_ours_without_a_w
     "line",
     [
         "aclEnable=true",
-        "authenticationEnabled=true",
-        "authorizationEnabled=true",
         "enableDLegerCommitLog=true",
         "enableControllerMode=true",
         "storeType=defaultRocksDB",

@@ -13,7 +13,6 @@ import msgspec
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Request
 
-
 SWITCHED_OFF: Final = (
     "access control is off on this server: it has no users; authenticationEnabled=true in its "
     "configuration switches it on"
