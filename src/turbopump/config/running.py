@@ -22,7 +22,6 @@ from turbopump.errors import ConfigError
 log = logging.getLogger(__name__)
 
 
-
 class FileDisk(Protocol):
     """What a configuration file needs of a ``Disk``."""
 
