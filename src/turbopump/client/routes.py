@@ -356,6 +356,8 @@ class Routes:
                 f"{head}: no name server answers ({tried}). Check the name server address, "
                 "and that it runs (`turbopump dev` starts one, `turbopump doctor` tells more)"
             )
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return f"{head}: no broker has it yet"
         asked = ", ".join(answers.ignorant)
         doctor = f"turbopump doctor -n {answers.ignorant[0]} -t {topic}"
         brokers = await self._registered_brokers(answers.ignorant[0])
@@ -376,8 +378,6 @@ class Routes:
                 f"{head}: it does not exist, and no broker ({names}) creates topics on its own "
                 f"(autoCreateTopicEnable=false){also}. Create it: {create} (`{doctor}` tells more)"
             )
-        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            return f"{head}: no broker ({names}) has it yet{also}"
         near = await self._near(topic, answers.ignorant[0])
         return (
             f"{head}: it does not exist{near} on the brokers of {asked} ({names}){also}. It comes "

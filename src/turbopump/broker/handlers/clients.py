@@ -387,7 +387,7 @@ class ClientQuestionsHandler:
         return await self._ask(request.consumer_group, request.client_id, request, b"")
 
     async def consume_directly(
-        self, request: ConsumeMessageDirectly, _context: RequestContext
+        self, request: ConsumeMessageDirectly, context: RequestContext
     ) -> Response[ConsumeMessageDirectlyResult]:
         """Have one consumer handle a message now, and return what came of it."""
         try:
@@ -404,6 +404,9 @@ class ClientQuestionsHandler:
             return refusal(
                 ResponseCode.SYSTEM_ERROR, f"the message {request.msg_id} cannot be read: {why}"
             )
+        refused = context.refused(entry.message.topic, request.consumer_group)
+        if refused is not None:
+            return refused
         topic = self.topics.find(request.topic) if request.topic else None
         group = (
             self.groups.find(request.consumer_group)

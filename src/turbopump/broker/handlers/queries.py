@@ -114,7 +114,7 @@ class QueriesHandler:
 
         def respond(entry: StoredEntry | None) -> Response[None]:
             if entry is not None and entry.fault is None:
-                return Response(body=entry.data)
+                return context.refused(entry.message.topic) or Response(body=entry.data)
             remark = f"can not find message by the offset, {request.offset}"
             if entry is not None:
                 _damaged(request.offset, entry.fault, kind=request.offset)

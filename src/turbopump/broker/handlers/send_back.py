@@ -62,7 +62,7 @@ class SendBackHandler:
         """Answer these requests."""
         router.add(ConsumerSendMsgBack, self.send_back)
 
-    def send_back(self, request: ConsumerSendMsgBack, _context: RequestContext) -> Outcome[None]:
+    def send_back(self, request: ConsumerSendMsgBack, context: RequestContext) -> Outcome[None]:
         """Store a copy where it is to come from."""
         group = self.groups.find(request.group)
         if group is None:
@@ -85,10 +85,10 @@ class SendBackHandler:
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{topic.topic_name}] sending message is forbidden",
             )
-        return self._return(request, group)
+        return self._return(request, group, context)
 
     async def _return(
-        self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig
+        self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig, context: RequestContext
     ) -> Response[None]:
         try:
             entry = await read(self.reads, self.lookup.entry_at(request.offset))
@@ -98,6 +98,9 @@ class SendBackHandler:
                     remark += f": it is damaged ({entry.fault})"
                 return refusal(ResponseCode.SYSTEM_ERROR, remark)
             message = entry.message
+            refused = context.refused(message.topic, request.group)
+            if refused is not None:
+                return refused
             if message.sys_flag & SysFlag.INNER_BATCH:
                 # RocketMQ: the retry topic does not take it, the client sends the message itself.
                 remark = (

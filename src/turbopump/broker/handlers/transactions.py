@@ -66,17 +66,20 @@ class TransactionsHandler:
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD]system busy, {self._under_way} ends of transactions wait",
             )
-        return self._end(request, outcome, lasting=not context.is_oneway)
+        return self._end(request, outcome, context)
 
     async def _end(
-        self, request: EndTransaction, outcome: TransactionOutcome, *, lasting: bool
+        self, request: EndTransaction, outcome: TransactionOutcome, context: RequestContext
     ) -> Response[None]:
         self._under_way += 1
         try:
             half = await self._find(request)
             if isinstance(half, Response):
                 return half
-            await self._transactions.end(half, outcome, lasting=lasting)
+            refused = context.refused(half.topic)
+            if refused is not None:
+                return refused
+            await self._transactions.end(half, outcome, lasting=not context.is_oneway)
             return Response()
         except MessageError as error:
             return refusal(ResponseCode.MESSAGE_ILLEGAL, f"The message is illegal: {error}")
@@ -123,7 +126,7 @@ class TransactionsHandler:
         return half
 
     async def resume(
-        self, request: ResumeCheckHalfMessage, _context: RequestContext
+        self, request: ResumeCheckHalfMessage, context: RequestContext
     ) -> Response[None]:
         """Put a message that was given up back among the half messages, as one that nobody was
         asked about."""
@@ -140,6 +143,9 @@ class TransactionsHandler:
                 f"Put message back to {HALF_TOPIC} failed: no message of a transaction at "
                 f"{offset} of the log of this broker"
             )
+        refused = context.refused(half.topic)
+        if refused is not None:
+            return refused
         try:
             resumed = await self._transactions.resume(message, half.resumed())
         except (OSError, StoreError, MessageError) as error:

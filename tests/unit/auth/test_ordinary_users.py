@@ -1,0 +1,200 @@
+"""Users with nothing but Pub on a topic, or Sub on a topic and a group, do their whole work; and
+cannot reach by the place of a message what they may not by the name of its topic."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.loops import in_loop
+from tests.unit.auth.signed import ADMINISTRATOR, ON, asking
+
+from turbopump import (
+    ConsumeFrom,
+    Credentials,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    SimpleConsumer,
+    TransactionProducer,
+    TransactionState,
+)
+from turbopump.errors import ResponseError
+from turbopump.message.ids import decode_offset_msg_id
+from turbopump.protocol.requests.access import (
+    AclInfo,
+    CreateAcl,
+    CreateUser,
+    PolicyEntryInfo,
+    PolicyInfo,
+    UserInfo,
+)
+from turbopump.protocol.requests.pull import ViewMessageById
+from turbopump.protocol.requests.send import ConsumerSendMsgBack
+from turbopump.testing.broker_in_loop import RunningBroker, running_broker
+
+PUB, SUB = Credentials("pub", "p"), Credentials("sub", "s")
+POLICIES = {PUB: [("Topic:T", "Pub")], SUB: [("Topic:T", "Sub"), ("Group:G", "Sub")]}
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[RunningBroker]:
+    """Servers with the two users, and the topics T, theirs, and secret, with a message."""
+    async with running_broker(**ON) as running, asking() as admin:
+        await running.create_topic("T", credentials=ADMINISTRATOR)
+        await running.create_topic("secret", credentials=ADMINISTRATOR)
+        for user, may in POLICIES.items():
+            name, subject = user.access_key, f"User:{user.access_key}"
+            entries = [
+                PolicyEntryInfo(resource=resource, actions=[action], decision="Allow")
+                for resource, action in may
+            ]
+            acl = AclInfo(policies=[PolicyInfo(entries=entries)])
+            for address in (running.namesrv, running.broker_address):
+                await admin.call(
+                    address, CreateUser(username=name), UserInfo(password=user.secret_key)
+                )
+                await admin.call(address, CreateAcl(subject=subject), acl)
+        yield running
+
+
+async def send(running: RunningBroker, body: bytes, topic: str = "T") -> str:
+    credentials = PUB if topic == "T" else ADMINISTRATOR
+    async with Producer(running.namesrv, credentials=credentials) as producer:
+        return (await producer.send(topic, body)).offset_msg_id
+
+
+def consumer(running: RunningBroker, **settings: object) -> PushConsumer:
+    return PushConsumer(
+        running.namesrv,
+        group="G",
+        topic="T",
+        credentials=SUB,
+        consume_from=ConsumeFrom.FIRST,
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def denials(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "turbopump.audit"]
+
+
+@in_loop
+async def test_a_push_consumer_has_a_message_again_that_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as running:
+        await send(running, b"1")
+        async with consumer(running) as one:
+            (first,) = await one.take(1)
+            first.retry(level=1)
+            (again,) = await one.take(1)
+            again.done()
+        assert (first.body, again.body, again.attempt) == (b"1", b"1", 2)
+    assert denials(caplog) == []
+
+
+@in_loop
+async def test_lite_pull_and_pull_consumers_read(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as running:
+        await send(running, b"1")
+        async with LitePullConsumer(
+            running.namesrv, group="G", topic="T", credentials=SUB, consume_from=ConsumeFrom.FIRST
+        ) as lite:
+            assert [one.body for one in await lite.poll(timeout=10)] == [b"1"]
+        async with PullConsumer(running.namesrv, group="G", credentials=SUB) as pull:
+            (queue,) = await pull.queues("T")
+            result = await pull.pull(queue, await pull.min_offset(queue))
+            await pull.commit(queue, result.next_offset)
+            assert [one.body for one in result.messages] == [b"1"]
+            assert await pull.committed(queue) == await pull.max_offset(queue) == 1
+    assert denials(caplog) == []
+
+
+@in_loop
+async def test_a_simple_consumer_pops_and_acknowledges(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as running:
+        await send(running, b"1")
+        async with SimpleConsumer(
+            running.namesrv, group="G", topic="T", credentials=SUB, consume_from=ConsumeFrom.FIRST
+        ) as pops:
+            (message,) = await pops.receive(max_messages=1, invisible_seconds=30, timeout=10)
+            await pops.change_invisible_time(message, 60)
+            await pops.ack(message)
+            assert message.body == b"1"
+    assert denials(caplog) == []
+
+
+@in_loop
+async def test_brokers_divide_the_queues_for_a_push_consumer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as running:
+        await send(running, b"1")
+        async with consumer(running, client_rebalance=False) as one:
+            (taken,) = await one.take(1)
+            taken.done()
+        assert taken.body == b"1"
+    assert denials(caplog) == []
+
+
+@in_loop
+async def test_a_request_is_answered_by_who_may_only_consume_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as running:
+
+        async def answer(message: ReceivedMessage) -> None:
+            await replying.reply(message, b"reply to " + message.body)
+
+        replying = consumer(running, handler=answer)
+        async with replying, Producer(running.namesrv, credentials=PUB) as producer:
+            reply = await producer.request(Message("T", b"a book"), timeout=20)
+        assert reply.body == b"reply to a book"
+    assert denials(caplog) == []
+
+
+@in_loop
+async def test_a_transaction_is_committed_by_who_may_only_publish(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as running:
+
+        async def local(message: Message, _what: object) -> TransactionState:
+            return TransactionState.COMMIT
+
+        async with TransactionProducer(
+            running.namesrv,
+            group="writers",
+            executor=local,
+            checker=lambda _message: TransactionState.COMMIT,
+            topics=["T"],
+            credentials=PUB,
+        ) as producer:
+            result = await producer.send_in_transaction(Message("T", b"1"))
+        assert result.state is TransactionState.COMMIT
+        async with consumer(running) as one:
+            (taken,) = await one.take(1)
+            taken.done()
+        assert taken.body == b"1"
+    assert denials(caplog) == []
+
+
+@in_loop
+async def test_a_message_is_not_had_by_its_place_without_sub_on_its_topic() -> None:
+    async with serving() as running, asking(SUB) as sub:
+        mine, other = await send(running, b"1"), await send(running, b"2", "secret")
+        at = running.broker_address
+        _, _, mine_at = decode_offset_msg_id(mine)
+        _, _, other_at = decode_offset_msg_id(other)
+        found = await sub.exchange(at, ViewMessageById(topic="T", offset=mine_at))
+        assert (found.code, b"1" in found.body) == (0, True)
+        with pytest.raises(ResponseError, match="no permission to access Topic:secret"):
+            await sub.call(at, ViewMessageById(topic="T", offset=other_at))
+        await sub.call(at, ConsumerSendMsgBack(group="G", offset=mine_at, delay_level=0))
+        with pytest.raises(ResponseError, match="no permission to access Topic:secret"):
+            await sub.call(at, ConsumerSendMsgBack(group="G", offset=other_at, delay_level=0))
