@@ -301,6 +301,7 @@ class Broker:
             idle_timeout=float(config.server_channel_max_idle_time_seconds),
             backlog=self.sends.backlog,
             memory_max=config.connection_memory_max,
+            per_address=config.max_connections_per_address,
             tls=config.server_tls,
         )
         # If the start fails; else it is closed in its turn, see ``_parts``.

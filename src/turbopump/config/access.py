@@ -53,6 +53,10 @@ class AccessConfig(TlsConfig):
         "at the start unless they are there",
     )
 
+    max_connections_per_address: int = setting(
+        0, "connections that one address may have; more are closed; 0: no bound", own=True
+    )
+
     @property
     def unsigned_codes(self) -> frozenset[int]:
         """Those of `authenticationWhitelist`. Raises ConfigError."""

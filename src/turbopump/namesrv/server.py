@@ -79,6 +79,7 @@ class NameServer:
             on_close=self._connection_lost,
             idle_timeout=self.config.server_channel_max_idle_time_seconds,
             memory_max=self.config.connection_memory_max,
+            per_address=self.config.max_connections_per_address,
             tls=self.config.server_tls,
         )
         self._scan: asyncio.TimerHandle | None = None

@@ -67,6 +67,10 @@ turn."""
 GROWING_SIZE: Final = 64 * 1024
 """An unfinished frame of so many bytes may have to wait for others, where memory is tight."""
 
+FRAME_S: Final = 30.0
+FRAME_PACE: Final = 64 * 1024
+"""A frame may take so many seconds, and one more for each so many bytes that have come."""
+
 FRAME_OVERHEAD: Final = 160
 """Bytes that a frame which waits takes beside its own."""
 
@@ -115,9 +119,11 @@ class Connection(asyncio.Protocol):
         "accepted",
         "answers",
         "closed",
+        "frame_began",
         "host_pair",
         "interrupted",
         "last_read",
+        "opened_at",
         "peer",
         "peer_ip",
         "peer_port",
@@ -142,7 +148,9 @@ class Connection(asyncio.Protocol):
         self.peer_ip = "0.0.0.0"
         self.peer_port = 0
         self.host_pair: tuple[str, int] = ("0.0.0.0", 0)
-        self.last_read = 0.0
+        self.last_read = self.opened_at = 0.0
+        self.frame_began = 0.0
+        """When the frame began of which a part is there; 0: there is none."""
         self.accepted = False
         """A user whom the server knows has asked for something, where users are asked for."""
         self.closed = False
@@ -191,7 +199,7 @@ class Connection(asyncio.Protocol):
             else f"{self.peer_ip}:{self.peer_port}"
         )
         self.host_pair = (self.peer_ip, self.peer_port)
-        self.last_read = self._loop.time()
+        self.last_read = self.opened_at = self._loop.time()
         if self._on_open is not None:
             self._on_open(self)
 
@@ -217,6 +225,10 @@ class Connection(asyncio.Protocol):
         reader, backlog = self._reader, self._backlog
         frames = reader.feed(data)
         if reader.held or self._held:
+            if not reader.held:
+                self.frame_began = 0.0
+            elif frames or not self.frame_began:
+                self.frame_began = now
             self._count_frame()
             if self.closed:
                 return
@@ -507,7 +519,8 @@ class Connection(asyncio.Protocol):
     def grow_on(self) -> None:
         """Read on: an unfinished frame may grow again."""
         self._frame_waits = False
-        self.last_read = self._loop.time()  # it could not send before
+        # it could not send before
+        self.last_read = self.frame_began = self._loop.time()
         self._read_or_pause()
 
     def _read_or_pause(self) -> None:
@@ -546,6 +559,15 @@ class Connection(asyncio.Protocol):
         if self._lag is not None:
             weight += (self._held - unfinished) * (now - self._lag.last_taken)
         return weight
+
+    def frame_is_late(self, now: float) -> bool:
+        """Whether a part of a frame has been there for too long, and the peer could have sent the
+        rest."""
+        return (
+            self.frame_began > 0
+            and not self._reading_paused
+            and now - self.frame_began > FRAME_S + self._reader.held / FRAME_PACE
+        )
 
     def close_for_memory(self, limit: int) -> None:
         """Drop everything and close: connections hold too much together, and this one most."""

@@ -1,4 +1,5 @@
-"""A listening port: accepts connections, hands each the same router, closes the silent ones.
+"""A listening port: accepts connections, hands each the same router, closes the silent ones and
+those that come to nothing.
 
 It must not know what any request means. A peer that sends nothing for ``idle_timeout`` seconds is
 closed: clients send a heartbeat every 30 s (apache/rocketmq
@@ -14,7 +15,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import resource
 import socket
+import sys
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -44,9 +48,29 @@ _plain_refused = RepeatedLine(
     logging.WARNING,
     "closing connection, it does not speak TLS and tls.server.mode=enforcing peer=%s",
 )
+_not_accepted = RepeatedLine(
+    log,
+    logging.WARNING,
+    "closing connection, it has sent no request of a user of this server within 10 s peer=%s",
+)
+_unfinished = RepeatedLine(
+    log, logging.WARNING, "closing connection, it leaves a frame unfinished peer=%s"
+)
+_too_many = RepeatedLine(
+    log,
+    logging.WARNING,
+    "connection refused, its address has as many as it may (maxConnectionsPerAddress) address=%s",
+)
 _lost_at_once = RepeatedLine(log, logging.WARNING, "accepted connection failed cause=%s")
 
 IDLE_TIMEOUT_S: Final = 120.0
+ACCEPTANCE_S: Final = 10.0
+"""Where users are asked for, a connection without a request of one is closed after this time."""
+SWEEP_S: Final = 1.0
+"""How often connections are looked at."""
+KEPT_DESCRIPTORS: Final = 256
+"""Of the process's limit of open files, what is left for files; half of it if there are less than
+twice as many."""
 KERNEL_QUEUE: Final = 1024
 """Connections that the system keeps until they are accepted."""
 ACCEPTED_A_TURN: Final = 16
@@ -60,8 +84,10 @@ class RemotingServer:
 
     ``on_close`` is called with each connection that has ended. ``backlog`` is the line for requests
     that may wait. ``memory_max``: bytes that its connections may hold together
-    (``ConnectionMemory``). ``tls``: None, or without a certificate: plain text only. Raises
-    ConfigError if its files cannot be used.
+    (``ConnectionMemory``). ``connections_max``: how many there may be; more wait to be accepted
+    (None: as many as the limit of open files has room for). ``per_address``: how many one address
+    may have; more are closed (0: as many as there may be). ``tls``: None, or without a certificate:
+    plain text only. Raises ConfigError if its files cannot be used.
     """
 
     def __init__(
@@ -73,9 +99,15 @@ class RemotingServer:
         frame_size_max: int = FRAME_SIZE_MAX,
         backlog: Backlog | None = None,
         memory_max: int = SIZE_MAX,
+        connections_max: int | None = None,
+        per_address: int = 0,
         tls: ServerTls | None = None,
     ) -> None:
         self.router = router
+        self._connections_max = connections_max or _room_for_connections()
+        self._per_address = per_address
+        self._by_address: Counter[str] = Counter()
+        self._unaccepted: dict[Connection, None] = {}
         self._tls = (
             _FirstByte(tls)
             if tls is not None and tls.certificate and tls.mode is not TlsMode.DISABLED
@@ -113,10 +145,13 @@ class RemotingServer:
         except OSError as error:
             raise ConfigError(_bind_failure(host, port, error)) from None
         self._ports += [
-            _ListeningPort(one, lambda: self._connection(chosen), self._tls) for one in sockets
+            _ListeningPort(
+                one, lambda: self._connection(chosen), self._tls, self._is_full, self._admits
+            )
+            for one in sockets
         ]
         if self._sweep is None:
-            self._sweep = loop.call_later(self._idle_timeout / 4, self._close_idle)
+            self._close_late()
         address = sockets[0].getsockname()
         return str(address[0]), int(address[1])
 
@@ -148,24 +183,67 @@ class RemotingServer:
             turns=self._turns,
         )
 
+    def _is_full(self) -> bool:
+        waiting = sum(len(port.silent) for port in self._ports)
+        return len(self.connections) + waiting >= self._connections_max
+
+    def _admits(self, host: str) -> bool:
+        """Whether an address may have one more connection."""
+        if not self._per_address:
+            return True
+        silent = sum(one == host for port in self._ports for _, one in port.silent.values())
+        return self._by_address[host] + silent < self._per_address
+
     def _opened(self, connection: Connection) -> None:
         self.connections[connection] = None
+        if self.router.authorise is not None:
+            self._unaccepted[connection] = None
+        if self._per_address:
+            self._by_address[connection.peer_ip] += 1
 
     def _closed(self, connection: Connection) -> None:
-        self.connections.pop(connection, None)
+        if connection in self.connections:
+            del self.connections[connection]
+            if self._per_address:
+                self._by_address.subtract([connection.peer_ip])
+                self._by_address += Counter()  # without those that have none
+        self._unaccepted.pop(connection, None)
         self._all_gone.set()
         if self._on_close is not None:
             self._on_close(connection)
 
-    def _close_idle(self) -> None:
+    def _close_late(self) -> None:
+        """Close who is silent, leaves a frame unfinished, or is not accepted, for too long."""
         loop = asyncio.get_running_loop()
-        self._sweep = loop.call_later(self._idle_timeout / 4, self._close_idle)
-        oldest = loop.time() - self._idle_timeout
+        self._sweep = loop.call_later(min(self._idle_timeout / 4, SWEEP_S), self._close_late)
+        now = loop.time()
+        oldest = now - self._idle_timeout
         for connection in list(self.connections):
             if connection.last_read < oldest:
                 connection.close()
+            elif connection.frame_began and connection.frame_is_late(now):
+                _unfinished(connection.peer)
+                connection.close()
+        if self.router.authorise is not None:
+            oldest = now - min(ACCEPTANCE_S, self._idle_timeout)
+            for connection in list(self._unaccepted):
+                if connection.accepted:
+                    del self._unaccepted[connection]
+                elif connection.opened_at <= oldest:
+                    _not_accepted(connection.peer)
+                    connection.close()
+                else:  # they stand in the order in which they came
+                    break
         for port in self._ports:
             port.close_silent(oldest)
+
+
+def _room_for_connections() -> int:
+    """What the limit of open files leaves for connections."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(limit - KEPT_DESCRIPTORS, limit // 2)
 
 
 class _FirstByte:
@@ -192,14 +270,21 @@ class _ListeningPort:
     and the others wait in the system's queue."""
 
     def __init__(
-        self, listening: socket.socket, connection: Callable[[], Connection], tls: _FirstByte | None
+        self,
+        listening: socket.socket,
+        connection: Callable[[], Connection],
+        tls: _FirstByte | None,
+        is_full: Callable[[], bool],
+        admits: Callable[[str], bool],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = listening
         self._connection = connection
         self._tls = tls
-        self._silent: dict[socket.socket, float] = {}
-        """Connections without a first byte, and when they came."""
+        self._is_full = is_full
+        self._admits = admits
+        self.silent: dict[socket.socket, tuple[float, str]] = {}
+        """Connections without a first byte, when they came, and from where."""
         self._opening: dict[asyncio.Task[Any], socket.socket] = {}
         self._again: asyncio.TimerHandle | None = None
         self._failing = False
@@ -217,22 +302,30 @@ class _ListeningPort:
 
     def close_silent(self, since: float) -> None:
         """Close connections that came at that time or before, and have sent nothing."""
-        for silent, came in list(self._silent.items()):
+        for silent, (came, _host) in list(self.silent.items()):
             if came <= since:
                 self._drop(silent)
 
     def _accept(self) -> None:
         for _ in range(ACCEPTED_A_TURN):
+            if self._is_full():
+                self._pause("as many are open as the limit of open files has room for")
+                return
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._pause(error)
+                self._pause(error.strerror or str(error))
                 return
             if self._failing:
                 self._failing = False
                 log.info("connections are accepted again")
+            host = str(address[0])
+            if not self._admits(host):
+                _too_many(host)
+                accepted.close()
+                continue
             accepted.setblocking(False)
             if self._tls is None:
                 self._open(accepted, {})
@@ -245,8 +338,9 @@ class _ListeningPort:
         try:
             first = accepted.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
-            if accepted not in self._silent:
-                self._silent[accepted] = self._loop.time()
+            if accepted not in self.silent:
+                host = peer.rpartition(":")[0].strip("[]")
+                self.silent[accepted] = (self._loop.time(), host)
                 self._loop.add_reader(accepted, self._look, accepted, peer, tls)
             return
         except OSError:
@@ -257,12 +351,12 @@ class _ListeningPort:
                 _plain_refused(peer)
             self._drop(accepted)
             return
-        if self._silent.pop(accepted, None) is not None:
+        if self.silent.pop(accepted, None) is not None:
             self._loop.remove_reader(accepted)
         self._open(accepted, options, peer if options else "")
 
     def _drop(self, accepted: socket.socket) -> None:
-        if self._silent.pop(accepted, None) is not None:
+        if self.silent.pop(accepted, None) is not None:
             self._loop.remove_reader(accepted)
         accepted.close()
 
@@ -285,13 +379,13 @@ class _ListeningPort:
             else:
                 _lost_at_once(error)
 
-    def _pause(self, error: OSError) -> None:
+    def _pause(self, cause: str) -> None:
         if not self._failing:
             self._failing = True
             log.error(
                 "no more connections can be accepted cause=%s: those that are open go on, new ones "
                 "wait; raise the limit of open files (ulimit -n) or let fewer clients connect",
-                error.strerror or error,
+                cause,
             )
         self._loop.remove_reader(self._socket)
         self._again = self._loop.call_later(ACCEPT_AGAIN_S, self._go_on)
