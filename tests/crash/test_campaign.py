@@ -41,12 +41,12 @@ BROKERS: dict[str, dict[str, object]] = {
     "async": {"flushDiskType": "ASYNC_FLUSH"},
     "tiny": {
         "flushDiskType": "ASYNC_FLUSH",
-        "mappedFileSizeCommitLog": 64 * 1024,
-        "mappedFileSizeConsumeQueue": 20 * 100,
-        "mappedFileSizeTimerLog": 4096,
+        "mappedFileSizeCommitLog": 512 * 1024,
+        "mappedFileSizeConsumeQueue": 20 * 500,
+        "mappedFileSizeTimerLog": 32 * 1024,
         "maxMessageSize": 16 * 1024,
-        "maxHashSlotNum": 100,
-        "maxIndexNum": 400,
+        "maxHashSlotNum": 500,
+        "maxIndexNum": 2000,
     },
 }
 

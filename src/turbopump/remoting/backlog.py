@@ -88,6 +88,7 @@ class Backlog:
         self._size = 0
         self._turn_ends: float | None = None
         self._armed: asyncio.Handle | None = None
+        self._armed_at = 0.0
         self._begun: _QueuedRequest | None = None
         self._held_since: float | None = None
         self._still_until = 0.0
@@ -254,7 +255,10 @@ class Backlog:
         """A new turn of the loop, as long as there is a line, and once after a turn that was looked
         at."""
         self._armed = self._turn_ends = None
-        until = self._loop.time() + TURN_S
+        now = self._loop.time()
+        # As long as what came since the last turn took: else the line grows by more than leaves it,
+        # and who stands in it waits for many turns to be refused.
+        until = now + max(TURN_S, now - self._armed_at)
         if self._held_since is None:
             self._drain(until)
         self._refuse_the_late(until)
@@ -308,6 +312,7 @@ class Backlog:
 
     def _arm(self) -> None:
         if self._armed is None:
+            self._armed_at = self._loop.time()
             held = self._held_since is not None
             self._armed = (
                 self._loop.call_later(CHECK_S, self._turn)

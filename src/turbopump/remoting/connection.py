@@ -474,9 +474,9 @@ class Connection(asyncio.Protocol):
             lag.due.popleft()()
         elif lag.unhandled:
             frame = lag.next_frame()
-            if self._backlog.busy:
+            if self._backlog.busy and self.may_wait(frame):
                 self._backlog.wait_all(self, iter((frame,)), self._loop.time())
-            else:
+            else:  # the others that wait have their own share of each turn
                 self.take(frame)
         if self.closed or not lag.is_clear:
             return not self.closed

@@ -223,6 +223,35 @@ async def test_refusing_takes_a_share_of_each_turn_too(loop: HandClock, /) -> No
 
 
 @in_loop(play)
+async def test_the_line_has_as_much_of_a_turn_as_what_comes_meanwhile(loop: HandClock, /) -> None:
+    """Else it grows, and who stands in it waits for many turns to be refused."""
+    stage = Stage(loop, BacklogLimits(wait_s=None))
+    connection, _ = stage.connect()
+    connection.data_received(stage.requests(1, 600))
+    await asyncio.sleep(0)
+    before = len(stage.handled)
+    loop.now += 0.1
+    await asyncio.sleep(0)
+    assert 100 <= len(stage.handled) - before <= 102
+
+
+@in_loop(play)
+async def test_what_waits_in_a_connection_keeps_its_order_beside_a_line(loop: HandClock, /) -> None:
+    stage = Stage(loop)
+    stage.quick_cost = 0.001
+    (aside, _), (lined, _) = stage.connect(), stage.connect()
+    request = GetMinOffset(topic="t", queue_id=0)
+    aside.data_received(b"".join(frame(request, one, b"x" * 900) for one in range(300)))
+    await turns(5)
+    assert len(stage.others) < 300
+    for number in range(5):
+        lined.data_received(stage.requests(1000 + 100 * number, 100))
+        await turns()
+    await until(lambda: len(stage.others) == 300)
+    assert stage.others == list(range(300))
+
+
+@in_loop(play)
 async def test_the_line_is_bounded_and_a_refused_one_way_request_gets_no_answer(
     loop: HandClock, /
 ) -> None:
