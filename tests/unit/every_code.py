@@ -370,6 +370,8 @@ async def _broker_trials(talk: Talk, peer: Peer) -> dict[int, Trial]:
         t(replication.GetBrokerHaStatus()),
         t(replication.NotifyMinBrokerIdChange()),
         t(replication.ResetMasterFlushOffset(master_flush_offset=1)),
+        t(replication.GetTimerCheckpoint()),
+        t(replication.GetTimerMetrics()),
     )
 
 
@@ -551,6 +553,8 @@ BROKER_ANSWERS: Final = answers(
     43 0 - - - - - -
     45 0 - - - - - -
     46 0 - 1 - - - 1
+    60 0 - - - - - -
+    61 0 - - - - - -
     200 0 - 1 - - - 1
     201 0 - - - - - -
     202 0 1 - 17 - - -

@@ -415,6 +415,8 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.GET_ALL_DELAY_OFFSET: Rule((cluster(GET),), apache=_UNCHECKED),
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: Rule((cluster(GET),), apache=_UNCHECKED),
     RequestCode.GET_BROKER_HA_STATUS: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.GET_TIMER_CHECK_POINT: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.GET_TIMER_METRICS: Rule((cluster(GET),), apache=_UNCHECKED),
     RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: Rule(who=Who.BROKERS, apache="Cluster: Update"),
     RequestCode.RESET_MASTER_FLUSH_OFFSET: Rule(who=Who.BROKERS, apache="Cluster: Update"),
     # Name servers. Apache's have no access control at all.

@@ -69,6 +69,7 @@ from turbopump.broker.schedule.delays import Delays, delay_level_interceptor
 from turbopump.broker.schedule.timer_messages import timer_interceptor
 from turbopump.broker.schedule.timers import timers_of
 from turbopump.broker.send_queue import SendQueue
+from turbopump.broker.slave_tables import SlaveTables
 from turbopump.broker.statistics import RuntimeInfo, Statistics
 from turbopump.broker.tables import SAVE_AGAIN_S, Tables
 from turbopump.broker.topics import QueueKinds
@@ -88,6 +89,7 @@ from turbopump.config.running import RunningConfiguration
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.delivery_time import DelayLevels
 from turbopump.protocol.requests.namesrv import RegisterBrokerReply
+from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
@@ -212,6 +214,8 @@ class Broker:
             yield self._transactions.start, self._transactions.close
         yield _nothing, self.server.close
         yield self.replication.start, self.replication.stop
+        if self.slave_tables is not None:
+            yield self.slave_tables.start, self.slave_tables.stop
         yield _nothing, self._answer_held
         yield _nothing, self._routes.close
         yield self._register, self._unregister
@@ -253,6 +257,7 @@ class Broker:
         )
         kinds.table = tables.topics
         self._request_modes = RequestModes(config, tables.request_modes)
+        self._request_modes.begun_ms = tables.begun_ms
         self._request_modes.load()
         tables.save_too(self._request_modes)
         self._clients: ClientTable[Connection] = ClientTable()
@@ -389,6 +394,23 @@ class Broker:
         self.statistics.timers = self.timers.numbers.in_and_out
         self.pop = Pop(config, store, tables, self.timers, self.forwarding, self.statistics, clock)
         signer = inner_signer(config)
+        self._records = TopicRecords(
+            topics, tables.offsets, store, self.statistics, self.held_pulls
+        )
+        link = self.replication.slave
+        self.slave_tables: SlaveTables | None = None
+        if link is not None:
+            tables.offsets.follow_master()
+            self.slave_tables = SlaveTables(
+                link,
+                store,
+                self._records,
+                tables.groups,
+                self._request_modes,
+                self.delays,
+                self.timers,
+                RemotingClient(tls=config.client_tls, signer=signer),
+            )
         self._registration = NameServerRegistration(
             config, topics, self.address, self.ha_address, self._master_is_at, signer
         )
@@ -450,7 +472,7 @@ class Broker:
         yield AssignmentHandler(config, topics, groups, self._request_modes, self._routes, clients)
         yield ClientQuestionsHandler(config.broker_name, store, topics, groups, clients, reads)
 
-        records = TopicRecords(topics, offsets, store, statistics, held)
+        records = self._records
         yield TopicsHandler(config, records, reads, announce, self._share)
         yield CleaningHandler(records, self._cleaning)
         yield GroupsHandler(groups, offsets, held, pop.held)
@@ -471,7 +493,9 @@ class Broker:
         )
         yield StatisticsHandler(statistics, self.runtime_info, store, reads)
         yield ColdFlowHandler(cold, store.log)
-        yield ReplicationHandler(store, offsets, self.delays, self._request_modes)
+        yield ReplicationHandler(
+            store, self.replication, offsets, self.delays, self._request_modes, self.timers
+        )
         yield ConfigurationHandler(
             RunningConfiguration.of(config, BROKER_KEYS, self._file, check=check_together),
             disk,
@@ -495,6 +519,8 @@ class Broker:
 
     def _master_is_at(self, reply: RegisterBrokerReply) -> None:
         self.replication.master_is_at(reply.ha_server_addr)
+        if self.slave_tables is not None:
+            self.slave_tables.master_is_at(reply.master_addr)
 
     def _answer_held(self) -> None:
         self.held_pulls.expire_all()

@@ -6,6 +6,7 @@ is first heard of, if ``autoCreateSubscriptionGroup`` allows it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -84,12 +85,32 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         self._entries.add(config.group_name)
         self._changed()
 
+    def copy(self, table: SubscriptionGroupWrapper, *, whole: bool) -> None:
+        """Take a master's groups and bans, and its version of the table. ``whole``: others but the
+        system's are forgotten."""
+        given = table.subscription_group_table
+        for name, config in given.items():
+            if self._groups.get(name) != config:
+                self._groups[name] = config
+                self._entries.add(name)
+        for name in [one for one in self._groups if whole and one not in given]:
+            if name not in SYSTEM_GROUPS:
+                del self._groups[name]
+                self._entries.remove(name)
+        self.bans.clear()
+        self.bans.update(table.forbidden_table)
+        self._rest.data_version = table.data_version
+        self.revision += 1
+        self._dirty = True
+        self.save()
+
     def delete(self, group: str) -> bool:
         """Forget a group; False if there is none."""
         if self._groups.pop(group, None) is None:
             return False
         self._entries.remove(group)
-        self.bans.pop(group, None)
+        if self.bans.pop(group, None) is not None:
+            self.revision += 1
         self._changed()
         return True
 
@@ -103,6 +124,7 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         topics = self.bans.setdefault(group, {})
         bits = topics.get(topic, 0) & ~_READ_BANNED
         topics[topic] = bits | _READ_BANNED if banned else bits
+        self.revision += 1
         if not topics[topic]:
             del topics[topic]
         if not topics:
@@ -158,6 +180,21 @@ class RequestModes(SavedTable[MessageRequestModeTable]):
         self._modes.setdefault(topic, {})[group] = mode
         self._entries.add(topic)
         self._dirty = True
+        self.save()
+
+    def copy(
+        self, modes: Mapping[str, Mapping[str, SetMessageRequestModeRequestBody]], *, whole: bool
+    ) -> None:
+        """Take a master's. ``whole``: others are forgotten."""
+        for topic, groups in modes.items():
+            if self._modes.get(topic) != groups:
+                self._modes[topic] = dict(groups)
+                self._entries.add(topic)
+                self._dirty = True
+        for topic in [one for one in self._modes if whole and one not in modes]:
+            del self._modes[topic]
+            self._entries.remove(topic)
+            self._dirty = True
         self.save()
 
     def save_now(self) -> None:

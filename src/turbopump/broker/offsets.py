@@ -52,6 +52,33 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         than the reset."""
         self._pending = EncodedMap(lambda key: list(self._resets[key]))
         self._maps = {"groupTopicMap": self._names, "offsetTable": self._entries}
+        self._own: dict[tuple[str, int], int] | None = None
+        """At a slave: offsets that were committed here, and that its master does not have."""
+
+    def follow_master(self) -> None:
+        """Note from now on what is committed here: this is a slave."""
+        self._own = {}
+
+    def copy(self, table: ConsumerOffsetTable, *, whole: bool) -> None:
+        """Take a master's offsets. One that was committed here, while the master was away, stays
+        until the master is as far. ``whole``: groups that the master does not have are forgotten.
+        """
+        own = self._own if self._own is not None else {}
+        for key, queues in table.offset_table.items():
+            mine = self._offsets.get(key, {})
+            for queue_id, offset in queues.items():
+                if own.get((key, queue_id), offset) > offset:
+                    continue
+                own.pop((key, queue_id), None)
+                if mine.get(queue_id) != offset:
+                    self._queues_of(key)[queue_id] = offset
+                    self._dirty = True
+        for key, queue_ids in (table.pending_resets or {}).items():
+            self._note_reset(key, dict.fromkeys(queue_ids))
+        if whole:
+            there = {*table.offset_table, *(key for key, _ in own)}
+            gone = [key for key in self._offsets if key not in there]
+            self._forget([(key.partition("@")[2], key.partition("@")[0]) for key in gone])
 
     def load(self) -> None:
         """Read the file. Raises OSError."""
@@ -89,6 +116,8 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
             return False
         self._queues_of(f"{topic}@{group}")[queue_id] = offset
         self._dirty = True
+        if self._own is not None:
+            self._own[f"{topic}@{group}", queue_id] = offset
         return True
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:

@@ -49,7 +49,7 @@ class Replication:
                 flushes=synchronous,
             )
             return
-        allowed = config.allowed_peers
+        allowed, everyone = config.allowed_peers, not _asks_who(config)
         self.master = MasterLink(
             store,
             disk,
@@ -65,7 +65,7 @@ class Replication:
                 gap_max=config.ha_max_gap_not_in_sync,
             ),
             durable_only=synchronous,
-            admits=lambda host: not allowed or host in allowed,
+            admits=lambda host: host in allowed if allowed else everyone,
         )
 
     async def listen(self, broker_port: int) -> int:
@@ -148,6 +148,11 @@ class Replication:
         return info
 
 
+def _asks_who(config: BrokerConfig) -> bool:
+    """Whether only those may connect to the HA port that are named: it gives out every message."""
+    return config.authentication_enabled
+
+
 def weak_promises(config: BrokerConfig) -> list[str]:
     """What an operator may expect of the settings and does not get, in a sentence each."""
     found = []
@@ -161,6 +166,11 @@ def weak_promises(config: BrokerConfig) -> list[str]:
         found.append(
             f"inSyncReplicas={config.in_sync_replicas} counts only with brokerRole=SYNC_MASTER: "
             "sends wait for no slave"
+        )
+    if not config.is_slave and _asks_who(config) and not config.allowed_peers:
+        found.append(
+            "authenticationEnabled=true and haAllowedPeers is empty: no slave may connect, for the "
+            "HA protocol has no passwords; name the addresses of slaves"
         )
     if config.is_slave and config.in_sync_replicas > 1:
         found.append("inSyncReplicas counts only at a master: this broker is a slave")

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.replication import PARTIAL, TABLE_VERSION
 from turbopump.remoting.router import Refusal, refusal
 from turbopump.store.json_table import JsonTable
 
@@ -28,6 +29,15 @@ SAVE_WAIT_S: Final = 2.0
 ContentT = TypeVar("ContentT", bound=msgspec.Struct)
 Soon = Callable[[Callable[[], None]], object]
 """Calls something in a later turn of the loop (``loop.call_soon``)."""
+
+
+class TableText(NamedTuple):
+    """A table as text, or, ``partial``, the entries that have changed; empty if nothing has.
+    ``version`` is to be given with the next question."""
+
+    text: bytes
+    version: str
+    partial: bool
 
 
 def at_once(action: Callable[[], None]) -> None:
@@ -52,6 +62,10 @@ class SavedTable(ABC, Generic[ContentT]):
         self._writing = False
         self._failing = False
         self._rounds = Rounds()
+        self.revision = 0
+        """Grows with a change of what is not in ``_maps``."""
+        self.begun_ms = 0
+        """When this process began: a version of another one is not taken for one of this."""
         file.on_settled = self._settled
 
     def _load(self) -> ContentT:
@@ -102,6 +116,31 @@ class SavedTable(ABC, Generic[ContentT]):
             await entries.encoded()
         return self._text()()
 
+    async def text_since(self, version: str | None) -> TableText:
+        """What has changed since ``text_since`` gave this ``version``, in this process; all of it
+        for another version, or None."""
+        for entries in self._maps.values():
+            await entries.encoded()
+        now = ".".join(map(str, (self.begun_ms, self.revision, *self._revisions())))
+        if version == now:
+            return TableText(b"", now, partial=False)
+        head = f"{self.begun_ms}.{self.revision}."
+        if not self._maps or version is None or not version.startswith(head):
+            return TableText(self._text()(), now, partial=False)
+        text = fastjson.encode_indented(self._content())
+        known = version[len(head) :].split(".")
+        if len(known) != len(self._maps):  # one has come or gone
+            return TableText(self._text()(), now, partial=False)
+        for (name, entries), revision in zip(self._maps.items(), known, strict=True):
+            keys = entries.since(int(revision))
+            if keys is None:
+                return TableText(self._text()(), now, partial=False)
+            text = fastjson.put_entries(text, name, entries.pieces(keys))
+        return TableText(text, now, partial=True)
+
+    def _revisions(self) -> list[int]:
+        return [entries.revision for entries in self._maps.values()]
+
     def _step(self) -> None:
         if self._encode_slice():
             self._soon(self._step)
@@ -150,6 +189,16 @@ class SavedTable(ABC, Generic[ContentT]):
                 self.save()
 
 
+async def table_answer(table: SavedTable[Any], known: str | None) -> tuple[bytes, dict[str, str]]:
+    """Body and header fields of an answer with a table: what a slave that knows the version
+    ``known`` lacks."""
+    text, version, partial = await table.text_since(known)
+    ext = {TABLE_VERSION: version}
+    if partial:
+        ext[PARTIAL] = "true"
+    return fastjson.compact(text), ext
+
+
 class EncodedMap:
     """The entries of one large map as text, in the map's order. ``value`` gives the entry of a key;
     whoever changes one says so."""
@@ -157,6 +206,11 @@ class EncodedMap:
     def __init__(self, value: Callable[[str], Any]) -> None:
         self._value = value
         self._pieces: dict[str, bytes] = {}
+        self.revision = 0
+        """Grows with every entry that is encoded, or removed."""
+        self._revised: dict[str, int] = {}
+        """The revision of each entry, the newest last."""
+        self._removed_at = 0
         self.stale: dict[str, None] = {}
         """Keys of entries that have changed since they were encoded."""
 
@@ -167,8 +221,22 @@ class EncodedMap:
             self.stale[key] = None
 
     def remove(self, key: str) -> None:
-        self._pieces.pop(key, None)
         self.stale.pop(key, None)
+        if self._pieces.pop(key, None) is not None:
+            self._revised.pop(key, None)
+            self.revision += 1
+            self._removed_at = self.revision
+
+    def since(self, revision: int) -> list[str] | None:
+        """The keys of the entries that were encoded since; None: some were removed."""
+        if revision < self._removed_at:
+            return None
+        found = []
+        for key in reversed(self._revised):
+            if self._revised[key] <= revision:
+                break
+            found.append(key)
+        return found
 
     def encode(self, size: int) -> int:
         """Encode what has changed until there are so many bytes of it; how many there are."""
@@ -176,6 +244,9 @@ class EncodedMap:
         while stale and made < size:
             key, _ = stale.popitem()
             piece = self._pieces[key] = fastjson.encode_entry(key, self._value(key))
+            self.revision += 1
+            self._revised.pop(key, None)
+            self._revised[key] = self.revision
             made += len(piece)
         return made
 

@@ -78,7 +78,9 @@ class Tables:
         )
         self.offsets = ConsumerOffsets(file("consumerOffset"), clock, soon)
         self.locks = SavedLocks(file("queueLocks"), clock, soon, used=used)
+        self.begun_ms = clock.now_ms()
         for table in (self.topics, self.groups, self.offsets, self.locks):
+            table.begun_ms = self.begun_ms
             table.load()
         self._saved: list[SavedAtStop] = [self.topics, self.groups, self.offsets, self.locks]
         self._set_back_offsets(store)

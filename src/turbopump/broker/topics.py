@@ -137,6 +137,21 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self._watch(config.topic_name)
         self._changed(config.topic_name)
 
+    def copy(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> None:
+        """Take these of a master, and its version of the table."""
+        for name, config in topics.items():
+            config.topic_name = name
+            if self._topics.get(name) != config:
+                self._topics[name] = config
+                self._watch(name)
+                self.entries.add(name)
+                self.on_change(name)
+                self._dirty = True
+        if self.version != version:
+            self.version = version
+            self._dirty = True
+        self.save()
+
     def delete(self, topic: str) -> bool:
         """Forget a topic; False if there is none."""
         if self._topics.pop(topic, None) is None:

@@ -112,8 +112,8 @@ class BrokerConfig(AccessConfig):
     )
     ha_allowed_peers: str = setting(
         "",
-        "addresses that may connect to haListenPort, separated by commas; empty: all. The "
-        "protocol has no passwords",
+        "addresses that may connect to haListenPort, separated by commas; empty: all, or with "
+        "authenticationEnabled nobody, for the protocol has no passwords",
         own=True,
     )
     ha_master_address: str = setting(

@@ -28,6 +28,7 @@ from turbopump.store.disk import Disk, Found, Piece
 from turbopump.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
+_refused = RepeatedLine(log, logging.ERROR, "HA connection closed slave=%s cause=%s")
 _refused_peer = RepeatedLine(
     log, logging.WARNING, "HA connection refused, its address is not in haAllowedPeers peer=%s"
 )
@@ -291,7 +292,7 @@ class SlavePeer(asyncio.Protocol):
             self.pump()
 
     def _refuse(self, error: Exception) -> None:
-        log.error("HA connection closed slave=%s cause=%s", self.address, error)
+        _refused(self.address, error, kind=str(error))
         self.close()
 
 
@@ -373,10 +374,17 @@ class SlaveLink:
             self.peer = None
             peer.close()
         if cause is None:
-            self._failed(f"the connection to the master at {address} has ended")
-            return AGAIN_S
+            if peer.connection.accepted:
+                self._failed(f"the connection to the master at {address} has ended")
+                return AGAIN_S
+            cause = f"the master at {address} does not take this slave: its log says why"
         self._failed(cause)
         return REFUSED_S
+
+    @property
+    def accepted(self) -> bool:
+        """Whether there is a master that serves this slave."""
+        return self.peer is not None and self.peer.connection.accepted
 
     def works(self) -> None:
         """Something was copied."""

@@ -66,7 +66,8 @@ class SlaveConnection:
     _reports: ReportReader = field(default_factory=ReportReader)
 
     def __post_init__(self) -> None:
-        self.last_read = self.last_write = self._second = self.now
+        self.last_read = self._second = self.now
+        self.last_write = self.now - self.settings.heartbeat  # so that it hears it is served
 
     def received(self, data: bytes, log: LogSpan, now: float) -> bool:
         """Take a slave's reports; whether it has acknowledged more.

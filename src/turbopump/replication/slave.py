@@ -34,6 +34,8 @@ class MasterConnection:
         self.reported = log_end
         self.last_read = self.last_write = now
         self.received_bytes = 0
+        self.accepted = False
+        """Whether the master serves this slave: it has sent something."""
 
     def begin(self) -> bytes:
         """What to say first: from where on the log is wanted."""
@@ -44,6 +46,7 @@ class MasterConnection:
         self.last_read = now
         first = self._reader.position is None
         found = self._reader.feed(data)
+        self.accepted = self.accepted or self._reader.frames > 0
         if first and self._reader.position is not None:
             self._start = self._reader.position - len(found)
         self._waiting += found

@@ -47,6 +47,7 @@ class TransferReader:
 
     def __init__(self, position: int | None) -> None:
         self.position = position
+        self.frames = 0
         self._left = 0
         self._head = b""
 
@@ -84,3 +85,4 @@ class TransferReader:
                 f"the master sends offset {offset}, and the slave's log goes on at {self.position}"
             )
         self._left = size
+        self.frames += 1

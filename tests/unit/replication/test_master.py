@@ -42,10 +42,12 @@ def test_reports_may_come_in_pieces_and_several_at_once() -> None:
     assert slave.acked == 500
 
 
-def test_a_silent_time_ends_with_a_heartbeat_that_names_the_next_offset() -> None:
+def test_a_start_and_a_silent_time_ends_with_a_heartbeat_that_names_the_next_offset() -> None:
     slave = connected(heartbeat=5.0)
     slave.received(report(500), span(500), 0.0)
-    assert [slave.transfer(span(500), now) for now in (4.9, 5.0, 5.1, 10.0)] == [
+    assert [slave.transfer(span(500), now) for now in (0.0, 0.1, 4.9, 5.0, 5.1, 10.0)] == [
+        (500, 0),  # so that the slave knows that it is served
+        None,
         None,
         (500, 0),
         None,

@@ -18,14 +18,13 @@ from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.pop.held_pops import HeldPops, TopicGroup
 from turbopump.broker.reading import answer
-from turbopump.broker.saved_table import not_saved
+from turbopump.broker.saved_table import not_saved, table_answer
 from turbopump.broker.send_checks import topic_name_fault
 from turbopump.broker.statistics import Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import group_fault
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.requests import groups as group_requests
 from turbopump.protocol.requests.consumers import Connection as ConnectionBody
@@ -354,11 +353,11 @@ class GroupsHandler:
         return await not_saved(self.groups, self.offsets) or Response()
 
     async def list_all(
-        self, _request: group_requests.GetAllGroups, _context: RequestContext
+        self, request: group_requests.GetAllGroups, _context: RequestContext
     ) -> Response[group_requests.GetAllGroupsReply]:
-        body = fastjson.compact(await self.groups.text())
+        body, ext = await table_answer(self.groups, request.known_version)
         reply = group_requests.GetAllGroupsReply(total_group_num=self.groups.count)
-        return Response(reply, body=body)
+        return Response(reply, body=body, ext=ext)
 
     def one(
         self, request: group_requests.GetGroup, _context: RequestContext

@@ -1,25 +1,31 @@
-"""Answers to 43, 45 and 402 (tables that a slave copies), 907 (where replication stands), 905 and
-908 (what only a slave makes use of).
+"""Answers to 43, 45, 402, 60 and 61 (what a slave copies), 907 (where replication stands), 905 and
+908 (what only Apache's slaves make use of).
 
-This broker has no slaves yet: it is a master alone. Source: apache/rocketmq
-``AdminBrokerProcessor``.
+Source: apache/rocketmq ``AdminBrokerProcessor``.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from turbopump.broker.saved_table import SavedTable
+from turbopump.broker.replication import Replication
+from turbopump.broker.saved_table import SavedTable, table_answer
+from turbopump.broker.schedule.timers import Timers
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.replication import (
+    LOG_END,
     GetAllConsumerOffset,
     GetAllDelayOffset,
     GetAllMessageRequestMode,
     GetBrokerHaStatus,
+    GetTimerCheckpoint,
+    GetTimerMetrics,
     HARuntimeInfo,
     NotifyMinBrokerIdChange,
     ResetMasterFlushOffset,
+    TimerMetrics,
 )
 from turbopump.remoting.router import RequestContext, Response, Router
 from turbopump.store.message_store import MessageStore
@@ -27,48 +33,65 @@ from turbopump.store.message_store import MessageStore
 
 @dataclass(eq=False)
 class ReplicationHandler:
-    """Tells slaves and tools what a master knows. The tables go as their files have them."""
+    """Tells slaves and tools what a broker knows. The tables go as their files have them."""
 
     store: MessageStore
+    replication: Replication
     offsets: SavedTable[Any]
     delays: SavedTable[Any]
     request_modes: SavedTable[Any]
+    timers: Timers
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
         router.add(GetAllConsumerOffset, self.all_offsets)
         router.add(GetAllDelayOffset, self.all_delays)
         router.add(GetAllMessageRequestMode, self.all_modes)
+        router.add(GetTimerCheckpoint, self.timer_checkpoint)
+        router.add(GetTimerMetrics, self.timer_metrics)
         router.add(GetBrokerHaStatus, self.status)
         router.add(NotifyMinBrokerIdChange, self.nothing_to_do)
         router.add(ResetMasterFlushOffset, self.nothing_to_do)
 
     async def all_offsets(
-        self, _request: GetAllConsumerOffset, _context: RequestContext
+        self, request: GetAllConsumerOffset, _context: RequestContext
     ) -> Response[None]:
-        return await _text(self.offsets)
+        body, ext = await table_answer(self.offsets, request.known_version)
+        return Response(body=body, ext=ext)
 
     async def all_delays(
         self, _request: GetAllDelayOffset, _context: RequestContext
     ) -> Response[None]:
-        return await _text(self.delays)
+        return Response(body=fastjson.compact(await self.delays.text()), ext=self._log_end())
 
     async def all_modes(
-        self, _request: GetAllMessageRequestMode, _context: RequestContext
+        self, request: GetAllMessageRequestMode, _context: RequestContext
     ) -> Response[None]:
-        return await _text(self.request_modes)
+        body, ext = await table_answer(self.request_modes, request.known_version)
+        return Response(body=body, ext=ext)
+
+    def timer_checkpoint(
+        self, _request: GetTimerCheckpoint, _context: RequestContext
+    ) -> Response[None]:
+        body = self.timers.safe_checkpoint.for_slave()
+        return Response(body=body, ext=self._log_end())
+
+    def timer_metrics(
+        self, _request: GetTimerMetrics, _context: RequestContext
+    ) -> Response[TimerMetrics]:
+        return Response(TimerMetrics())
 
     def status(
         self, _request: GetBrokerHaStatus, _context: RequestContext
     ) -> Response[HARuntimeInfo]:
-        return Response(HARuntimeInfo(master=True, master_commit_log_max_offset=self.store.log.end))
+        return Response(self.replication.status(asyncio.get_running_loop().time()))
 
     def nothing_to_do(
         self, _request: NotifyMinBrokerIdChange | ResetMasterFlushOffset, _context: RequestContext
     ) -> Response[None]:
-        """Of a master alone nothing changes."""
+        """Slaves here find their master by name servers, and check each entry themselves."""
         return Response()
 
-
-async def _text(table: SavedTable[Any]) -> Response[None]:
-    return Response(body=fastjson.compact(await table.text()))
+    def _log_end(self) -> dict[str, str]:
+        """What was delivered when the answer was made lies before it."""
+        return {LOG_END: str(self.store.log.end)}

@@ -19,7 +19,7 @@ from turbopump.broker.background import TurnShare
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.reading import answer
-from turbopump.broker.saved_table import SavedTable, not_saved
+from turbopump.broker.saved_table import SavedTable, not_saved, table_answer
 from turbopump.broker.send_checks import topic_name_fault
 from turbopump.broker.statistics import TOPIC_PUT_NUMS, Statistics
 from turbopump.broker.topics import (
@@ -32,7 +32,6 @@ from turbopump.broker.topics import (
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX, is_system_topic
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.topics import (
     CreateTopic,
@@ -247,11 +246,12 @@ class TopicsHandler:
         return Response(TopicConfigAndQueueMapping(**msgspec.structs.asdict(topic)))
 
     async def list_all(
-        self, _request: GetAllTopicConfig, _context: RequestContext
+        self, request: GetAllTopicConfig, _context: RequestContext
     ) -> Response[GetAllTopicConfigReply]:
-        """The settings of every topic."""
-        body = fastjson.compact(await self._topics.text())
-        return Response(GetAllTopicConfigReply(total_topic_num=self._topics.count), body=body)
+        """The settings of every topic, or of those that have changed."""
+        body, ext = await table_answer(self._topics, request.known_version)
+        reply = GetAllTopicConfigReply(total_topic_num=self._topics.count)
+        return Response(reply, body=body, ext=ext)
 
     def list_system(
         self, _request: GetSystemTopicsOfBroker, _context: RequestContext

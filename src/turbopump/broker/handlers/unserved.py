@@ -11,17 +11,18 @@ from turbopump.remoting.router import Router
 
 _NO_ROCKSDB: Final = "not with this store: it keeps queues and settings in files, never in RocksDB"
 _NO_CONTROLLER: Final = "this request is only for brokers with enableControllerMode=true"
-_NO_SLAVES: Final = "this broker has no slaves yet: replication comes with a later release"
+_NO_ACTING: Final = (
+    "this broker takes no part in enableSlaveActingMaster: slaves learn of their master from name "
+    "servers"
+)
 
 UNSERVED: Final[Mapping[RequestCode, str]] = {
-    RequestCode.GET_TIMER_CHECK_POINT: _NO_SLAVES,
-    RequestCode.GET_TIMER_METRICS: _NO_SLAVES,
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _NO_ROCKSDB,
     RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: _NO_ROCKSDB,
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (
         "static topics are not served here: make an ordinary topic (updateTopic); nothing was made"
     ),
-    RequestCode.EXCHANGE_BROKER_HA_INFO: _NO_SLAVES,
+    RequestCode.EXCHANGE_BROKER_HA_INFO: _NO_ACTING,
     RequestCode.GET_BROKER_EPOCH_CACHE: _NO_CONTROLLER,
     RequestCode.NOTIFY_BROKER_ROLE_CHANGED: _NO_CONTROLLER,
     RequestCode.POP_ROLLBACK: (

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -119,6 +119,17 @@ class Delays(SavedTable[DelayOffsetTable]):
                 )
         if self._collect():
             super().save_now()
+
+    def copy(self, positions: Mapping[int, int]) -> None:
+        """Take a master's positions, at a slave that delivers nothing itself."""
+        if all(self._saved.get(number) == position for number, position in positions.items()):
+            return
+        for level in self.levels:
+            if level.number in positions:
+                level.begin_at(positions[level.number])
+        self._saved.update(positions)
+        self._dirty = True
+        self.save()
 
     def start(self) -> None:
         """Deliver from now on."""

@@ -48,6 +48,8 @@ class TimerSaving:
     """When the next save may begin, by the loop's clock."""
     _failed: bool = False
     _stopped: bool = False
+    _copies: bool = False
+    """The file holds what a master has said."""
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a checkpoint is on its way to the disk."""
     _oldest: int = 0
@@ -66,6 +68,15 @@ class TimerSaving:
                 raise error
             self._exists = True
 
+    async def copy(self, checkpoint: TimerCheckpoint) -> None:
+        """Save a master's instead of our own from now on. Raises OSError."""
+        saved, self._copies = self.pending.saved, True
+        if (saved.read_time, saved.redo_before) == (checkpoint.read_time, checkpoint.redo_before):
+            return
+        error = await self._write(checkpoint)
+        if error is not None:
+            raise error
+
     def touch(self) -> None:
         """Something has changed: it is saved within the interval, and at once if the last save is
         older than that, as after a start."""
@@ -82,6 +93,9 @@ class TimerSaving:
     def save_now(self) -> None:
         """Save in this thread. Raises OSError."""
         pending = self.pending
+        if self._copies:
+            pending.close()
+            return
         # the first ones came too late to be taken in
         if not self._exists and self.queue.max_index > self.queue.min_index:
             pending.write_checkpoint(pending.checkpoint(self.clock.now_ms()))

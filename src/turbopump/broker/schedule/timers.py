@@ -38,7 +38,7 @@ from turbopump.store.files import StorePaths
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, unpack_unit
 from turbopump.store.timers.pending_timers import TIMER_TOPIC, PendingTimers, SlotUnits, TimerConfig
-from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL
+from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL, TimerCheckpoint
 from turbopump.store.timers.timer_recovery import open_timers
 
 GATHER_S: Final = 0.02
@@ -135,6 +135,16 @@ class Timers:
     def save_now(self) -> None:
         """Write down how far things are, for a clean stop. Raises OSError."""
         self._saving.save_now()
+
+    async def copy(self, checkpoint: TimerCheckpoint) -> None:
+        """Note how far a master's timers are, at a slave that delivers nothing itself: it begins
+        there should it become the master. Raises OSError."""
+        await self._saving.copy(checkpoint)
+
+    @property
+    def safe_checkpoint(self) -> TimerCheckpoint:
+        """How far things are on the disk; zeros if no message was ever taken in."""
+        return self.pending.saved
 
     def may_recall(self, due: int) -> bool:
         """Whether a recall that is stored now is in the slot ``due`` before that is delivered.

@@ -36,6 +36,8 @@ class GetAllGroups(Request[GetAllGroupsReply], kw_only=True):
     group_seq: Int32 | None = None
     max_group_num: Int32 | None = None
     data_version: str | None = None
+    known_version: str | None = None
+    """See ``replication.py``."""
 
 
 # Consumer groups as brokers keep them: one group's settings and the versioned table. The

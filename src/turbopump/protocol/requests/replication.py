@@ -1,20 +1,57 @@
 """What slaves ask of a master, and tools of both: 43 GET_ALL_CONSUMER_OFFSET, 45
 GET_ALL_DELAY_OFFSET, 402 GET_ALL_MESSAGE_REQUEST_MODE, 905 NOTIFY_MIN_BROKER_ID_CHANGE, 907
-GET_BROKER_HA_STATUS, 908 RESET_MASTER_FLUSH_OFFSET."""
+GET_BROKER_HA_STATUS, 908 RESET_MASTER_FLUSH_OFFSET, 60 GET_TIMER_CHECK_POINT, 61
+GET_TIMER_METRICS.
+
+Ours: a slave names the version of a table that it has (``known_version``). The answer has its own
+version in the header, and in the body what has changed since: nothing, or some entries (then the
+header says so), or all of it. Apache's brokers pass over both."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 
 from turbopump.message.java import Int32, Int64
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Request
+from turbopump.protocol.requests.topics import DataVersion
+
+TABLE_VERSION: Final = "tableVersion"
+"""Field of an answer: the version of the table in it."""
+PARTIAL: Final = "partial"
+"""Field of an answer: its body has only what has changed."""
+LOG_END: Final = "logEnd"
+"""Field of an answer: where the master's log ended when it was made."""
+KNOWN_VERSION: Final = "known_version"
+
+
+class GetTimerCheckpoint(Request[None], kw_only=True):
+    """How far the timers are; the answer's body is seven longs."""
+
+    code = RequestCode.GET_TIMER_CHECK_POINT
+
+
+class TimerMetrics(msgspec.Struct, kw_only=True, rename="camel"):
+    """The answer to 61: how many messages wait for each topic. This broker does not count them by
+    topic."""
+
+    data_version: DataVersion = DataVersion()
+    timing_count: dict[str, dict[str, Int64]] = {}
+
+
+class GetTimerMetrics(Request[TimerMetrics], kw_only=True):
+    """How many timer messages wait for each topic."""
+
+    code = RequestCode.GET_TIMER_METRICS
 
 
 class GetAllConsumerOffset(Request[None], kw_only=True):
     """The offsets of all groups; the answer's body is a ``ConsumerOffsetTable``."""
 
     code = RequestCode.GET_ALL_CONSUMER_OFFSET
+    known_version: str | None = None
 
 
 class GetAllDelayOffset(Request[None], kw_only=True):
@@ -27,6 +64,7 @@ class GetAllMessageRequestMode(Request[None], kw_only=True):
     """Which groups pull, and which pop; the answer's body is a ``MessageRequestModeTable``."""
 
     code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
+    known_version: str | None = None
 
 
 class NotifyMinBrokerIdChange(Request[None], kw_only=True):

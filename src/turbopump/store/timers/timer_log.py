@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from turbopump.errors import StoreError
 from turbopump.message.codec import FIXED_SIZE
 from turbopump.store.disk import Disk, Piece
 from turbopump.store.mapped_file import MappedFile, MappedFiles
@@ -343,6 +344,23 @@ class TimerCheckpoint:
             _SLOTS.pack_into(data, _SLOTS_AT, self.precision_ms, self.log_begin, 0)
             data[_SLOTS_AT + 16 : _SLOTS_AT + 20] = zlib.crc32(data[: _SLOTS_AT + 16]).to_bytes(4)
         return bytes(data)
+
+    def for_slave(self) -> bytes:
+        """What a master answers to 60: Apache's seven longs."""
+        return self.encode()[: _LONGS.size]
+
+    @classmethod
+    def of_master(cls, data: bytes) -> TimerCheckpoint:
+        """The checkpoint of a slave, from what its master has answered. The slave has no timer log:
+        should it become the master, it makes one from the queue, but for what was delivered.
+        Raises StoreError for other bytes."""
+        if len(data) != _LONGS.size:
+            raise StoreError(f"a checkpoint of timers has {_LONGS.size} bytes, not {len(data)}")
+        read_time, _, queue_offset, master_offset, _, timestamp, counter = _LONGS.unpack(data)
+        taken_in = min(queue_offset, master_offset)
+        return cls(
+            read_time, 0, taken_in, redo_before=taken_in, timestamp=timestamp, counter=counter
+        )
 
     @classmethod
     def decode(cls, data: bytes) -> TimerCheckpoint | None:

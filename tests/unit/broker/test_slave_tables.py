@@ -1,0 +1,169 @@
+"""What a slave has of its master beside the log, and what it goes on with as the master."""
+
+from typing import Any
+
+from tests.loops import in_loop
+from tests.unit.broker.replicas import MASTER, SLAVE, Replicas, eventually, same_logs, with_replicas
+
+from turbopump.broker.broker import Broker
+from turbopump.config.broker_config import BrokerRole
+from turbopump.protocol import fastjson
+from turbopump.protocol.requests.assignment import (
+    MessageRequestMode,
+    SetMessageRequestMode,
+    SetMessageRequestModeRequestBody,
+)
+from turbopump.protocol.requests.groups import DeleteGroup
+from turbopump.protocol.requests.offsets import UpdateConsumerOffset
+from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.protocol.requests.topics import DeleteTopic
+
+
+def commit(offset: int, queue_id: int = 0, **fields: Any) -> UpdateConsumerOffset:
+    values = {"consumer_group": "g", "topic": "T", **fields}
+    return UpdateConsumerOffset(queue_id=queue_id, commit_offset=offset, **values)
+
+
+async def a_round_later(broker: Broker) -> None:
+    """Wait until a round of copying that has not begun yet is over."""
+    tables = broker.slave_tables
+    assert tables is not None
+    wanted = tables.rounds + 2
+    await eventually(lambda: tables.rounds >= wanted)
+
+
+@in_loop(with_replicas)
+async def test_topics_groups_and_offsets_come_and_go_as_at_the_master(
+    replicas: Replicas, /
+) -> None:
+    master = await replicas.master()
+    slave = await replicas.slave()
+    client = replicas.client_of(MASTER)
+    await client.create("T", queues=3)
+    await client.create("gone")
+    await client.send(b"1", topic="gone")
+    await client.join("c1")
+    for number in range(5):
+        await client.send(b"%d" % number)
+    assert (await client.code(commit(3)))[0] == 0
+    mode = SetMessageRequestModeRequestBody(
+        topic="T", consumer_group="g", mode=MessageRequestMode.POP
+    )
+    assert (await client.code(SetMessageRequestMode(), fastjson.encode(mode)))[0] == 0
+    offsets = slave.tables.offsets
+    await eventually(lambda: offsets.find("g", "T", 0) == 3, seconds=2.5)
+    topic = slave.tables.topics.find("T")
+    assert topic is not None
+    assert topic.read_queue_nums == 3
+    assert slave.tables.topics.version == master.tables.topics.version
+    assert slave.tables.groups.knows("g")
+    assert await replicas.client_of(SLAVE).all_bodies() == [b"0", b"1", b"2", b"3", b"4"]
+
+    assert (await client.code(DeleteTopic(topic="gone")))[0] == 0
+    assert (await client.code(DeleteGroup(group_name="g")))[0] == 0
+    await a_round_later(slave)
+    assert slave.tables.topics.find("gone") is None
+    assert slave.store.max_offset("gone", 0) == 0
+    assert not slave.tables.groups.knows("g")
+
+
+@in_loop(with_replicas)
+async def test_only_what_has_changed_is_sent_again(replicas: Replicas, /) -> None:
+    master = await replicas.master()
+    client = replicas.client_of(MASTER)
+    await client.join("c1")
+    for number in range(20):
+        await client.create(f"T{number}")
+        await client.code(commit(number, topic=f"T{number}"))
+    everything, version, partial = await master.tables.offsets.text_since(None)
+    assert (everything.count(b"@g"), partial) == (20, False)
+    assert await master.tables.offsets.text_since(version) == (b"", version, False)
+    await client.code(commit(99, topic="T7"))
+    some, later, partial = await master.tables.offsets.text_since(version)
+    assert (some.count(b"@g"), b"T7@g" in some, partial) == (1, True, True)
+    assert (await master.tables.offsets.text_since(later)).text == b""
+    assert b"T7@g" in (await master.tables.offsets.text_since(version)).text
+    await client.code(DeleteTopic(topic="T3"))
+    whole, _, partial = await master.tables.offsets.text_since(later)
+    assert (whole.count(b"@g"), partial) == (19, False), "who knows what is gone needs all of it"
+
+
+@in_loop(with_replicas)
+async def test_an_offset_committed_at_the_slave_does_not_go_back(replicas: Replicas, /) -> None:
+    await replicas.master()
+    slave = await replicas.slave()
+    client = replicas.client_of(MASTER)
+    await client.join("c1")
+    await client.create()
+    for number in range(10):
+        await client.send(b"%d" % number)
+    await client.code(commit(3))
+    offsets = slave.tables.offsets
+    await eventually(lambda: offsets.find("g", "T", 0) == 3)
+    await replicas.client_of(SLAVE).code(commit(7))
+    await client.code(commit(4))
+    await a_round_later(slave)
+    assert offsets.find("g", "T", 0) == 7
+    await client.code(commit(8))
+    await eventually(lambda: offsets.find("g", "T", 0) == 8)
+    await client.code(commit(2))  # a client goes back, at the master
+    await eventually(lambda: offsets.find("g", "T", 0) == 2)
+
+
+@in_loop(with_replicas)
+async def test_an_empty_master_takes_nothing_from_a_slave_that_is_ahead(
+    replicas: Replicas, /
+) -> None:
+    master = await replicas.master()
+    slave = await replicas.slave()
+    client = replicas.client_of(MASTER)
+    await client.join("c1")
+    await client.create()
+    await client.send(b"kept")
+    await client.code(commit(1))
+    await same_logs(master, slave)
+    await a_round_later(slave)
+    replicas.kill(MASTER)
+    await replicas.master(store_path_root_dir="/empty")
+    link = slave.replication.slave
+    assert link is not None
+    await eventually(lambda: link.fault is not None and link.peer is None)
+    for _ in range(4):
+        await eventually(lambda: link.peer is not None)
+        await eventually(lambda: link.peer is None)
+    assert await replicas.client_of(SLAVE).all_bodies() == [b"kept"]
+    assert slave.tables.offsets.find("g", "T", 0) == 1
+
+
+@in_loop(with_replicas)
+async def test_delays_and_timers_go_on_at_the_new_master_neither_early_nor_twice(
+    replicas: Replicas, /
+) -> None:
+    levels = {"message_delay_level": "1s 5s 60s"}
+    master = await replicas.master(**levels)
+    slave = await replicas.slave(**levels)
+    client, clock = replicas.client_of(MASTER), replicas.simulation.clock(MASTER)
+    await client.create()
+    soon, late = clock.now_ms() + 2000, clock.now_ms() + 60_000
+    for text in ("DELAY\x012\x02", "DELAY\x013\x02"):
+        await client.send(b"level " + text[-2:-1].encode(), properties=text)
+    for name, due in ((b"soon", soon), (b"late", late)):
+        await client.send(b"timer " + name, properties=f"TIMER_DELIVER_MS\x01{due}\x02")
+    await eventually(lambda: master.store.max_offset("T", 0) == 2)
+    await a_round_later(slave)
+    await same_logs(master, slave)
+    replicas.kill(MASTER)
+    await replicas.stop(SLAVE)
+    promoted = await replicas.broker(SLAVE, BrokerRole.ASYNC_MASTER, **levels)
+    reader = replicas.client_of(SLAVE)
+    assert sorted(await reader.all_bodies()) == [b"level 2", b"timer soon"]
+    began = clock.now_ms()
+    await eventually(lambda: promoted.store.max_offset("T", 0) == 4, seconds=90)
+    assert began < late - 1000 <= clock.now_ms()
+    assert sorted(await reader.all_bodies()) == [
+        b"level 2",
+        b"level 3",
+        b"timer late",
+        b"timer soon",
+    ]
+    assert (await reader.code(SendMessageV2(topic="T", queue_id=0), b"x"))[0] == 0
