@@ -22,11 +22,13 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -169,11 +171,14 @@ class ApacheCluster:
         broker_prefix: Sequence[str] = (),
         start_timeout: float = 300.0,
         host: str = LOOPBACK,
+        properties: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """`heap` is the broker's -Xms and -Xmx; `broker_prefix` goes before its java (`taskset -c
         0`); `broker_config` are further lines of broker.conf in Apache's keys; the broker listens
-        on `host`, an address of loopback (the name server always on 127.0.0.1). Nothing is started
-        yet.
+        on `host`, an address of loopback (the name server always on 127.0.0.1). `properties` are of
+        both JVMs; with `tls` the name server is asked over TLS whether it is ready. Nothing is
+        started yet.
         """
         self.version = version
         self.directory = Path(directory).resolve()
@@ -185,6 +190,8 @@ class ApacheCluster:
         self.broker_prefix = tuple(broker_prefix)
         self.start_timeout = start_timeout
         self.broker_config = dict(broker_config or {})
+        self.properties = dict(properties or {})
+        self.tls = tls
         self.host = f"[{host}]" if ":" in host else host
         self.namesrv_port = free_ports(0)
         self.broker_port = free_ports(-2, 0, 1)  # VIP, listen, HA
@@ -264,7 +271,7 @@ class ApacheCluster:
                     raise ApacheStartError(
                         f"{name} {self.version} ended with {process.returncode}\n{self.tail()}"
                     )
-            if self.broker in routed_brokers(self.namesrv_port, "TBW102") and connects(
+            if self.broker in routed_brokers(self.namesrv_port, "TBW102", self.tls) and connects(
                 self.host.strip("[]"), self.broker_port
             ):
                 return
@@ -367,6 +374,7 @@ class ApacheCluster:
             *OPENS,
             home,
             patient,
+            *(f"-D{name}={value}" for name, value in self.properties.items()),
             "-cp",
             classpath,
         ]
@@ -416,7 +424,7 @@ def connects(host: str, port: int) -> bool:
     return True
 
 
-def routed_brokers(namesrv_port: int, topic: str) -> set[str]:
+def routed_brokers(namesrv_port: int, topic: str, tls: ssl.SSLContext | None = None) -> set[str]:
     """Addresses of the masters that the name server routes `topic` to; empty while it is not up.
 
     Speaks one GET_ROUTEINFO_BY_TOPIC (105) itself, because this module must work without any client
@@ -432,7 +440,12 @@ def routed_brokers(namesrv_port: int, topic: str) -> set[str]:
     }
     data = json.dumps(header).encode()
     try:
-        with socket.create_connection(("127.0.0.1", namesrv_port), timeout=2) as connection:
+        with ExitStack() as stack:
+            connection = stack.enter_context(
+                socket.create_connection((LOOPBACK, namesrv_port), timeout=2)
+            )
+            if tls is not None:
+                connection = stack.enter_context(tls.wrap_socket(connection))
             connection.sendall(struct.pack(">II", 4 + len(data), len(data)) + data)
             stream = connection.makefile("rb")
             size, header_size = struct.unpack(">II", stream.read(8))

@@ -204,9 +204,10 @@ def java_client(version: str, *options: str, program: str = "Main") -> list[str]
     return [java(), *quick, "-cp", f"{classes}:{library}/*", program]
 
 
-def go_client(*mode: str) -> list[str]:
+def go_client(*mode: str, folder: str = "go") -> list[str]:
+    """The program in a folder of clients/: each pins a version of Go's client."""
     compiler = found("go")
-    program = CACHE / "go" / "interop"
+    program = CACHE / "go" / folder
     with building(CACHE / "go" / "always"):  # go knows itself what is up to date
         tool(
             compiler,
@@ -214,7 +215,7 @@ def go_client(*mode: str) -> list[str]:
             "-o",
             str(program),
             ".",
-            cwd=CLIENTS / "go",
+            cwd=CLIENTS / folder,
             GOTOOLCHAIN="local",
             GOFLAGS="",
         )

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from turbopump import (
+    ClientTls,
     Message,
     MessageQueue,
     Producer,
@@ -38,10 +39,10 @@ PATIENCE_SECONDS = 180.0  # only a failure waits that long, or a machine busy wi
 CALL_SECONDS = 60.0
 
 
-def patient_producer(namesrv: str) -> Producer:
+def patient_producer(namesrv: str, tls: ClientTls | bool = False) -> Producer:
     """A producer that does not send again after the usual 3 s on a busy machine: the message would
     be there twice."""
-    return Producer(namesrv, send_timeout=CALL_SECONDS)
+    return Producer(namesrv, send_timeout=CALL_SECONDS, tls=tls)
 
 
 def letter(topic: str, number: int, body: bytes | None = None, **times: int) -> Message:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,47 +52,60 @@ PATIENT_BROKER: dict[str, str | int | bool] = {
 
 
 @contextmanager
-def patient_turbopump(directory: Path) -> Iterator[OurServers]:
-    """`turbopump namesrv` and `turbopump broker` on free ports, with their data in `directory`."""
+def patient_turbopump(
+    directory: Path, settings: Mapping[str, str | int | bool] | None = None
+) -> Iterator[OurServers]:
+    """`turbopump namesrv` and `turbopump broker` on free ports, with their data in `directory`.
+    `settings` are further lines of both files."""
     directory.mkdir(parents=True, exist_ok=True)
     conf = directory / "broker.conf"
     port = free_ports(-2, 0)  # VIP, listen
     conf.write_text(
         properties_text(
-            {**PATIENT_BROKER, "listenPort": port, "storePathRootDir": str(directory / "store")}
+            {
+                **PATIENT_BROKER,
+                "listenPort": port,
+                "storePathRootDir": str(directory / "store"),
+                **(settings or {}),
+            }
         )
     )
-    with turbopump_broker(directory, conf) as servers:
+    with turbopump_broker(directory, conf, namesrv=settings) as servers:
         yield servers
 
 
 @contextmanager
 def turbopump_broker(
-    directory: Path, conf: Path, end: signal.Signals = signal.SIGTERM
+    directory: Path,
+    conf: Path,
+    end: signal.Signals = signal.SIGTERM,
+    namesrv: Mapping[str, str | int | bool] | None = None,
 ) -> Iterator[OurServers]:
     """`turbopump namesrv` and `turbopump broker -c CONF` with the configuration (in Apache's keys)
-    of another broker, which is ended by `end`.
+    of another broker, which is ended by `end`. `namesrv`: settings of the name server.
     """
     directory.mkdir(parents=True, exist_ok=True)
     namesrv_conf = directory / "namesrv.conf"
-    namesrv_conf.write_text(properties_text({"kvConfigPath": str(directory / "kvConfig.json")}))
+    namesrv_conf.write_text(
+        properties_text({"kvConfigPath": str(directory / "kvConfig.json"), **(namesrv or {})})
+    )
     logs = ["--log-file", str(directory / "namesrv.log")]
     with turbopump(
         ["namesrv", "-c", str(namesrv_conf), "--port", "0", *logs],
         r"ready namesrv=(\S+)",
         directory,
-    ) as (namesrv,):
+    ) as (address,):
         arguments = [
             "broker",
             "-c",
             str(conf),
             "-n",
-            namesrv,
+            address,
             "--log-file",
             str(directory / "broker.log"),
         ]
         with turbopump(arguments, r"ready broker=(\S+)", directory, end) as (broker,):
-            yield OurServers(namesrv, broker, directory)
+            yield OurServers(address, broker, directory)
 
 
 @contextmanager

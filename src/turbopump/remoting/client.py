@@ -24,6 +24,7 @@ from turbopump.remoting.router import Router
 from turbopump.remoting.tls import ClientContext, failure_words
 
 CONNECT_TIMEOUT_S: Final = 3.0
+FAREWELL_S: Final = 1.0
 
 
 class RemotingClient:
@@ -55,6 +56,8 @@ class RemotingClient:
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._ended = False
+        self._leaving: set[Connection] = set()
+        self._gone = asyncio.Event()
 
     @property
     def connections(self) -> Mapping[str, Connection]:
@@ -151,10 +154,26 @@ class RemotingClient:
         self._ended = True
         for task in self._connecting.values():
             task.cancel()
-        for connection in self._connections.values():
+        leaving = list(self._connections.values())
+        for connection in leaving:
             connection.close()
         self._connections.clear()
+        if self._tls is not None:
+            await self._farewells(leaving)
         await asyncio.sleep(0)
+
+    async def _farewells(self, leaving: list[Connection]) -> None:
+        """Who speaks TLS says that it ends, and waits to hear the same; not for long."""
+        self._leaving.update(connection for connection in leaving if connection.transport)
+        try:
+            async with asyncio.timeout(FAREWELL_S):
+                while self._leaving:
+                    self._gone.clear()
+                    await self._gone.wait()
+        except TimeoutError:
+            for connection in list(self._leaving):
+                connection.abort()
+            await asyncio.sleep(0)
 
     async def _open(self, address: str) -> Connection:
         host, port = split_address(address)
@@ -191,6 +210,8 @@ class RemotingClient:
     def _closed(self, address: str, connection: Connection) -> None:
         if self._connections.get(address) is connection:
             del self._connections[address]
+        self._leaving.discard(connection)
+        self._gone.set()
         if self._on_close is not None:
             self._on_close(address)
 

@@ -324,3 +324,15 @@ def test_what_cannot_be_meant_is_refused() -> None:
         ClientTls(key="k.pem")
     assert "s3same" not in repr(ClientTls(key_password="s3same"))
     assert "s3same" not in repr(ServerTls(key_password="s3same"))
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@in_loop(on_loop)
+async def test_a_client_that_was_closed_has_left(pair: Pair) -> None:
+    async with serving(answering(), tls=pair.server()) as (_, host, port):
+        client = RemotingClient(tls=pair.trusted())
+        assert await ask(client, f"{host}:{port}") == 5
+        connection = client.connection(f"{host}:{port}")
+        await client.close()
+        assert connection is not None
+        assert connection.closed

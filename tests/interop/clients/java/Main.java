@@ -1,11 +1,12 @@
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 
 /**
  * java Main NAMESRV PREFIX COUNT: runs every scenario at once, each on topics and groups that start with PREFIX, and prints
- * one JSON line per scenario as it ends. Exits 0 only when all passed.
+ * one JSON line per scenario as it ends. Exits 0 only when all passed. -Dscenarios=a,b: those alone.
  */
 public final class Main {
     static final int PATIENCE_SECONDS = 180; // only a failure waits that long, or a machine busy with much else
@@ -22,6 +23,11 @@ public final class Main {
         Administration.addTo(scenarios, session);
         Querying.addTo(scenarios, session);
         RequestReply.addTo(scenarios, session);
+
+        String some = System.getProperty("scenarios");
+        if (some != null) {
+            scenarios.keySet().retainAll(List.of(some.split(",")));
+        }
 
         CountDownLatch ended = new CountDownLatch(scenarios.size());
         Map<String, Boolean> passed = new ConcurrentHashMap<>();
