@@ -106,6 +106,7 @@ def start_ours(
         "storePathRootDir": str(directory / "store"),
         "storePathCommitLog": str(directory / "store" / "commitlog"),
         "mappedFileSizeCommitLog": SEGMENT_SIZE,
+        **certificate(directory),
         **more,
     }
     (directory / "namesrv.conf").write_text(properties_text(namesrv_settings))
@@ -128,6 +129,15 @@ def start_ours(
         f"127.0.0.1:{namesrv_port}",
         complaint_of(broker, directory / "broker.out"),
     )
+
+
+def certificate(directory: Path) -> Settings:
+    """Settings of a certificate for our broker; Apache's has a built-in one."""
+    made = directory / "certificate"
+    command = [sys.executable, "-m", "turbopump", "tls", "self-signed", str(made)]
+    subprocess.run(command, check=True, capture_output=True)
+    pairs = {"certPath": "tls-certificate.pem", "keyPath": "tls-key.pem"}
+    return {f"tls.server.{key}": str(made / name) for key, name in pairs.items()}
 
 
 def spawn(

@@ -25,6 +25,7 @@ class Case:
     count: int = 1  # messages in a batch, or asked for by a pull
     sync_flush: bool = False
     apart: bool = False  # the broker keeps off the generator's core (cores.py says why)
+    tls: bool = False  # both brokers have a certificate, and take plain text on the same port
     interleaved: bool = False  # what is pulled was sent message by message, round the queues
 
     @property
@@ -48,6 +49,7 @@ class Case:
             ),
             *("--connections", str(self.connections), "--outstanding", str(self.outstanding)),
             *("--size", str(self.body_size), "--count", str(self.count)),
+            *(("--tls",) if self.tls else ()),
         ]
 
 
@@ -87,6 +89,7 @@ CASES = (
         outstanding=16,
         count=32,
     ),
+    Case("tls-1k", "send 1 KiB over TLS, 1 connection, 64 outstanding", tls=True),
     Case("sync-flush", "send 1 KiB, SYNC_FLUSH, 64 outstanding", sync_flush=True),
 )
 

@@ -15,10 +15,8 @@ import msgspec
 
 SOURCES = Path(__file__).parent / "load"
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "bench"
-PROGRAMS = {
-    "load": ("load.c", "frames.c", "replies.c", "latency.c", "unique_id.c"),
-    "echo": ("echo.c",),
-}
+LOAD = ("load.c", "frames.c", "replies.c", "latency.c", "unique_id.c", "transport.c")
+PROGRAMS = {"load": LOAD, "load-tls": (*LOAD, "-DTLS", "-lssl", "-lcrypto"), "echo": ("echo.c",)}
 COMPILER = ("gcc", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
 
 
@@ -55,7 +53,8 @@ class LoadResult(msgspec.Struct, frozen=True):
 
 
 def compile_program(name: str) -> Path:
-    """The path of `load` or `echo`, compiled if its sources are new.
+    """The path of `load`, `load-tls` (needs the headers of OpenSSL) or `echo`, compiled if its
+    sources are new.
 
     Raises FileNotFoundError without gcc, LoadError with the compiler's complaint.
     """
@@ -70,7 +69,7 @@ def compile_program(name: str) -> Path:
         *COMPILER,
         "-o",
         str(arriving),
-        *(str(SOURCES / source) for source in PROGRAMS[name]),
+        *(part if part.startswith("-") else str(SOURCES / part) for part in PROGRAMS[name]),
     ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -84,7 +83,8 @@ def start_load(
 ) -> "subprocess.Popen[str]":
     """Start the generator against 127.0.0.1:port on one core; `watch` is the process whose CPU time
     it records, 0 for none."""
-    command = [str(compile_program("load")), "--port", str(port), "--cpu", str(core), *arguments]
+    program = compile_program("load-tls" if "--tls" in arguments else "load")
+    command = [str(program), "--port", str(port), "--cpu", str(core), *arguments]
     if watch:
         command += ["--watch", str(watch)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

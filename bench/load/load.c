@@ -18,6 +18,7 @@
 #include "frames.h"
 #include "latency.h"
 #include "replies.h"
+#include "transport.h"
 #include "unique_id.h"
 
 #define IN_FLIGHT_SLOTS 65536
@@ -27,7 +28,7 @@
 enum mode { SEND, BATCH, PULL };
 
 struct connection {
-    int fd;
+    struct transport transport;
     char *in, *out;
     size_t in_used, in_size, out_start, out_used, out_size;
     int waits_for_room;
@@ -45,9 +46,10 @@ static struct {
     enum mode mode;
     double settle, seconds;
     int64_t limit;
+    int tls;
     int once; /* pull every queue from its start to its end: the window is all of it */
     struct frame_shape shape;
-} options = {"127.0.0.1", 0, 1, 64, -1, 0, SEND, 0.5, 5.0, 0, 0, {"bench", "bench", "bench", NULL, 1024, 8, 32, 32}};
+} options = {"127.0.0.1", 0, 1, 64, -1, 0, SEND, 0.5, 5.0, 0, 0, 0, {"bench", "bench", "bench", NULL, 1024, 8, 32, 32}};
 
 static struct flight flights[IN_FLIGHT_SLOTS];
 static struct connection *connections;
@@ -144,7 +146,8 @@ static int queue_for_next(int queue_before)
 static void flush_out(struct connection *connection)
 {
     while (connection->out_start < connection->out_used) {
-        ssize_t size = write(connection->fd, connection->out + connection->out_start, connection->out_used - connection->out_start);
+        ssize_t size = transport_write(&connection->transport, connection->out + connection->out_start,
+                                       connection->out_used - connection->out_start);
         if (size < 0 && errno == EAGAIN)
             break;
         if (size < 0)
@@ -158,7 +161,7 @@ static void flush_out(struct connection *connection)
         connection->out_start = connection->out_used = 0;
     if (must_wait != connection->waits_for_room) {
         struct epoll_event event = {.events = EPOLLIN | (must_wait ? EPOLLOUT : 0), .data.ptr = connection};
-        epoll_ctl(poll_fd, EPOLL_CTL_MOD, connection->fd, &event);
+        epoll_ctl(poll_fd, EPOLL_CTL_MOD, connection->transport.fd, &event);
         connection->waits_for_room = must_wait;
     }
 }
@@ -206,7 +209,7 @@ static void answered(struct connection *connection, const char *frame, size_t si
 static void read_in(struct connection *connection)
 {
     size_t start = 0, size;
-    ssize_t got = read(connection->fd, connection->in + connection->in_used, connection->in_size - connection->in_used);
+    ssize_t got = transport_read(&connection->transport, connection->in + connection->in_used, connection->in_size - connection->in_used);
     if (got < 0 && errno == EAGAIN)
         return;
     if (got <= 0)
@@ -237,17 +240,18 @@ static void connect_all(void)
     for (int i = 0; i < options.connections; i++) {
         struct connection *connection = &connections[i];
         int on = 1;
-        connection->fd = socket(AF_INET, SOCK_STREAM, 0);
-        if (connect(connection->fd, (struct sockaddr *)&address, sizeof address) != 0)
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0)
             die("connect to %s:%d: %s", options.host, options.port, strerror(errno));
-        setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        fcntl(connection->fd, F_SETFL, O_NONBLOCK);
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        transport_open(&connection->transport, fd, options.tls);
+        fcntl(fd, F_SETFL, O_NONBLOCK);
         connection->in_size = options.connections > 1 ? IN_SIZE / 16 : IN_SIZE;
         connection->out_size = (size_t)(options.outstanding + 1) * frame_bound(&options.shape);
         connection->in = malloc(connection->in_size);
         connection->out = malloc(connection->out_size);
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = connection};
-        epoll_ctl(poll_fd, EPOLL_CTL_ADD, connection->fd, &event);
+        epoll_ctl(poll_fd, EPOLL_CTL_ADD, fd, &event);
     }
 }
 
@@ -283,9 +287,12 @@ static void run(void)
         if (ready == 0)
             die("no reply within %d ms, %d requests are unanswered", SILENCE_MS, in_flight);
         for (int i = 0; i < ready; i++) {
+            struct connection *connection = events[i].data.ptr;
             if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))
-                read_in(events[i].data.ptr);
-            flush_out(events[i].data.ptr);
+                do
+                    read_in(connection);
+                while (transport_holds(&connection->transport));
+            flush_out(connection);
         }
         if (!measuring && window.start_ns == 0 && now_ns >= start_ns && options.limit == 0)
             enter_window();
@@ -329,7 +336,7 @@ static void read_options(int argc, char **argv)
         {"host", 1, 0, 'h'}, {"port", 1, 0, 'p'}, {"mode", 1, 0, 'm'}, {"topic", 1, 0, 't'}, {"group", 1, 0, 'g'},
         {"broker", 1, 0, 'b'}, {"queues", 1, 0, 'q'}, {"connections", 1, 0, 'c'}, {"outstanding", 1, 0, 'o'},
         {"size", 1, 0, 's'}, {"count", 1, 0, 'n'}, {"settle", 1, 0, 'e'}, {"seconds", 1, 0, 'd'}, {"limit", 1, 0, 'l'},
-        {"cpu", 1, 0, 'k'}, {"watch", 1, 0, 'w'}, {"once", 0, 0, '1'}, {0, 0, 0, 0}};
+        {"cpu", 1, 0, 'k'}, {"watch", 1, 0, 'w'}, {"once", 0, 0, '1'}, {"tls", 0, 0, '2'}, {0, 0, 0, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", table, NULL)) != -1) {
         switch (option) {
@@ -350,6 +357,7 @@ static void read_options(int argc, char **argv)
         case 'k': options.cpu = atoi(optarg); break;
         case 'w': options.watched_pid = atoi(optarg); break;
         case '1': options.once = 1; break;
+        case '2': options.tls = 1; break;
         default: die("unknown option");
         }
     }
