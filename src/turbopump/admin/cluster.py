@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.routes import refuse_other_than_name_server
+from turbopump.config.tls import ClientTls, meant
 from turbopump.errors import ClientError, RemotingError, ResponseError
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
@@ -22,8 +23,14 @@ class Servers(RemotingClient):
     """Connections to the servers of a cluster, closed at the end of an `async with`; with
     ``credentials`` what is asked is signed."""
 
-    def __init__(self, name_servers: list[str], credentials: Credentials | None = None) -> None:
-        super().__init__(signer=None if credentials is None else RequestSigner(credentials))
+    def __init__(
+        self,
+        name_servers: list[str],
+        credentials: Credentials | None = None,
+        tls: ClientTls | bool = False,
+    ) -> None:
+        signer = None if credentials is None else RequestSigner(credentials)
+        super().__init__(signer=signer, tls=meant(tls))
         self.name_servers = name_servers
 
     async def __aenter__(self) -> Servers:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -43,6 +44,7 @@ from turbopump.protocol.requests.topics import (
     GetTopicStatsInfo,
     TopicConfig,
 )
+from turbopump.remoting.tls import expiry_warning, peer_certificate_end
 
 CLOCK_TOLERANCE_MS: Final = 5_000
 SLOW_MS: Final = 1_000
@@ -137,6 +139,7 @@ class Doctor:
                 continue
             count = _count(len(known[address].broker_addr_table), "broker")
             self._find(Level.OK, subject, f"{_software(answer)}, knows {count}")
+            self._judge_certificate(subject, address)
         everything = ClusterInfo(
             broker_addr_table={
                 name: broker
@@ -229,7 +232,23 @@ class Doctor:
             f"{_room(table)}",
             "look at the load of its machine and at the network" if slow else "",
         )
+        self._judge_certificate(subject, address)
         return True
+
+    def _judge_certificate(self, subject: str, address: str) -> None:
+        """Of a server that was asked over TLS."""
+        connection = self._servers.connection(address)
+        end = None if connection is None else peer_certificate_end(connection.transport)
+        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+        warning = None if end is None else expiry_warning(end, now)
+        if warning is not None:
+            self._find(
+                Level.WRONG,
+                subject,
+                f"its TLS certificate {warning}",
+                "write the new one over tls.server.certPath and tls.server.keyPath: it is in force "
+                "at once, without a restart",
+            )
 
     # --- a topic
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar
 
 import click
 
@@ -23,6 +23,7 @@ from turbopump.cli.serving import log_options, run_client
 from turbopump.client.identity import SECRET_FIELDS, credentials_of
 from turbopump.clock import SystemClock
 from turbopump.config.addresses import parse_address, parse_addresses
+from turbopump.config.tls import ClientTls, tls_of
 from turbopump.errors import ConfigError, MessageNotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import is_unicode, topic_fault
@@ -64,7 +65,12 @@ def hex_lines(data: bytes) -> Iterator[tuple[int, str]]:
 # The frame of a client command: its options `-n`, `--output` and those of the log, its connections,
 # its exit code.
 FORM_OF_ANSWER: Final = "Form of the answer."
-_LAST: Final = {"output": 1, "credentials": 2, "log_level": 3, "log_file": 4}
+_LAST: Final = {
+    name: place
+    for place, name in enumerate(
+        ("output", "credentials", "tls", "tls_trust", "tls_config", "log_level", "log_file"), 1
+    )
+}
 """Options that stand behind a command's own in its help."""
 
 
@@ -77,13 +83,13 @@ def client_command(
     output: str = FORM_OF_ANSWER,
 ) -> Callable[[Callable[..., Coroutine[Any, Any, int | None]]], click.Command]:
     """Make a coroutine function a command of ``parent``: it gets what ``connect`` makes of the name
-    servers and the credentials (``without_connections``: of the name servers alone), ``output``
+    servers and ``who_and_how()`` (``without_connections``: of the name servers alone), ``output``
     (text or json; not if its help is empty) and its own options, and returns the exit code (None:
     0)."""
 
     def decorate(work: Callable[..., Coroutine[Any, Any, int | None]]) -> click.Command:
         async def connected(name_servers: list[str], given: dict[str, Any]) -> int:
-            async with connect(name_servers, credentials=credentials()) as connections:
+            async with connect(name_servers, **who_and_how()) as connections:
                 try:
                     return await work(connections, **given) or 0
                 except MessageNotFoundError as error:
@@ -100,7 +106,7 @@ def client_command(
                 "--output", type=click.Choice(["text", "json"]), default="text", help=output
             )(run)
         command = click.command(name=name, short_help=short_help)(
-            name_server_option(credentials_option(run))
+            name_server_option(credentials_option(tls_options(run)))
         )
         command.params.sort(key=lambda parameter: _LAST.get(parameter.name or "", 0))
         if parent is not None:
@@ -117,31 +123,71 @@ def without_connections(
     return nullcontext(name_servers)
 
 
-def credentials() -> Credentials | None:
-    """Who the user of the command is, by its option `--credentials` or the environment. Raises
-    ConfigError."""
-    file = click.get_current_context().find_root().meta.get(_CREDENTIALS)
-    given = dict.fromkeys(SECRET_FIELDS) | {"credentials_file": file}
-    return credentials_of(given, os.environ)
+class WhoAndHow(TypedDict):
+    """What a command's options say of every connection that it makes."""
+
+    credentials: Credentials | None
+    tls: ClientTls | bool
 
 
-_CREDENTIALS: Final = "turbopump.credentials"
+def who_and_how() -> WhoAndHow:
+    """Who the user of the command is, and how it connects: by its options `--credentials` and
+    `--tls…`, else the environment. Raises ConfigError."""
+    given = click.get_current_context().find_root().meta.get(_WHO_AND_HOW, {})
+    secrets = dict.fromkeys(SECRET_FIELDS) | {"credentials_file": given.get("credentials")}
+    return {
+        "credentials": credentials_of(secrets, os.environ),
+        "tls": tls_of(given, os.environ) or False,
+    }
 
 
-def _keep_credentials(
-    context: click.Context, _parameter: click.Parameter, file: str | None
-) -> None:
-    context.find_root().meta[_CREDENTIALS] = file
+_WHO_AND_HOW: Final = "turbopump.who_and_how"
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    if value not in (None, False):
+        given = context.find_root().meta.setdefault(_WHO_AND_HOW, {})
+        given[parameter.name] = "true" if value is True else value
 
 
 credentials_option = click.option(
     "--credentials",
     metavar="FILE",
     expose_value=False,
-    callback=_keep_credentials,
+    callback=_keep,
     help="Lines accessKey: NAME and secretKey: SECRET, as mqadmin's tools.yml; else "
     "TURBOPUMP_ACCESS_KEY and TURBOPUMP_SECRET_KEY.",
 )
+
+
+def tls_options(function: Callable[..., T]) -> Callable[..., T]:
+    """`--tls`, `--tls-trust` and `--tls-config`."""
+    for option in (
+        click.option(
+            "--tls-config",
+            metavar="FILE",
+            expose_value=False,
+            callback=_keep,
+            help="TLS with Apache's keys tls.client.… in a file; else TURBOPUMP_TLS_CONFIG.",
+        ),
+        click.option(
+            "--tls-trust",
+            metavar="FILE",
+            expose_value=False,
+            callback=_keep,
+            help="TLS, and servers have one of these certificates (PEM), or are signed by one; "
+            "else TURBOPUMP_TLS_TRUST.",
+        ),
+        click.option(
+            "--tls",
+            is_flag=True,
+            expose_value=False,
+            callback=_keep,
+            help="TLS, with certificates that this machine trusts; else TURBOPUMP_TLS=true.",
+        ),
+    ):
+        function = option(function)
+    return function
 
 
 def _parse(_context: click.Context, _parameter: click.Parameter, text: str) -> list[str]:

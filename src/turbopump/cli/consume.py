@@ -21,8 +21,8 @@ from turbopump.cli.cluster import (
     checked_number,
     checked_topic,
     client_command,
-    credentials,
     find_queue,
+    who_and_how,
     without_connections,
 )
 from turbopump.cli.entry import complain
@@ -120,7 +120,7 @@ async def command(
 
     output = _Output(encode, count)
     if no_group or queue is not None:
-        async with TopicReader(namesrv, credentials=credentials()) as reader:
+        async with TopicReader(namesrv, **who_and_how()) as reader:
             queues = await reader.queues(topic)
             if queue is not None:
                 queues = [find_queue(queue, queues, topic)]
@@ -131,12 +131,7 @@ async def command(
     if _given("start"):
         await _say_that_the_group_is_not_new(namesrv, topic, group)
     async with PushConsumer(
-        namesrv,
-        credentials=credentials(),
-        group=group,
-        topic=topic,
-        tags=wanted,
-        consume_from=start,
+        namesrv, **who_and_how(), group=group, topic=topic, tags=wanted, consume_from=start
     ) as consumer:
         await _write_all(_taken(consumer, output), output, idle)
 
@@ -168,7 +163,7 @@ def _refuse_what_does_not_go_together(
 
 async def _say_that_the_group_is_not_new(namesrv: list[str], topic: str, group: str) -> None:
     """`--from` would have no effect, and nobody would know why."""
-    async with TopicReader(namesrv, credentials=credentials()) as reader:
+    async with TopicReader(namesrv, **who_and_how()) as reader:
         try:
             stands = [await reader.committed(group, each) for each in await reader.queues(topic)]
         except TurbopumpError:  # the consumer will say more

@@ -17,8 +17,8 @@ from turbopump.cli.cluster import (
     checked_number,
     checked_topic,
     client_command,
-    credentials,
     find_queue,
+    who_and_how,
     without_connections,
 )
 from turbopump.cli.entry import complain, drop_output
@@ -154,7 +154,7 @@ async def command(
     if os.isatty(STANDARD_INPUT):
         what = "bodies" if raw else 'messages such as {"body": "text"}'
         complain(f"lines are read from the terminal, as {what}; Ctrl-D ends the input")
-    async with Producer(namesrv, credentials=credentials(), group=group) as producer:
+    async with Producer(namesrv, **who_and_how(), group=group) as producer:
         sending = _Sending(producer, topic)
         try:
             async for lines in _whole() if whole else _batches(raw=raw):

@@ -12,7 +12,7 @@ from typing import Final
 
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.setting_rules import INSTANCE_RULES, check_fields
-from turbopump.config.tls import ClientTls
+from turbopump.config.tls import ClientTls, meant
 from turbopump.errors import ConfigError
 
 
@@ -42,7 +42,7 @@ class InstanceSettings:
     @property
     def client_tls(self) -> ClientTls | None:
         """None: plain text."""
-        return self.tls if isinstance(self.tls, ClientTls) else ClientTls() if self.tls else None
+        return meant(self.tls)
 
     def signer(self) -> RequestSigner | None:
         """What every request carries; None: nothing."""

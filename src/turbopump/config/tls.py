@@ -9,6 +9,7 @@ Source: apache/rocketmq `TlsSystemConfig`, `TlsHelper`.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -93,6 +94,11 @@ class ClientTls:
             raise ConfigError("key_password must be text, or None")
         if self.key and not self.certificate:
             raise ConfigError(f"key={self.key} needs certificate: the PEM file that it belongs to")
+
+
+def meant(tls: ClientTls | bool) -> ClientTls | None:
+    """What a setting says that may be True for all defaults; None: plain text."""
+    return tls if isinstance(tls, ClientTls) else ClientTls() if tls else None
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: a configuration has other bases beside it
@@ -215,3 +221,30 @@ def with_tls_file(texts: Mapping[str, str]) -> dict[str, str]:
     if not path or (path == CONFIG_FILE and not Path(path).is_file()):
         return dict(texts)
     return dict(texts) | read_properties(path, TLS_KEYS)
+
+
+VARIABLES: Final = {
+    "tls": "TURBOPUMP_TLS",
+    "tls_trust": "TURBOPUMP_TLS_TRUST",
+    "tls_config": "TURBOPUMP_TLS_CONFIG",
+}
+"""Of the environment, for what ``tls_of`` is not given."""
+
+
+def tls_of(given: Mapping[str, str | None], environment: Mapping[str, str]) -> ClientTls | None:
+    """What commands and Spark's options say of TLS; None: plain text. ``tls``: true or false;
+    ``tls_trust``: a PEM file; ``tls_config``: a file with `tls.client.` keys. Either of the files
+    switches TLS on. Raises ConfigError."""
+    told = {
+        name: environment.get(variable) if given.get(name) is None else given[name]
+        for name, variable in VARIABLES.items()
+    }
+    switch = (told["tls"] or "").strip().lower()
+    if switch not in ("", "true", "false", "1", "0"):
+        raise ConfigError(f"TLS is {switch[:40]!r}: true or false is expected")
+    file, trust = told["tls_config"], told["tls_trust"]
+    if switch in ("false", "0") or not (switch or file or trust):
+        return None
+    config = build(TlsConfig, read_properties(file, TLS_KEYS) if file else {}, {})
+    tls = config.tls_of_clients()
+    return dataclasses.replace(tls, trust=trust) if trust else tls

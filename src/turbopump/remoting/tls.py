@@ -8,6 +8,7 @@ must not know sockets.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import ssl
@@ -183,6 +184,14 @@ def expiry_warning(end: datetime, now: datetime) -> str | None:
     if left.days < WARN_DAYS:
         return f"expires on {end:%Y-%m-%d %H:%M} UTC, in {left.days} days: replace it in time"
     return None
+
+
+def peer_certificate_end(transport: asyncio.BaseTransport | None) -> datetime | None:
+    """Until when the certificate is valid that the other side of a connection has shown; None: it
+    has shown none."""
+    speaking = None if transport is None else transport.get_extra_info("ssl_object")
+    shown = None if speaking is None else speaking.getpeercert(binary_form=True)
+    return None if shown is None else end_of_validity(shown)
 
 
 def _tell_of_expiry(path: str) -> None:

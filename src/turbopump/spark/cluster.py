@@ -9,6 +9,7 @@ say has the queue by then. It must not know what becomes of the messages.
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.config.addresses import parse_address
+from turbopump.config.tls import ClientTls
 from turbopump.errors import (
     CallTimeoutError,
     ClientError,
@@ -48,6 +50,7 @@ from turbopump.protocol.requests.namesrv import (
 )
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.protocol.requests.topics import GetTopicConfig
+from turbopump.remoting.tls import ClientContext, failure_words
 from turbopump.spark.decode import decode
 from turbopump.spark.offsets import Offsets
 
@@ -90,7 +93,8 @@ class Cluster:
 
     ``timeout``: seconds for one call; ``patience``: seconds for which a call that failed is made
     again; ``broker_patience``: the same for calls to brokers, where it differs. Requests are signed
-    with ``credentials``.
+    with ``credentials``. ``tls``: None for plain text. Raises ConfigError if its files cannot be
+    used.
     """
 
     def __init__(
@@ -101,7 +105,9 @@ class Cluster:
         patience: float = READING_PATIENCE_S,
         broker_patience: float | None = None,
         credentials: Credentials | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
+        self._tls = None if tls is None else ClientContext(tls)
         self._name_servers = list(name_servers)
         self._timeout = timeout
         self._patience = patience
@@ -400,7 +406,7 @@ class Cluster:
         self, address: str, requests: Sequence[Request[Any]], timeout: float
     ) -> list[Command]:
         link = self._links.pop(address, None)
-        link = link or Link(address, timeout=self._timeout, signer=self._signer)
+        link = link or Link(address, timeout=self._timeout, signer=self._signer, tls=self._tls)
         try:
             answers = link.exchange_all(requests, timeout=timeout)
         except BaseException:
@@ -460,18 +466,34 @@ class Link:
     ``timeout`` seconds."""
 
     def __init__(
-        self, address: str, *, timeout: float, signer: RequestSigner | None = None
+        self,
+        address: str,
+        *,
+        timeout: float,
+        signer: RequestSigner | None = None,
+        tls: ClientContext | None = None,
     ) -> None:
         self.address = address
         self._signer = signer
         self._frames = FrameReader()
         self._asked = range(1, 1)
         self._what = ""
+        host, port = parse_address(address)
         try:
-            self._socket = socket.create_connection(parse_address(address), timeout)
+            self._socket = socket.create_connection((host, port), timeout)
         except OSError as error:
             raise ConnectError(f"no connection to {address}: {error.strerror or error}") from None
+        if tls is not None:
+            self._speak(tls.at(time.monotonic()), host)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def _speak(self, context: ssl.SSLContext, host: str) -> None:
+        try:
+            self._socket = context.wrap_socket(self._socket, server_hostname=host)
+        except OSError as error:
+            self._socket.close()
+            why = failure_words(error)
+            raise ConnectError(f"no TLS connection to {self.address}: {why}") from None
 
     def exchange_all(self, requests: Sequence[Request[Any]], *, timeout: float) -> list[Command]:
         """Send all requests at once; their answers in the same order, however the peer ordered

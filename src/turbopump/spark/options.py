@@ -20,6 +20,7 @@ import pyarrow as pa
 from turbopump.auth.signatures import Credentials
 from turbopump.client.identity import SECRET_FIELDS, credentials_of
 from turbopump.config.addresses import parse_addresses
+from turbopump.config.tls import VARIABLES, ClientTls, tls_of
 from turbopump.errors import ConfigError
 from turbopump.filtering.sql92 import SqlError, compile_sql
 from turbopump.message.rules import group_fault
@@ -153,6 +154,7 @@ class ReadOptions:
     broker_offline: str | None = None
     filter_pushdown: bool = False
     credentials: Credentials | None = None
+    tls: ClientTls | None = None
 
     def begin(self, default: WantedOffsets) -> Bound:
         """``default`` counts where no option says where to begin."""
@@ -181,7 +183,7 @@ def read_options(
     options: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> ReadOptions:
     """The options as Spark hands them over (any case). Credentials come from the options, else the
-    file they name, else ``environment``.
+    file they name, else ``environment``; so does what is said of TLS.
 
     Raises ConfigError in one sentence for what cannot be used; the sentence never shows a secret.
     """
@@ -206,7 +208,8 @@ def read_options(
             raise ConfigError("includeHeaders and columns both choose columns: give columns alone")
         values["columns"] = tuple(name for name in COLUMN_NAMES if name != "properties")
     secrets = {name: values.pop(name, None) for name in SECRET_FIELDS}
-    return ReadOptions(**values, credentials=credentials_of(secrets, environment))
+    tls = tls_of({name: values.pop(name, None) for name in VARIABLES}, environment)
+    return ReadOptions(**values, credentials=credentials_of(secrets, environment), tls=tls)
 
 
 def options_of_mode(options: ReadOptions, mode: str) -> list[str]:
@@ -453,6 +456,11 @@ class Option:
     alias_of: str | None = None
 
 
+TLS_OPTIONS: Final[Mapping[str, Option]] = {
+    "tls": Option("tls", _one_of("true", "false")),
+    "tlsTrust": Option("tls_trust", not_empty),
+    "tlsConfigFile": Option("tls_config", not_empty),
+}
 OPTIONS: Final[Mapping[str, Option]] = {
     "nameServer": Option("name_servers", read_addresses),
     "namesrvAddr": Option("name_servers", read_addresses, alias_of="nameServer"),
@@ -490,6 +498,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "secretKey": Option("secret_key", not_empty),
     "securityToken": Option("security_token", not_empty),
     "credentialsFile": Option("credentials_file", not_empty),
+    **TLS_OPTIONS,
 }
 """Every option of a read; docs/reference/spark.md says what each means."""
 OPTION_NAMES: Final = tuple(OPTIONS)

@@ -216,7 +216,8 @@ class ReadBack:
         return keys_there
 
     def _cluster(self) -> Cluster:
-        return Cluster(self.options.name_servers, credentials=self.options.credentials)
+        options = self.options
+        return Cluster(options.name_servers, credentials=options.credentials, tls=options.tls)
 
     def _since(self, begins: Mapping[MessageQueue, int]) -> list[OffsetRange]:
         with self._cluster() as cluster:
@@ -236,6 +237,7 @@ class ReadBack:
             topics=(wanted.queue.topic,),
             columns=("storeTimestamp", "properties"),
             credentials=self.options.credentials,
+            tls=self.options.tls,
             fail_on_data_loss=False,  # what is gone is not there: it will be sent again
         )
         for batch in read_ranges([wanted], options):

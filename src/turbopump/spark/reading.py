@@ -59,6 +59,7 @@ def connected(
         patience=patience,
         broker_patience=broker_patience,
         credentials=options.credentials,
+        tls=options.tls,
     )
 
 
@@ -72,7 +73,8 @@ _kept: dict[Hashable, tuple[Cluster, float]] = {}
 def connected_in_task(options: ReadOptions, *, kept: bool) -> Iterator[Cluster]:
     """As ``connected``. Where they are ``kept``, connections serve the next task of this process,
     unless this one fails or is cut off; routes are asked for anew."""
-    key = os.getpid(), options.name_servers, options.credentials  # workers are forked
+    # workers are forked
+    key = os.getpid(), options.name_servers, options.credentials, options.tls
     cluster, until = _kept.pop(key, (None, 0.0))
     if cluster is not None and time.monotonic() > until:
         cluster.close()

@@ -208,6 +208,7 @@ class Outbox:
             list(self.options.name_servers),
             group=self.options.producer_group,
             credentials=self.options.credentials,
+            tls=self.options.tls or False,
             retries=0,
             attempt_timeout=None,
         )

@@ -16,10 +16,12 @@ import pyarrow as pa
 
 from turbopump.auth.signatures import Credentials
 from turbopump.client.identity import SECRET_FIELDS, credentials_of
+from turbopump.config.tls import VARIABLES, ClientTls, tls_of
 from turbopump.errors import ConfigError
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, topic_fault
 from turbopump.spark.options import (
     COLUMN_NAMES,
+    TLS_OPTIONS,
     Option,
     did_you_mean,
     given_values,
@@ -54,6 +56,7 @@ class WriteOptions:
     write_id: str | None = None
     read_back_ms: int | None = None
     credentials: Credentials | None = None
+    tls: ClientTls | None = None
 
 
 def write_options(
@@ -74,6 +77,7 @@ def write_options(
         )
     secrets = {name: values.pop(name, None) for name in SECRET_FIELDS}
     values["credentials"] = credentials_of(secrets, environment)
+    values["tls"] = tls_of({name: values.pop(name, None) for name in VARIABLES}, environment)
     if values.get("idempotency_key") is None and values.get("skips_present"):
         if "idempotency_key" in values:
             raise ConfigError("onConflict=skip needs a key: idempotencyKey may not be none then")
@@ -276,6 +280,7 @@ WRITE_OPTIONS: Final[Mapping[str, Option]] = {
     "secretKey": Option("secret_key", not_empty),
     "securityToken": Option("security_token", not_empty),
     "credentialsFile": Option("credentials_file", not_empty),
+    **TLS_OPTIONS,
 }
 """Every option of a write; docs/reference/spark.md says what each means."""
 WRITE_OPTION_NAMES: Final = tuple(WRITE_OPTIONS)

@@ -197,6 +197,7 @@ def test_every_option_has_its_line_in_the_docs() -> None:
     page = Path(__file__).parents[3].joinpath("docs", "reference", "cli.md").read_text("utf-8")
     documented = set(re.findall(r"^\| `([^`]+)` \| `(--?[\w-]+)", page, flags=re.MULTILINE))
     common = {"--log-level", "--log-file", "--namesrv", "--credentials"}
+    common |= {"--tls", "--tls-trust", "--tls-config"}
     commands = {
         named: one
         for name in COMMANDS
