@@ -19,7 +19,7 @@ from turbopump.message.codec import encode_entry, encode_host
 from turbopump.message.message import MessageQueue
 from turbopump.message.properties import decode_properties
 from turbopump.protocol import fastjson
-from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.command import Command, encode_command, request_command
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.assignment import (
@@ -166,6 +166,8 @@ class ScriptedBroker:
         self.answers_zero = False
         """Whether a group without a place hears 0, as of a queue whose first message is still in
         the broker's memory."""
+        self.language = LanguageCode.PYTHON
+        """What a broker of this kind is written in, as answers to GetMaxOffset say."""
         self.takes_back = False
         """Whether consumers may send messages back; they are not brought again."""
         self.further: list[
@@ -274,9 +276,9 @@ class ScriptedBroker:
             connection.send_frame(encode_command(Command(notice.code, flag=2, ext=notice.to_ext())))
 
     def _scripted(
-        self, handler: Callable[[Any, RequestContext], Response | None]
-    ) -> Callable[..., Response | None]:
-        def answer(request: Request[Any], context: RequestContext) -> Response | None:
+        self, handler: Callable[[Any, RequestContext], Response | bytes | None]
+    ) -> Callable[..., Response | bytes | None]:
+        def answer(request: Request[Any], context: RequestContext) -> Response | bytes | None:
             self.received.append((request, context.body))
             script = self.script[int(request.code)]
             return script.popleft() if script else handler(request, context)
@@ -454,9 +456,18 @@ class ScriptedBroker:
         self.committed[*place, request.queue_id or 0] = request.commit_offset or 0
         return Response()
 
-    def _max(self, request: GetMaxOffset, context: RequestContext) -> Response:
+    def _max(self, request: GetMaxOffset, context: RequestContext) -> Response | bytes:
         key = request.topic, request.queue_id
-        return Response(OffsetReply(offset=self.min_offset[key] + len(self.entries[key])))
+        offset = OffsetReply(offset=self.min_offset[key] + len(self.entries[key]))
+        return (
+            Response(offset)
+            if self.language is LanguageCode.PYTHON
+            else encode_command(
+                Command(
+                    0, opaque=context.opaque, flag=1, language=self.language, ext=offset.to_ext()
+                )
+            )
+        )
 
     def _min(self, request: GetMinOffset, context: RequestContext) -> Response:
         return Response(OffsetReply(offset=self.min_offset[request.topic, request.queue_id]))

@@ -28,7 +28,7 @@ from turbopump.client.transaction_producer import TransactionProducer, Transacti
 from turbopump.errors import ConnectError, RouteNotFoundError, SendError
 from turbopump.message.handles import RecallHandle
 from turbopump.message.message import Message, MessageQueue
-from turbopump.protocol.codes import RequestCode, ResponseCode
+from turbopump.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from turbopump.protocol.requests.send import (
     EndTransaction,
     RecallMessage,
@@ -419,3 +419,20 @@ async def test_the_warning_of_a_topic_not_made_names_the_broker_of_its_first_one
         record.getMessage() for record in caplog.records if "topic" in record.getMessage()
     ]
     assert "on broker broker-b alone" in warning
+
+
+@in_loop(simulated)
+async def test_a_broker_of_apaches_is_not_asked_to_make_a_topic_which_could_be_an_operators(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        scripted_cluster(simulation, brokers=2, topic=None) as cluster,
+        producer_of(cluster) as producer,
+    ):
+        cluster.name_server.route("TBW102", *cluster.brokers, perm=7)
+        cluster.brokers[0].language = LanguageCode.JAVA
+        await producer.send("fresh", b"x")
+        assert [len(broker.requests(CreateTopic)) for broker in cluster.brokers] == [0, 1]
+        (wish,) = cluster.brokers[1].requests(CreateTopic)
+        assert wish.if_absent
+    assert caplog.messages == []

@@ -128,6 +128,8 @@ class TopicsHandler:
         if missing:
             remark = f"CreateTopic (17) cannot be read: field {missing[0]} is missing"
             return refusal(ResponseCode.SYSTEM_ERROR, remark)
+        if request.if_absent:
+            return self._inherit(request)
         changes = parse_changes(request.attributes)
         if request.topic_filter_type not in (kind.value for kind in TopicFilterType):
             remark = (
@@ -149,6 +151,21 @@ class TopicsHandler:
             return topic
         if topic != self._topics.find(request.topic):
             self._topics.put(topic)
+        return self._safe(self._topics)
+
+    def _inherit(self, request: CreateTopic) -> Outcome[None]:
+        """A producer is about to send to a topic that it does not know."""
+        name = request.topic
+        fault = topic_name_fault(name) or self._system_fault(name)
+        if fault is not None:
+            return refusal(ResponseCode.INVALID_PARAMETER, fault)
+        queues = request.write_queue_nums
+        if (
+            self._topics.find(name) is None
+            and self._topics.create_by_sending(name, request.default_topic, queues) is None
+        ):
+            remark = f"{request.default_topic} cannot be inherited by new topics such as {name}"
+            return refusal(ResponseCode.NO_PERMISSION, remark)
         return self._safe(self._topics)
 
     async def create_list(

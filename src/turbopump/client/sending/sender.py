@@ -31,6 +31,7 @@ from turbopump.client.setting_rules import SECONDS, SettingRule, check, whole_fr
 from turbopump.errors import CallTimeoutError, RemotingError, RouteNotFoundError, SendError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import DEFAULT_TOPIC
+from turbopump.protocol.codes import LanguageCode
 from turbopump.protocol.command import Command, TypedJsonHeader
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.topics import CreateTopic
@@ -356,9 +357,10 @@ class HangWatch:
 
 
 class TopicCreation:
-    """Makes each new topic once, before its first message, on every master that lets new topics
+    """Has each new topic made once, before its first message, on every master that lets new topics
     inherit; nothing here can fail a send, and the log says where a topic is that could not be made.
 
+    Only our brokers are asked to: they leave a topic alone that an operator has made meanwhile.
     RocketMQ: the topic comes into being at the first send, on the one broker that happens to get it
     (``createTopicInSendMessageMethod``).
     """
@@ -428,9 +430,15 @@ class TopicCreation:
             read_queue_nums=queues,
             write_queue_nums=queues,
             perm=READABLE | WRITABLE,
+            if_absent=True,
         )
+        question, remoting = GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0), self._instance.remoting
         try:
-            await self._instance.remoting.call(address, request, timeout=timeout)
+            # any answer, also a refusal, says what it comes from; a broker of Apache's would give
+            # an operator's topic other queues
+            answer = await remoting.exchange(address, question, timeout=timeout)
+            if answer.language == LanguageCode.PYTHON:
+                await remoting.call(address, request, timeout=timeout)
         except RemotingError as error:
             return str(error)
         return None

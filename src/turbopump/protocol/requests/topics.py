@@ -18,7 +18,8 @@ from turbopump.protocol.request import Reply, Request
 class CreateTopic(Request[None], kw_only=True):
     """Create a topic on one broker, or change it. ``perm`` bits: 4 read, 2 write, 1 inherit.
 
-    ``attributes`` is text of the form ``+key=value,-key``.
+    ``attributes`` is text of the form ``+key=value,-key``. ``if_absent`` is ours, Apache's brokers
+    pass over it: make the topic as a send to it would, and leave one that is there as it is.
     """
 
     code = RequestCode.UPDATE_AND_CREATE_TOPIC
@@ -32,6 +33,7 @@ class CreateTopic(Request[None], kw_only=True):
     order: bool = False
     attributes: str | None = None
     force: bool | None = None
+    if_absent: bool | None = None
 
 
 class DeleteTopic(Request[None], kw_only=True):

@@ -413,3 +413,26 @@ async def test_tables_that_cannot_be_read_do_not_stop_the_start_and_are_kept(
         f"{name}.damaged" for name in names
     }
     assert {path.read_bytes() for path in (tmp_path / "config").glob("*.damaged")} == {b"{torn"}
+
+
+@in_loop(converse)
+async def test_a_producer_that_sends_first_leaves_a_topic_alone_that_is_there(
+    talk: Talk, /
+) -> None:
+    await talk.client.create("theirs", queues=7)
+    for name in ("theirs", "fresh"):
+        wish = CreateTopic(topic=name, read_queue_nums=4, write_queue_nums=4, if_absent=True)
+        assert await talk.client.code(wish) == (0, "")
+    found = talk.broker.tables.topics.find("theirs")
+    assert found is not None
+    assert (found.read_queue_nums, found.write_queue_nums) == (7, 7)
+    found = talk.broker.tables.topics.find("fresh")
+    assert found is not None
+    assert (found.write_queue_nums, found.perm) == (4, 6)
+
+
+@in_loop(converse, auto_create_topic_enable=False)
+async def test_a_producer_makes_no_topic_where_sending_makes_none(talk: Talk, /) -> None:
+    wish = CreateTopic(topic="fresh", read_queue_nums=4, write_queue_nums=4, if_absent=True)
+    assert (await talk.client.code(wish))[0] == ResponseCode.NO_PERMISSION
+    assert talk.broker.tables.topics.find("fresh") is None
