@@ -51,9 +51,11 @@ if TYPE_CHECKING:
         BodyError,
         CallTimeoutError,
         ClientError,
+        ClientErrorCode,
         ConfigError,
         ConnectError,
         ConnectionLostError,
+        CopyError,
         DataLossError,
         FrameError,
         HeaderError,
@@ -93,11 +95,13 @@ __all__ = [
     "BodyError",
     "CallTimeoutError",
     "ClientError",
+    "ClientErrorCode",
     "ClientTls",
     "ConfigError",
     "ConnectError",
     "ConnectionLostError",
     "ConsumeFrom",
+    "CopyError",
     "Credentials",
     "DataLossError",
     "Delivery",
@@ -185,8 +189,8 @@ _HOME = {
         """,
         "turbopump.config.tls": "ClientTls",
         "turbopump.errors": """
-            BodyError CallTimeoutError ClientError ConfigError ConnectError
-            ConnectionLostError DataLossError FrameError HeaderError LakeError
+            BodyError CallTimeoutError ClientError ClientErrorCode ConfigError ConnectError
+            ConnectionLostError CopyError DataLossError FrameError HeaderError LakeError
             LakeInUseError MessageError MessageNotFoundError NotStartedError OffsetGapError
             PipelineError ProtocolError ReadsRefusedError RemotingError ReplyError
             RequestError RequestTimeoutError ResendError ResponseError RoomInMakingError

@@ -45,12 +45,24 @@ the worker of a process pool.
 
 from __future__ import annotations
 
-from typing import Final
+from enum import IntEnum
+from typing import ClassVar, Final
 
 SEE_DOCTOR: Final = "`turbopump doctor` looks at the servers, and says what is wrong"
 """A note to an error whose cause may lie elsewhere; the command line shows it too."""
 NO_PERMISSION: Final = 16
 """The response code of a request that is denied."""
+
+
+class ClientErrorCode(IntEnum):
+    """What went wrong where no server has said it. Source: apache/rocketmq ``ClientErrorCode``."""
+
+    CONNECT_BROKER = 10001
+    ACCESS_BROKER_TIMEOUT = 10002
+    BROKER_NOT_EXIST = 10003
+    NO_NAME_SERVER = 10004
+    NOT_FOUND_TOPIC = 10005
+    REQUEST_TIMEOUT = 10006
 
 
 class TurbopumpError(Exception):
@@ -103,10 +115,12 @@ class RemotingError(TurbopumpError):
 
 
 class ConnectError(RemotingError):
-    """No connection to the peer could be made."""
+    """No connection to the peer could be made. ``code``: CONNECT_BROKER, or BROKER_NOT_EXIST if its
+    address is not known."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, code: int = ClientErrorCode.CONNECT_BROKER) -> None:
         super().__init__(text)
+        self.code = code
         self.add_note(SEE_DOCTOR)
 
 
@@ -116,6 +130,8 @@ class ConnectionLostError(RemotingError):
 
 class CallTimeoutError(RemotingError):
     """No answer came in time: the peer may or may not have acted."""
+
+    code: ClassVar[int] = ClientErrorCode.ACCESS_BROKER_TIMEOUT
 
 
 class ResponseError(RemotingError):
@@ -175,14 +191,19 @@ class ClientError(TurbopumpError):
 
 
 class RouteNotFoundError(ClientError):
-    """No broker is known for a topic."""
+    """No broker is known for a topic. ``code``: NOT_FOUND_TOPIC, or NO_NAME_SERVER if none
+    answered."""
+
+    def __init__(self, text: str, *, code: int = ClientErrorCode.NOT_FOUND_TOPIC) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class SendError(ClientError):
     """No broker took the message; the text lists what was tried.
 
-    ``brokers`` are the names tried, in order; ``code`` is that of the last answer, None if there
-    was none.
+    ``brokers`` are the names tried, in order; ``code`` is that of the last answer; if there was
+    none, a ``ClientErrorCode``, or None where none says what happened.
     """
 
     def __init__(
@@ -210,6 +231,8 @@ class RequestTimeoutError(RequestError):
     """A request was sent, and no reply came in time. ``broker`` is the name of the one that took
     it, ``spent_ms`` how long was waited."""
 
+    code: ClassVar[int] = ClientErrorCode.REQUEST_TIMEOUT
+
     def __init__(
         self, text: str, *, topic: str = "", broker: str = "", spent_ms: float = 0.0
     ) -> None:
@@ -221,8 +244,8 @@ class RequestTimeoutError(RequestError):
 
 class ReplyError(ClientError):
     """A reply did not reach the producer that asked: no broker took it, or that producer is gone.
-    ``client_id`` is the one who asked; ``code`` that of the broker's last answer, None if there was
-    none."""
+    ``client_id`` is the one who asked; ``code`` that of the broker's last answer, or as that of a
+    ``SendError``."""
 
     def __init__(self, text: str, *, client_id: str = "", code: int | None = None) -> None:
         super().__init__(text)

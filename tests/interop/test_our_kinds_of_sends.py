@@ -44,6 +44,7 @@ from turbopump import (
     TransactionProducer,
     TransactionState,
 )
+from turbopump.client.producer import DEFAULT_GROUP
 
 COUNT = 40
 LARGEST = (4 << 20) - 1024
@@ -479,7 +480,7 @@ def test_apaches_mqadmin_finds_our_traces_on_apaches_broker(
     story = stories[version]
     sent = story.sent["traced"]
     assert isinstance(sent, Sent)
-    check_traces(story.cluster.namesrv, sent, "DEFAULT_PRODUCER", story.directory)
+    check_traces(story.cluster.namesrv, sent, DEFAULT_GROUP, story.directory)
 
 
 def test_apaches_mqadmin_finds_our_traces_on_our_broker(tmp_path: Path) -> None:
@@ -487,4 +488,4 @@ def test_apaches_mqadmin_finds_our_traces_on_our_broker(tmp_path: Path) -> None:
         fetch_jars(NEWEST)
     with patient_turbopump(tmp_path / "store") as ours:
         sent = asyncio.run(traced(ours.namesrv, "traced"))
-        check_traces(ours.namesrv, sent, "DEFAULT_PRODUCER", tmp_path)
+        check_traces(ours.namesrv, sent, DEFAULT_GROUP, tmp_path)

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import random
+import re
+import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from turbopump.client.setting_rules import ENVIRONMENT_RULES, NAME_SERVER_RULES, check
@@ -21,6 +24,15 @@ from turbopump.message.ids import UniqueIds
 SYSTEM_CLOCK: Final = SystemClock()
 SYSTEM_RANDOM: Final = random.SystemRandom()
 """No state of its own: a fork's draws are not its parent's."""
+
+
+def program_name() -> str:
+    """What this program is called, in characters that a group may have: the module of ``python -m``
+    or the file without its ending; ``python`` for one that has no name."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    name = spec.name.removesuffix(".__main__") if spec is not None else Path(sys.argv[0]).stem
+    return re.sub("[^a-zA-Z0-9_-]+", "-", name).strip("-")[:64] or "python"
 
 
 @dataclass(slots=True)

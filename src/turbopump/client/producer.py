@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Unpack, overload
 
+from turbopump.client.environment import program_name
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.hooks import SendHook, SendHooks
 from turbopump.client.instance import ClientInstance
@@ -56,7 +57,10 @@ from turbopump.message.compression import DECOMPRESSED_SIZE_MAX
 from turbopump.message.message import BODY_SIZE_MAX, Message, MessageQueue, ReceivedMessage
 from turbopump.message.rules import topic_fault
 
-DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
+DEFAULT_GROUP: Final = f"{program_name()}-producer"
+"""The group of producers without one: the same in every run of a program, and no other program's.
+RocketMQ: all such producers are of one group, which transactions are asked about."""
+APACHES_DEFAULT: Final = "DEFAULT_PRODUCER"
 
 
 class Producer(InContext):
@@ -92,6 +96,11 @@ class Producer(InContext):
         **surrounding: Unpack[Surrounding],
     ) -> None:
         check(PRODUCER_RULES, locals())
+        if group == APACHES_DEFAULT:
+            raise ConfigError(
+                f"group={group!r} is that of every Producer without one of Apache's: give a group "
+                "of its own, or leave it out"
+            )
         self._settings, self._environment = client_settings(namesrv, **surrounding)
         # RocketMQ refuses a second producer of a group in one instance; those of traces come by
         # themselves

@@ -279,11 +279,13 @@ class Routes:
         if isinstance(default, RouteFailure) and default.all_unreachable:
             answers = default
         text = await self._explain(topic, answers, inherit)
+        codes = errors.ClientErrorCode
+        code = codes.NO_NAME_SERVER if answers.all_unreachable else codes.NOT_FOUND_TOPIC
         if not (answers.all_unreachable and answers.silent):
-            raise errors.RouteNotFoundError(text)
+            raise errors.RouteNotFoundError(text, code=code)
         asked = ",".join(answers.unreachable)
         log.warning("name servers do not answer topic=%s asked=%s", topic, asked)
-        raise NameServersSilentError(text)
+        raise NameServersSilentError(text, code=code)
 
     def _keep(self, route: TopicRoute) -> TopicRoute:
         before = self.known.get(route.topic)

@@ -22,7 +22,7 @@ from turbopump import blocking
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.hooks import SendContext, SendHook
 from turbopump.client.open_telemetry import OpenTelemetry
-from turbopump.client.producer import Producer
+from turbopump.client.producer import DEFAULT_GROUP, Producer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.errors import SendError
 from turbopump.message.codec import decode_entry
@@ -67,7 +67,7 @@ async def test_a_send_has_a_span_by_the_conventions_and_the_message_carries_it(
         "messaging.destination.partition.id": str(result.queue.queue_id),
         "messaging.message.id": result.msg_id,
         "messaging.message.body.size": 4,
-        "messaging.rocketmq.client_group": "DEFAULT_PRODUCER",
+        "messaging.rocketmq.client_group": DEFAULT_GROUP,
         "messaging.rocketmq.message.type": "normal",
         "messaging.rocketmq.message.tag": "new",
         "messaging.rocketmq.message.keys": ("k1", "k2"),
@@ -152,7 +152,7 @@ async def test_a_namespace_is_told_apart_from_the_topic(
     attributes = dict(span.attributes or {})
     assert (span.name, attributes["messaging.destination.name"]) == ("send orders", "orders")
     assert attributes["messaging.rocketmq.namespace"] == "ns"
-    assert attributes["messaging.rocketmq.client_group"] == "DEFAULT_PRODUCER"
+    assert attributes["messaging.rocketmq.client_group"] == DEFAULT_GROUP
 
 
 @in_loop(with_producer)

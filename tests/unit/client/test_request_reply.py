@@ -19,10 +19,11 @@ from tests.unit.client.scripted_cluster import (
 )
 
 from turbopump.client.consumer.offsets import ConsumeFrom
-from turbopump.client.producer import Producer
+from turbopump.client.producer import DEFAULT_GROUP, Producer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.request_reply import reply_to
 from turbopump.errors import (
+    ClientErrorCode,
     ConfigError,
     MessageError,
     NotStartedError,
@@ -453,7 +454,7 @@ async def test_a_reply_carries_what_the_request_said_and_is_not_a_plain_send(
     assert (sent.topic, sent.queue_id, sent.producer_group, sent.broker_name) == (
         "c_REPLY_TOPIC",
         0,
-        "DEFAULT_PRODUCER",
+        DEFAULT_GROUP,
         "broker-a",
     )
     properties = decode_properties(sent.properties or "")
@@ -535,7 +536,7 @@ async def test_a_reply_that_reaches_nobody_is_an_error_with_the_cause(
     await cluster.broker.stop()
     with pytest.raises(ReplyError) as caught:
         await producer.reply(a_request(), b"that")
-    assert caught.value.code is None
+    assert caught.value.code == ClientErrorCode.CONNECT_BROKER
 
 
 @in_loop(with_producer)

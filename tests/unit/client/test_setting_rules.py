@@ -11,7 +11,7 @@ import pytest
 from turbopump import blocking
 from turbopump.client.hooks import SendHook
 from turbopump.client.lite_pull_consumer import LitePullConsumer
-from turbopump.client.producer import Producer
+from turbopump.client.producer import DEFAULT_GROUP, Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.selectors import HashRing
@@ -122,7 +122,7 @@ def test_a_producer_says_of_a_setting_that_cannot_work_what_it_must_be(
     ],
 )
 def test_what_can_work_is_taken(settings: dict[str, Any]) -> None:
-    assert Producer("127.0.0.1:9876", **settings).group == "DEFAULT_PRODUCER"
+    assert Producer("127.0.0.1:9876", **settings).group == DEFAULT_GROUP
 
 
 @pytest.mark.parametrize(

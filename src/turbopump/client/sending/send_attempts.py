@@ -389,7 +389,10 @@ def master_of(route: TopicRoute, queue: MessageQueue) -> str:
     """The address to send to. Raises ConnectError if the broker has no master now."""
     address = route.master(queue.broker_name)
     if address is None:
-        raise errors.ConnectError(f"broker {queue.broker_name} has no master at the moment")
+        raise errors.ConnectError(
+            f"broker {queue.broker_name} has no master at the moment",
+            code=errors.ClientErrorCode.BROKER_NOT_EXIST,
+        )
     return address
 
 

@@ -221,7 +221,7 @@ def send_failure(
         topic=topic,
         brokers=tuple(attempt.broker_name for attempt in tried),
         spent_ms=spent_ms,
-        code=last.code if isinstance(last, errors.ResponseError) else None,
+        code=getattr(last, "code", None),
     )
 
 

@@ -28,7 +28,13 @@ from turbopump.client.sending.outgoing import Outgoing, SendFrames
 from turbopump.client.sending.queue_chooser import FaultStrategy, QueueSelection
 from turbopump.client.sending.send_attempts import SendAttempts, Target
 from turbopump.client.setting_rules import SECONDS, SettingRule, check, whole_from
-from turbopump.errors import CallTimeoutError, RemotingError, RouteNotFoundError, SendError
+from turbopump.errors import (
+    CallTimeoutError,
+    ClientErrorCode,
+    RemotingError,
+    RouteNotFoundError,
+    SendError,
+)
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.codes import LanguageCode
@@ -212,7 +218,8 @@ class Sender:
                 remedy += "seconds"
             raise RouteNotFoundError(
                 f"no route to topic {self.shown(topic)!r}: no name server answered in {waited} s "
-                f"(asked: {asked}). {remedy}"
+                f"(asked: {asked}). {remedy}",
+                code=ClientErrorCode.NO_NAME_SERVER,
             ) from None
         is_new = route.inherited and route.topic not in self.creation.tried
         if is_new and not self.under_way.closed:
@@ -242,7 +249,7 @@ class Sender:
                 if self.namespace is None:
                     raise
                 text = str(error).replace(repr(topic), repr(self.shown(topic)), 1)
-                raise RouteNotFoundError(text) from None
+                raise RouteNotFoundError(text, code=error.code) from None
 
 
 def is_usual(route: TopicRoute) -> bool:

@@ -26,7 +26,7 @@ from turbopump.client.selectors import by_hash
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.client.sending.outgoing import Compression
-from turbopump.errors import ConfigError, MessageError, SendError
+from turbopump.errors import ClientErrorCode, ConfigError, MessageError, SendError
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import Message, MessageQueue
 from turbopump.message.properties import COMPRESSION_MASK, LZ4, ZLIB, ZSTD
@@ -530,4 +530,4 @@ async def test_a_broker_that_cannot_be_reached_is_named_with_its_advertised_addr
         with pytest.raises(SendError, match=r"advertises .brokerIP1") as caught:
             await producer.send("orders", b"x")
         assert cluster.broker.address in str(caught.value)
-        assert caught.value.code is None
+        assert caught.value.code == ClientErrorCode.CONNECT_BROKER
