@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from tests.unit.every_code import BROKER_ANSWERS, DECLARED, NAMESRV_ANSWERS, SPOILT, Answers
 
+from turbopump.auth.rules import RULES
 from turbopump.broker.handlers.unserved import UNSERVED
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Request
@@ -30,6 +31,8 @@ TO_CLIENTS: Final = frozenset(
     }
 )
 """What a client answers to a broker."""
+OF_ACCESS_CONTROL: Final = range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1)
+"""Answered where access control is on (tests/unit/auth), refused with 1 where it is off."""
 
 _UNUSED: Final = "nothing of Apache's 5.3.3 answers it"
 _CONTAINER: Final = "only a broker container answers it"
@@ -55,6 +58,7 @@ of [errors](errors.md#response-codes):
 * **names**: names that nothing can have (`../..`, control characters).
 * **low**, **high**: the lowest and the highest 32-bit number in each field that is a number.
 * **body**: a body of noise.
+* **who may**: what a user needs where access control is on; see [access rules](access-rules.md).
 
 `-`: the request has nothing of the kind. A request that is refused has changed nothing. The remark
 of an answer says what is wrong. A 0 for an odd request means that it asks for nothing (an offset in
@@ -70,6 +74,19 @@ def page() -> str:
     lines += _answered("A broker answers", BROKER_ANSWERS)
     lines += _answered("A name server answers", NAMESRV_ANSWERS)
     lines += [
+        "## A broker answers where access control is on",
+        "",
+        "Elsewhere it refuses them with 1.",
+        "",
+        "| code | name | fields | what it asks | who may |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {code} | `{_name(code)}` | {_fields(code)} | {_about(code)} | {RULES[code].text} |"
+        for code in OF_ACCESS_CONTROL
+    ]
+    lines += [
+        "",
         "## A client answers",
         "",
         "| code | name | fields | what it asks |",
@@ -92,16 +109,18 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-# A column "who may send it" comes from turbopump.auth.rules once that is there.
 def _answered(title: str, table: Answers) -> Iterator[str]:
     yield f"## {title}"
     yield ""
     columns = " | ".join(("good", "missing", "unreadable", "names", "low", "high", "body"))
-    yield f"| code | name | fields | what it asks | {columns} |"
-    yield "|---|---|---|---|" + "---|" * (1 + len(SPOILT))
+    yield f"| code | name | fields | what it asks | {columns} | who may |"
+    yield "|---|---|---|---|---|" + "---|" * (1 + len(SPOILT))
     for code, found in sorted(table.items()):
         shown = " | ".join(found)
-        yield f"| {code} | `{_name(code)}` | {_fields(code)} | {_about(code)} | {shown} |"
+        yield (
+            f"| {code} | `{_name(code)}` | {_fields(code)} | {_about(code)} | {shown} "
+            f"| {RULES[code].text} |"
+        )
     yield ""
 
 

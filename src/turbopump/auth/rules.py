@@ -347,7 +347,18 @@ RULES: Final[Mapping[int, Rule]] = {
         )
     ),
     # Topics and groups.
-    RequestCode.UPDATE_AND_CREATE_TOPIC: Rule((topic(CREATE),)),
+    RequestCode.UPDATE_AND_CREATE_TOPIC: Rule(
+        (
+            topics(lambda request, *_: () if request.if_absent else (request.topic,), CREATE),
+            Ask(
+                ResourceType.TOPIC,
+                lambda request, *_: (request.topic,) if request.if_absent else (),
+                (PUB, CREATE),
+                "of a producer's first send (ifAbsent)",
+                always=False,
+            ),
+        )
+    ),
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: Rule(
         (topics(_bodies("topic_config_list", "topic_name"), CREATE),),
         from_body=True,
