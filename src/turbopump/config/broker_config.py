@@ -158,6 +158,12 @@ class BrokerConfig(AccessConfig):
         "SYNC_FLUSH",
         own=True,
     )
+    slave_read_enable: bool = setting(
+        False,
+        "readers of what may not be in this broker's memory are told to ask the slave "
+        "whichBrokerWhenConsumeSlowly of their group (accessMessageInMemoryMaxRatio)",
+        hot=True,
+    )
     namesrv_addr: str = setting(
         "", "name servers, `HOST:PORT;HOST:PORT`; else the variable NAMESRV_ADDR"
     )

@@ -569,6 +569,11 @@ class MessageStore:
         return unit is None or self.log.end - unit[0] <= self._config.limits.hot_size
 
     @property
+    def hot_size(self) -> int:
+        """Bytes at the end of the log that are taken to be in memory."""
+        return self._config.limits.hot_size
+
+    @property
     def refusal(self) -> str | None:
         """Why clients' messages are not taken; None while they are."""
         if self.durable.error is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, replace
 from functools import partial
 from math import inf
 from typing import Final, NamedTuple
@@ -86,6 +86,13 @@ _CODES: Final = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+_ONLY_A_MASTER_KNOWS: Final = (
+    GetStatus.OFFSET_OVERFLOW_BADLY,
+    GetStatus.OFFSET_TOO_SMALL,
+    GetStatus.NO_MATCHED_LOGIC_QUEUE,
+    GetStatus.NO_MESSAGE_IN_QUEUE,
+)
+"""At a slave: it may be behind, or have begun later than its master."""
 _NOTHING: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
@@ -141,6 +148,8 @@ class PullHandler:
 
     def __post_init__(self, topics: TopicTable, groups: GroupTable) -> None:
         self._checks = PullChecks(self.config, topics, groups, self.clients)
+        self._groups = groups
+        self._is_slave = self.config.is_slave
         self._cold_held = 0
 
     def add_to(self, router: Router) -> None:
@@ -239,9 +248,13 @@ class PullHandler:
             self.cold.read(request.consumer_group, len(result.data))
         if result.count or result.unreadable is not None or pull.context.peer.closed:
             return self._answer(pull, offset, result)
-        code, now = _code_of(result, offset), pull.context.peer.now()
+        beyond = self._is_slave and result.status in _ONLY_A_MASTER_KNOWS
+        if beyond:
+            result = replace(result, next_offset=offset)
+        code, now = self._code_of(result, offset), pull.context.peer.now()
         if deadline is None:  # its first read
-            if code != ResponseCode.PULL_NOT_FOUND or not request.sys_flag & PullSysFlag.SUSPEND:
+            may_gain = code == ResponseCode.PULL_NOT_FOUND or beyond
+            if not may_gain or not request.sys_flag & PullSysFlag.SUSPEND:
                 return self._answer(pull, offset, result)
             pull.deadline = now + self._suspend_seconds(request)
         elif deadline <= now or code not in _NOTHING or result.gaps:
@@ -319,9 +332,31 @@ class PullHandler:
                 result.gaps,
                 kind=(request.consumer_group, request.topic, request.queue_id, offset),
             )
-        if result.status is GetStatus.FOUND:
-            return _found(context.opaque, result)
-        return _response(result, _code_of(result, offset))
+        if result.status is not GetStatus.FOUND:
+            return _response(result, self._code_of(result, offset))
+        if self.config.slave_read_enable:
+            return _response(result, ResponseCode.SUCCESS, self._suggested(request, result))
+        return _found(context.opaque, result)
+
+    def _code_of(self, result: GetResult, offset: int) -> int:
+        """At a slave an offset outside of the queue is no reason to move: its master may have the
+        message. RocketMQ: the same, unless ``offsetCheckInSlave``."""
+        if self._is_slave and result.status in _ONLY_A_MASTER_KNOWS:
+            return ResponseCode.PULL_RETRY_IMMEDIATELY
+        if result.status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
+            return ResponseCode.PULL_OFFSET_MOVED if offset != 0 else ResponseCode.PULL_NOT_FOUND
+        return _CODES[result.status]
+
+    def _suggested(self, request: PullMessage, result: GetResult) -> int:
+        """Which broker of this name is to be asked next: another one if what follows may not be in
+        this one's memory (accessMessageInMemoryMaxRatio). RocketMQ: ``isSuggestPullingFromSlave``.
+        """
+        read_at = int.from_bytes(result.data[28:36])  # where the first message lies in the log
+        group = self._groups.find(request.consumer_group)
+        if group is None:
+            return 0
+        behind = self.store.log.end - read_at > self.store.hot_size
+        return group.which_broker_when_consume_slowly if behind else group.broker_id
 
     def _moved(self, request: PullMessage, offset: int) -> Response[PullMessageReply]:
         """An operator has reset the offset of the group. RocketMQ:
@@ -340,15 +375,9 @@ class PullHandler:
         return min(max(ms, 0) / 1000, SUSPEND_MAX_S)
 
 
-def _code_of(result: GetResult, offset: int) -> int:
-    if result.status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
-        return ResponseCode.PULL_OFFSET_MOVED if offset != 0 else ResponseCode.PULL_NOT_FOUND
-    return _CODES[result.status]
-
-
-def _response(result: GetResult, code: int) -> Response[PullMessageReply]:
+def _response(result: GetResult, code: int, suggested: int = 0) -> Response[PullMessageReply]:
     header = PullMessageReply(
-        suggest_which_broker_id=0,
+        suggest_which_broker_id=suggested,
         next_begin_offset=result.next_offset,
         min_offset=result.min_offset,
         max_offset=result.max_offset,

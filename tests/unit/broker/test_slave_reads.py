@@ -1,0 +1,107 @@
+"""Readers go to a slave when it is suggested, or when the master is gone, and come back."""
+
+import asyncio
+
+from tests.loops import CLIENT, in_loop
+from tests.unit.broker.replicas import (
+    MASTER,
+    NAMESRV,
+    SLAVE,
+    Replicas,
+    eventually,
+    same_logs,
+    with_replicas,
+)
+from tests.unit.broker.talking import pull
+
+from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
+from turbopump.protocol import fastjson
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.groups import CreateGroup, SubscriptionGroupConfig
+
+
+async def read_all(replicas: Replicas, taken: list[bytes]) -> None:
+    """A push consumer on the story's own host, until it is cancelled."""
+    async with PushConsumer(
+        f"{NAMESRV}:9876",
+        group="readers",
+        topic="T",
+        consume_from=ConsumeFrom.FIRST,
+        local_ip=CLIENT,
+        clock=replicas.simulation.clock(CLIENT),
+        random=replicas.simulation.source("reader"),
+    ) as reader:
+        async for message in reader:
+            body = message.body
+            taken.append(body)
+
+
+@in_loop(with_replicas)
+async def test_a_reader_of_a_backlog_is_told_to_ask_the_slave_and_one_at_the_end_the_master(
+    replicas: Replicas, /
+) -> None:
+    await replicas.master(slave_read_enable=True, access_message_in_memory_max_ratio=0)
+    slave = await replicas.slave()
+    client = replicas.client_of(MASTER)
+    await client.create()
+    for number in range(5):
+        await client.send(b"%d" % number)
+    group = SubscriptionGroupConfig(group_name="far", which_broker_when_consume_slowly=3)
+    assert (await client.code(CreateGroup(), fastjson.encode(group)))[0] == 0
+    _, header = await client.pull(0)
+    assert header.suggest_which_broker_id == 1
+    _, header = await client.pull(0, consumer_group="far")
+    assert header.suggest_which_broker_id == 3
+    await eventually(lambda: slave.store.max_offset("T", 0) == 5)
+    await eventually(lambda: slave.tables.topics.find("T"))
+    _, header = await replicas.client_of(SLAVE).pull(0)
+    assert header.suggest_which_broker_id == 0
+
+
+@in_loop(with_replicas)
+async def test_an_offset_that_the_slave_does_not_have_yet_is_kept_and_waited_for(
+    replicas: Replicas, /
+) -> None:
+    master = await replicas.master()
+    slave = await replicas.slave()
+    client = replicas.client_of(MASTER)
+    await client.create()
+    await client.send(b"0")
+    await same_logs(master, slave)
+    await eventually(lambda: slave.tables.topics.find("T"))
+    reader = replicas.client_of(SLAVE)
+    answer, header = await reader.pull(2)
+    assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 2)
+    answer, header = await reader.pull(9, topic="T", queue_id=0)
+    assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 9)
+    held = reader.ask(pull(2, suspend_ms=5000))
+    for number in range(1, 3):
+        await client.send(b"%d" % number)
+    answer = await held
+    assert answer.code == ResponseCode.SUCCESS
+
+
+@in_loop(with_replicas)
+async def test_a_consumer_goes_on_at_the_slave_when_the_master_is_gone_and_comes_back(
+    replicas: Replicas, /
+) -> None:
+    master = await replicas.master()
+    slave = await replicas.slave()
+    client = replicas.client_of(MASTER)
+    await client.create()
+    for number in range(10):
+        await client.send(b"%d" % number)
+    await same_logs(master, slave)
+    await eventually(lambda: slave.tables.topics.find("T"))
+    replicas.kill(MASTER)
+    taken: list[bytes] = []
+    reading = asyncio.create_task(read_all(replicas, taken))
+    await eventually(lambda: len(taken) == 10, seconds=120)
+    await eventually(lambda: slave.tables.offsets.find("readers", "T", 0) == 10, seconds=60)
+    await replicas.master()
+    again = replicas.client_of(MASTER)
+    await again.send(b"10")
+    await eventually(lambda: len(taken) == 11, seconds=120)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    assert taken == [b"%d" % number for number in range(11)]
