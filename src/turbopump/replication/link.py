@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, cast
 
 from turbopump.errors import ConfigError, CopyError, ProtocolError, RoomInMakingError, StoreError
 from turbopump.repeated_line import RepeatedLine
@@ -185,8 +185,7 @@ class SlavePeer(asyncio.Protocol):
         self.connection = SlaveConnection(link.settings, "", 0.0)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
         host, port = transport.get_extra_info("peername")[:2]
         self.address = f"{host}:{port}"
         link = self._link
@@ -412,8 +411,7 @@ class MasterPeer(asyncio.Protocol):
         self.connection = MasterConnection(link.settings, link.store.log.end, loop.time())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
         transport.write(self.connection.begin())
         self._look()
 

@@ -1,10 +1,15 @@
 """A master and its slaves: what a slave has, what it answers, what a send waits for."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 from tests.loops import in_loop
 from tests.unit.broker.replicas import MASTER, SLAVE, Replicas, eventually, same_logs, with_replicas
+from tests.unit.broker.talking import talking
 
 from turbopump.config.broker_config import BrokerRole, FlushDiskType
+from turbopump.event_loop import loop_factory
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import EndTransaction, SendMessageV2
 
@@ -140,3 +145,21 @@ async def test_a_sync_master_that_waits_for_nobody_says_so(
     sender = replicas.client_of(MASTER)
     await sender.create()
     await sender.send(b"alone")
+
+
+def test_a_slave_copies_on_the_loop_that_servers_run_on(tmp_path: Path) -> None:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(copies(tmp_path))
+
+
+async def copies(directory: Path) -> None:
+    """A master and a slave on real sockets."""
+    async with talking(directory / "master") as talk:
+        settings = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
+        ha = {"ha_master_address": talk.broker.ha_address}
+        async with talking(directory / "slave", **settings, **ha) as other:
+            await talk.client.create()
+            await talk.client.send(b"one")
+            async with asyncio.timeout(10):
+                while other.broker.store.max_offset("T", 0) < 1:
+                    await asyncio.sleep(0.01)
