@@ -224,6 +224,26 @@ def test_an_error_of_ours_is_shown_without_the_traceback_of_a_worker(
         assert "Traceback (most recent call last)" not in str(caught.value)
 
 
+@pytest.mark.parametrize("logging", ["", "import logging; logging.basicConfig(level='ERROR')\n"])
+def test_a_warning_of_a_worker_is_on_its_standard_error_unless_logging_is_set_up(
+    logging: str,
+) -> None:
+    program = (
+        "from importlib.machinery import ModuleSpec\n"
+        "__spec__ = ModuleSpec('pyspark.daemon', None)  # as in Spark's workers\n"
+        f"{logging}"
+        "from turbopump.spark.batch import BatchReader\n"
+        "from turbopump.spark.options import read_options\n"
+        "given = {'nameServer': 'localhost:1', 'topic': 'T', 'maxOffsetsPerTrigger': '5'}\n"
+        "BatchReader(read_options(given))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
+    said = "WARNING turbopump.spark.batch: maxOffsetsPerTrigger does nothing in a batch read"
+    assert (said in run.stderr) == (logging == "")
+
+
 def test_a_batch_read_of_nothing_has_no_rows(spark: SparkSession, cluster: FakeCluster) -> None:
     assert read(spark, cluster).count() == 0
     assert read(spark, cluster, startingOffsets="latest").collect() == []

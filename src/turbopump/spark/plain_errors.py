@@ -1,19 +1,24 @@
-"""What people see of an error: its sentence, without the traceback of Spark's Python worker.
+"""What people see of Spark's Python workers: the sentence of an error without a traceback, and
+every warning.
 
 Spark shows an error of a data source as the traceback of the process in which it ran, with the
 sentence that helps as its last line. PySpark leaves the traceback out where the environment of that
 process has ``SPARK_HIDE_TRACEBACK`` (pyspark/util.py, ``handle_worker_exception``). A worker ends
 after an error, so setting it for an error of ours hides nobody else's.
+
+A worker sets up no logging, and a library shows nothing by itself: a warning was seen by nobody. In
+a worker it goes to standard error, which Spark shows in its own log.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TextIO, TypeVar
 
 from turbopump.errors import TurbopumpError
 
@@ -24,14 +29,41 @@ _WORKERS: Final = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.")
 """Modules that Spark runs as the main one of a worker."""
 
 
+def is_worker() -> bool:
+    """Whether this process is a Python worker of Spark."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith(_WORKERS)
+
+
+class _OnStandardError(logging.StreamHandler[TextIO]):
+    """Leaves what it gets to others where somebody has set up logging (Spark does, with
+    ``spark.sql.pyspark.worker.logging.enabled``)."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            super().emit(record)
+
+
+def show_warnings() -> None:
+    """The warnings of this package go to standard error from now on."""
+    handler = _OnStandardError()
+    handler.setFormatter(
+        logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%y/%m/%d %H:%M:%S")
+    )
+    logging.getLogger("turbopump").addHandler(handler)
+
+
+if is_worker():
+    show_warnings()
+
+
 @contextmanager
 def hidden_traceback() -> Iterator[None]:
     """In Spark's workers a TurbopumpError that leaves this block is shown without a traceback."""
     try:
         yield
     except TurbopumpError:
-        spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-        if spec is not None and spec.name.startswith(_WORKERS):
+        if is_worker():
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
 
