@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -92,7 +92,11 @@ def start_apache(stack: ExitStack, directory: Path, more: Settings) -> RunningBr
 
 
 def start_ours(
-    stack: ExitStack, directory: Path, more: Settings, sources: Path = SOURCES
+    stack: ExitStack,
+    directory: Path,
+    more: Settings,
+    sources: Path = SOURCES,
+    prefix: Sequence[str] = (),
 ) -> RunningBroker:
     directory.mkdir(parents=True, exist_ok=True)
     namesrv_port, broker_port = free_ports(0), free_ports(-2, 0, 1)
@@ -121,6 +125,7 @@ def start_ours(
         "-n",
         f"127.0.0.1:{namesrv_port}",
         sources=sources,
+        prefix=prefix,
     )
     return RunningBroker(
         OURS,
@@ -141,13 +146,18 @@ def certificate(directory: Path) -> Settings:
 
 
 def spawn(
-    stack: ExitStack, directory: Path, *arguments: str, sources: Path = SOURCES
+    stack: ExitStack,
+    directory: Path,
+    *arguments: str,
+    sources: Path = SOURCES,
+    prefix: Sequence[str] = (),
 ) -> "subprocess.Popen[bytes]":
     """One `turbopump` command of a checkout in the background, its output in a file named after
-    it; SIGTERM when the stack is left."""
+    it; SIGTERM when the stack is left. ``prefix`` goes before it, such as a shell that sets a limit
+    and replaces itself."""
     environment = {**os.environ, "PYTHONPATH": str(sources)}
     with (directory / f"{arguments[0]}.out").open("ab") as out:
-        command = [sys.executable, "-m", "turbopump", *arguments]
+        command = [*prefix, sys.executable, "-m", "turbopump", *arguments]
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -209,9 +219,17 @@ def launch_apache(
     stack: ExitStack, directory: Path, settings: Mapping[str, str | int | bool] | None = None
 ) -> tuple[int, Complaint]:
     """Apache's two processes, without waiting until they are ready."""
+    broker = launched_apache(stack, directory, settings)
+    return broker.port, broker.complaint
+
+
+def launched_apache(
+    stack: ExitStack, directory: Path, settings: Settings | None = None
+) -> RunningBroker:
+    """The same, and which process the broker is."""
     cluster = ApacheCluster(
         NEWEST, directory=directory, heap=HEAP, jvm_options=APACHE_JVM, broker_config=settings
     )
     cluster.wait_ready = lambda: None  # type: ignore[method-assign]
     stack.enter_context(cluster)
-    return cluster.broker_port, lambda: None
+    return RunningBroker(APACHE, cluster.broker_port, cluster.broker_pid, cluster.namesrv)

@@ -34,6 +34,7 @@ struct connection {
     int waits_for_room;
 };
 
+/* A `queue` is a number for a queue of a topic: (number of the topic) * (queues of a topic) + queueId. */
 struct flight {
     uint32_t opaque;
     int queue;
@@ -48,15 +49,18 @@ static struct {
     int64_t limit;
     int tls;
     int once; /* pull every queue from its start to its end: the window is all of it */
+    const char *topic_stem;
+    int topics; /* sends go round so many topics, "<topic>-0" and on; 0: the one topic */
     struct frame_shape shape;
-} options = {"127.0.0.1", 0, 1, 64, -1, 0, SEND, 0.5, 5.0, 0, 0, 0, {"bench", "bench", "bench", NULL, 1024, 8, 32, 32}};
+} options = {"127.0.0.1", 0, 1, 64, -1, 0, SEND, 0.5, 5.0, 0, 0, 0, NULL, 0, {"bench", "bench", "bench", NULL, 1024, 8, 32, 32}};
 
 static struct flight flights[IN_FLIGHT_SLOTS];
 static struct connection *connections;
 static int64_t pull_offsets[1024];
 static int is_read[1024]; /* pulled to its end by this run, which reads once */
 static uint32_t next_opaque = 1;
-static int next_queue, poll_fd, in_flight;
+static int next_queue, next_topic, poll_fd, in_flight;
+static char topic_name[256];
 static int64_t now_ns, now_ms, messages_asked;
 static int sending = 1, measuring;
 static struct {
@@ -116,14 +120,17 @@ static void ask(struct connection *connection, int queue)
     }
     *flight = (struct flight){next_opaque, queue, now_ns, 0};
     char *at = connection->out + connection->out_used;
+    if (options.topics > 0)
+        sprintf(topic_name, "%s-%d", options.topic_stem, queue / options.shape.topic_queues);
+    int queue_id = queue % options.shape.topic_queues;
     if (options.mode == PULL) {
         flight->offset = pull_offsets[queue];
         size = frame_pull(at, &options.shape, next_opaque, queue, flight->offset);
     } else if (options.mode == BATCH) {
-        size = frame_send_batch(at, &options.shape, next_opaque, queue, now_ms);
+        size = frame_send_batch(at, &options.shape, next_opaque, queue_id, now_ms);
         messages_asked += options.shape.batch_count;
     } else {
-        size = frame_send(at, &options.shape, next_opaque, queue, now_ms);
+        size = frame_send(at, &options.shape, next_opaque, queue_id, now_ms);
         messages_asked++;
     }
     if (options.limit > 0 && messages_asked >= options.limit)
@@ -133,13 +140,17 @@ static void ask(struct connection *connection, int queue)
     in_flight++;
 }
 
-/* A pull keeps to its queue, as a consumer has one pull outstanding for each; sends go round the queues. */
+/* A pull keeps to its queue, as a consumer has one pull outstanding for each; sends go round the topics, and in each
+ * round the queues. */
 static int queue_for_next(int queue_before)
 {
     if (options.mode == PULL)
         return queue_before;
-    int queue = next_queue;
-    next_queue = (next_queue + 1) % options.shape.topic_queues;
+    int queue = next_topic * options.shape.topic_queues + next_queue;
+    if (++next_topic >= options.topics) {
+        next_topic = 0;
+        next_queue = (next_queue + 1) % options.shape.topic_queues;
+    }
     return queue;
 }
 
@@ -180,8 +191,8 @@ static int check_pull(const struct reply *reply, const struct flight *flight)
 static int check_send(const struct reply *reply, const struct flight *flight)
 {
     int count = options.mode == BATCH ? options.shape.batch_count : 1;
-    if (reply_number(reply, "\"queueId\":") != flight->queue)
-        die("a send to queueId=%d was answered for another queue", flight->queue);
+    if (reply_number(reply, "\"queueId\":") != flight->queue % options.shape.topic_queues)
+        die("a send to queueId=%d was answered for another queue", flight->queue % options.shape.topic_queues);
     offsets_take(flight->queue, reply_number(reply, "\"queueOffset\":"), count);
     return count;
 }
@@ -202,7 +213,7 @@ static void answered(struct connection *connection, const char *frame, size_t si
     int queue = flight->queue;
     flight->opaque = 0;
     in_flight--;
-    if (sending && !is_read[queue])
+    if (sending && !(options.once && is_read[queue]))
         ask(connection, queue_for_next(queue));
 }
 
@@ -336,7 +347,8 @@ static void read_options(int argc, char **argv)
         {"host", 1, 0, 'h'}, {"port", 1, 0, 'p'}, {"mode", 1, 0, 'm'}, {"topic", 1, 0, 't'}, {"group", 1, 0, 'g'},
         {"broker", 1, 0, 'b'}, {"queues", 1, 0, 'q'}, {"connections", 1, 0, 'c'}, {"outstanding", 1, 0, 'o'},
         {"size", 1, 0, 's'}, {"count", 1, 0, 'n'}, {"settle", 1, 0, 'e'}, {"seconds", 1, 0, 'd'}, {"limit", 1, 0, 'l'},
-        {"cpu", 1, 0, 'k'}, {"watch", 1, 0, 'w'}, {"once", 0, 0, '1'}, {"tls", 0, 0, '2'}, {0, 0, 0, 0}};
+        {"cpu", 1, 0, 'k'}, {"watch", 1, 0, 'w'}, {"once", 0, 0, '1'}, {"tls", 0, 0, '2'},
+        {"topics", 1, 0, 'T'}, {0, 0, 0, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", table, NULL)) != -1) {
         switch (option) {
@@ -358,6 +370,7 @@ static void read_options(int argc, char **argv)
         case 'w': options.watched_pid = atoi(optarg); break;
         case '1': options.once = 1; break;
         case '2': options.tls = 1; break;
+        case 'T': options.topics = atoi(optarg); break;
         default: die("unknown option");
         }
     }
@@ -366,6 +379,15 @@ static void read_options(int argc, char **argv)
     if (options.port < 1 || options.connections < 1 || options.outstanding < 1 || options.shape.topic_queues < 1
         || options.shape.topic_queues > 1024 || options.connections * options.outstanding > IN_FLIGHT_SLOTS / 4)
         die("a port, connections, outstanding and 1..1024 queues are needed");
+    if (options.topics < 0 || options.topics > 100000 || (options.topics > 0 && options.mode == PULL))
+        die("sends alone go to several topics, 100,000 at most");
+    if (options.topics > 0) {
+        options.topic_stem = options.shape.topic;
+        if (snprintf(topic_name, sizeof topic_name, "%s-%d", options.topic_stem, options.topics) >= 128)
+            die("the topics' names are too long");
+        options.shape.topic = topic_name;
+    }
+    offsets_open((options.topics > 0 ? options.topics : 1) * options.shape.topic_queues, options.shape.topic_queues);
     if (options.mode == PULL && options.connections * options.outstanding > options.shape.topic_queues)
         die("pulling needs a queue for each outstanding request");
     if (options.once && (options.mode != PULL || options.connections * options.outstanding != options.shape.topic_queues))

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #define MAX_FRAME (16 * 1024 * 1024)
-#define MAX_QUEUES 1024
 #define MAX_OFFSET (1LL << 33)
 
 void die(const char *format, ...)
@@ -88,32 +87,42 @@ int64_t reply_number(const struct reply *reply, const char *key)
 static struct {
     uint64_t *bits;
     int64_t words, lowest, highest, count;
-} taken[MAX_QUEUES];
+} *taken;
+static int queues, queues_of_topic;
+
+void offsets_open(int count, int of_topic)
+{
+    queues = count;
+    queues_of_topic = of_topic;
+    taken = calloc((size_t)count, sizeof *taken);
+    if (taken == NULL)
+        die("out of memory for %d queues", count);
+}
 
 static void make_room(int queue, int64_t words)
 {
-    int64_t old = taken[queue].words, wanted = old == 0 ? 1 << 14 : old;
+    int64_t old = taken[queue].words, wanted = old == 0 ? 16 : old;
     while (wanted <= words)
         wanted *= 2;
     if (wanted == old)
         return;
     taken[queue].bits = realloc(taken[queue].bits, (size_t)wanted * 8);
     if (taken[queue].bits == NULL)
-        die("out of memory for the offsets of queue %d", queue);
+        die("out of memory for the offsets of queueId=%d", queue % queues_of_topic);
     memset(taken[queue].bits + old, 0, (size_t)(wanted - old) * 8);
     taken[queue].words = wanted;
 }
 
 void offsets_take(int queue, int64_t offset, int count)
 {
-    if (queue < 0 || queue >= MAX_QUEUES || offset < 0 || offset > MAX_OFFSET)
-        die("queueId=%d queueOffset=%lld in a reply", queue, (long long)offset);
+    if (queue < 0 || queue >= queues || offset < 0 || offset > MAX_OFFSET)
+        die("queueId=%d queueOffset=%lld in a reply", queue % queues_of_topic, (long long)offset);
     int64_t last = offset + count - 1;
     make_room(queue, last / 64);
     for (int64_t each = offset; each <= last; each++) {
         uint64_t bit = 1ULL << (each % 64);
         if (taken[queue].bits[each / 64] & bit)
-            die("queueOffset=%lld of queueId=%d was given out twice", (long long)each, queue);
+            die("queueOffset=%lld of queueId=%d was given out twice", (long long)each, queue % queues_of_topic);
         taken[queue].bits[each / 64] |= bit;
     }
     if (taken[queue].count == 0 || offset < taken[queue].lowest)
@@ -125,10 +134,10 @@ void offsets_take(int queue, int64_t offset, int count)
 
 void offsets_check_whole(void)
 {
-    for (int queue = 0; queue < MAX_QUEUES; queue++) {
+    for (int queue = 0; queue < queues; queue++) {
         int64_t span = taken[queue].highest - taken[queue].lowest + 1;
         if (taken[queue].count > 0 && span != taken[queue].count)
-            die("queueId=%d: %lld messages acknowledged but their offsets span %lld", queue, (long long)taken[queue].count,
+            die("queueId=%d: %lld messages acknowledged but their offsets span %lld", queue % queues_of_topic, (long long)taken[queue].count,
                 (long long)span);
     }
 }

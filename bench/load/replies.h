@@ -20,6 +20,8 @@ struct reply reply_open(const char *frame, size_t size);
 /* The number under `"key":"` in the header; dies if there is none. `key` is given with its quotes and colon. */
 int64_t reply_number(const struct reply *reply, const char *key);
 
+/* There are `count` queues, `of_topic` for each topic; to be called before the two below. */
+void offsets_open(int count, int of_topic);
 /* Records that `count` messages went to `queue` at `offset`..; dies if one of these offsets was given out before. */
 void offsets_take(int queue, int64_t offset, int count);
 /* Dies unless each queue's offsets of this run are without a gap. */

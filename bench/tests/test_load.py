@@ -25,8 +25,9 @@ def good_sends() -> Answer:
 
     def answer(request: Header, body: bytes) -> bytes:
         queue = request["extFields"]["e"]
-        offset = next_offset[queue]
-        next_offset[queue] += 4 if request["code"] == 320 else 1
+        place = request["extFields"]["b"] + queue
+        offset = next_offset[place]
+        next_offset[place] += 4 if request["code"] == 320 else 1
         return reply(request, {"queueId": queue, "queueOffset": str(offset), "msgId": "7F"})
 
     return answer
@@ -70,6 +71,25 @@ def test_every_message_has_an_id_of_its_own_and_the_queues_take_turns() -> None:
     assert set(Counter(header["extFields"]["e"] for header, _ in requests).values()) == {
         1000 // TOPIC_QUEUES
     }
+
+
+def test_sends_to_many_topics_go_round_them_and_after_each_round_to_the_next_queue() -> None:
+    with scripted_broker(good_sends()) as broker:
+        arguments = [*SEND.arguments(), "--topics", "300", "--limit", "2400"]
+        assert generator.fill(broker.port, arguments, core=0) == 2400
+        sent = [header["extFields"] for header, _ in broker.requests]
+    places = [(fields["b"], fields["e"]) for fields in sent]
+    assert places[:301] == [*((f"bench-send-{n}", "0") for n in range(300)), ("bench-send-0", "1")]
+    assert len(set(places)) == 2400
+
+
+def test_an_offset_given_out_twice_is_noticed_in_any_of_many_topics() -> None:
+    def answer(request: Header, _body: bytes) -> bytes:
+        return reply(request, {"queueId": request["extFields"]["e"], "queueOffset": "5"})
+
+    arguments = [*SEND.arguments(), "--topics", "20", "--limit", "161"]
+    with scripted_broker(answer) as broker, pytest.raises(LoadError, match="given out twice"):
+        generator.fill(broker.port, arguments, core=0)
 
 
 def test_a_batch_body_holds_whole_messages_with_their_own_ids() -> None:

@@ -20,7 +20,10 @@ from unittest import mock
 
 from turbopump.store import disk
 
-KINDS = ("fallocate", "fdatasync", "directory fsync", "ftruncate", "rename", "pread", "file write")
+KINDS = (
+    *("fallocate", "fdatasync", "msync", "directory fsync", "ftruncate", "rename", "pread"),
+    "file write",
+)
 _CALLS = {
     "posix_fallocate": "fallocate",
     "ftruncate": "ftruncate",
@@ -128,7 +131,15 @@ def _name(victim: Any) -> str:
 def failing(fault: Fault | None) -> Iterator[FaultyOs]:
     """Within the block the store's disk meets this fault."""
     system = FaultyOs(fault)
+    plain = disk.sync_map
+
+    def sync_map(view: memoryview) -> None:
+        system.count("msync", "a queue or an index")
+        plain(view)
+
     with (
+        mock.patch.object(disk, "sync_map", sync_map),
+        mock.patch.object(disk, "sync_file_system", return_value=False),
         mock.patch.object(disk, "os", system),
         mock.patch.object(disk, "open", system.open_file, create=True),
         mock.patch.object(disk.KernelSyncs, "start", return_value=False),

@@ -22,6 +22,8 @@ from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendStatus
 from turbopump.errors import SendError
 from turbopump.message.message import MessageQueue
+from turbopump.store.mapped_file import PAGE
+from turbopump.store.queues.consume_queue import UNIT_SIZE
 
 TOPIC = "orders"
 QUEUES = 2
@@ -85,7 +87,7 @@ class Rounds:
                 await broker.create_topic(TOPIC, QUEUES)
                 async with Producer(broker.namesrv, retries=0, send_timeout=8.0) as producer:
                     for _ in range(20):
-                        await self._send(producer)
+                        await self._send_next(producer)
                 for number in range(kills):
                     fill(filler.with_name(f"filler{number}"))
                     await broker.kill()
@@ -93,28 +95,64 @@ class Rounds:
                     await broker.start()
                     self.found = await pulled(broker.namesrv, TOPIC)
                     async with Producer(broker.namesrv, retries=0, send_timeout=8.0) as producer:
-                        assert not await self._send(producer), "there is no room for it"
+                        assert not await self._send_next(producer), "there is no room for it"
                         filler.unlink()
                         if number + 1 == kills:
                             for each in file_system.mount_point.glob("filler*"):
                                 free(each)
                             freed = time.monotonic()
-                            while not await self._send(producer):
+                            while not await self._send_next(producer):
                                 assert time.monotonic() - freed < 3 * WRITABLE_SECONDS_MAX
                                 await asyncio.sleep(0.05)
 
+    async def new_queues(self, home: Path, count: int) -> None:
+        """The log has room left on a disk without a free byte, and queues have not: first one that
+        soon needs its next blocks, then some without any. The process lives on. Once the disk is
+        freed each is written, and after a kill all that was acknowledged is there."""
+        settings = SETTINGS | {
+            "mappedFileSizeCommitLog": 4 * 1024 * 1024,
+            "mappedFileSizeConsumeQueue": 6_000_000,
+            "messageIndexEnable": "false",
+        }
+        with power.Ext4(home, SIZE) as file_system:
+            filler = file_system.mount_point / "filler"
+            async with BrokerProcess(
+                home / "home", file_system.mount_point / "store", settings
+            ) as broker:
+                await broker.start()
+                await broker.create_topic(TOPIC, count)
+                async with Producer(broker.namesrv, retries=0, send_timeout=8.0) as producer:
+                    assert await self._send(producer, 0, b"the log has room")
+                    fill(filler)
+                    units = 1
+                    while await self._send(producer, 0, b"unit %d" % units):
+                        units += 1
+                    assert units <= PAGE // UNIT_SIZE, "there is no block for more"
+                    for queue_id in range(1, count):
+                        assert not await self._send(producer, queue_id, b"first"), "no block"
+                    free(filler)
+                    for queue_id in range(count):
+                        await self._send_when_free(producer, queue_id, b"after")
+                assert (await pulled(broker.namesrv, TOPIC)).items() >= self.acknowledged.items()
+                await broker.kill()
+                await broker.start()
+                self.found = await pulled(broker.namesrv, TOPIC)
+
     async def _round(self, producer: Producer, filler: Path) -> None:
-        await self._send(producer)
+        await self._send_next(producer)
         fill(filler)
         for _ in range(400):
-            if not await self._send(producer):
+            if not await self._send_next(producer):
                 break
         else:
             raise AssertionError("3 MB were taken on a full disk")
-        await self._send(producer)
+        await self._send_next(producer)
         free(filler)
+        await self._send_when_free(producer, self._number % QUEUES, b"")
+
+    async def _send_when_free(self, producer: Producer, queue_id: int, body: bytes) -> None:
         freed = time.monotonic()
-        while not await self._send(producer):
+        while not await self._send(producer, queue_id, body or self._next_body()):
             waited = time.monotonic() - freed
             assert waited < 3 * WRITABLE_SECONDS_MAX, (
                 f"not writable {waited:.0f} s after: {list(self.refused.values())[-1]}"
@@ -122,10 +160,15 @@ class Rounds:
             await asyncio.sleep(0.05)  # the broker's own watcher decides when
         self.writable_after.append(time.monotonic() - freed)
 
-    async def _send(self, producer: Producer) -> bool:
-        queue = MessageQueue(TOPIC, NAME, self._number % QUEUES)
-        body = b"%d " % self._number + self.rng.randbytes(self.rng.randrange(BODY_SIZE))
+    async def _send_next(self, producer: Producer) -> bool:
+        return await self._send(producer, self._number % QUEUES, self._next_body())
+
+    def _next_body(self) -> bytes:
         self._number += 1
+        return b"%d " % self._number + self.rng.randbytes(self.rng.randrange(BODY_SIZE))
+
+    async def _send(self, producer: Producer, queue_id: int, body: bytes) -> bool:
+        queue = MessageQueue(TOPIC, NAME, queue_id)
         self.sent.add(body)
         try:
             result = await producer.send(TOPIC, body, queue=queue)
@@ -189,3 +232,18 @@ def test_a_broker_killed_on_a_full_disk_starts_serves_what_it_has_and_takes_more
     measured(f"{kills} kills on a full disk, {len(stored)} messages served after each")
     assert len(stored) == 20
     assert all(rounds.found[place] == body for place, body in stored.items())
+
+
+def test_a_queue_without_a_block_on_a_full_disk_refuses_and_the_broker_lives(
+    tmp_path: Path, rng: random.Random, measured: Callable[[str], None]
+) -> None:
+    assert power.why_not() is None, power.why_not()
+    rounds = Rounds(rng)
+    asyncio.run(rounds.new_queues(tmp_path, 12))
+    measured(
+        f"{len(rounds.acknowledged)} acknowledged, {len(rounds.refused)} bodies refused, writable "
+        f"{max(rounds.writable_after):.2f} s after space at most; "
+        f"a refusal says: {next(iter(rounds.refused.values()))[:300]}"
+    )
+    assert rounds.found == rounds.acknowledged
+    assert max(rounds.writable_after) <= WRITABLE_SECONDS_MAX

@@ -47,7 +47,10 @@ QUEUES = 2
 # --- a store, an error, and a power cut
 # --------------------------------------------------------------------------------------
 
-OPERATIONS = ("create", "sync", "rename", "directory_sync", "write", "read", "open", "remove")
+OPERATIONS = (
+    *("create", "allocate", "sync", "rename", "directory_sync", "write", "read", "open"),
+    "remove",
+)
 SMALL = config(segment_size=4096, queue_file_size=20 * 5, index_slots=10, index_entries=20)
 
 

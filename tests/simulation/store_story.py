@@ -33,6 +33,8 @@ class StoreStory:
             queue_file_size=20 * self.rng.choice((10, 50, 1000)),
             flushed_only=flushed_only,
         )
+        # few of the queue files are mapped at a time, or all of them
+        simulation.disk(HOST).maps_max = 2 if self.config.segment_size == 4096 else 1000
         self.written = 0
         self.waiting: list[tuple[Send, Queue, int, int]] = []
         self.read_to: dict[Queue, int] = defaultdict(int)

@@ -7,10 +7,12 @@ Its one rule: both signals take the same way out. It must not know which servers
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
 import logging
 import re
+import resource
 import signal
 import sys
 import time
@@ -38,6 +40,8 @@ KEPT_SIZE: Final = 64 * 1024 * 1024
 M_TRIM_THRESHOLD: Final = -1
 M_MMAP_THRESHOLD: Final = -3
 """glibc's malloc.h."""
+DESCRIPTORS_OF_MACOS: Final = 10_240
+"""As many as macOS grants (OPEN_MAX) where it says that there is no limit."""
 IMPATIENCE_S: Final = 1.0
 """A second signal within this time is the same one: a terminal and `make` or `timeout` both pass it
 on."""
@@ -47,6 +51,7 @@ def serve(servers: Callable[[], AbstractAsyncContextManager[None]]) -> None:
     """Enter the servers' context, wait for SIGINT or SIGTERM, leave it. A later second signal ends
     the process at once."""
     _keep_freed_memory()
+    _raise_descriptor_limit()
     outlive_lost_pages()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
@@ -86,6 +91,18 @@ def _keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(M_TRIM_THRESHOLD, KEPT_SIZE)
         mallopt(M_MMAP_THRESHOLD, KEPT_SIZE // 2)
+
+
+def _raise_descriptor_limit() -> None:
+    """Let this process open as many files as it may: a shell's limit is often 1,024, and what may
+    be is higher. The JVM does the same for Apache's broker."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for limit in (hard, DESCRIPTORS_OF_MACOS):
+        with contextlib.suppress(ValueError, OSError):
+            if soft != limit:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            break
+    log.info("open files limit=%d", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 async def _until_signal(servers: Callable[[], AbstractAsyncContextManager[None]]) -> None:

@@ -272,7 +272,7 @@ class BrokerConfig(AccessConfig):
     )
     mapped_file_size_consume_queue: int = setting(
         300_000 * CONSUME_QUEUE_ENTRY_SIZE,
-        "size of a queue file, rounded up to entries of 20",
+        "size of a queue file, rounded up to entries of 20; it takes room as it is written",
         "bytes",
         low=20,
     )

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import resource
 import socket
 import sys
@@ -77,6 +78,9 @@ ACCEPTED_A_TURN: Final = 16
 """Connections accepted in one turn of the loop; more would stall everyone else."""
 ACCEPT_AGAIN_S: Final = 0.1
 """After a failure, when to try again."""
+LEFT_FOR_FILES_MIN: Final = 16
+"""Whatever else has descriptors, connections leave an eighth of all, at least so many and at most
+``KEPT_DESCRIPTORS``."""
 
 
 class RemotingServer:
@@ -267,7 +271,8 @@ class _FirstByte:
 class _ListeningPort:
     """Accepts connections, a few in each turn. Where the process or the system has no descriptor or
     no memory for another, it says so, and tries again in a moment: those that are connected go on,
-    and the others wait in the system's queue."""
+    and the others wait in the system's queue. The last descriptors of the process are left for its
+    files."""
 
     def __init__(
         self,
@@ -312,6 +317,7 @@ class _ListeningPort:
                 self._pause("as many are open as the limit of open files has room for")
                 return
             try:
+                leave_some()
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
@@ -398,6 +404,18 @@ class _ListeningPort:
 def _peer(address: Any) -> str:
     """``host:port`` of what ``accept`` gave."""
     return join_address(str(address[0]), int(address[1]))
+
+
+def leave_some() -> None:
+    """Raise OSError (EMFILE) where another connection would have one of the last descriptors of the
+    process: without them a log could not get its next file, and everybody would be refused."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    free = os.open(os.devnull, os.O_RDONLY)  # the system gives the lowest one that is free
+    os.close(free)
+    left_for_files = min(max(limit // 8, LEFT_FOR_FILES_MIN), KEPT_DESCRIPTORS)
+    if limit != resource.RLIM_INFINITY and free >= limit - left_for_files:
+        text = f"{limit} files may be open, and the last {left_for_files} are left for the store"
+        raise OSError(errno.EMFILE, text)
 
 
 def _bind_failure(host: str, port: int, error: OSError) -> str:

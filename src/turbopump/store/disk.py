@@ -21,17 +21,21 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from turbopump.errors import StoreError
-from turbopump.store.read_only_disk import ReadOnlyDisk, data_from
+from turbopump.store.read_only_disk import ReadOnlyDisk, data_from, data_until
 from turbopump.store.system_calls import (
     FileLock,
     KernelSyncs,
     Loop,
     lock_directories,
     lost_pages,
+    map_file,
+    maps_max,
     populate_write,
+    sync_file_system,
+    sync_map,
 )
 
 __all__ = [
@@ -40,12 +44,16 @@ __all__ = [
     "Found",
     "Lock",
     "MappedSegment",
+    "MappedSparseSegment",
     "Piece",
     "Post",
     "Segment",
     "Space",
+    "SparseSegment",
     "SystemDisk",
 ]
+
+T = TypeVar("T")
 
 PRIVATE_MODE = 0o600
 _READERS = 4
@@ -53,6 +61,11 @@ _READERS = 4
 _SYNCERS = 3
 """And for syncs, of the log, of what is derived and of the checkpoint: none waits for a table that
 is saved or a file that is made."""
+
+
+_SYNCED_SINGLY = 32
+"""So many sparse segments are synced one by one: for more of them, syncing all of their file system
+costs less."""
 
 
 class MappedSegment:
@@ -95,18 +108,13 @@ class MappedSegment:
             os.posix_fadvise(self.fd, 0, 0, getattr(os, advice))
 
     def read_cold(self, at: int, size: int) -> bytes:
-        parts = []
-        while size > 0:
-            part = os.pread(self.fd, size, at)
-            if not part:
-                raise OSError(errno.EIO, f"{self.path} ends at byte {at}")
-            parts.append(part)
-            at += len(part)
-            size -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return _pread(self.fd, at, size, self.path)
 
     def data_from(self, at: int) -> int | None:
         return data_from(self.fd, at, self.size)
+
+    def data_until(self, at: int) -> int:
+        return data_until(self.fd, at, self.size)
 
     def populate(self, at: int, size: int, *, small: bool = False) -> None:
         populate_write(self.buffer, at, min(size, self.size - at), small=small)
@@ -143,7 +151,7 @@ class MappedSegment:
         self._closing = True
         self._close_unread()
 
-    def hold(self) -> None:
+    def hold(self, *, reading: bool = False) -> None:
         self._readers += 1
 
     def release(self) -> None:
@@ -154,6 +162,196 @@ class MappedSegment:
         if self._closing and not self._readers and self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+class MappedSparseSegment:
+    """A sparse segment on a real file. A descriptor is opened to map the file, to allocate blocks,
+    and to read it beside the map; none is kept."""
+
+    __slots__ = ("_closed", "_fd", "_file_systems", "_holders", "_path", "_view", "device", "size")
+
+    def __init__(self, path: Path | str, size: int, file_systems: FileSystems) -> None:
+        self._path = str(path)  # a Path for each would take longer, and more memory
+        self.size = size
+        self.device = -1
+        """The file system it lies in; known once it is mapped."""
+        self._file_systems = file_systems
+        self._view: memoryview | None = None
+        self._fd = -1
+        self._holders = 0
+        self._closed = False
+
+    @property
+    def path(self) -> Path:
+        return Path(self._path)
+
+    @path.setter
+    def path(self, path: Path) -> None:
+        self._path = str(path)
+
+    @property
+    def buffer(self) -> memoryview:
+        view = self._view
+        return view if view is not None else self._mapped()
+
+    def _mapped(self) -> memoryview:
+        fd = self._open(os.O_RDWR)
+        try:
+            found = os.fstat(fd)
+            if found.st_size < self.size:
+                raise OSError(
+                    errno.EIO,
+                    f"it has {found.st_size} bytes, and had {self.size}: it was cut by another "
+                    "program",
+                    self._path,
+                )
+            self.device = self._file_systems.watch(found.st_dev, self._path)
+            view = self._view = map_file(fd, self.size)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from None
+        finally:
+            os.close(fd)
+        return view
+
+    def unmap(self) -> bool:
+        if self._holders:
+            return False
+        view, self._view = self._view, None
+        if view is not None:
+            # somebody still has a view of it: the map ends with the last one
+            with contextlib.suppress(BufferError):
+                view.release()
+        return True
+
+    def allocate(self, at: int, size: int) -> None:
+        fd = self._open(os.O_RDWR)
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(fd, at, size)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from None
+        finally:
+            os.close(fd)
+
+    def read(self, at: int, size: int) -> bytes:
+        view = self._view
+        return view[at : at + size].tobytes() if view is not None else self.read_cold(at, size)
+
+    def read_cached(self, at: int, size: int) -> bytes | None:
+        data = bytearray(size)
+        return bytes(data) if self.read_cached_into(data, at) else None
+
+    def read_cached_into(self, buffer: Any, at: int) -> bool:
+        try:
+            return self._with_descriptor(
+                lambda fd: os.preadv(fd, [buffer], at, os.RWF_NOWAIT) == len(buffer)
+            )
+        except (OSError, AttributeError):  # as in ``MappedSegment``
+            return False
+
+    def evict(self, at: int, size: int) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            self._with_descriptor(lambda fd: os.posix_fadvise(fd, at, size, os.POSIX_FADV_DONTNEED))
+
+    def read_ahead(self, *, enabled: bool) -> None:
+        """Each descriptor is a new one."""
+
+    def read_cold(self, at: int, size: int) -> bytes:
+        return self._with_descriptor(lambda fd: _pread(fd, at, size, self._path))
+
+    def data_from(self, at: int) -> int | None:
+        return self._with_descriptor(lambda fd: data_from(fd, at, self.size))
+
+    def data_until(self, at: int) -> int:
+        return self._with_descriptor(lambda fd: data_until(fd, at, self.size))
+
+    def tail(self, size: int) -> tuple[int, bytes]:
+        def read(fd: int) -> tuple[int, bytes]:
+            end = 0
+            while (start := data_from(fd, end, self.size)) is not None:
+                end = data_until(fd, start, self.size)
+            begin = max(end - size, 0)
+            return begin, _pread(fd, begin, end - begin, self._path) if end else b""
+
+        return self._with_descriptor(read)
+
+    def populate(self, at: int, size: int, *, small: bool = False) -> None:
+        populate_write(self.buffer, at, min(size, self.size - at), small=small)
+
+    def sync(self) -> None:
+        view = self._view
+        if view is not None:
+            sync_map(view)
+
+    def lost(self, *, by_name: bool = False) -> str | None:
+        """Not asked for: what it holds is in the log."""
+
+    def close(self) -> None:
+        self._closed = True
+        self.unmap()
+
+    def hold(self, *, reading: bool = False) -> None:
+        self._holders += 1
+        if reading and self._fd < 0:
+            # where none is to be had, who reads tries again, and says so
+            with contextlib.suppress(OSError):
+                self._fd = self._open(os.O_RDONLY)
+
+    def release(self) -> None:
+        self._holders -= 1
+        if self._holders:
+            return
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self._closed:
+            self.unmap()
+
+    def _open(self, access: int) -> int:
+        if self._closed:
+            raise OSError(errno.EBADF, f"{self._path} is closed")
+        return os.open(self._path, access | os.O_CLOEXEC)
+
+    def _with_descriptor(self, read: Callable[[int], T]) -> T:
+        """Read with the descriptor that is held, or with one for the moment."""
+        fd = self._fd
+        if fd >= 0:
+            return read(fd)
+        fd = self._open(os.O_RDONLY)
+        try:
+            return read(fd)
+        finally:
+            os.close(fd)
+
+
+class FileSystems:
+    """A directory of each file system in which a sparse segment was mapped, opened before anything
+    was written there: a sync of all of it then reports whatever could not be written since."""
+
+    def __init__(self) -> None:
+        self._directories: dict[int, int] = {}
+
+    def watch(self, device: int, path: str) -> int:
+        """The file system with this number has a segment at ``path``. Raises OSError."""
+        if device not in self._directories:
+            self._directories[device] = os.open(
+                os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            )
+        return device
+
+    def sync(self, devices: Iterable[int]) -> bool:
+        """Whether all that was written in these is on the disk now. False: it is not, or it is not
+        known, or something that is not ours could not be written: sync each file."""
+        try:
+            return all(sync_file_system(self._directories[device]) for device in devices)
+        except (OSError, KeyError):
+            return False
+
+    def close(self) -> None:
+        while self._directories:
+            os.close(self._directories.popitem()[1])
+
+    __del__ = close
 
 
 class SystemDisk(ReadOnlyDisk):
@@ -168,6 +366,7 @@ class SystemDisk(ReadOnlyDisk):
         self._syncers: ThreadPoolExecutor | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._closed = False
+        self._file_systems = FileSystems()
         self._kernel = KernelSyncs(loop) if loop is not None else None
         if post is not None:
             self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="turbopump-disk")
@@ -202,6 +401,25 @@ class SystemDisk(ReadOnlyDisk):
         except (OSError, ValueError) as error:
             os.close(fd)
             raise StoreError(f"{path} cannot be mapped: {error}") from None
+
+    def create_sparse(self, path: Path, size: int) -> MappedSparseSegment:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(fd, size)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        finally:
+            os.close(fd)
+        return MappedSparseSegment(path, size, self._file_systems)
+
+    def open_sparse(self, path: Path | str, size: int) -> MappedSparseSegment:
+        return MappedSparseSegment(path, size, self._file_systems)
+
+    @property
+    def maps_max(self) -> int:
+        return maps_max()
 
     def rename_segment(self, segment: Segment, path: Path) -> None:
         os.replace(segment.path, path)
@@ -281,20 +499,33 @@ class SystemDisk(ReadOnlyDisk):
         for segment in batch:
             segment.hold()
 
-        def sync() -> None:
-            for segment in batch:
-                segment.sync()
-
         def report(error: OSError | None) -> None:
             for segment in batch:
                 segment.release()
             done(error)
 
-        if self._kernel is not None and len(batch) == 1:
-            assert isinstance(batch[0], MappedSegment)
-            if self._kernel.start(batch[0].fd, report):
+        if (
+            self._kernel is not None
+            and len(batch) == 1
+            and isinstance(batch[0], MappedSegment)
+            and self._kernel.start(batch[0].fd, report)
+        ):
+            return
+        self._run(self._syncers, lambda: partial(report, _outcome(partial(self.sync, batch))))
+
+    def sync(self, segments: Sequence[Segment]) -> None:
+        # Each fdatasync costs 0.1 ms of CPU and waits for the device. What is derived from the log
+        # lies in thousands of files where there are thousands of queues; then the system syncs all
+        # of the file system, with one wait.
+        if len(segments) > _SYNCED_SINGLY:
+            devices = {
+                segment.device if isinstance(segment, MappedSparseSegment) else -1
+                for segment in segments
+            }
+            if self._file_systems.sync(devices):
                 return
-        self._run(self._syncers, lambda: partial(report, _outcome(sync)))
+        for segment in segments:
+            segment.sync()
 
     def start_remove(
         self, segments: Sequence[Segment], done: Callable[[int, OSError | None], None]
@@ -326,11 +557,9 @@ class SystemDisk(ReadOnlyDisk):
         self.start(remove, report)
 
     def start_read(self, pieces: Sequence[Piece], done: Callable[[list[Found]], None]) -> None:
-        held = []
-        for piece in pieces:
-            assert isinstance(piece.segment, MappedSegment)
-            piece.segment.hold()
-            held.append(piece.segment)
+        held = [piece.segment for piece in pieces]
+        for segment in held:
+            segment.hold(reading=True)
 
         def report(found: list[Found]) -> None:
             for segment in held:
@@ -376,6 +605,18 @@ class SystemDisk(ReadOnlyDisk):
     def _report(self) -> None:
         if self._finished:
             self._finished.popleft()()
+
+
+def _pread(fd: int, at: int, size: int, path: Path | str) -> bytes:
+    parts = []
+    while size > 0:
+        part = os.pread(fd, size, at)
+        if not part:
+            raise OSError(errno.EIO, f"{path} ends at byte {at}")
+        parts.append(part)
+        at += len(part)
+        size -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def read_now(piece: Piece) -> Found:
@@ -452,7 +693,9 @@ class Segment(Protocol):
 
     path: Path
     size: int
-    buffer: Any
+
+    @property
+    def buffer(self) -> Any: ...
 
     def read(self, at: int, size: int) -> bytes: ...
     def read_cold(self, at: int, size: int) -> bytes:
@@ -479,6 +722,9 @@ class Segment(Protocol):
         """The first offset at or after ``at`` where bytes may not be zero; None: the rest is a
         hole."""
 
+    def data_until(self, at: int) -> int:
+        """The first offset at or after ``at`` where a hole begins; the file's size if none does."""
+
     def populate(self, at: int, size: int, *, small: bool = False) -> None:
         """Make the pages of a range present and writable ahead of need; changes nothing. Runs in a
         thread. ``small``: so that a sync writes the pages that were written to, and not all the
@@ -492,9 +738,9 @@ class Segment(Protocol):
         (``by_name``: or moved, or replaced by another). None if nothing was. Costs one or two
         system calls."""
 
-    def hold(self) -> None:
-        """Something beside the owner's thread begins to use the file: until ``release`` it stays
-        open, even if the segment is closed."""
+    def hold(self, *, reading: bool = False) -> None:
+        """Something beside the owner's thread begins to use the file, ``reading`` it or else
+        syncing it: until ``release`` it stays open, even if the segment is closed."""
 
     def release(self) -> None:
         """That has ended. Both are called in the owner's thread."""
@@ -502,6 +748,24 @@ class Segment(Protocol):
     def close(self) -> None:
         """Let go of the file, once nothing holds it. Views of ``buffer`` that are still there stay
         good."""
+
+
+class SparseSegment(Segment, Protocol):
+    """One whose file has blocks only where they were asked for, and that keeps nothing open while
+    nobody uses it: there may be tens of thousands. ``buffer`` maps the file (and raises OSError
+    where that fails); without a map ``read`` reads the file."""
+
+    def allocate(self, at: int, size: int) -> None:
+        """Give a range its blocks: before that nothing may be written there. Raises OSError: a full
+        disk fails here, cleanly, and not in the map."""
+
+    def tail(self, size: int) -> tuple[int, bytes]:
+        """Where they begin, and the last ``size`` bytes before a byte behind which all is zero;
+        fewer if there are no more. Where the file system tells of holes, little more is read."""
+
+    def unmap(self) -> bool:
+        """Let go of the map, until ``buffer`` is asked for again; what was written must have been
+        synced before. False: it is held, and stays."""
 
 
 class Piece(NamedTuple):
@@ -538,7 +802,7 @@ class Disk(Protocol):
         """Whether files can be made in a directory, as far as its permissions and its file system
         tell."""
 
-    def file_size(self, path: Path) -> int | None:
+    def file_size(self, path: Path | str) -> int | None:
         """Bytes, or None if there is no such file."""
 
     def create_segment(self, path: Path, size: int) -> Segment:
@@ -547,6 +811,16 @@ class Disk(Protocol):
 
     def open_segment(self, path: Path) -> Segment:
         """An existing file, mapped in its whole size."""
+
+    def create_sparse(self, path: Path, size: int) -> SparseSegment:
+        """A new file of ``size`` zero bytes without any blocks."""
+
+    def open_sparse(self, path: Path | str, size: int) -> SparseSegment:
+        """An existing file of ``size`` bytes. Nothing is looked at before it is used."""
+
+    @property
+    def maps_max(self) -> int:
+        """How many files may be mapped at a time."""
 
     def rename_segment(self, segment: Segment, path: Path) -> None:
         """Give an open segment another name in the same file system; its ``path`` changes with
@@ -597,8 +871,10 @@ class Disk(Protocol):
         ``done(error)`` in it."""
 
     def start_sync(self, segments: Iterable[Segment], done: Done) -> None:
-        """fdatasync every segment, in order, beside the owner's thread; then ``done``, with the
-        first error if there was one."""
+        """``sync`` beside the owner's thread; then ``done``, with the error if there was one."""
+
+    def sync(self, segments: Sequence[Segment]) -> None:
+        """fdatasync every segment, in order. Raises the first OSError."""
 
     def start_remove(
         self, segments: Sequence[Segment], done: Callable[[int, OSError | None], None]

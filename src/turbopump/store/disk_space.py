@@ -33,6 +33,7 @@ from turbopump.errors import StoreClosedError
 from turbopump.store.disk import Disk, Space
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 RESERVE_MAX: Final = 16 * 1024 * 1024
 """Bytes, or 1 % of the file system if that is less, which new files for the broker's own appends
 leave free while sends are refused: for offsets and other small files."""
@@ -118,10 +119,13 @@ class SpaceWatch:
     _lacking: tuple[Path, int, str] | None = None
     _busy: bool = False
     _silent: str | None = None
+    _reported: bool = False
+    """Whether a line said since the last ``look`` that a file could not be had."""
 
     def look(self, then: Callable[[], None] = lambda: None) -> None:
         """Ask how much room there is, and call ``then`` when that is known; nothing happens while
         the last question is unanswered."""
+        self._reported = False
         if self._busy:
             return
         self._busy = True
@@ -190,9 +194,20 @@ class SpaceWatch:
         self._conclude()
 
     def no_room(self, error: OSError, path: Path, size: int) -> Exception:
-        """A file of ``size`` bytes could not be made in ``path``: what to raise. If that is for
-        want of room, sends are refused from now on, until ``look`` finds enough of it."""
+        """``size`` bytes more could not be had in ``path``: what to raise. If that is for want of
+        room, sends are refused from now on, until ``look`` finds enough of it."""
         if error.errno not in NO_ROOM:
+            if not self._reported:
+                self._reported = True
+                advice = (
+                    ": raise the limit of open files (ulimit -n), or let fewer clients connect"
+                    if error.errno in NO_DESCRIPTOR
+                    else ""
+                )
+                self.log_error(
+                    f"a send is refused, for a file in {path} cannot be made or opened "
+                    f"({error.strerror or error}){advice}"
+                )
             return error
         self._lacking = (path, size, error.strerror or str(error))
         self._conclude()
@@ -201,16 +216,17 @@ class SpaceWatch:
         return refusal
 
     def has_room_beside_reserve(self, log_size: int, queue_size: int) -> bool:
-        """Whether new files of so many bytes (0: none) in the log and in the queues leave the
-        reserve free, as far as is known. What fits into files that are there needs no room: they
-        have all their blocks."""
+        """Whether so many bytes more (0: none) in the log and in the queues leave the reserve free,
+        as far as is known. What fits into the blocks that files have needs no room. Queues, which
+        grow by small steps, may take half of the reserve: where what the broker delivers found no
+        room in them, nothing could ever be deleted."""
         roots = [space for path in self.log_roots if (space := self.figures.get(path)) is not None]
         queues = self.figures.get(self.others[0]) if self.others else None
         fits_log = (
             not log_size or not roots or any(_leaves_reserve(space, log_size) for space in roots)
         )
         return fits_log and (
-            not queue_size or queues is None or _leaves_reserve(queues, queue_size)
+            not queue_size or queues is None or _leaves_reserve(queues, queue_size, share=2)
         )
 
     def _conclude(self) -> None:
@@ -218,7 +234,7 @@ class SpaceWatch:
         if self._lacking is not None:
             path, size, why = self._lacking
             self.refusal = (
-                f"there is no room for a file of {size} bytes in {path} "
+                f"there is no room for {size} bytes in {path} "
                 f"({why}{_measured(self.figures.get(path))}): free some there; "
                 "sends are taken again, without a restart, as soon as it fits"
             )
@@ -249,8 +265,8 @@ class SpaceWatch:
         )
 
 
-def _leaves_reserve(space: Space, size: int) -> bool:
-    return space.free - size >= min(space.total // 100, RESERVE_MAX)
+def _leaves_reserve(space: Space, size: int, *, share: int = 1) -> bool:
+    return space.free - size >= min(space.total // 100, RESERVE_MAX) // share
 
 
 def _measured(space: Space | None) -> str:

@@ -5,23 +5,35 @@ File k of a row is named by the offset of its first byte. The row knows where by
 they mean. It may lie in several directories (roots), on several disks: file k of n roots that are
 not full goes into the one of number k mod n, as Apache's ``MultiPathMappedFileQueue`` has it. The
 next file is made ahead of need in a thread, so that a roll does not stall a send.
+
+Rows with ``open_files`` are sparse: there may be tens of thousands of them (queues), most of them
+with little in it. Their files get blocks in small steps, before they are written; they are mapped
+when they are written, and unmapped when they are cold. All others are allocated whole and stay
+mapped.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from turbopump.errors import StoreDamagedError
-from turbopump.store.disk import Disk, Segment
+from turbopump.store.disk import Disk, Segment, SparseSegment
 from turbopump.store.files import segment_name, segment_offset
 
 STEP: Final = 1 << 20
 """Bytes looked at in one go."""
 _ZEROS: Final = bytes(STEP)
 _STEPS_AHEAD: Final = 32
+PAGE: Final = 4096
+"""Bytes that a sparse file gets first."""
+GROWTH_MAX: Final = 256 * 1024
+"""A sparse file grows by as much as it has, but for no more than this at a time."""
+_LOOKED_AT: Final = 64
+"""Mapped files that are looked at, when there are too many, for one that is cold."""
 
 
 class HasData(Protocol):
@@ -31,19 +43,30 @@ class HasData(Protocol):
 
 
 class MappedFile:
-    """One file: ``start`` and ``end`` are offsets in the row, ``buffer`` is the map. ``dirty``
-    while written and not yet synced; ``reported_lost`` once a line said that the file is not there
-    any more."""
+    """One file: ``start`` and ``end`` are offsets in the row, ``buffer`` is the map. What is before
+    ``room``, an offset too, may be written: that is all of a file, or, of a sparse one, what
+    ``MappedFiles.make_room`` was asked for; with no map there is none. ``dirty`` while written and
+    not yet synced; ``is_warm``: in use since it was last looked for cold ones; ``reported_lost``
+    once a line said that the file is not there any more."""
 
-    __slots__ = ("buffer", "dirty", "end", "reported_lost", "segment", "start")
+    __slots__ = ("buffer", "dirty", "end", "is_warm", "reported_lost", "room", "segment", "start")
 
-    def __init__(self, start: int, segment: Segment) -> None:
+    def __init__(self, start: int, segment: Segment, *, sparse: bool = False) -> None:
         self.start = start
         self.end = start + segment.size
         self.segment = segment
-        self.buffer = segment.buffer
+        self.buffer: Any = None if sparse else segment.buffer
+        self.room = start if sparse else self.end
         self.dirty = False
         self.reported_lost = False
+        self.is_warm = False
+
+    def unmap(self) -> bool:
+        """Let go of a sparse file's map; False: something uses it."""
+        if not cast(SparseSegment, self.segment).unmap():
+            return False
+        self.buffer, self.room = None, self.start
+        return True
 
     def read_at_start(self, at: int, size: int) -> bytes:
         """``segment.read_cold``, for a start, which cannot go on without: its OSError says what
@@ -61,13 +84,68 @@ class MappedFile:
             raise OSError(error.errno, text, str(self.segment.path)) from None
 
 
+class OpenFiles:
+    """The sparse files of many rows: which of them are mapped, about ``limit`` at most, and which
+    are dirty.
+
+    When there are more, those that were not written for longest are unmapped. A dirty one never is:
+    the system would tell nobody, if it could not be written then.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._mapped: OrderedDict[MappedFile, None] = OrderedDict()
+        self._dirty: list[MappedFile] = []
+
+    def map(self, file: MappedFile) -> None:
+        """Let its ``buffer`` be there. Raises OSError."""
+        file.buffer = file.segment.buffer
+        file.is_warm = True
+        self._mapped[file] = None
+        if len(self._mapped) > self._limit:
+            self._unmap_cold(_LOOKED_AT)
+
+    def written(self, file: MappedFile) -> None:
+        """It was written, and was clean before."""
+        file.dirty = True
+        self._dirty.append(file)
+
+    def take_dirty(self) -> list[Segment]:
+        """What was written since this was last asked; it counts as clean from now on, and is to be
+        synced at once."""
+        if len(self._mapped) > self._limit:
+            self._unmap_cold(len(self._mapped))
+        written, self._dirty = self._dirty, []
+        dirty = [file for file in written if file.dirty]  # others were closed meanwhile
+        for file in dirty:
+            file.dirty, file.is_warm = False, True
+        return [file.segment for file in dirty]
+
+    def close(self, file: MappedFile) -> None:
+        """The file is removed, or its row is closed."""
+        file.segment.close()
+        file.buffer, file.room, file.dirty = None, file.start, False
+        self._mapped.pop(file, None)
+
+    def _unmap_cold(self, look_at: int) -> None:
+        # Each is looked at once: the one that was just mapped is warm, and stays.
+        for _ in range(min(look_at, len(self._mapped))):
+            file, _ = self._mapped.popitem(last=False)
+            if file.dirty or file.is_warm or not file.unmap():
+                file.is_warm = False
+                self._mapped[file] = None
+            elif len(self._mapped) <= self._limit:
+                return
+
+
 class MappedFiles:
     """The row in the directories ``roots``, every file ``file_size`` bytes. In ``read_only`` roots
     files are found, and none is made. ``ahead``: a spare next file is kept, beside its root (where
     only whole names are expected), or in it if the root is a file system of its own: then by the
     name that it will have, as Apache's broker keeps it. ``full_roots`` tells in which roots no file
     should be made. ``aligned``: the row begins at a multiple of ``file_size``, as Apache's broker
-    reckons (one that already does not goes on).
+    reckons (one that already does not goes on). ``open_files``: the row is sparse, and written in
+    units of ``unit_size`` bytes.
 
     Raises StoreDamagedError on ``load`` if a file but the last has another size, or if files do not
     follow each other.
@@ -83,11 +161,14 @@ class MappedFiles:
         ahead: bool = False,
         aligned: bool = False,
         full_roots: Callable[[], Collection[Path]] = tuple,
+        open_files: OpenFiles | None = None,
+        unit_size: int = 1,
     ) -> None:
         self._disk = disk
-        self._read_only = [root for root in read_only if root not in roots]
+        self._open_files = open_files
+        self._unit_size = unit_size
+        self.roots: list[Path] = [*dict.fromkeys((*roots, *read_only))]
         self._writable = sorted(root for root in roots if root not in read_only) or sorted(roots)
-        self.roots: list[Path] = [*dict.fromkeys((*roots, *self._read_only))]
         self._full_roots = full_roots
         self.file_size = file_size
         self.files: list[MappedFile] = []
@@ -105,6 +186,8 @@ class MappedFiles:
         """Map the files that are there. A last file that is too short and blank (a create that was
         cut short) is removed; a last one of the log that is too short gets zeros behind what it
         has."""
+        if self._open_files is not None and self._load_sparse():
+            return
         found = self._found()
         for start, path in found:
             size, is_last = self._disk.file_size(path) or 0, path == found[-1][1]
@@ -132,7 +215,29 @@ class MappedFiles:
                     f"{path} does not follow {self.files[-1].segment.path}: a file between them "
                     f"is missing; it was looked for in {where}{hint if self._ahead else ''}"
                 )
-            self.files.append(MappedFile(start, self._disk.open_segment(path)))
+            segment = (
+                self._disk.open_segment(path)
+                if self._open_files is None
+                else self._disk.open_sparse(path, self.file_size)
+            )
+            self.files.append(MappedFile(start, segment, sparse=self._open_files is not None))
+
+    def _load_sparse(self) -> bool:
+        """The same in a third of the time for a row in one directory in which all is as it should
+        be; else False, and nothing was done."""
+        (root,) = self.roots
+        disk, size, directory = self._disk, self.file_size, str(root)
+        files: list[MappedFile] = []
+        for name in disk.list_directory(root):
+            start = segment_offset(name)
+            if start is None:
+                continue
+            path = f"{directory}/{name}"
+            if disk.file_size(path) != size or (files and files[-1].end != start):
+                return False
+            files.append(MappedFile(start, disk.open_sparse(path, size), sparse=True))
+        self.files = files
+        return True
 
     def read_ahead(self, *, enabled: bool) -> None:
         """Whether the system may read more of these files, and of those to come, than what is asked
@@ -177,9 +282,39 @@ class MappedFiles:
             spare = self._create(start)
         if not self._read_ahead:
             spare.read_ahead(enabled=False)
-        file = MappedFile(start, spare)
+        file = MappedFile(start, spare, sparse=self._open_files is not None)
         self.files.append(file)
         return file
+
+    def make_room(self, begin: int, end: int) -> MappedFile:
+        """Let what is from ``begin`` to ``end`` be written, in a sparse row; the file with the
+        first of it. Raises OSError, for example on a full disk."""
+        if not self.files:
+            self.append_file(begin - begin % self.file_size)
+        while self.files[-1].end < end:
+            self.append_file(self.files[-1].end)
+        first = file = self.at(begin)
+        while file is not None and file.start < end:
+            self._make_room_in(file, min(end, file.end))
+            file = self.at(file.end)
+        assert first is not None
+        return first
+
+    def room_missing(self, end: int) -> int:
+        """Bytes of the disk that making room up to ``end`` would take at most, in a sparse row."""
+        last = self.files[-1] if self.files else None
+        if last is not None and end <= last.room:
+            return 0
+        start = last.start if last is not None and end <= last.end else end - end % self.file_size
+        there = last.room - start if last is not None and last.start == start else 0
+        return grown(end - start, self.file_size) - there
+
+    def note_written(self, file: MappedFile) -> None:
+        """A file that was clean was written."""
+        if self._open_files is None:
+            file.dirty = True
+        else:
+            self._open_files.written(file)
 
     @property
     def has_spare(self) -> bool:
@@ -225,13 +360,12 @@ class MappedFiles:
         if self.files:
             last = self.files[-1]
             if last.start <= offset < last.end:
-                _zero_rest(last, offset - last.start)
-                last.dirty = True
+                self._zero_rest(last, offset - last.start)
 
     def forget_first(self, file: MappedFile | None = None) -> None:
         """The oldest file was removed: the row begins behind it. ``file``: if it is this one."""
         if file is None or self.files[:1] == [file]:
-            self.files.pop(0).segment.close()
+            self._close(self.files.pop(0))
 
     def dirty_segments(self) -> list[Segment]:
         """The segments written since they were last asked for here; they count as clean from now
@@ -250,7 +384,7 @@ class MappedFiles:
         self._closed = True
         self._discard_spare()
         for file in self.files:
-            file.segment.close()
+            self._close(file)
         self.files.clear()
 
     def remove_all(self) -> None:
@@ -269,7 +403,13 @@ class MappedFiles:
     def emptied(self) -> MappedFiles:
         """A row like this one with no file in it."""
         return MappedFiles(
-            self._disk, self.roots, self.file_size, ahead=self._ahead, aligned=self._aligned
+            self._disk,
+            self.roots,
+            self.file_size,
+            ahead=self._ahead,
+            aligned=self._aligned,
+            open_files=self._open_files,
+            unit_size=self._unit_size,
         )
 
     def _found(self) -> list[tuple[int, Path]]:
@@ -302,9 +442,11 @@ class MappedFiles:
         if not self._ahead:
             self._disk.make_directory(first)
         failure: OSError | None = None
+        sparse = self._open_files is not None
+        create = self._disk.create_sparse if sparse else self._disk.create_segment
         for root in (first, *(root for root in self._writable if root != first)):
             try:
-                return self._disk.create_segment(root / segment_name(start), self.file_size)
+                return create(root / segment_name(start), self.file_size)
             except OSError as error:
                 failure = failure or error
         assert failure is not None
@@ -346,8 +488,45 @@ class MappedFiles:
         self._disk.rename_segment(whole, path)
         whole.close()
 
+    def _make_room_in(self, file: MappedFile, end: int) -> None:
+        assert self._open_files is not None
+        if file.buffer is None:
+            self._open_files.map(file)
+        if end > file.room:
+            # What is before was written, and has its blocks, unless the file was damaged: that is
+            # made sure of when it is mapped.
+            at, goal = file.room - file.start, grown(end - file.start, file.segment.size)
+            cast(SparseSegment, file.segment).allocate(at, goal - at)
+            file.room = file.start + goal - goal % self._unit_size
+
+    def _zero_rest(self, file: MappedFile, at: int) -> None:
+        """Zero what is not zero from ``at`` on; holes are not touched (reading a whole segment
+        through its map would fill the memory)."""
+        if self._open_files is None:
+            for start in data_steps(file.segment, at):
+                piece = min(STEP, file.segment.size - start)
+                zeros = _ZEROS if piece == STEP else bytes(piece)
+                if file.segment.read_cold(start, piece) != zeros:
+                    file.buffer[start : start + piece] = zeros
+            file.dirty = True
+            return
+        with kept_open(file.segment):
+            for start, end in data_runs(file.segment, at):
+                if file.segment.read_cold(start, end - start) != bytes(end - start):
+                    if file.buffer is None:
+                        self._open_files.map(file)
+                    file.buffer[start:end] = bytes(end - start)
+                    if not file.dirty:
+                        self._open_files.written(file)
+
+    def _close(self, file: MappedFile) -> None:
+        if self._open_files is None:
+            file.segment.close()
+        else:
+            self._open_files.close(file)
+
     def _drop(self, file: MappedFile) -> None:
-        file.segment.close()
+        self._close(file)
         self._disk.remove(file.segment.path)
 
     def _discard_spare(self) -> None:
@@ -357,14 +536,13 @@ class MappedFiles:
             self.spare = None
 
 
-def _zero_rest(file: MappedFile, at: int) -> None:
-    """Zero what is not zero from ``at`` on; holes are not touched (reading a whole segment through
-    its map would fill the memory)."""
-    for start in data_steps(file.segment, at):
-        piece = min(STEP, file.segment.size - start)
-        zeros = _ZEROS if piece == STEP else bytes(piece)
-        if file.segment.read_cold(start, piece) != zeros:
-            file.buffer[start : start + piece] = zeros
+def grown(size: int, size_max: int) -> int:
+    """So many bytes a sparse file should have blocks for that is to have ``size``: its next step,
+    and it is doubled until it grows by ``GROWTH_MAX``."""
+    step = PAGE
+    while step <= size and step < GROWTH_MAX:
+        step *= 2
+    return min(-(-size // step) * step, size_max)
 
 
 def data_steps(segment: HasData, at: int) -> Iterator[int]:
@@ -384,3 +562,21 @@ def data_steps(segment: HasData, at: int) -> Iterator[int]:
         if not ahead:
             return
         yield ahead.popleft()
+
+
+def data_runs(segment: Segment, at: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of each run of bytes in a sparse file, from ``at`` on, that may not all be
+    zero, ``STEP`` bytes at most."""
+    while (start := segment.data_from(at)) is not None:
+        at = min(segment.data_until(start), start + STEP)
+        yield start, at
+
+
+@contextmanager
+def kept_open(segment: Segment) -> Iterator[None]:
+    """A sparse segment is read more than once: one descriptor will do."""
+    segment.hold(reading=True)
+    try:
+        yield
+    finally:
+        segment.release()

@@ -40,6 +40,7 @@ from turbopump.store.log.commit_log import PutResult as PutResult
 from turbopump.store.log.dispatcher import Dispatcher
 from turbopump.store.log.flusher import Flusher
 from turbopump.store.log.packed_batch import PackedBatch, write_batch
+from turbopump.store.mapped_file import GROWTH_MAX
 from turbopump.store.queues.checked_entries import GetResult, ReadLimits
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, unpack_unit
 from turbopump.store.queues.consume_queue_table import (
@@ -270,6 +271,7 @@ class MessageStore:
         self.latency.begin()
         self.reader.open_at(log.end, after_crash=not last.clean)
         for queue in self.queues:
+            queue.forget_found()
             queue.opened_at = queue.max_index
             queue.deleted_until = self.queue_ends.deleted_until(queue.topic)
         if self._config.is_copy:
@@ -415,7 +417,7 @@ class MessageStore:
         log = self.log
         # Only the broker's own messages get here when room is short, and they must leave a reserve.
         if short_of_room and not self.space.has_room_beside_reserve(
-            log.new_file_for(size), queue.new_file_for(1)
+            log.new_file_for(size), queue.room_missing(1)
         ):
             raise StoreClosedError(self.refusal)
         try:
@@ -611,6 +613,5 @@ class MessageStore:
             and Path(error.filename).parent in self._config.paths.commit_logs
         ):
             return self.space.no_room(error, Path(error.filename).parent, self.log.segment_size)
-        return self.space.no_room(
-            error, self._config.paths.consume_queues, self._config.queue_file_size
-        )
+        size = min(GROWTH_MAX, self._config.queue_file_size)
+        return self.space.no_room(error, self._config.paths.consume_queues, size)

@@ -90,6 +90,17 @@ def data_from(fd: int, at: int, size: int) -> int | None:
         return None if error.errno == errno.ENXIO else at
 
 
+def data_until(fd: int, at: int, size: int) -> int:
+    """The first offset at or after ``at`` of a file of ``size`` bytes where a hole begins; its size
+    if none does, or the file system cannot tell."""
+    if at >= size or not hasattr(os, "SEEK_HOLE"):
+        return size
+    try:
+        return min(os.lseek(fd, at, os.SEEK_HOLE), size)
+    except OSError:
+        return size
+
+
 class ReadOnlyDisk:
     """The real file system, to look at. Methods raise OSError as the system does."""
 
@@ -103,10 +114,10 @@ class ReadOnlyDisk:
     def is_directory(self, path: Path) -> bool:
         return path.is_dir()
 
-    def file_size(self, path: Path) -> int | None:
+    def file_size(self, path: Path | str) -> int | None:
         """Bytes, or None if there is no such file."""
         try:
-            return path.stat().st_size
+            return os.stat(path).st_size
         except FileNotFoundError:
             return None
 

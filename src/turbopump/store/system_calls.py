@@ -1,11 +1,12 @@
-"""fdatasync by a thread of the kernel's own: asked for with one system call, reported through a
-descriptor that the owner's loop watches.
+"""What the store asks of the system that the standard library has not: syncs by the kernel's own
+threads, pages ahead of need, maps without a descriptor, syncs of many files at once, locks.
 
-A sync in a thread of this process costs two changes of thread, each of which waits for the GIL:
-more than the sync itself on a fast disk. Linux (4.18) takes ``IOCB_CMD_FDSYNC`` in ``io_submit``
-instead: the same ``vfs_fsync``, with the same errors, in a kernel worker. The one rule: whatever is
-missing (another system, calls that a container forbids) is said at once, and the caller uses a
-thread. It must not know what is synced.
+``KernelSyncs``: fdatasync by a thread of the kernel's own, asked for with one system call, reported
+through a descriptor that the owner's loop watches. A sync in a thread of this process costs two
+changes of thread, each of which waits for the GIL: more than the sync itself on a fast disk. Linux
+(4.18) takes ``IOCB_CMD_FDSYNC`` in ``io_submit`` instead: the same ``vfs_fsync``, with the same
+errors, in a kernel worker. The one rule: whatever is missing (another system, calls that a
+container forbids) is said at once, and the caller uses a thread. It must not know what is synced.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import struct
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -173,10 +176,9 @@ class KernelSyncs:
 _MADV_NORMAL = 0
 _MADV_RANDOM = 1
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; faults pages in for writing without changing them
-_madvise: Any = None
 
 
-def populate_write(buffer: mmap.mmap, at: int, size: int, *, small: bool = False) -> None:
+def populate_write(buffer: Any, at: int, size: int, *, small: bool = False) -> None:
     """Ask for pages ahead of need: a page fault inside a map holds the GIL, ``madvise`` called
     through ctypes does not.
 
@@ -187,21 +189,18 @@ def populate_write(buffer: mmap.mmap, at: int, size: int, *, small: bool = False
     Where the system does not know the request nothing happens: the pages then come one by one, on
     first touch.
     """
-    global _madvise
     if not sys.platform.startswith("linux") or size <= 0:
         return
     import ctypes
 
-    if _madvise is None:
-        _madvise = ctypes.CDLL(None, use_errno=True).madvise
-        _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    madvise = _c_functions().madvise
     start = at & ~(mmap.PAGESIZE - 1)
     holder = ctypes.c_char.from_buffer(buffer, start)  # pins the map while the calls run
     requests = (
         (_MADV_RANDOM, _MADV_POPULATE_WRITE, _MADV_NORMAL) if small else (_MADV_POPULATE_WRITE,)
     )
     for request in requests:
-        _madvise(ctypes.addressof(holder), size + at - start, request)
+        madvise(ctypes.addressof(holder), size + at - start, request)
     del holder
 
 
@@ -220,6 +219,104 @@ def outlive_lost_pages() -> bool:
 def lost_pages() -> int:
     """How many such pages there were."""
     return 0
+
+
+# --- Maps that keep no descriptor, and syncs of many files at once. ``mmap.mmap`` has a descriptor
+# of its own for each map (until Python 3.13, where that can be declined): tens of thousands of
+# queues would need as many.
+
+_MAP_FAILED: Final = (1 << 64) - 1
+_MS_SYNC: Final = 4 if sys.platform.startswith("linux") else 0x10
+_SYNCFS_TELLS: Final = (5, 8)
+"""The Linux from which on ``syncfs`` reports that something could not be written."""
+
+
+@cache
+def _c_functions() -> Any:
+    """The C library; calls of it give the GIL away."""
+    import ctypes
+
+    library = ctypes.CDLL(None, use_errno=True)
+    address, size = ctypes.c_void_p, ctypes.c_size_t
+    library.mmap.argtypes = (address, size, *(ctypes.c_int,) * 3, ctypes.c_long)
+    library.mmap.restype = address
+    library.munmap.argtypes = address, size
+    library.madvise.argtypes = library.msync.argtypes = address, size, ctypes.c_int
+    return library
+
+
+@cache
+def _map_of(size: int) -> Any:
+    """The class of maps of so many bytes. A map ends with the last view of it."""
+    import ctypes
+
+    unmap, address_of = _c_functions().munmap, ctypes.addressof
+
+    class Map(ctypes.c_ubyte * size):  # type: ignore[misc]
+        __slots__ = ()
+
+        def __del__(self) -> None:
+            unmap(address_of(self), size)
+
+    return Map
+
+
+def map_file(fd: int, size: int) -> memoryview:
+    """The first ``size`` bytes of a file, shared with it, for reading and writing; the descriptor
+    may be closed. The map ends with the last view of it. Raises OSError.
+
+    The system reads no more of the file into memory than the page that is touched: it would be up
+    to 2 MiB, which for a file with little in it costs 6 ms and as much memory.
+    """
+    import ctypes
+
+    library = _c_functions()
+    at = library.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+    if at in (None, _MAP_FAILED):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    library.madvise(at, size, _MADV_RANDOM)
+    return memoryview(_map_of(size).from_address(at)).cast("B")
+
+
+def sync_map(view: memoryview) -> None:
+    """Bring to the disk what was written through a map of ``map_file``: an fdatasync of its file.
+    What went wrong with the file since it was mapped is reported, once. Raises OSError."""
+    import ctypes
+
+    whole = view.obj
+    if _c_functions().msync(ctypes.addressof(whole), len(view), _MS_SYNC) != 0:  # type: ignore[arg-type]
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def sync_file_system(fd: int) -> bool:
+    """Bring to the disk all that was written to the file system in which the descriptor lies; False
+    if this system cannot, or would not say that something could not be written. What went wrong
+    with any file there since the descriptor was opened is reported, once. Raises OSError."""
+    if not _syncfs_tells():
+        return False
+    import ctypes
+
+    if _c_functions().syncfs(fd) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return True
+
+
+@cache
+def _syncfs_tells() -> bool:
+    if not sys.platform.startswith("linux") or not hasattr(_c_functions(), "syncfs"):
+        return False
+    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return found is not None and (int(found[1]), int(found[2])) >= _SYNCFS_TELLS
+
+
+def maps_max() -> int:
+    """How many files a process should have mapped at most: three quarters of what the system
+    allows, for libraries, threads and memory need maps too."""
+    try:
+        allowed = int(Path("/proc/sys/vm/max_map_count").read_text())
+    except (OSError, ValueError):
+        allowed = 65_530
+    return max(allowed * 3 // 4, 64)
 
 
 # --- Locks on a store's files and directories: no two brokers in one.

@@ -45,8 +45,8 @@ class _Fault:
 class SimulatedDisk:
     """See the module. `capacity` is bytes; `clock` dates files.
 
-    Operations have the names ``create open read write sync rename directory_sync remove space``;
-    `fail` and `cut_power_at` take one of them, or ANY.
+    Operations have the names ``create open allocate read write sync rename directory_sync remove
+    space``; `fail` and `cut_power_at` take one of them, or ANY.
     """
 
     def __init__(
@@ -61,6 +61,8 @@ class SimulatedDisk:
         self.capacity = capacity
         self.capacities: dict[Path, int] = {}
         """Directories that are file systems of their own, and how many bytes each has."""
+        self.maps_max = 1 << 16
+        """How many sparse files may be mapped at a time."""
         self.strict_directories = strict_directories
         self.sync_seconds = (0.000_3, 0.02)
         """Shortest and longest time of what `start` and `start_sync` run beside the process."""
@@ -175,7 +177,7 @@ class SimulatedDisk:
     def space(self, path: Path) -> Space:
         """Room on the file system of a path."""
         root = self.file_system(path)
-        used = sum(file.size for each, file in self.files.items() if self.file_system(each) == root)
+        used = sum(file.room for each, file in self.files.items() if self.file_system(each) == root)
         capacity = self.capacities.get(root, self.capacity)
         return Space(capacity, capacity - used)
 

@@ -59,9 +59,9 @@ class SimulatedMount:
     def is_writable(self, path: Path) -> bool:
         return self.is_directory(path)
 
-    def file_size(self, path: Path) -> int | None:
+    def file_size(self, path: Path | str) -> int | None:
         self._check_alive()
-        file = self._disk.files.get(path)
+        file = self._disk.files.get(Path(path))
         return None if file is None else file.size
 
     def create_segment(self, path: Path, size: int) -> SimulatedSegment:
@@ -77,6 +77,26 @@ class SimulatedMount:
     def open_segment(self, path: Path) -> SimulatedSegment:
         self._perform("open", path)
         return SimulatedSegment(self, path, self._file(path))
+
+    def create_sparse(self, path: Path, size: int) -> SimulatedSparseSegment:
+        self._perform("create", path)
+        if path in self._disk.files:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        self._check_directory(path)
+        file = SimulatedFile.of_zeros(size, modified_ms=self._disk.clock.now_ms())
+        file.blocks = set()
+        self._disk.change((path, file))
+        return SimulatedSparseSegment(self, path, file)
+
+    def open_sparse(self, path: Path | str, size: int) -> SimulatedSparseSegment:
+        self._check_alive()
+        file = self._file(Path(path))
+        assert file.size == size
+        return SimulatedSparseSegment(self, Path(path), file)
+
+    @property
+    def maps_max(self) -> int:
+        return self._disk.maps_max
 
     def rename_segment(self, segment: Segment, path: Path) -> None:
         assert isinstance(segment, SimulatedSegment)
@@ -190,6 +210,10 @@ class SimulatedMount:
 
         self._beside(effect, done)
 
+    def sync(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            segment.sync()
+
     def start_remove(
         self, segments: Sequence[Segment], done: Callable[[int, OSError | None], None]
     ) -> None:
@@ -213,7 +237,7 @@ class SimulatedMount:
         self._check_alive()
         found: list[Found] = []
         for piece in pieces:
-            piece.segment.hold()
+            piece.segment.hold(reading=True)
 
         def report(_error: OSError | None) -> None:
             for piece in pieces:
@@ -299,6 +323,15 @@ class SimulatedMount:
         self._check_alive()
         return self._disk.rng.random() < 0.5
 
+    def allocate(self, path: Path, file: SimulatedFile, at: int, size: int) -> None:
+        """Give the file blocks for a range, if the disk has so many."""
+        self._perform("allocate", path)
+        if file.blocks is None:
+            return
+        wanted = set(range(at // SECTOR_SIZE, -(-min(at + size, file.size) // SECTOR_SIZE)))
+        self._check_room(path, file.room_of(wanted - file.blocks))
+        file.blocks |= wanted
+
     def _perform(self, operation: str, path: Path) -> None:
         self._check_alive()
         self._disk.perform(operation, path)
@@ -370,10 +403,14 @@ class SimulatedSegment:
         """Nor does it look ahead."""
         self.reads_ahead = enabled
 
+    def data_until(self, at: int) -> int:
+        """As a file system that reports no holes, so that all is looked at."""
+        return self.size
+
     def data_from(self, at: int) -> int | None:
         """To the sector, as file systems report it."""
         while at < self.size:
-            stride = self.buffer[at : at - at % STRIDE + STRIDE]
+            stride = self.file.read(at, STRIDE - at % STRIDE)
             if stride == ZEROS[: len(stride)]:
                 at += len(stride)
                 continue
@@ -393,7 +430,7 @@ class SimulatedSegment:
         """A file cannot be cut here; it can be deleted, or replaced."""
         return None if self._mount.is_named(self) else f"{self.path} was deleted"
 
-    def hold(self) -> None:
+    def hold(self, *, reading: bool = False) -> None:
         self._holders += 1
 
     def release(self) -> None:
@@ -405,6 +442,54 @@ class SimulatedSegment:
         self._closed = True
         if not self._holders:
             self.file.unmap()
+
+
+class SimulatedSparseSegment(SimulatedSegment):
+    """A sparse file: `turbopump.store.disk.SparseSegment`."""
+
+    def __init__(self, mount: SimulatedMount, path: Path, file: SimulatedFile) -> None:
+        self.path = path
+        self.size = file.size
+        self.file = file
+        self._mount = mount
+        self._holders = 0
+        self._closed = False
+
+    @property
+    def buffer(self) -> Any:
+        self._check_open()
+        return self.file.map()
+
+    def allocate(self, at: int, size: int) -> None:
+        self._check_open()
+        self._mount.allocate(self.path, self.file, at, size)
+
+    def tail(self, size: int) -> tuple[int, bytes]:
+        self._mount.read_cold(self.path)
+        end = 0
+        while (start := self.data_from(end)) is not None:
+            end = start - start % SECTOR_SIZE + SECTOR_SIZE
+        end = min(end, self.size)
+        begin = max(end - size, 0)
+        return begin, self.read(begin, end - begin)
+
+    def unmap(self) -> bool:
+        if self._holders:
+            return False
+        self.file.unmap()
+        return True
+
+    def read(self, at: int, size: int) -> bytes:
+        if not self._holders:
+            self._check_open()
+        return self.file.read(at, size)
+
+    def read_ahead(self, *, enabled: bool) -> None:
+        """There is nothing that would remember."""
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise OSError(errno.EBADF, f"{self.path} is closed")
 
 
 class SimulatedLock:
@@ -441,7 +526,9 @@ Strides = dict[int, bytes]
 
 
 class SimulatedFile:
-    """Until it was `synced` once, a file may be empty after a power cut."""
+    """Until it was `synced` once, a file may be empty after a power cut. ``blocks`` are the sectors
+    of a sparse file that have room on the disk (None: all); what is written elsewhere is a fault of
+    the program, for on a full disk the system would end it there (SIGBUS)."""
 
     def __init__(self, data: bytes, *, synced: bool, modified_ms: int = 0) -> None:
         self.modified_ms = modified_ms
@@ -451,6 +538,8 @@ class SimulatedFile:
         self._platter: Strides | None = dict(self._strides) if synced else None
         self._platter_size = self._size
         self._given_up: Sectors = {}
+        self.blocks: set[int] | None = None
+        self._durable_blocks: set[int] = set()
 
     @classmethod
     def of_zeros(cls, size: int, *, modified_ms: int = 0) -> SimulatedFile:
@@ -462,6 +551,26 @@ class SimulatedFile:
     @property
     def size(self) -> int:
         return self._size
+
+    @property
+    def room(self) -> int:
+        """Bytes that it takes on the disk."""
+        return self._size if self.blocks is None else self.room_of(self.blocks)
+
+    def room_of(self, sectors: set[int]) -> int:
+        """Bytes in these sectors; the last of a file may be short."""
+        whole, rest = divmod(self._size, SECTOR_SIZE)
+        short = SECTOR_SIZE - rest if rest and whole in sectors else 0
+        return len(sectors) * SECTOR_SIZE - short
+
+    def read(self, at: int, size: int) -> bytes:
+        """A part of the content."""
+        end = min(at + size, self._size)
+        if self._map is not None:
+            return self._map[at:end]
+        first = at - at % STRIDE
+        pieces = [self._under(self._strides, start) for start in range(first, end, STRIDE)]
+        return b"".join(pieces)[at - first : end - first]
 
     @property
     def content(self) -> bytes:
@@ -503,7 +612,7 @@ class SimulatedFile:
         kernel holds dirty."""
         return {
             number: sector
-            for number, sector in self._differing()
+            for number, sector in self._written()
             # After a failed write-back the kernel calls the page clean and never writes it again,
             # unless it changes.
             if self._given_up.get(number) != sector
@@ -522,6 +631,7 @@ class SimulatedFile:
             pieces[start][at - start : at - start + len(sector)] = sector
         platter.update((start, bytes(piece)) for start, piece in pieces.items())
         self._platter, self._platter_size = platter, self._size
+        self._durable_blocks = set(self.blocks or ())
 
     def fail_write_back(self, sectors: Sectors) -> None:
         """The kernel tried to write these and could not; it forgets that they are dirty."""
@@ -535,6 +645,8 @@ class SimulatedFile:
         file._platter = None if self._platter is None else dict(self._platter)
         file._platter_size = self._platter_size
         file._given_up = self._given_up
+        file._durable_blocks = self._durable_blocks
+        file.blocks = None if self.blocks is None else set(self.blocks)
         return file
 
     def after_power_cut(self, rng: random.Random, *, may_be_empty: bool) -> SimulatedFile:
@@ -542,7 +654,7 @@ class SimulatedFile:
         not."""
         if self._platter is None and may_be_empty and rng.random() < 0.5:
             return SimulatedFile(b"", synced=True, modified_ms=self.modified_ms)
-        survivors = dict(self._differing())
+        survivors = dict(self._written())
         # nothing, everything, or some: the extremes find bugs too
         keep = rng.choice((0.0, 1.0, rng.random()))
         found = {number: sector for number, sector in survivors.items() if rng.random() < keep}
@@ -552,10 +664,20 @@ class SimulatedFile:
             rest = found.get(torn) or self._platter_sector(torn)
             found[torn] = survivors[torn][:cut] + rest[cut:]
         file = self.survivor()
+        if file.blocks is not None:
+            file.blocks = {*self._durable_blocks, *found}
         file.write_back(found)
         assert file._platter is not None
         file._strides, file._given_up = dict(file._platter), {}
         return file
+
+    def _written(self) -> Iterator[tuple[int, bytes]]:
+        """What differs from the platter."""
+        for number, sector in self._differing():
+            assert self.blocks is None or number in self.blocks, (
+                f"SIGBUS: sector {number} of a sparse file was written, and has no block"
+            )
+            yield number, sector
 
     def _platter_sector(self, number: int) -> bytes:
         at = number * SECTOR_SIZE

@@ -1,5 +1,6 @@
 """`namesrv` and `broker`: effective configuration, ready line, signals, logs."""
 
+import resource
 import signal
 import socket
 import subprocess
@@ -88,6 +89,17 @@ def test_a_name_server_says_that_it_is_ready_and_stops_cleanly(
     assert f"stopping signal={number.name}" in log
     assert "configuration bindAddress=127.0.0.1 listenPort=0 " in log
     assert "Traceback" not in log
+
+
+def test_a_server_may_open_as_many_files_as_the_system_grants(start: Start) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        server = start("namesrv", "--port", "0", "--log-level", "info")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    server.wait_for(READY)
+    assert f"open files limit={hard}" in server.stop()[1]
 
 
 def test_a_port_in_use_is_one_sentence(start: Start, run: Run) -> None:

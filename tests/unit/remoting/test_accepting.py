@@ -1,13 +1,16 @@
 """Connections that come and go many at a time, and no descriptor for another."""
 
 import asyncio
+import os
+import resource
+import socket
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from tests.loops import in_loop, on_a_client_s_host
 from tests.unit.remoting.hand_clock import HandClock, play
-from tests.unit.remoting.serving import frame, raw_peer
+from tests.unit.remoting.serving import frame, raw_peer, until
 from tests.unit.remoting.wire import SlowWire
 
 from turbopump.protocol.requests.offsets import GetMinOffset, OffsetReply
@@ -15,7 +18,7 @@ from turbopump.remoting.backlog import RESUME_S, Backlog
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.router import RequestContext, Response, Router
-from turbopump.remoting.server import ACCEPTED_A_TURN, RemotingServer
+from turbopump.remoting.server import ACCEPTED_A_TURN, LEFT_FOR_FILES_MIN, RemotingServer
 from turbopump.testing.simulation import Simulation
 
 HOST, PORT = "10.0.0.1", 10911
@@ -138,6 +141,25 @@ async def test_peers_that_end_at_the_same_time_are_closed_a_few_in_a_turn(
         await asyncio.sleep(0)
         before, closed = closed, sum(wire.aborted for wire in wires)
         assert closed - before <= RESUME_S / 0.001 + 1
+
+
+@in_loop
+async def test_connections_leave_the_last_descriptors_to_the_files(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = RemotingServer(answering())
+    host, port = await server.listen("127.0.0.1", 0)
+    limit = len(os.listdir("/proc/self/fd")) + LEFT_FOR_FILES_MIN + 20
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (limit, limit))
+    peers = [socket.create_connection((host, port)) for _ in range(40)]
+    await until(lambda: "left for the store" in caplog.text)
+    assert len(server.connections) <= 20
+    for peer in peers:
+        peer.close()
+    async with raw_peer(host, port) as peer:
+        peer.write(frame(GetMinOffset(topic="T", queue_id=0), 9))
+        assert await peer.read() is not None
+    await server.close()
 
 
 @pytest.mark.parametrize("port_first", [True, False])

@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.store.directory import Directory, put
+from tests.unit.store.segments import Plain, RealSegment, replace
 
-from turbopump.store.disk import MappedSegment
 from turbopump.store.repair.setting_apart import SECTOR
 
 SEGMENT = 65536
@@ -21,26 +22,25 @@ EIO = os.strerror(errno.EIO)
 def bad_sectors(*bad: tuple[Path, int], times: int = 1 << 60) -> Iterator[None]:
     """The disk cannot read these sectors of files; the first so many times. Who looks there through
     a map is dead."""
-    plain, plain_map = MappedSegment.read_cold, MappedSegment.read
     sectors = {(path.stat().st_ino, number * SECTOR): times for path, number in bad}
 
-    def read_cold(self: MappedSegment, at: int, size: int) -> bytes:
-        inode = os.fstat(self.fd).st_ino
+    def read_cold(plain: Plain, segment: RealSegment, at: int, size: int) -> Any:
+        inode = segment.path.stat().st_ino
         for (of, start), left in sectors.items():
             if of == inode and at < start + SECTOR and at + size > start and left:
                 sectors[of, start] -= 1
                 raise OSError(errno.EIO, EIO)
-        return plain(self, at, size)
+        return plain(segment, at, size)
 
-    def read(self: MappedSegment, at: int, size: int) -> bytes:
-        inode = os.fstat(self.fd).st_ino
+    def read(plain: Plain, segment: RealSegment, at: int, size: int) -> Any:
+        inode = segment.path.stat().st_ino
         for (of, start), left in sectors.items():
             assert of != inode or at >= start + SECTOR or at + size <= start or not left, "SIGBUS"
-        return plain_map(self, at, size)
+        return plain(segment, at, size)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(MappedSegment, "read_cold", read_cold)
-        patched.setattr(MappedSegment, "read", read)
+        replace(patched, "read_cold", read_cold)
+        replace(patched, "read", read)
         yield
 
 

@@ -49,9 +49,10 @@ class Directory:
         self.failures: list[str] = []
 
     def open(self, **hooks: Any) -> MessageStore:
-        return MessageStore.open(
-            self.config, SystemDisk(), self.clock, self.failures.append, **hooks
-        )
+        return self.open_on(SystemDisk(), **hooks)
+
+    def open_on(self, disk: SystemDisk, **hooks: Any) -> MessageStore:
+        return MessageStore.open(self.config, disk, self.clock, self.failures.append, **hooks)
 
     def copy(self, root: Path) -> "Directory":
         """What another process would find if this one were killed now."""

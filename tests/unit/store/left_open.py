@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 from turbopump.store import disk
-from turbopump.store.disk import MappedSegment
+from turbopump.store.disk import FileSystems, MappedSegment
 from turbopump.store.system_calls import FileLock
 
 
@@ -24,10 +24,11 @@ class LeftOpen:
     def __init__(self) -> None:
         self._segments: list[MappedSegment] = []
         self._let_go: list[Callable[[], None]] = []
-        self._map, self._lock, self._lock_directories = (
+        self._map, self._lock, self._lock_directories, self._watch = (
             MappedSegment.__init__,
             FileLock.__init__,
             disk.lock_directories,
+            FileSystems.__init__,
         )
 
     def map(self, segment: MappedSegment, path: Path, fd: int, size: int) -> None:
@@ -37,6 +38,10 @@ class LeftOpen:
     def lock(self, lock: FileLock, path: Path) -> None:
         self._lock(lock, path)
         self._let_go.append(lock.release)
+
+    def watch(self, file_systems: FileSystems) -> None:
+        self._watch(file_systems)
+        self._let_go.append(file_systems.close)
 
     def lock_directories(self, *arguments: Any) -> Callable[[], None]:
         release = self._lock_directories(*arguments)
@@ -62,6 +67,7 @@ def letting_go() -> Iterator[None]:
         mock.patch.object(MappedSegment, "__init__", lambda *given: found.map(*given)),
         mock.patch.object(FileLock, "__init__", lambda *given: found.lock(*given)),
         mock.patch.object(disk, "lock_directories", found.lock_directories),
+        mock.patch.object(FileSystems, "__init__", lambda *given: found.watch(*given)),
     ):
         yield
     found.release()

@@ -9,8 +9,9 @@ import pytest
 from tests.unit.store.directory import Directory, put
 from tests.unit.store.indexed import ALWAYS
 from tests.unit.store.indexed import put as put_keyed
+from tests.unit.store.segments import forget_all
 
-from turbopump.store.disk import Found, MappedSegment, Piece, SystemDisk
+from turbopump.store.disk import Found, Piece, SystemDisk
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
 from turbopump.store.repair.scrub import Scrub
@@ -156,7 +157,7 @@ class TrimmingDisk(SystemDisk):
 def test_the_scrub_finds_nothing_wrong_with_what_is_taken_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
+    forget_all(monkeypatch)
     trimmed = Trimmed(tmp_path)
     store, found = trimmed.store, list[str]()
     disk, end = TrimmingDisk(at, trimmed.trim), store.log.end

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from turbopump.compiled import has_twin
 from turbopump.message.java import java_hash
-from turbopump.store.disk import Piece, Segment
+from turbopump.store.disk import Piece, SparseSegment
 
 HEADER_SIZE: Final = 40
 SLOT_SIZE: Final = 4
@@ -34,6 +34,8 @@ HEADER: Final = struct.Struct(">qqqqii")
 ENTRY: Final = struct.Struct(">iqii")
 _SLOT: Final = struct.Struct(">i")
 _REWIND_STEP: Final = 65536
+GROWTH: Final = 1 << 20
+"""A file grows by so many bytes, some 50,000 entries."""
 _OFFSET_MAX: Final = 1 << 60
 """No log is that long."""
 
@@ -44,15 +46,17 @@ def index_file_size(slots: int, entries: int) -> int:
 
 
 class IndexFile:
-    """An open index with ``slots`` slots and room for ``entries`` − 1 entries, on a mapped
-    segment."""
+    """An open index with ``slots`` slots and room for ``entries`` − 1 entries, on a sparse segment,
+    which is mapped as long as the index is open. Raises OSError."""
 
-    def __init__(self, segment: Segment, slots: int, entries: int) -> None:
+    def __init__(self, segment: SparseSegment, slots: int, entries: int) -> None:
         self.segment = segment
         self._buffer = segment.buffer
         self.slots = slots
         self._entries = entries
         self._entries_at = HEADER_SIZE + slots * SLOT_SIZE
+        self._room = 0
+        """Up to this byte of the file may be written."""
         self.begin_timestamp: int
         self.end_timestamp: int
         self.begin_offset: int
@@ -136,6 +140,17 @@ class IndexFile:
     def full(self) -> bool:
         return self.damaged or self.count >= self._entries
 
+    def make_room(self, count: int) -> int:
+        """Let ``count`` more entries be written, and before the first any of the slots; how many of
+        them the file still holds. Raises OSError, for example on a full disk."""
+        count = min(count, self._entries - self.count)
+        end = self._entry_at(self.count + count)
+        if end > self._room:
+            goal = min(-(-end // GROWTH) * GROWTH, self.segment.size)
+            self.segment.allocate(self._room, goal - self._room)
+            self._room = goal
+        return count
+
     def inherit(self, end_offset: int, end_timestamp: int) -> None:
         """Begin where the file before ended: that is what a fresh header says until its first
         entry."""
@@ -151,7 +166,9 @@ class IndexFile:
         reached the disk, or a newer header. So the slots are made anew from the entries that are
         kept. About 0.3 µs an entry. The answer is ``before``, or less if an entry is not as it was
         written: then messages from there on must be indexed again, and the file rewound to there.
+        Raises OSError.
         """
+        self.make_room(1)
         heads = array("i", bytes(self.slots * SLOT_SIZE))
         last_offset = last_seconds = number = used = 0
         trusted = before
@@ -197,9 +214,9 @@ class IndexFile:
 
     def put(self, entries: list[tuple[int, int, int]]) -> int:
         """Add entries (key hash, commit-log offset, store time) until the file is full; how many
-        were added."""
+        were added. Raises OSError if there is no room on the disk; then none was."""
         number = self.count
-        entries = entries[: self._entries - number]
+        entries = entries[: self.make_room(len(entries))]
         if not entries:
             return 0
         if number == 1:

@@ -17,7 +17,14 @@ from turbopump.clock import Clock
 from turbopump.message.properties import KEYS, NAME_END, TRANSACTION_MASK, UNIQ_KEY, value_after
 from turbopump.store.disk import Disk, Found, Segment
 from turbopump.store.disk_space import NO_ROOM, SpaceWatch
-from turbopump.store.index.index_file import IndexFile, index_file_size, index_hash, key_hash
+from turbopump.store.index.index_file import (
+    GROWTH,
+    SLOT_SIZE,
+    IndexFile,
+    index_file_size,
+    index_hash,
+    key_hash,
+)
 from turbopump.store.log.cold_reads import Steps, read_piece
 from turbopump.store.log.commit_log import CommitLog
 from turbopump.store.log.parsed_entry import ParsedEntry
@@ -82,7 +89,8 @@ class KeyIndex:
             if self._disk.file_size(path) != self._size:
                 self._disk.remove(path)
                 continue
-            self.files.append(IndexFile(self._disk.open_segment(path), self._slots, self._entries))
+            segment = self._disk.open_sparse(path, self._size)
+            self.files.append(IndexFile(segment, self._slots, self._entries))
         expected = self._provenance.index_names
         there = set(expected) <= set(self.names) if expected is not None else bool(self.files)
         return there and not self._provenance.index_incomplete
@@ -129,7 +137,7 @@ class KeyIndex:
         raises OSError."""
         path = self._directory.with_name(self._directory.name + ".new")
         self._disk.remove(path)
-        return IndexFile(self._disk.create_segment(path, self._size), self._slots, self._entries)
+        return self._create(path)
 
     def replace(self, damaged: IndexFile, fresh: IndexFile) -> None:
         """Ask ``fresh``, which has taken the name of ``damaged``, instead of it."""
@@ -208,7 +216,9 @@ class KeyIndex:
         except OSError as error:
             # derived data: no reason to refuse the messages, which are in the log
             if error.errno in NO_ROOM and len(entries) <= UNWRITTEN_MAX:
-                self._space.no_room(error, self._directory, self._size)
+                grows = self.files and not self.files[-1].full
+                size = GROWTH if grows else self._slots * SLOT_SIZE + GROWTH
+                self._space.no_room(error, self._directory, min(size, self._size))
                 return
             self._unwritten = []
             self.failed = True
@@ -281,7 +291,7 @@ class KeyIndex:
 
     def dirty_segments(self) -> list[Segment]:
         self.write_waiting()
-        segments = []
+        segments: list[Segment] = []
         for file in self.files:
             if file.dirty:
                 file.dirty = False
@@ -309,14 +319,23 @@ class KeyIndex:
             name = _name_behind(self.files[-1].name)
         while self._disk.file_size(self._directory / name) is not None:
             name = _name_behind(name)
-        path = self._directory / name
-        fresh = IndexFile(self._disk.create_segment(path, self._size), self._slots, self._entries)
+        fresh = self._create(self._directory / name)
         before = [file for file in self.files if not file.damaged]
         if before:
             fresh.inherit(before[-1].end_offset, before[-1].end_timestamp)
         self.files.append(fresh)
         if self._noting:
             self._disk.start(self.note_names, lambda _error: None)
+        return fresh
+
+    def _create(self, path: Path) -> IndexFile:
+        """A blank file with room for its first entries. Raises OSError."""
+        fresh = IndexFile(self._disk.create_sparse(path, self._size), self._slots, self._entries)
+        try:
+            fresh.make_room(1)
+        except OSError:
+            self._drop(fresh)
+            raise
         return fresh
 
     def _drop(self, file: IndexFile) -> None:

@@ -165,27 +165,23 @@ class Flusher:
         """Sync everything in this thread, at a clean stop. Raises OSError."""
         checkpoint, durable = self.checkpoint, self.confirmed.durable
         if durable.error is None:
-            for segment in self.log.files.dirty_segments():
-                segment.sync()
+            self.disk.sync(self.log.files.dirty_segments())
             self.look_at_files()
         if durable.error is None:
             self.confirmed.flushed(self.log.end)
             newest = self.dispatcher.last_store_timestamp
             checkpoint.log_timestamp = max(checkpoint.log_timestamp, newest)
             if not self.queues_failed:
-                for segment in self._dirty_derived():
-                    segment.sync()
+                self.disk.sync(self._dirty_derived())
                 checkpoint.queues_timestamp = max(checkpoint.queues_timestamp, newest)
                 checkpoint.safe_offset = self.queues_synced = durable.value
         checkpoint.log_end, checkpoint.queue_units = self.log.end, self.queues.units
         checkpoint.write()
-        checkpoint.segment.sync()
+        self.disk.sync([checkpoint.segment])
 
     def _dirty_derived(self) -> list[Segment]:
         """What was written of queues and indexes since it was last asked for."""
-        segments: list[Segment] = []
-        for queue in self.queues:
-            segments.extend(queue.dirty_segments())
+        segments = self.queues.take_dirty()
         if self.index is not None:
             segments.extend(self.index.dirty_segments())
         return segments

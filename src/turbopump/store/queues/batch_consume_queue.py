@@ -26,10 +26,10 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
-from turbopump.store.disk import Disk, Piece
-from turbopump.store.mapped_file import MappedFile
+from turbopump.store.disk import Disk, Piece, SparseSegment
+from turbopump.store.mapped_file import PAGE, MappedFile, OpenFiles
 from turbopump.store.queues.consume_queue import (
     NO_MESSAGE_SIZE,
     UNIT,
@@ -117,9 +117,15 @@ class BatchConsumeQueue(ConsumeQueue):
     __slots__ = ("first_number", "next_number", "suspect", "tail_damaged")
 
     def __init__(
-        self, disk: Disk, directory: Path, topic: str, queue_id: int, file_size: int
+        self,
+        disk: Disk,
+        directory: Path,
+        topic: str,
+        queue_id: int,
+        file_size: int,
+        open_files: OpenFiles | None = None,
     ) -> None:
-        super().__init__(disk, directory, topic, queue_id, file_size)
+        super().__init__(disk, directory, topic, queue_id, file_size, open_files)
         self.first_number = 0
         """Number of the first unit whose entry is still there."""
         self.next_number = 0
@@ -132,13 +138,17 @@ class BatchConsumeQueue(ConsumeQueue):
         had more than it says."""
 
     def load(self) -> None:
-        """Map the files and find the last unit. Where the first one is damaged, ``min_index`` is 0,
+        """Find the files and the last unit. Where the first one is damaged, ``min_index`` is 0,
         and the queue ``suspect``; damaged ones at the end are not counted, and ``tail_damaged``
         tells of them."""
         self.files.load()
         self.first_number = self.next_number = self.floor
         for file in reversed(self.files.files):
-            count = units_written(file.buffer, (file.end - file.start) // BATCH_UNIT_SIZE)
+            at, tail = cast(SparseSegment, file.segment).tail(PAGE)
+            room = -(-(at + len(tail)) // BATCH_UNIT_SIZE)
+            room = min(room, (file.end - file.start) // BATCH_UNIT_SIZE)
+            count = units_written(file.segment.buffer, room) if room else 0
+            file.unmap()
             if count:
                 self.next_number = file.start // BATCH_UNIT_SIZE + count
                 break
@@ -206,11 +216,12 @@ class BatchConsumeQueue(ConsumeQueue):
         self.first_number, self.min_index = number, index
 
     def rewrite_at(self, number: int, unit: BatchUnit) -> None:
-        """Overwrite a unit that is there."""
-        file = self.files.at(number * BATCH_UNIT_SIZE)
-        assert file is not None
-        pack_batch_unit_into(file.buffer, number * BATCH_UNIT_SIZE - file.start, unit)
-        file.dirty = True
+        """Overwrite a unit that is there. Raises OSError."""
+        position = number * BATCH_UNIT_SIZE
+        file = self.files.make_room(position, position + BATCH_UNIT_SIZE)
+        pack_batch_unit_into(file.buffer, position - file.start, unit)
+        if not file.dirty:
+            self.files.note_written(file)
 
     def append(
         self,
@@ -368,12 +379,11 @@ class BatchConsumeQueue(ConsumeQueue):
 
     def _write(self, unit: BatchUnit) -> None:
         position, file = self.next_number * BATCH_UNIT_SIZE, self._file
-        if file is None or not file.start <= position < file.end:
-            self.make_room(1)
-            file = self._file = self.files.at(position)
-            assert file is not None
+        if file is None or not file.start <= position < file.room:
+            file = self._file = self.files.make_room(position, position + BATCH_UNIT_SIZE)
         pack_batch_unit_into(file.buffer, position - file.start, unit)
-        file.dirty = True
+        if not file.dirty:
+            self.files.note_written(file)
         self.next_number += 1
         self.max_index = unit.end
 

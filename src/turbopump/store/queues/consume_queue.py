@@ -17,11 +17,11 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, cast
 
 from turbopump.message.codec import FIXED_SIZE
-from turbopump.store.disk import Disk, Piece, Segment
-from turbopump.store.mapped_file import MappedFile, MappedFiles
+from turbopump.store.disk import Disk, Piece, SparseSegment
+from turbopump.store.mapped_file import PAGE, MappedFile, MappedFiles, OpenFiles
 from turbopump.store.watermark import Watermark
 
 UNIT_SIZE: Final = 20
@@ -52,6 +52,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "_file",
+        "_found",
         "deleted_until",
         "end",
         "files",
@@ -63,12 +64,25 @@ class ConsumeQueue:
     )
 
     def __init__(
-        self, disk: Disk, directory: Path, topic: str, queue_id: int, file_size: int
+        self,
+        disk: Disk,
+        directory: Path,
+        topic: str,
+        queue_id: int,
+        file_size: int,
+        open_files: OpenFiles | None = None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self.files = MappedFiles(disk, (directory,), file_size - file_size % self.unit_size)
+        self.files = MappedFiles(
+            disk,
+            (directory,),
+            file_size - file_size % self.unit_size,
+            open_files=open_files or OpenFiles(disk.maps_max),
+            unit_size=self.unit_size,
+        )
         self._file: MappedFile | None = None
+        self._found: _FoundEnd | None = None
         self.min_index = 0
         """Index of the first unit whose message is still there."""
         self.max_index = 0
@@ -85,12 +99,13 @@ class ConsumeQueue:
         return self.max_index
 
     def load(self) -> None:
-        """Map the files and find the last unit."""
+        """Find the files and the last unit."""
         self.files.load()
         for file in reversed(self.files.files):
-            count = _units_used(file)
-            if count:
-                self._set_end((file.start // UNIT_SIZE) + count)
+            found = _FoundEnd.of(file)
+            if found.index > file.start // UNIT_SIZE:
+                self._found = found
+                self._set_end(found.index)
                 break
         else:
             self._set_end(self.files.start // UNIT_SIZE)
@@ -113,10 +128,11 @@ class ConsumeQueue:
             return self._append_elsewhere(index, physical_offset, size, tags_code)
         position = index * UNIT_SIZE
         file = self._file
-        if file is None or position >= file.end:
-            file = self._file_for(index)
+        if file is None or position >= file.room:
+            file = self._file = self._writable(position, position + UNIT_SIZE)
         _pack_into(file.buffer, position - file.start, physical_offset, size, tags_code)
-        file.dirty = True
+        if not file.dirty:
+            self.files.note_written(file)
         self.max_index = index + 1
         return True
 
@@ -130,23 +146,25 @@ class ConsumeQueue:
             )
         position, file = index * UNIT_SIZE, self._file
         while units:
-            if file is None or position >= file.end:
-                file = self._file_for(position // UNIT_SIZE)
-            here = units[: file.end - position]
+            if file is None or position >= file.room:
+                file = self._file = self._writable(position, position + len(units))
+            here = units[: file.room - position]
             at = position - file.start
             file.buffer[at : at + len(here)] = here
-            file.dirty = True
+            if not file.dirty:
+                self.files.note_written(file)
             position += len(here)
             units = units[len(here) :]
         self.max_index = position // UNIT_SIZE
         return True
 
     def rewrite(self, index: int, physical_offset: int, size: int, tags_code: int) -> None:
-        """Overwrite a unit that is there."""
-        file = self.files.at(index * UNIT_SIZE)
-        assert file is not None
-        _pack_into(file.buffer, index * UNIT_SIZE - file.start, physical_offset, size, tags_code)
-        file.dirty = True
+        """Overwrite a unit that is there. Raises OSError."""
+        position = index * UNIT_SIZE
+        file = self._writable(position, position + UNIT_SIZE)
+        _pack_into(file.buffer, position - file.start, physical_offset, size, tags_code)
+        if not file.dirty:
+            self.files.note_written(file)
 
     def fill_gap(self, index: int, physical_offset: int) -> None:
         """Mark the units from the end up to ``index`` as gaps: their messages were damaged at
@@ -160,29 +178,33 @@ class ConsumeQueue:
         has. Its last leading unit then has the size 1: RocketMQ takes offset + size of the last
         unit for the newest message of the queue, and drops others up to there."""
         self.begin_at(index)
-        file = self.files.at((index - 1) * UNIT_SIZE)
-        if file is not None:
-            _pack_into(file.buffer, (index - 1) * UNIT_SIZE - file.start, 0, 1, 0)
+        if self.files.start < index * UNIT_SIZE:
+            self.rewrite(index - 1, 0, 1, 0)
 
-    def new_file_for(self, count: int) -> int:
-        """Bytes of the file that ``make_room`` would make; 0 if it needs none."""
-        end = (self._next_number + count) * self.unit_size
-        return 0 if self.files and self.files.files[-1].end >= end else self.files.file_size
+    def room_missing(self, count: int) -> int:
+        """Bytes of the disk that ``make_room`` would take at most; 0 if it needs none."""
+        return self.files.room_missing((self._next_number + count) * self.unit_size)
 
     def make_room(self, count: int) -> None:
-        """Make the files that the next ``count`` units need, so that appending them cannot fail.
-        Raises OSError."""
+        """Make the files that the next ``count`` units need, and give them their blocks, so that
+        appending them cannot fail. Raises OSError."""
         file, begin = self._file, self._next_number * self.unit_size
         end = begin + count * self.unit_size
-        if file is not None and end <= file.end:
-            return
-        while not self.files or self.files.files[-1].end < end:
-            start = begin - begin % self.files.file_size
-            self.files.append_file(self.files.files[-1].end if self.files else start)
+        if file is None or end > file.room:
+            self._file = self._writable(begin, end)
+
+    def _writable(self, begin: int, end: int) -> MappedFile:
+        """The file with the byte ``begin`` of the row; up to ``end`` may be written. Raises
+        OSError."""
+        self._found = None
+        return self.files.make_room(begin, end)
 
     def units(self, index: int, count: int) -> bytes:
         """Up to ``count`` units from ``index`` on as raw bytes, as many as one file holds; empty
         where there are none."""
+        found = self._found
+        if found is not None and self.min_index <= index and found.begin <= index:
+            return found.units(index, min(count, self.max_index - index))
         piece = self.piece(index, count)
         return piece.segment.read(piece.at, piece.size) if piece is not None else b""
 
@@ -210,7 +232,9 @@ class ConsumeQueue:
         units are known to be on the disk, and the last ones for which not ``is_there(queue, index,
         offset, size)``: after a power cut what is behind may point anywhere.
         """
-        index = self.first_at(physical_offset)
+        last = self._offset_of(self.max_index - 1)
+        nothing = last is not None and last < physical_offset
+        index = self.max_index if nothing else self.first_at(physical_offset)
         while index > self.min_index:
             unit = self.unit(index - 1)
             if (
@@ -221,9 +245,13 @@ class ConsumeQueue:
                 break
             index -= 1
         self._set_end(index)
-        if self.files:
+        if self.files and not (self._found is not None and self._found.ends(self.files, index)):
             self.files.truncate(index * UNIT_SIZE)
             self._file = self.files.at(index * UNIT_SIZE)
+
+    def forget_found(self) -> None:
+        """Let go of what ``load`` has read, which saves a start many reads."""
+        self._found = None
 
     @property
     def ends_with_a_file(self) -> bool:
@@ -278,9 +306,6 @@ class ConsumeQueue:
         unit = self.unit(self.max_index - 1)
         return unit if unit is not None and unit[1] != NO_MESSAGE_SIZE else None
 
-    def dirty_segments(self) -> list[Segment]:
-        return self.files.dirty_segments()
-
     def close(self) -> None:
         self.files.close()
         self._file = None
@@ -306,7 +331,9 @@ class ConsumeQueue:
             return False
         file = self.files.at(position)  # it may be one that the queue has no longer
         before, size, _ = (
-            UNIT.unpack_from(file.buffer, position - file.start) if file is not None else (0, 0, 0)
+            UNIT.unpack(file.segment.read(position - file.start, UNIT_SIZE))
+            if file is not None
+            else (0, 0, 0)
         )
         end = before + size if size != NO_MESSAGE_SIZE else before
         return possible_offset(before, size) is None or end <= here
@@ -331,20 +358,13 @@ class ConsumeQueue:
         per_file = self.files.file_size // UNIT_SIZE
         first = index - index % per_file
         self.files = self.files.emptied()
-        file = self.files.append_file(first * UNIT_SIZE)
-        for number in range(index - first):
-            _pack_into(file.buffer, number * UNIT_SIZE, 0, NO_MESSAGE_SIZE, 0)
-        file.dirty = True
+        self.files.append_file(first * UNIT_SIZE)
+        self._set_end(first)
+        if index > first:
+            self.make_room(index - first)
+            self.append_many(first, pack_unit(0, NO_MESSAGE_SIZE, 0) * (index - first))
         self.min_index = index
         self._set_end(index)
-
-    def _file_for(self, index: int) -> MappedFile:
-        position = index * UNIT_SIZE
-        file = self.files.at(position)
-        if file is None:
-            file = self.files.append_file(position - position % self.files.file_size)
-        self._file = file
-        return file
 
     def _set_end(self, index: int) -> None:
         self.max_index = index
@@ -360,15 +380,50 @@ class ConsumeQueue:
         self.min_index += bisect_left(range(self.min_index, self.max_index), True, key=is_other)
 
 
-def _units_used(file: MappedFile) -> int:
-    """How many units from the start of a file on are written (binary search: a unit of size 0 is
-    the end)."""
+class _FoundEnd:
+    """Where the units in a file end, found when it was opened: at ``index``. The units from
+    ``begin`` on were read for it, and are kept until the queue is written."""
 
-    def is_free(number: int) -> bool:
-        offset, size, _ = unpack_unit(file.buffer, number * UNIT_SIZE)
-        return not (offset >= 0 and size > 0)
+    __slots__ = ("_is_all", "_units", "begin", "file", "index")
 
-    return bisect_left(range((file.end - file.start) // UNIT_SIZE), True, key=is_free)
+    def __init__(self, file: MappedFile, index: int, begin: int, tail: bytes) -> None:
+        self.file = file
+        self.index = index
+        self.begin = begin
+        used = max(index - begin, 0) * UNIT_SIZE
+        self._units = tail[:used]
+        self._is_all = begin <= index and tail[used:] == bytes(len(tail) - used)
+
+    @classmethod
+    def of(cls, file: MappedFile) -> _FoundEnd:
+        """A unit of size 0 is the end."""
+        # Behind the last page that has data all is zero, so the end nearly always lies in that
+        # page. A binary search of the whole file would bring twenty pages into memory.
+        segment = cast(SparseSegment, file.segment)
+        at, tail = segment.tail(PAGE + UNIT_SIZE)
+        begin, count = -(-at // UNIT_SIZE), -(-(at + len(tail)) // UNIT_SIZE)
+        tail = tail[begin * UNIT_SIZE - at :].ljust((count - begin) * UNIT_SIZE, b"\0")
+
+        def is_free(number: int) -> bool:
+            if number >= begin:
+                offset, size, _ = unpack_unit(tail, (number - begin) * UNIT_SIZE)
+            else:
+                offset, size, _ = UNIT.unpack(segment.read_cold(number * UNIT_SIZE, UNIT_SIZE))
+            return not (offset >= 0 and size > 0)
+
+        first = begin if begin < count and not is_free(begin) else 0
+        used = bisect_left(range(count), True, lo=first, key=is_free)
+        before = file.start // UNIT_SIZE
+        return cls(file, before + used, before + begin, tail)
+
+    def units(self, index: int, count: int) -> bytes:
+        """So many units from ``index`` on, of those that were read."""
+        at = (index - self.begin) * UNIT_SIZE
+        return self._units[at : at + count * UNIT_SIZE] if count > 0 else b""
+
+    def ends(self, files: MappedFiles, index: int) -> bool:
+        """Whether a queue that is cut at ``index`` ends there as it is: all behind is zero."""
+        return self._is_all and index >= self.index and files.files[-1] is self.file
 
 
 def possible_offset(offset: int, size: int) -> int | None:

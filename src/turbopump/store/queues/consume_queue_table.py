@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from turbopump.errors import StoreDamagedError
-from turbopump.store.disk import Disk
+from turbopump.store.disk import Disk, Segment
 from turbopump.store.files import StorePaths
 from turbopump.store.log.commit_log import CommitLog
+from turbopump.store.mapped_file import OpenFiles
 from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, BatchConsumeQueue
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
 from turbopump.store.recovery.queue_ends import QueueEnds
@@ -41,6 +42,7 @@ class ConsumeQueueTable:
         self._batch_file_size = max(batch_file_size, BATCH_UNIT_SIZE)
         self.is_batch = is_batch
         self._deleted_until = deleted_until
+        self._open_files = OpenFiles(disk.maps_max)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.damaged = False
         """Whether there are files that do not belong together: then every queue must be rebuilt."""
@@ -53,14 +55,15 @@ class ConsumeQueueTable:
             (True, self._paths.batch_consume_queues),
         ):
             for topic in self._disk.list_directory(root):
-                for name in self._disk.list_directory(root / topic):
+                directory = root / topic
+                for name in self._disk.list_directory(directory):
                     # "00" is no second directory of queue 0
                     if name.isascii() and name.isdigit() and name == str(int(name)):
-                        self._load(topic, int(name), batch=batch)
+                        self._load(topic, int(name), directory / name, batch=batch)
 
-    def _load(self, topic: str, queue_id: int, *, batch: bool) -> None:
+    def _load(self, topic: str, queue_id: int, directory: Path, *, batch: bool) -> None:
         other = self._queues.get((topic, queue_id))
-        queue = self._make(topic, queue_id, batch=batch)
+        queue = self._make(topic, queue_id, batch=batch, directory=directory)
         wanted = self.is_batch(topic)
         if wanted is not None and wanted != batch:
             self.damaged = True
@@ -160,6 +163,10 @@ class ConsumeQueueTable:
         for queue in list(self):
             self.make_anew(queue)
 
+    def take_dirty(self) -> list[Segment]:
+        """What was written since this was last asked; it counts as clean from now on."""
+        return self._open_files.take_dirty()
+
     def close(self) -> None:
         for queue in self._queues.values():
             queue.close()
@@ -167,13 +174,15 @@ class ConsumeQueueTable:
     def _root(self, *, batch: bool) -> Path:
         return self._paths.batch_consume_queues if batch else self._paths.consume_queues
 
-    def _make(self, topic: str, queue_id: int, *, batch: bool) -> ConsumeQueue:
-        directory = self._paths.consume_queue(topic, queue_id, batch=batch)
-        queue: ConsumeQueue
-        if batch:
-            queue = BatchConsumeQueue(self._disk, directory, topic, queue_id, self._batch_file_size)
-        else:
-            queue = ConsumeQueue(self._disk, directory, topic, queue_id, self._file_size)
+    def _make(
+        self, topic: str, queue_id: int, *, batch: bool, directory: Path | None = None
+    ) -> ConsumeQueue:
+        if directory is None:
+            directory = self._paths.consume_queue(topic, queue_id, batch=batch)
+        kind, size = (
+            (BatchConsumeQueue, self._batch_file_size) if batch else (ConsumeQueue, self._file_size)
+        )
+        queue = kind(self._disk, directory, topic, queue_id, size, self._open_files)
         queue.deleted_until = self._deleted_until(topic)
         self._queues[topic, queue_id] = queue
         return queue

@@ -102,7 +102,10 @@ class QueueReader:
         if not IS_COMPILED or queue is None or queue.is_batch:
             return None
         context = self._context_for(count_max, size_max)
-        result = _read_hot_at_once(queue, context, offset, count_max)
+        try:
+            result = _read_hot_at_once(queue, context, offset, count_max)
+        except OSError:  # of a queue file that is not mapped
+            return None
         # Often a reader is at the end, and its pull will be held: there is nothing to look at.
         if result is None and queue.min_index <= offset < queue.end.value:
             result = self._reads.at_once(
@@ -155,6 +158,22 @@ def read_messages(
     message, always gives one if it can."""
     if queue is None:
         return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+    try:
+        return (yield from _read_messages(queue, context, offset, count_max, accept))
+    except OSError as error:
+        return _unreadable(queue, offset, error)
+
+
+def _unreadable(queue: ConsumeQueue, offset: int, error: OSError) -> GetResult:
+    """The answer where a queue's file cannot be read, or opened."""
+    result = GetResult(GetStatus.OFFSET_FOUND_NULL, offset, queue.min_index, queue.end.value)
+    result.unreadable = unreadable_text(error, "the queue")
+    return result
+
+
+def _read_messages(
+    queue: ConsumeQueue, context: ReadContext, offset: int, count_max: int, accept: TagsFilter
+) -> Steps[GetResult]:
     limits, hot_from = context.limits, context.hot_from
     count_max = min(max(count_max, 1), max(limits.count_hot, limits.count_cold))
     scan = count_max if accept is None else max(SCAN_SIZE // UNIT_SIZE, count_max)
@@ -177,11 +196,10 @@ def read_messages(
     outside = _outside(queue, offset, after_crash=context.after_crash)
     if outside is not None:
         return outside
-    if isinstance(units, OSError) or not units:
-        result = GetResult(GetStatus.OFFSET_FOUND_NULL, offset, queue.min_index, queue.end.value)
-        if isinstance(units, OSError):
-            result.unreadable = unreadable_text(units, "the queue")
-        return result
+    if isinstance(units, OSError):
+        return _unreadable(queue, offset, units)
+    if not units:
+        return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, queue.min_index, queue.end.value)
     high = queue.end.value
     if accept is None and IS_COMPILED:
         quick = yield from _read_if_all_good(queue, context, offset, units, count_max)

@@ -42,14 +42,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
+from turbopump.message.codec import FIXED_SIZE
 from turbopump.message.properties import SysFlag
 from turbopump.message.rules import is_system_topic
 from turbopump.store.index.key_index import KeyIndex, begin_for_index
-from turbopump.store.log.commit_log import CommitLog
+from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.dispatcher import Dispatcher
 from turbopump.store.log.parsed_entry import ParsedEntry
 from turbopump.store.log.scanner import NOTHING, Damage, EntryWalk, entry_at
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
+from turbopump.store.queues.checked_entries import good_entries, topic_field
 from turbopump.store.queues.consume_queue import OFFSET_MAX, ConsumeQueue
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.recovery.checkpoint import StoreCheckpoint
@@ -104,6 +106,8 @@ class Recovery:
     """Whether all queues were found to end, where reading begins, as they did when the log was
     there."""
     compared: int | None = None
+    _cut_to: int | None = None
+    """Where the queues were cut last, if nothing was written since."""
     first_units: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """Offset and size of the first messages of the queues that had theirs, as their files said
     before they were cut."""
@@ -317,9 +321,12 @@ class Recovery:
         return ends
 
     def _cut_queues(self, offset: int) -> None:
+        if self._cut_to == offset:
+            return
         there = partial(has_entry, self.log)
         for queue in self.queues:
             queue.cut_at(offset, there)
+        self._cut_to = offset
 
     def _rewind_index(self, begin: int) -> int:
         """Cut the index after a crash; where reading must begin for it."""
@@ -588,6 +595,13 @@ def has_entry(log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size
     disk)."""
     if offset < log.start:
         return True
+    file = log.files.at(offset)
+    if file is not None and FIXED_SIZE <= size <= min(file.end - offset, ENTRY_SIZE_MAX):
+        # Nearly always it is, and good at first sight.
+        entry = file.read_at_start(offset - file.start, size)
+        fields = queue.queue_id.to_bytes(4), topic_field(queue.topic)
+        if good_entries(entry, offset, [(index, offset, size)], 0, 1, *fields) == 1:
+            return True
     parsed = entry_at(log, offset)
     return parsed is not None and (
         parsed.size,

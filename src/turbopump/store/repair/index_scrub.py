@@ -93,6 +93,10 @@ class IndexScrub:
         known = file.header
         (header,) = yield [Piece(file.segment, 0, HEADER_SIZE)]
         if isinstance(header, bytes) and header != known == file.header and file.count > 1:
+            try:
+                file.make_room(0)
+            except OSError as error:
+                return f"its head is damaged, and cannot be written: {error.strerror or error}"
             file.write_header()
             self.damaged += 1
             self.log_error(
@@ -222,9 +226,13 @@ class IndexScrub:
             start = yield from self.walk(start, min(start + LOG_AT_ONCE, end), take)
             # a page of a new file is made at its first write, and that may wait for the file
             # system: not in the owner's thread
-            yield from self._in_thread(
-                partial(_populate, fresh.entries_piece(fresh.count, len(waiting)))
-            )
+            fault = yield from self._in_thread(partial(_make_ready, fresh, len(waiting)))
+            if fault is not None:
+                fresh.segment.close()
+                self.log_error(
+                    f"index file {damaged.segment.path} cannot be filled again now ({fault})"
+                )
+                return
             while waiting:
                 fresh.put(waiting[:ENTRIES_AT_ONCE])
                 del waiting[:ENTRIES_AT_ONCE]
@@ -267,6 +275,12 @@ class IndexScrub:
         while not outcome:
             yield []
         return (outcome[0].strerror or str(outcome[0])) if outcome[0] is not None else None
+
+
+def _make_ready(file: IndexFile, count: int) -> None:
+    """Let ``count`` entries be added without waiting for the disk. Raises OSError."""
+    file.make_room(count)
+    _populate(file.entries_piece(file.count, count))
 
 
 def _populate(piece: Piece) -> None:

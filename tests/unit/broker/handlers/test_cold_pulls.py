@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, pull, talking, until, watched
+from tests.unit.store.segments import Plain, RealSegment, forget_all, replace
 
 from turbopump.errors import ConnectionLostError
 from turbopump.message.codec import decode_entries
 from turbopump.protocol.codes import ResponseCode
-from turbopump.store.disk import Found, MappedSegment, Piece, SystemDisk
+from turbopump.store.disk import Found, Piece, SystemDisk
 from turbopump.store.log import cold_reads
 from turbopump.store.log.cold_reads import ColdReads
 
@@ -23,7 +24,7 @@ COUNT = 10
 
 @pytest.fixture(autouse=True)
 def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
+    forget_all(monkeypatch)
 
 
 class Reads:
@@ -168,18 +169,19 @@ async def test_a_broker_stops_while_threads_read_and_others_wait(
     talk: Talk, /, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopping = threading.Event()
-    plain_read, plain_close = MappedSegment.read_cold, ColdReads.close
+    plain_close = ColdReads.close
 
-    def read(segment: MappedSegment, at: int, size: int) -> bytes:
+    def read(plain: Plain, segment: RealSegment, at: int, size: int) -> bytes:
         assert stopping.wait(30)
-        return plain_read(segment, at, size)
+        data: bytes = plain(segment, at, size)
+        return data
 
     def close(reads: ColdReads) -> None:
         plain_close(reads)
         stopping.set()
 
     with monkeypatch.context() as patched:
-        patched.setattr(MappedSegment, "read_cold", read)
+        replace(patched, "read_cold", read)
         patched.setattr(ColdReads, "close", close)
         pulls = [asyncio.ensure_future(talk.client.ask(pull(number))) for number in range(COUNT)]
         await until(lambda: talk.broker.store.cold_reads.waiting == COUNT)
@@ -248,11 +250,11 @@ async def test_what_cannot_be_read_is_an_error_and_the_place_stays(
 ) -> None:
     reads.let_go()
 
-    def fail(_self: MappedSegment, _at: int, _size: int) -> bytes:
+    def fail(_plain: Plain, _self: RealSegment, _at: int, _size: int) -> bytes:
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(MappedSegment, "read_cold", fail)
+        replace(patched, "read_cold", fail)
         for _ in range(3):
             code, remark = await talk.client.code(pull(0, suspend_ms=60_000))
             assert code == ResponseCode.SYSTEM_ERROR

@@ -19,6 +19,7 @@ from tests.unit.broker.talking import (
     until,
     watched,
 )
+from tests.unit.store.segments import forget_all
 
 from turbopump.errors import RemotingError
 from turbopump.message.codec import decode_entries, encode_host
@@ -344,7 +345,7 @@ async def test_a_question_is_refused_where_too_many_reads_wait(
     talk: Talk, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await talk.client.send(properties=named("ID1", "k"))
-    monkeypatch.setattr("turbopump.store.disk.MappedSegment.read_cached_into", lambda *_: False)
+    forget_all(monkeypatch)
     monkeypatch.setattr("turbopump.store.log.cold_reads.AT_ONCE", 0)
     monkeypatch.setattr("turbopump.store.log.cold_reads.WAITING_MAX", 0)
     time_span = QueryConsumeTimeSpan(topic="T", group="g")

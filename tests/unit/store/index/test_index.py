@@ -16,7 +16,7 @@ from tests.unit.store.looked_up import find_by_key, message_at
 
 from turbopump.message.java import java_hash
 from turbopump.message.properties import SysFlag
-from turbopump.store.disk import Segment, SystemDisk
+from turbopump.store.disk import SystemDisk
 from turbopump.store.index.index_file import index_file_size, index_hash, key_hash
 from turbopump.store.index.key_index import WAITING_MAX
 from turbopump.store.log.cold_reads import finish_now
@@ -311,11 +311,10 @@ def test_an_index_that_cannot_grow_refuses_no_message_and_is_filled_at_the_next_
     full = True
 
     class Disk(SystemDisk):
-        def create_segment(self, path: Path, size: int) -> Any:
+        def create_sparse(self, path: Path, size: int) -> Any:
             if full and path.parent.name == "index" and len(list(path.parent.iterdir())) == 1:
                 raise OSError(errno.EIO, "Input/output error")
-            segment: Segment = super().create_segment(path, size)
-            return segment
+            return super().create_sparse(path, size)
 
     store = MessageStore.open(directory.config, Disk(), directory.clock, directory.failures.append)
     fill(directory, store, 30)

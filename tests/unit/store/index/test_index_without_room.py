@@ -64,7 +64,7 @@ class Machine:
 
     def fill(self) -> None:
         """Send until that is refused; two files of seven entries have then long been full."""
-        full = rf"no room for a file of {FILE_SIZE} bytes in /store/index \(No space left"
+        full = rf"no room for {FILE_SIZE} bytes in /store/index \(No space left"
         with pytest.raises(StoreClosedError, match=full):  # noqa: PT012
             while True:
                 self.put()

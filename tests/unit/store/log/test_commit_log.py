@@ -152,7 +152,7 @@ def test_a_disk_without_room_for_the_next_queue_file_refuses_before_anything_is_
 
     end = store.log.end
     with monkeypatch.context() as patched:
-        patched.setattr(SystemDisk, "create_segment", no_room)
+        patched.setattr(SystemDisk, "create_sparse", no_room)
         for _ in range(2):
             with pytest.raises(StoreClosedError, match="No space left"):
                 put_batch(store, [b"refused"] * 3) if batch else put(store, b"refused")

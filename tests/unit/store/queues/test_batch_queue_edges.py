@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from tests.unit.store.batches import BatchDirectory, messages, put_inner, queue_of, unit_bytes
+from tests.unit.store.segments import Plain, RealSegment, replace
 
 from turbopump.message.codec import decode_entries
-from turbopump.store.disk import MappedSegment, SystemDisk
+from turbopump.store.disk import SystemDisk
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.batch_consume_queue import BATCH_UNIT_SIZE, BatchConsumeQueue, BatchUnit
@@ -169,14 +170,13 @@ def reopened(tmp_path: Path) -> Iterator[Reopened]:
 
 def refuse_reads(monkeypatch: pytest.MonkeyPatch, of: str, start: int = 0) -> None:
     """From now on the device cannot read files below a directory ``of`` from byte ``start`` on."""
-    plain = MappedSegment.read_cold
 
-    def read(segment: MappedSegment, at: int, size: int) -> bytes:
+    def read(plain: Plain, segment: RealSegment, at: int, size: int) -> bytes:
         if of in segment.path.parts and at + size > start:
             raise OSError(5, "Input/output error")
         return plain(segment, at, size)
 
-    monkeypatch.setattr(MappedSegment, "read_cold", read)
+    replace(monkeypatch, "read_cold", read)
 
 
 def test_a_batch_queue_that_cannot_be_read_is_no_end_of_the_queue(

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from tests.unit.store.directory import HOST, Directory, bodies, put
 from tests.unit.store.queues.checked_entries import COUNT, Bad, Reopened, offsets
+from tests.unit.store.segments import Plain, RealSegment, replace
 
 from turbopump.compiled import IS_COMPILED
 from turbopump.message.codec import CRC_SUFFIX_SIZE
 from turbopump.message.java import tags_code
 from turbopump.message.properties import SysFlag
-from turbopump.store.disk import MappedSegment
 from turbopump.store.log.cold_reads import ReadPace
 from turbopump.store.queues.checked_entries import GetStatus, ReadContext, ReadLimits
 from turbopump.store.queues.consume_queue import UNIT_SIZE
@@ -211,16 +211,15 @@ def test_gaps_whose_units_cannot_be_read_further_end_a_read(
 ) -> None:
     for index in range(2, 9):
         reopened.unit(index, (0x7FFFFFFF).to_bytes(4), 8)
-    plain = MappedSegment.read_cold
     calls: list[int] = []
 
-    def read(segment: MappedSegment, at: int, size: int) -> bytes:
+    def read(plain: Plain, segment: RealSegment, at: int, size: int) -> bytes:
         calls.append(size)
         if len(calls) > 1:
             raise OSError(5, "Input/output error")
         return plain(segment, at, size)
 
-    monkeypatch.setattr(MappedSegment, "read_cold", read)
+    replace(monkeypatch, "read_cold", read)
     result = reopened.get(2, 3)
     assert (result.status, result.next_offset, result.gaps) == (
         GetStatus.MESSAGE_WAS_REMOVING,
@@ -327,12 +326,11 @@ def test_what_is_not_in_memory_is_not_read_at_once(
     reopened: Reopened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_turns(reopened)
-    plain = MappedSegment.read_cached_into
 
-    def read_cached_into(segment: MappedSegment, buffer: memoryview, at: int) -> bool:
+    def read_cached_into(plain: Plain, segment: RealSegment, buffer: memoryview, at: int) -> bool:
         return segment.path.parent.name != "commitlog" and plain(segment, buffer, at)
 
-    monkeypatch.setattr(MappedSegment, "read_cached_into", read_cached_into)
+    replace(monkeypatch, "read_cached_into", read_cached_into)
     assert reopened.store.reader.at_once("T", 0, 0, 32) is None
     assert offsets(reopened.get()) == list(range(COUNT))
 
@@ -360,15 +358,15 @@ def test_hot_messages_come_out_of_the_map_and_cold_ones_never(
 ) -> None:
     put(reopened.store, b"new")
 
-    def refuse(_self: MappedSegment, _at: int, _size: int) -> bytes:
+    def refuse(_plain: Plain, _self: RealSegment, _at: int, _size: int) -> bytes:
         raise AssertionError("not this way")
 
     with monkeypatch.context() as patched:
-        patched.setattr(MappedSegment, "read", refuse)
+        replace(patched, "read", refuse)
         assert offsets(reopened.get()) == list(range(COUNT))
     with monkeypatch.context() as patched:
-        patched.setattr(MappedSegment, "read_cold", refuse)
-        patched.setattr(MappedSegment, "read_cached_into", refuse)
+        replace(patched, "read_cold", refuse)
+        replace(patched, "read_cached_into", refuse)
         assert offsets(reopened.get(COUNT)) == [COUNT]
 
 
@@ -426,10 +424,10 @@ def test_while_nothing_can_be_read_nothing_is_passed_over(
 def test_a_queue_that_cannot_be_read_is_no_end_of_the_queue(
     reopened: Reopened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(_self: MappedSegment, _at: int, _size: int) -> bytes:
+    def read(_plain: Plain, _self: RealSegment, _at: int, _size: int) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(MappedSegment, "read_cold", read)
+    replace(monkeypatch, "read_cold", read)
     result = reopened.get(3)
     assert result.unreadable == "the queue cannot be read now (Input/output error): check the disk"
     assert result.next_offset == 3
@@ -454,16 +452,14 @@ def test_a_segment_that_is_deleted_while_its_messages_are_read_is_no_damage(
     reopened = Reopened(tmp_path, segment_size=1500)
     log = reopened.store.log
 
-    plain = MappedSegment.read_cold
-
-    def read(segment: MappedSegment, at: int, size: int) -> bytes:
+    def read(plain: Plain, segment: RealSegment, at: int, size: int) -> bytes:
         if segment.path.parent.name != "commitlog":
             return plain(segment, at, size)
         while log.start == 0:
             log.files.forget_first()
         raise OSError(9, "Bad file descriptor")
 
-    monkeypatch.setattr(MappedSegment, "read_cold", read)
+    replace(monkeypatch, "read_cold", read)
     result = reopened.get(0, 2)
     assert (result.status, result.next_offset, result.unreadable, result.damages) == (
         GetStatus.MESSAGE_WAS_REMOVING,

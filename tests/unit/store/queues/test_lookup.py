@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from tests.fuzzing import examples
 from tests.unit.store.directory import HOST, Directory
 from tests.unit.store.looked_up import find_by_key, message_at, message_in_queue, offset_at_time
+from tests.unit.store.segments import Plain, RealSegment, replace
 
 from turbopump.errors import StoreError
 from turbopump.message.codec import encode_host
 from turbopump.message.java import java_hash
 from turbopump.message.properties import SysFlag
-from turbopump.store.disk import MappedSegment
 from turbopump.store.index.index_file import index_hash
 from turbopump.store.log.cold_reads import Steps, finish_now
 from turbopump.store.message_store import MessageStore, NewMessage
@@ -407,17 +407,14 @@ def test_every_key_and_time_has_its_answer_from_files_that_were_made_anew(
 # -----------------------------------------------------------------------------------------------
 
 
-def failing(
-    monkeypatch: pytest.MonkeyPatch, when: Callable[[MappedSegment, int, int], bool]
-) -> None:
-    read = MappedSegment.read_cold
+def failing(monkeypatch: pytest.MonkeyPatch, when: Callable[[RealSegment, int, int], bool]) -> None:
 
-    def read_cold(segment: MappedSegment, at: int, size: int) -> bytes:
+    def read_cold(plain: Plain, segment: RealSegment, at: int, size: int) -> bytes:
         if when(segment, at, size):
             raise OSError(errno.EIO, "Input/output error")
-        return read(segment, at, size)
+        return plain(segment, at, size)
 
-    monkeypatch.setattr(MappedSegment, "read_cold", read_cold)
+    replace(monkeypatch, "read_cold", read_cold)
 
 
 def outcome(store: MessageStore) -> tuple[StoredEntry | None, StoredEntry | None, ByKey, int | str]:

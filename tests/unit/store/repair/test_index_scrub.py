@@ -10,8 +10,9 @@ import pytest
 from tests.unit.store.directory import Directory
 from tests.unit.store.indexed import ALWAYS, ENTRIES, SLOTS, answers, fill, indexed, put
 from tests.unit.store.looked_up import find_by_key
+from tests.unit.store.segments import Plain, RealSegment, forget_all, replace
 
-from turbopump.store.disk import MappedSegment, SystemDisk
+from turbopump.store.disk import SystemDisk
 from turbopump.store.index.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.message_store import MessageStore
@@ -241,10 +242,9 @@ def test_a_file_that_cannot_be_read_is_damaged(
     fill(directory, store, 60)
     expected = answers(store)
     bad = index_of(store).files[1].segment
-    plain = MappedSegment.read_cold
-    monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
+    forget_all(monkeypatch)
 
-    def read(segment: MappedSegment, at: int, size: int) -> bytes:
+    def read(plain: Plain, segment: RealSegment, at: int, size: int) -> bytes:
         if (
             segment is bad
             and (at < ENTRIES_AT if where == "slots" else at >= ENTRIES_AT)
@@ -256,7 +256,7 @@ def test_a_file_that_cannot_be_read_is_damaged(
         return plain(segment, at, size)
 
     with monkeypatch.context() as patched:
-        patched.setattr(MappedSegment, "read_cold", read)
+        replace(patched, "read_cold", read)
         run(scrub_of(store, []))
     told = [text for text in directory.failures if "cannot be read: Input/output error" in text]
     assert len(told) == (0 if where == "log" else 1)
@@ -286,7 +286,7 @@ def test_without_room_for_another_file_it_is_tried_again_with_the_next_pass(
             patched.setattr(index, "begin_file", refuse)
         else:
             patched.setattr(
-                SystemDisk, "create_segment" if fails == "create" else "rename_segment", refuse
+                SystemDisk, "create_sparse" if fails == "create" else "rename_segment", refuse
             )
         run(scrub)
     assert found == [
@@ -315,7 +315,7 @@ def test_a_header_that_cannot_be_read_is_damage(
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(MappedSegment, "read_cold", refuse)
+        replace(patched, "read_cold", refuse)
         index.check_headers()
     assert all("cannot be read: Input/output error" in text for text in directory.failures)
     assert len(directory.failures) == len(index.files)

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from tests.unit.store.directory import Directory, put
+from tests.unit.store.segments import Plain, RealSegment, forget_all, replace
 
 from turbopump.message.codec import CRC_SUFFIX_SIZE
 from turbopump.message.java import tags_code
 from turbopump.message.properties import SysFlag
-from turbopump.store.disk import Found, MappedSegment, Piece, SystemDisk
+from turbopump.store.disk import Found, Piece, SystemDisk
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, UNIT_SIZE
 from turbopump.store.repair import scrub as scrub_module
@@ -25,7 +26,7 @@ def residence(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Where pages are: the scrub must come to the same either way."""
     where = str(request.param)
     if where == "on the disk":
-        monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
+        forget_all(monkeypatch)
     return where
 
 
@@ -218,20 +219,19 @@ def test_it_goes_on_over_what_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scrubbed = Scrubbed(tmp_path, index_entries=0)
-    monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
-    plain = MappedSegment.read_cold
+    forget_all(monkeypatch)
     queue = scrubbed.store.queue("T", 1)
     assert queue is not None
     piece = queue.piece(0, 1)
     assert piece is not None
     bad = {scrubbed.store.log.files.files[1].segment, piece.segment}
 
-    def read(self: MappedSegment, at: int, size: int) -> bytes:
+    def read(plain: Plain, self: RealSegment, at: int, size: int) -> bytes:
         if self in bad:
             raise OSError(5, "Input/output error")
         return plain(self, at, size)
 
-    monkeypatch.setattr(MappedSegment, "read_cold", read)
+    replace(monkeypatch, "read_cold", read)
     scrubbed.passed()
     ranges = [text for text in scrubbed.found if "commit log damaged" in text]
     assert ranges == [
@@ -287,12 +287,14 @@ def test_what_was_not_in_memory_is_let_go_again(
 ) -> None:
     scrubbed = Scrubbed(tmp_path)
     gone: list[tuple[str, int]] = []
-    monkeypatch.setattr(
-        MappedSegment, "evict", lambda self, at, size: gone.append((self.path.parent.name, size))
+    replace(
+        monkeypatch,
+        "evict",
+        lambda _plain, self, at, size: gone.append((self.path.parent.name, size)),
     )
     scrubbed.passed()
     assert gone == [], "it was in memory"
-    monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
+    forget_all(monkeypatch)
     scrubbed.passed()
     assert {name for name, _ in gone} == {"commitlog", "0", "1"}
     assert sum(size for name, size in gone if name == "commitlog") >= scrubbed.store.log.end - 4096
@@ -320,7 +322,7 @@ def test_the_log_is_left_as_it_was(scrubbed: Scrubbed) -> None:
 def test_nothing_is_checked_while_a_thread_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
+    forget_all(monkeypatch)
     held: list[Callable[[], None]] = []
     plain = SystemDisk.start_read
 
@@ -391,7 +393,7 @@ def test_a_segment_without_a_good_message_is_searched_through_and_the_next_one_i
 def test_a_bad_sector_costs_the_messages_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MappedSegment, "read_cached_into", lambda _self, _buffer, _at: False)
+    forget_all(monkeypatch)
     directory = Directory(
         tmp_path, segment_size=1 << 20, queue_file_size=UNIT_SIZE * 50, with_crc=True
     )
@@ -400,14 +402,13 @@ def test_a_bad_sector_costs_the_messages_on_it(
     store.flusher.flush_all_now()
     bad = placed[2].offset + 5000
     bad -= bad % 4096
-    plain = MappedSegment.read_cold
 
-    def read(segment: MappedSegment, at: int, size: int) -> bytes:
+    def read(plain: Plain, segment: RealSegment, at: int, size: int) -> bytes:
         if segment.path.parent.name == "commitlog" and at < bad + 4096 and bad < at + size:
             raise OSError(5, "Input/output error")
         return plain(segment, at, size)
 
-    monkeypatch.setattr(MappedSegment, "read_cold", read)
+    replace(monkeypatch, "read_cold", read)
     found: list[str] = []
     scrub = Scrub(
         SystemDisk(),
