@@ -41,9 +41,11 @@ crash: $(VENV)/.ready     ## kills, power cuts, torn files, flipped bits, I/O er
 spark: $(VENV)/.ready     ## Spark for long: kills at each step, clusters, packed environments; pipelines lose and double nothing
 	$(RUN) -m pytest -ra tests/spark_long
 
-fuzz: $(VENV)/.ready      ## new arbitrary input, fifty times as much as make test draws
+fuzz: $(VENV)/.ready      ## new arbitrary input, fifty times as much as make test draws; then 2 million for each reader of what peers send, with atheris
 	TURBOPUMP_FUZZ=50 $(RUN) -m pytest -ra -m hypothesis tests/unit tests/golden tests/spark
 	TURBOPUMP_FUZZ=50 $(RUN) -m pytest -ra tests/unit/broker/test_fuzz.py
+	$(PIP) --only-binary :all: atheris || true  # no wheel for this Python: the next line says so
+	$(RUN) -m tests.fuzz_atheris
 
 clean:
 	rm -rf .venv* .cache out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

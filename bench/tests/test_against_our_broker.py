@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from bench import generator
 from bench.brokers import OURS, RunningBroker, running_broker
 from bench.bystander import TOPIC as BYSTANDER_TOPIC
 from bench.bystander import running_bystander, window_of
+from bench.cases import CASES, TOPIC_QUEUES
 from bench.clients.consuming import MODES, QUEUES, TOPIC, fill
 from bench.clients.programs import ClientError, Window, judged, running_client
 from bench.cores import Cores
@@ -44,6 +46,17 @@ def test_a_backlog_is_consumed_by_every_kind_of_handler(broker: RunningBroker) -
             window = client.measure(mode, MESSAGES)
             assert (window.messages, window.error) == (MESSAGES, None)
             assert window.seconds > 0
+
+
+@needs_gcc
+@pytest.mark.skipif(
+    not Path("/usr/include/openssl/ssl.h").exists(), reason="it is compiled with OpenSSL's headers"
+)
+def test_the_load_generator_speaks_tls(broker: RunningBroker) -> None:
+    (case,) = (case for case in CASES if case.tls)
+    create_topic(broker.port, case.topic, TOPIC_QUEUES)
+    arguments = [*case.arguments(), "--limit", str(MESSAGES)]
+    assert generator.fill(broker.port, arguments, core=0) >= MESSAGES
 
 
 def test_a_program_that_fails_is_told_of(broker: RunningBroker) -> None:
