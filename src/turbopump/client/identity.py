@@ -27,6 +27,10 @@ class InstanceSettings:
     namespace_v2: str | None = None
     tls: ClientTls | bool = False
     """True: ``ClientTls()``."""
+    route_interval: float = 30.0
+    heartbeat_interval: float = 30.0
+    commit_interval: float = 5.0
+    header_form: str = "JSON"
 
     def __post_init__(self) -> None:
         check_fields(INSTANCE_RULES, self)

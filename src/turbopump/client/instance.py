@@ -24,6 +24,7 @@ from turbopump.message import properties as names
 from turbopump.message.codec import decode_entry
 from turbopump.message.message import ReceivedMessage
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.frame import JSON, ROCKETMQ
 from turbopump.protocol.requests.clients import (
     Heartbeat,
     NotifyConsumerIdsChanged,
@@ -142,8 +143,8 @@ def _host(text: str) -> tuple[str, int]:
     return ip.strip("[]"), int(port) if port.isascii() and port.isdigit() else 0
 
 
-HEARTBEAT_INTERVAL_S: Final = 30.0
 ROUTE_INTERVAL_S: Final = 30.0
+"""The usual ``route_interval``."""
 CALL_TIMEOUT_S: Final = 3.0
 SILENCE_S: Final = 1.0
 """For how long at least calls must have gone without a byte before a connection is given up."""
@@ -163,6 +164,10 @@ class ClientInstance:
     ) -> None:
         self.environment = environment
         self.signer = settings.signer()
+        self.route_interval = settings.route_interval
+        self.commit_interval = settings.commit_interval
+        self._heartbeat_interval = settings.heartbeat_interval
+        self.header_form = ROCKETMQ if settings.header_form == "ROCKETMQ" else JSON
         self.on_end: Callable[[], None] = lambda: None
         self.client_id = f"{environment.ip}@{instance_name or environment.new_instance_name()}"
         if settings.unit_name is not None:
@@ -174,7 +179,11 @@ class ClientInstance:
         router.add(PushReplyMessageToClient, self.requests.reply_came)
         add_operator_requests(router, lambda: self._members)
         self.remoting = RemotingClient(
-            router, on_close=self._disconnected, signer=self.signer, tls=settings.client_tls
+            router,
+            on_close=self._disconnected,
+            serialize_type=self.header_form,
+            signer=self.signer,
+            tls=settings.client_tls,
         )
         servers, random = settings.name_servers, environment.random
         self.routes = Routes(self.remoting, servers, random=random, on_change=self._route_changed)
@@ -201,8 +210,8 @@ class ClientInstance:
         self._loop = asyncio.get_running_loop()
         self._pid = self.environment.pid()
         self._forks = ForkCount.count
-        self.spawn(self._every(HEARTBEAT_INTERVAL_S, self._heartbeat_all), name="heartbeats")
-        self.spawn(self._every(ROUTE_INTERVAL_S, self.routes.refresh_all), name="routes")
+        self.spawn(self._every(self._heartbeat_interval, self._heartbeat_all), name="heartbeats")
+        self.spawn(self._every(self.route_interval, self.routes.refresh_all), name="routes")
 
     async def close(self) -> None:
         """Take leave of the brokers, then close every connection. May be called twice."""

@@ -176,7 +176,7 @@ class Producer(InContext):
         self._sender = Sender(
             instance,
             self._rules,
-            frames(self._member.group, instance.signer),
+            frames(self._member.group, instance.signer, form=instance.header_form),
             RoundRobin(environment.random, self._faults),
             self._faults,
             SendHooks(hooks, self._namespace),

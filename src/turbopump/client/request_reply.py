@@ -176,7 +176,9 @@ class Replier:
         self._sender = Sender(
             instance,
             SendRules() if beside is None else beside.rules,
-            SendFrames(group, instance.signer, RequestCode.SEND_REPLY_MESSAGE_V2),
+            SendFrames(
+                group, instance.signer, RequestCode.SEND_REPLY_MESSAGE_V2, form=instance.header_form
+            ),
             RoundRobin(environment.random, faults),
             faults,
             SendHooks(()) if beside is None else beside.hooks,

@@ -150,6 +150,17 @@ NAME_SERVER_RULES: Final[Mapping[str, SettingRule]] = {
     )
 }
 INSTANCE_RULES: Final[Mapping[str, SettingRule]] = {
+    "route_interval": SECONDS,
+    "heartbeat_interval": SettingRule(
+        lambda value: is_seconds(value) and value < 120,
+        "must be a number of seconds above 0 and below 120: brokers forget a client that is "
+        "silent for so long",
+    ),
+    "commit_interval": SECONDS,
+    "header_form": SettingRule(
+        lambda value: value in ("JSON", "ROCKETMQ") if isinstance(value, str) else False,
+        "must be 'JSON' or 'ROCKETMQ'",
+    ),
     "instance_name": _NAME,
     "unit_name": _NAME,
     "namespace_v2": _NAME,

@@ -26,6 +26,10 @@ class Surrounding(TypedDict, total=False):
     credentials: Credentials | None
     namespace_v2: str | None
     tls: ClientTls | bool
+    route_interval: float
+    heartbeat_interval: float
+    commit_interval: float
+    header_form: str
     clock: Clock | None
     random: random.Random | None
     local_ip: str | None

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
+from operator import attrgetter
 from typing import Any, Final
 
 from turbopump.client.environment import Environment
@@ -185,6 +186,9 @@ def _one_client(one: InstanceSettings, other: InstanceSettings) -> bool:
     return one.client_name == other.client_name and bool(servers)
 
 
+_INTERVALS: Final = attrgetter("route_interval", "heartbeat_interval", "commit_interval")
+
+
 def _differences(one: InstanceSettings, other: InstanceSettings) -> list[str]:
     """Why the two cannot share an instance."""
     differences = []
@@ -194,6 +198,10 @@ def _differences(one: InstanceSettings, other: InstanceSettings) -> list[str]:
         differences.append("with another namespace_v2")
     if one.client_tls != other.client_tls:
         differences.append("with another tls")
+    if _INTERVALS(one) != _INTERVALS(other):
+        differences.append("with other intervals")
+    if one.header_form != other.header_form:
+        differences.append("with another header_form")
     if set(one.name_servers) != set(other.name_servers):
         differences.append("with other name servers of the same cluster")
     return differences

@@ -156,6 +156,8 @@ class ScriptedBroker:
         self.heartbeats: list[HeartbeatData] = []
         self.farewells: list[UnregisterClient] = []
         self.received: list[tuple[Request[Any], bytes]] = []
+        self.forms: list[int] = []
+        """Of the headers of the requests."""
         self.script: dict[int, deque[Response | None]] = defaultdict(deque)
         self.holders: dict[tuple[str, MessageQueue], str] = {}
         """Group and queue to the client id that has locked it."""
@@ -280,6 +282,7 @@ class ScriptedBroker:
     ) -> Callable[..., Response | bytes | None]:
         def answer(request: Request[Any], context: RequestContext) -> Response | bytes | None:
             self.received.append((request, context.body))
+            self.forms.append(context.frame.serialize_type)
             script = self.script[int(request.code)]
             return script.popleft() if script else handler(request, context)
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, MutableMapping
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from turbopump.client.consumer.offsets import LocalOffsets, OffsetStore
 from turbopump.client.consumer.rebalance import QueueChange
@@ -22,8 +22,6 @@ from turbopump.message.message import MessageQueue
 from turbopump.protocol.requests.consumers import ProcessQueueInfo
 
 log = logging.getLogger(__name__)
-
-COMMIT_INTERVAL_S: Final = 5.0
 
 
 class ReadQueue(Protocol):
@@ -148,9 +146,9 @@ class CommittedTable(QueueTable[CommittedT]):
     def _go_to(self, one: CommittedT, offset: int) -> None: ...
 
     async def commit_for_ever(self) -> None:
-        """Every five seconds."""
+        """Every ``commit_interval``."""
         while True:
-            await asyncio.sleep(COMMIT_INTERVAL_S)
+            await asyncio.sleep(self._instance.commit_interval)
             await self.commit()
 
     async def commit(self, *, final: bool = False) -> None:

@@ -15,7 +15,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from turbopump.client.allocation import Strategy
-from turbopump.client.instance import CALL_TIMEOUT_S, ROUTE_INTERVAL_S, ClientInstance
+from turbopump.client.instance import CALL_TIMEOUT_S, ClientInstance
 from turbopump.client.namespace import unwrap, unwrapped
 from turbopump.client.routes import TopicRoute
 from turbopump.client.user_function import NotCalledError, UserFunction
@@ -270,7 +270,7 @@ class QueueListeners:
         while True:
             for topic in list(self._listeners):
                 await self._learn(topic, instance)
-            await asyncio.sleep(ROUTE_INTERVAL_S)
+            await asyncio.sleep(instance.route_interval)
 
     def route_changed(self, route: TopicRoute) -> None:
         """Tell, if the queues are others than before."""
