@@ -20,6 +20,7 @@ public final class Record {
         new Clients(golden).record();
         new Filters(golden).record();
         new Allocations(golden).record();
+        new Policies(golden).record();
         golden.finish();
         System.exit(0);
     }
