@@ -15,6 +15,7 @@ import pytest
 DATA = Path(__file__).parent / "data"
 FIVE = "5.3.3"
 FOUR = "4.9.7"
+POLICIES = "5.4.0"
 
 DERIVED = {"minTimeStampStr", "maxTimeStampStr", "consumeTimeStampStr"}
 """Members that Apache's objects compute when asked and hold no field for."""
@@ -40,7 +41,7 @@ class Recorded:
 
 def _load() -> list[Recorded]:
     found = []
-    for apache in (FIVE, FOUR):
+    for apache in (FIVE, FOUR, POLICIES):
         index = json.loads((DATA / apache / "index.json").read_text("ascii"))
         assert index["apache"] == apache
         found += [

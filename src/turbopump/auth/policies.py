@@ -6,11 +6,10 @@ names one resource and one or several actions, of which any one is enough. Who d
     the entries of the Custom policy that match resource, action and address; if there are none,
     those of the Default policy; if there are none, the answer is no.
     Of several: a literal name before a prefix, a longer prefix before a shorter one, a prefix
-    before ``Topic:*``, that before ``*``; of entries for the same resource, Allow before Deny.
+    before ``Topic:*``, that before ``*``; of entries for the same resource, Deny before Allow.
 
-RocketMQ: a comment in ``AclAuthorizationHandler`` says that Deny comes first; its code does the
-opposite, and so do we: who asks for a route may publish *or* subscribe, so a Deny of one of these
-must not take the other away.
+RocketMQ: so since 5.4.0. Up to 5.3.3 ``Topic:*`` comes before a literal name, a shorter prefix
+before a longer one, and Allow before Deny (apache/rocketmq #9539).
 
 Values in, values out. Source: apache/rocketmq ``AclAuthorizationHandler``, ``Resource``,
 ``PolicyEntry``, ``IPAddressUtils``. It must not know requests.
@@ -236,7 +235,7 @@ class Policies:
 
 
 def _order(entry: Entry) -> tuple[tuple[bool, int, int], bool]:
-    return entry.resource.rank, entry.decision is Decision.DENY
+    return entry.resource.rank, entry.decision is Decision.ALLOW
 
 
 def one_of(kind: type[EnumT], text: str, what: str) -> EnumT:

@@ -20,7 +20,6 @@ public final class Record {
         new Clients(golden).record();
         new Filters(golden).record();
         new Allocations(golden).record();
-        new Policies(golden).record();
         golden.finish();
         System.exit(0);
     }

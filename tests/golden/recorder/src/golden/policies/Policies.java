@@ -1,4 +1,4 @@
-package golden.five;
+package golden.policies;
 
 import golden.Golden;
 import java.io.ByteArrayOutputStream;
