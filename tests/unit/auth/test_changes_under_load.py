@@ -1,0 +1,111 @@
+"""A user is disabled, or a policy narrowed, while others work: it is in force at once, and nobody
+else notices."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from tests.loops import in_loop
+from tests.unit.auth.signed import ADMINISTRATOR, ON, asking
+
+from turbopump import Credentials, Producer
+from turbopump.auth.accounts import Accounts
+from turbopump.auth.server_access import FILE_NAME, change_file
+from turbopump.errors import SendError
+from turbopump.protocol.requests.access import (
+    AclInfo,
+    CreateAcl,
+    CreateUser,
+    PolicyEntryInfo,
+    PolicyInfo,
+    UpdateAcl,
+    UpdateUser,
+    UserInfo,
+)
+from turbopump.store.disk import SystemDisk
+from turbopump.testing.broker_in_loop import RunningBroker, running_broker
+
+USERS = [Credentials(f"user-{number}", f"secret {number}") for number in range(4)]
+IN_FORCE_S = 2.0
+
+
+def acl(action: str) -> AclInfo:
+    entry = PolicyEntryInfo(resource="Topic:T", actions=[action], decision="Allow")
+    return AclInfo(policies=[PolicyInfo(entries=[entry])])
+
+
+class Sending:
+    """Users that send one message after the other; when each was refused first."""
+
+    def __init__(self, running: RunningBroker) -> None:
+        self._running = running
+        self.sent = dict.fromkeys(USERS, 0)
+        self.refused: dict[Credentials, float] = {}
+        self._stop = asyncio.Event()
+
+    async def send_on(self, user: Credentials) -> None:
+        loop = asyncio.get_running_loop()
+        async with Producer(self._running.namesrv, credentials=user, retries=0) as producer:
+            while not self._stop.is_set():
+                try:
+                    await producer.send("T", b"x")
+                    self.sent[user] += 1
+                except SendError:
+                    self.refused.setdefault(user, loop.time())
+                    return
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def more(self, user: Credentials) -> None:
+        """Until this user has sent some more."""
+        enough = self.sent[user] + 20
+        async with asyncio.timeout(20):
+            while self.sent[user] < enough:
+                await asyncio.sleep(0)
+
+    async def refusal_of(self, user: Credentials) -> float:
+        async with asyncio.timeout(20):
+            while user not in self.refused:
+                await asyncio.sleep(0)
+        return self.refused[user]
+
+
+@in_loop
+async def test_nobody_else_notices_that_users_may_less(tmp_path: Path) -> None:
+    disabled, narrowed, in_file, untouched = USERS
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(running_broker(directory=tmp_path, **ON))
+        admin = await stack.enter_async_context(asking())
+        at, loop = running.broker_address, asyncio.get_running_loop()
+        await running.create_topic("T", credentials=ADMINISTRATOR)
+        for user in USERS:
+            name, info = user.access_key, UserInfo(password=user.secret_key)
+            for address in (running.namesrv, at):
+                await admin.call(address, CreateUser(username=name), info)
+                await admin.call(address, CreateAcl(subject=f"User:{name}"), acl("Pub"))
+        sending = Sending(running)
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        for user in USERS:
+            group.create_task(sending.send_on(user))
+        for user in USERS:
+            await sending.more(user)
+
+        name = disabled.access_key
+        await admin.call(at, UpdateUser(username=name), UserInfo(user_status="disable"))
+        assert await sending.refusal_of(disabled) - loop.time() <= IN_FORCE_S
+        subject = f"User:{narrowed.access_key}"
+        await admin.call(at, UpdateAcl(subject=subject), acl("Sub"))
+        assert await sending.refusal_of(narrowed) - loop.time() <= IN_FORCE_S
+
+        def without(accounts: Accounts) -> Accounts:
+            return accounts.without_user(in_file.access_key)
+
+        changed_at = loop.time()
+        change_file(SystemDisk(), tmp_path / "config" / "auth" / FILE_NAME, without)
+        assert await sending.refusal_of(in_file) - changed_at <= IN_FORCE_S
+        await sending.more(untouched)
+        sending.stop()
+    assert sending.refused.keys() == {disabled, narrowed, in_file}
