@@ -1,0 +1,218 @@
+"""Mixed pairs: our slave of Apache's master, Apache's slave of ours, each then made the master by
+hand. Names are Apache's settings; both ends have the usual ones."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interop.apache import ApacheCluster, free_ports, properties_text
+from tests.interop.our_servers import turbopump
+from tests.interop.patient_apache import PATIENT, patient_apache
+from tests.interop.tools import skipping_without_tools
+from tests.loops import in_loop
+from tests.unit.broker.talking import Client
+
+from turbopump.errors import TurbopumpError
+from turbopump.protocol.requests.offsets import (
+    GetMaxOffset,
+    OffsetReply,
+    QueryConsumerOffset,
+    UpdateConsumerOffset,
+)
+from turbopump.protocol.requests.send import SendMessageV2
+
+VERSIONS = pytest.mark.parametrize("version", ["5.3.3", "4.9.7"])
+TOPIC, COUNT = "pairs", 40
+PATIENCE_S = 120.0
+SEGMENT = 1 << 20
+"""So that the log has several files."""
+BODY = b"x" * 60_000
+
+
+async def eventually(what: str, ask: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+    """Ask again and again; a broker may not be there yet."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            if await ask():
+                return
+        except TurbopumpError:
+            pass
+        assert time.monotonic() < until, f"not within {PATIENCE_S} s: {what}"
+        await asyncio.sleep(0.2)
+
+
+@asynccontextmanager
+async def client_of(address: str) -> AsyncIterator[Client]:
+    client = Client(address)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def send_some(client: Client, first: int) -> None:
+    """Messages of 60 KB with their numbers."""
+    for number in range(first, first + COUNT):
+        await client.send(b"%d " % number + BODY, topic=TOPIC)
+
+
+async def has(client: Client, count: int) -> bool:
+    """Whether a broker has so many messages in the queue."""
+    answer = await client.ask(GetMaxOffset(topic=TOPIC, queue_id=0))
+    return answer.code == 0 and answer.header(OffsetReply).offset == count
+
+
+async def has_offset(client: Client, offset: int) -> bool:
+    asked = QueryConsumerOffset(consumer_group="g", topic=TOPIC, queue_id=0)
+    answer = await client.ask(asked)
+    return answer.code == 0 and answer.header(OffsetReply).offset == offset
+
+
+async def numbers(client: Client) -> list[int]:
+    return [int(body.split()[0]) for body in await client.all_bodies(TOPIC)]
+
+
+async def commit(client: Client, offset: int) -> None:
+    await client.join("c1")
+    code, remark = await client.code(
+        UpdateConsumerOffset(consumer_group="g", topic=TOPIC, queue_id=0, commit_offset=offset)
+    )
+    assert code == 0, remark
+
+
+def same_files(one: Path, other: Path) -> bool:
+    """Whether two logs have the same bytes, as far as the shorter row of files goes."""
+    files = sorted(path.name for path in (one / "commitlog").iterdir() if path.name.isdigit())
+    others = {path.name for path in (other / "commitlog").iterdir() if path.name.isdigit()}
+    shared = [name for name in files if name in others]
+    assert shared
+    return all(
+        (one / "commitlog" / name).read_bytes() == (other / "commitlog" / name).read_bytes()
+        for name in shared[:-1]  # of the last one only a part is written
+    )
+
+
+@contextmanager
+def our_broker(directory: Path, namesrv: str, **settings: str | int | bool) -> Iterator[str]:
+    """`turbopump broker` with these lines of broker.conf; its address."""
+    directory.mkdir(parents=True, exist_ok=True)
+    conf = directory / "broker.conf"
+    conf.write_text(
+        properties_text(
+            {
+                "brokerName": "broker-a",
+                "bindAddress": "127.0.0.1",
+                "listenPort": free_ports(-2, 0, 1),
+                "storePathRootDir": str(directory / "store"),
+                "mappedFileSizeCommitLog": SEGMENT * 4,
+                "maxMessageSize": 100_000,
+                "mappedFileSizeConsumeQueue": 30_000 * 20,
+                "diskFreeSpaceMin": 64 << 20,
+                "brokerFastFailureEnable": False,
+                "namesrvAddr": namesrv,
+                **settings,
+            }
+        )
+    )
+    arguments = ["broker", "-c", str(conf), "--log-file", str(directory / "broker.log")]
+    with turbopump(arguments, r"ready broker=(\S+)", directory) as (broker,):
+        yield broker
+
+
+@contextmanager
+def apache_slave(
+    version: str, directory: Path, namesrv: str, **settings: str | int | bool
+) -> Iterator[ApacheCluster]:
+    """Apache's broker alone, as a slave; not waited for."""
+    cluster = ApacheCluster(
+        version,
+        directory=directory,
+        heap="384m",
+        broker_config={
+            **PATIENT,
+            "namesrvAddr": namesrv,
+            "brokerRole": "SLAVE",
+            "brokerId": 1,
+            "mappedFileSizeCommitLog": SEGMENT * 4,
+            "maxMessageSize": 100_000,
+            **settings,
+        },
+    )
+    try:
+        with skipping_without_tools():
+            cluster.write_configuration()
+            cluster.start_broker(wait=False)
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+@VERSIONS
+@in_loop
+async def test_our_slave_of_apache_s_master_has_its_log_and_offsets_and_becomes_the_master(
+    tmp_path: Path, version: str
+) -> None:
+    with patient_apache(
+        version, tmp_path / "apache", mappedFileSizeCommitLog=SEGMENT * 4
+    ) as apache:
+        async with client_of(apache.broker) as master:
+            await master.create(TOPIC)
+            await send_some(master, 0)
+            ours = tmp_path / "ours"
+            with our_broker(ours, apache.namesrv, brokerRole="SLAVE", brokerId=1) as address:
+                async with client_of(address) as slave:
+                    await send_some(master, COUNT)
+                    await commit(master, 7)
+                    await eventually("the messages", lambda: has(slave, 2 * COUNT))
+                    await eventually("the offset", lambda: has_offset(slave, 7))
+                    assert await numbers(slave) == await numbers(master)
+                apache.kill_broker()
+            assert same_files(ours / "store", apache.store)
+        with our_broker(ours, apache.namesrv) as address:
+            async with client_of(address) as promoted:
+                assert await has_offset(promoted, 7)
+                await promoted.send(b"%d " % (2 * COUNT), topic=TOPIC)
+                found = await numbers(promoted)
+    assert found == sorted(found)
+    assert found[-COUNT - 1 :] == list(range(COUNT, 2 * COUNT + 1))
+
+
+@VERSIONS
+@in_loop
+async def test_apache_s_slave_of_our_sync_master_has_its_log_and_offsets_and_becomes_the_master(
+    tmp_path: Path, version: str
+) -> None:
+    logs = ["--log-file", str(tmp_path / "namesrv.log")]
+    names_of = turbopump(["namesrv", "--port", "0", *logs], r"ready namesrv=(\S+)", tmp_path)
+    with names_of as (names,), apache_slave(version, tmp_path / "apache", names) as apache:
+        ours = tmp_path / "ours"
+        with our_broker(ours, names, brokerRole="SYNC_MASTER", inSyncReplicas=2) as address:
+            async with client_of(address) as master, client_of(apache.broker) as slave:
+                await master.create(TOPIC)
+                in_sync = SendMessageV2(topic="probe", queue_id=0, default_topic="TBW102")
+
+                async def is_acknowledged() -> bool:
+                    return (await master.code(in_sync, b"probe"))[0] == 0
+
+                await eventually("a send that the slave has", is_acknowledged)
+                await send_some(master, 0)
+                await commit(master, 7)
+                await eventually("the messages", lambda: has(slave, COUNT))
+                await eventually("the offset", lambda: has_offset(slave, 7))
+        apache.stop_broker()
+        assert same_files(apache.store, ours / "store")
+        apache.broker_config.update(brokerRole="ASYNC_MASTER", brokerId=0)
+        apache.write_configuration()
+        apache.start_broker(wait=False)
+        async with client_of(apache.broker) as promoted:
+            await eventually("Apache's broker", lambda: has(promoted, COUNT))
+            assert await has_offset(promoted, 7)
+            await promoted.send(b"%d " % COUNT, topic=TOPIC)
+            assert await numbers(promoted) == list(range(COUNT + 1))
