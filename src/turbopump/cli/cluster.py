@@ -1,5 +1,5 @@
 """What client commands share: their frame, their names and numbers, and how an answer is shown. It
-must not know what is asked."""
+must not know what is asked. And `turbopump cluster ha`: where replication stands."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from typing import Any, Final, TypedDict, TypeVar
 import click
 
 from turbopump.admin.cluster import Servers
+from turbopump.admin.replication import findings, ha_status
 from turbopump.auth.signatures import Credentials
-from turbopump.cli.entry import complain
+from turbopump.cli.entry import command_group, complain
 from turbopump.cli.serving import log_options, run_client
 from turbopump.client.identity import SECRET_FIELDS, credentials_of
 from turbopump.clock import SystemClock
@@ -332,3 +333,36 @@ def checked_number(
     if number is not None and math.isnan(number):
         raise click.BadParameter("nan is no number")
     return number
+
+
+# `turbopump cluster`.
+command = command_group("cluster", "Look at a cluster as a whole.")
+
+
+@client_command(command, "ha", short_help="Masters, their slaves, and how far these are behind.")
+@click.option("--cluster", metavar="NAME", help="Only this cluster.")
+async def ha(servers: Servers, output: str, cluster: str | None) -> int:
+    """Show each master with its slaves: how far they are behind, bytes a second, time left. Exit
+    code 1 if something is amiss, or a broker could not be asked."""
+    brokers = await ha_status(servers, cluster)
+    amiss = findings(brokers)
+    lines = [line for one in brokers for line in _ha_lines(one.row)]
+    show(output, {"brokers": [one.row for one in brokers], "amiss": amiss}, [*lines, *amiss])
+    return INCOMPLETE if amiss or any(one.status is None for one in brokers) else 0
+
+
+def _ha_lines(row: dict[str, Any]) -> Iterator[str]:
+    name = f"{row['broker']} {row['id']}  {row['address']}"
+    if "fault" in row:
+        yield f"{name}  not asked: {row['fault']}"
+    elif row["role"] == "slave":
+        yield f"{name}  slave  log {row['log_end']}  copies from {row['copies_from'] or 'nobody'}"
+    else:
+        yield f"{name}  master  log {row['log_end']}"
+    for slave in row.get("slaves", ()):
+        left = slave["seconds_left"]
+        yield (
+            f"  slave {slave['address']}  log {slave['log_end']}  behind {slave['behind']}  "
+            f"{'in sync' if slave['in_sync'] else 'not in sync'}  "
+            f"{slave['bytes_per_second']} bytes/s  left {'?' if left is None else left} s"
+        )

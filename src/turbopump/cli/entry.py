@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "consume": "Write messages as JSON lines to standard output.",
     "doctor": "Look for what is wrong, and say what mends it.",
     "tls": "Certificates for servers that have none.",
+    "cluster": "Look at a cluster as a whole: masters and slaves.",
     "topic": "List, create, change, delete and find topics.",
     "consumer": "List consumer groups, and look at one.",
     "offset": "Show, reset and clone the offsets of consumer groups.",

@@ -305,6 +305,7 @@ class MessageStore:
             derived_complete=index is None or index.load(),
             index_synced=self.provenance.crashed_here,
             stopped_here=last.clean and last.ours,
+            copied_again=self._config.is_copy and self._config.flushed_only and not last.clean,
             on_progress=on_progress,
             known=known,
         )

@@ -87,7 +87,9 @@ class Recovery:
     read. ``index_synced`` False: the crashed program does not sync its index with the checkpoint
     (Apache's only syncs full files). ``on_progress`` gets (offset reached, about where the log
     ends) when reading begins, every few MiB, and when it has ended. ``known``: where queues ended.
-    ``stopped_here``: the clean stop was ours.
+    ``stopped_here``: the clean stop was ours. ``copied_again``: a slave's log, of which nothing was
+    acknowledged before it was on the disk: where a power cut has torn it, it ends, and is copied
+    again from there on.
     """
 
     log: CommitLog
@@ -99,6 +101,7 @@ class Recovery:
     derived_complete: bool = True
     index_synced: bool = True
     stopped_here: bool = False
+    copied_again: bool = False
     on_progress: Callable[[int, int], None] = lambda _offset, _end: None
     known: NotedQueueEnds = field(default_factory=NotedQueueEnds)
     mismatch: str | None = None
@@ -356,9 +359,20 @@ class Recovery:
         )
         walk = EntryWalk(self.log, self.on_progress, replay.damages.append)
         for parsed in walk.entries(begin):
+            if self.copied_again and self._torn_at(replay) is not None:
+                break
             replay.dispatch(parsed)
         replay.end, replay.fault = walk.end, walk.fault
+        torn = self._torn_at(replay) if self.copied_again else None
+        if torn is not None:
+            replay.end, replay.fault = torn.start, torn.fault
+            replay.damages.remove(torn)
         return replay
+
+    def _torn_at(self, replay: LogReplay) -> Damage | None:
+        """The first damage behind what was surely on the disk."""
+        safe = self.checkpoint.safe_offset
+        return next((damage for damage in replay.damages if damage.start >= safe), None)
 
     def _forget_derived(self) -> int:
         self.queues.rebuild()
