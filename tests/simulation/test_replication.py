@@ -5,7 +5,6 @@ import asyncio
 import os
 import random
 
-import pytest
 from tests.loops import on_a_client_s_host
 from tests.unit.broker.replicas import (
     MASTER,
@@ -24,9 +23,9 @@ from turbopump.message.codec import decode_entries
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.testing.simulation import Simulation
 
-SEEDS = range(int(os.environ.get("TURBOPUMP_SEEDS", "3")))
 HOSTS = (MASTER, SLAVE, SECOND_SLAVE)
-SECONDS = 120.0
+SECONDS = float(os.environ.get("TURBOPUMP_SIM_MINUTES", "0.5")) * 60
+"""How long the mischief of one seed lasts, in virtual time."""
 HEALED_S = 10.0
 SETTINGS = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "slave_timeout": 1000}
 """Both sides: then a power cut takes nothing that was acknowledged."""
@@ -101,7 +100,7 @@ class Story:
             assert self.acknowledged <= found, host
 
 
-async def run(simulation: Simulation) -> None:
+async def war(simulation: Simulation) -> None:
     async with started(simulation) as replicas:
         story = Story(replicas)
         for host in HOSTS:
@@ -125,9 +124,8 @@ async def run(simulation: Simulation) -> None:
             HEALED_S,
         )
         story.check()
-        assert len(story.acknowledged) > 50
+        assert len(story.acknowledged) > 10
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_acknowledged_is_lost_and_all_logs_become_the_same(seed: int) -> None:
-    on_a_client_s_host(run, seed=seed)
+    on_a_client_s_host(war, seed=seed)
