@@ -33,6 +33,7 @@ from turbopump.protocol.requests.offsets import ConsumerOffsetTable, DelayOffset
 from turbopump.protocol.requests.replication import (
     KNOWN_VERSION,
     LOG_END,
+    LOG_START,
     PARTIAL,
     TABLE_VERSION,
     GetAllConsumerOffset,
@@ -79,9 +80,16 @@ class SlaveTables:
     _known: dict[type[Request[Any]], str] = field(default_factory=dict)
     _task: asyncio.Task[None] | None = None
     _fault: str | None = None
+    _needed_from: int | None = None
+
+    def needed_from(self) -> int | None:
+        """For retention: what the master keeps is kept here too, for timers and delays wait in it.
+        None: it is not known yet."""
+        return self._needed_from
 
     def start(self) -> None:
         """Copy from now on."""
+        self.store.retention.needed_from.append(self.needed_from)
         self._task = asyncio.create_task(self._run(), name="copying the master's tables")
 
     async def stop(self) -> None:
@@ -199,8 +207,10 @@ class SlaveTables:
     async def _log_end(self, master: str, answer: Command) -> int:
         """Where the master's log ended when it answered."""
         if answer.ext is not None and LOG_END in answer.ext:
+            self._needed_from = int(answer.ext.get(LOG_START, "0"))
             return int(answer.ext[LOG_END])
         figures = await self.remoting.call(master, GetBrokerRuntimeInfo(), timeout=ANSWER_S)
+        self._needed_from = int(figures.table.get("commitLogMinOffset", "0"))
         return int(figures.table.get("commitLogMaxOffset", "0"))
 
     async def _has_log(self, end: int) -> bool:

@@ -167,3 +167,18 @@ async def test_delays_and_timers_go_on_at_the_new_master_neither_early_nor_twice
         b"timer soon",
     ]
     assert (await reader.code(SendMessageV2(topic="T", queue_id=0), b"x"))[0] == 0
+
+
+@in_loop(with_replicas)
+async def test_a_slave_keeps_what_its_master_keeps(replicas: Replicas, /) -> None:
+    """A master keeps old segments for timers that wait; its slave has no timers to ask."""
+    master = await replicas.master()
+    slave = await replicas.slave()
+    client = replicas.client_of(MASTER)
+    await client.create()
+    for number in range(30):
+        await client.send(b"%d" % number * 50_000)
+    await same_logs(master, slave)
+    await a_round_later(slave)
+    wanted = [ask() for ask in slave.store.retention.needed_from]
+    assert wanted == [master.store.log.start]

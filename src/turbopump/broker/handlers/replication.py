@@ -16,6 +16,7 @@ from turbopump.broker.schedule.timers import Timers
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.replication import (
     LOG_END,
+    LOG_START,
     GetAllConsumerOffset,
     GetAllDelayOffset,
     GetAllMessageRequestMode,
@@ -62,7 +63,7 @@ class ReplicationHandler:
     async def all_delays(
         self, _request: GetAllDelayOffset, _context: RequestContext
     ) -> Response[None]:
-        return Response(body=fastjson.compact(await self.delays.text()), ext=self._log_end())
+        return Response(body=fastjson.compact(await self.delays.text()), ext=self._log_span())
 
     async def all_modes(
         self, request: GetAllMessageRequestMode, _context: RequestContext
@@ -74,7 +75,7 @@ class ReplicationHandler:
         self, _request: GetTimerCheckpoint, _context: RequestContext
     ) -> Response[None]:
         body = self.timers.safe_checkpoint.for_slave()
-        return Response(body=body, ext=self._log_end())
+        return Response(body=body, ext=self._log_span())
 
     def timer_metrics(
         self, _request: GetTimerMetrics, _context: RequestContext
@@ -92,6 +93,7 @@ class ReplicationHandler:
         """Slaves here find their master by name servers, and check each entry themselves."""
         return Response()
 
-    def _log_end(self) -> dict[str, str]:
-        """What was delivered when the answer was made lies before it."""
-        return {LOG_END: str(self.store.log.end)}
+    def _log_span(self) -> dict[str, str]:
+        """What was delivered when the answer was made lies before the end."""
+        log = self.store.log
+        return {LOG_START: str(log.start), LOG_END: str(log.end)}

@@ -24,6 +24,8 @@ PARTIAL: Final = "partial"
 """Field of an answer: its body has only what has changed."""
 LOG_END: Final = "logEnd"
 """Field of an answer: where the master's log ended when it was made."""
+LOG_START: Final = "logStart"
+"""And where it began."""
 KNOWN_VERSION: Final = "known_version"
 
 
