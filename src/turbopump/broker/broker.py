@@ -401,7 +401,7 @@ class Broker:
         self.slave_tables: SlaveTables | None = None
         if link is not None:
             tables.offsets.follow_master()
-            self.slave_tables = SlaveTables(
+            tables_of_master = self.slave_tables = SlaveTables(
                 link,
                 store,
                 self._records,
@@ -411,6 +411,7 @@ class Broker:
                 self.timers,
                 RemotingClient(tls=config.client_tls, signer=signer),
             )
+            link.begin_at = tables_of_master.first_offset
         self._registration = NameServerRegistration(
             config, topics, self.address, self.ha_address, self._master_is_at, signer
         )
@@ -518,9 +519,9 @@ class Broker:
         self._registration.all_again()  # brokerPermission
 
     def _master_is_at(self, reply: RegisterBrokerReply) -> None:
-        self.replication.master_is_at(reply.ha_server_addr)
         if self.slave_tables is not None:
             self.slave_tables.master_is_at(reply.master_addr)
+        self.replication.master_is_at(reply.ha_server_addr)
 
     def _answer_held(self) -> None:
         self.held_pulls.expire_all()

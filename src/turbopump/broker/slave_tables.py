@@ -45,6 +45,7 @@ from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
 from turbopump.protocol.requests.topics import GetAllTopicConfig, TopicConfigSerializeWrapper
 from turbopump.remoting.client import RemotingClient
 from turbopump.replication.link import SlaveLink
+from turbopump.replication.slave import first_wanted
 from turbopump.store.message_store import MessageStore
 from turbopump.store.timers.timer_log import TimerCheckpoint
 
@@ -97,6 +98,17 @@ class SlaveTables:
         task, self._task = self._task, None
         await stop_task(task)
         await self.remoting.close()
+
+    async def first_offset(self) -> int:
+        """From where on to copy the log, if there is none here: all that the master has. Raises
+        RemotingError."""
+        if self.master is None:
+            return 0  # only haMasterAddress is known: as Apache's slave
+        figures = await self.remoting.call(self.master, GetBrokerRuntimeInfo(), timeout=ANSWER_S)
+        start, end = (
+            int(figures.table.get(f"commitLog{one}Offset", "0")) for one in ("Min", "Max")
+        )
+        return first_wanted(start, end, self.store.log.segment_size)
 
     def master_is_at(self, address: str | None) -> None:
         """A name server says so; None: it knows of none."""

@@ -10,10 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, cast
 
-from turbopump.errors import ConfigError, CopyError, ProtocolError, RoomInMakingError, StoreError
+from turbopump.errors import (
+    ConfigError,
+    CopyError,
+    ProtocolError,
+    RemotingError,
+    RoomInMakingError,
+    StoreError,
+)
 from turbopump.repeated_line import RepeatedLine
 from turbopump.replication.master import (
     LogSpan,
@@ -309,6 +316,8 @@ class SlaveLink:
         self.settings = settings
         self.ack_flushed = ack_flushed
         self.flushes = flushes or ack_flushed
+        self.begin_at: Callable[[], Awaitable[int]] = _from_last_file
+        """From where on an empty slave wants the log."""
         self.address: str | None = None
         """The master's HA address, `host:port`; None: it is not known."""
         self.peer: MasterPeer | None = None
@@ -358,15 +367,19 @@ class SlaveLink:
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
+            wanted = self.store.log.end or await self.begin_at()
             async with asyncio.timeout(CONNECT_S):
                 _, peer = await loop.create_connection(
-                    lambda: MasterPeer(self), host.strip("[]"), int(port)
+                    lambda: MasterPeer(self, wanted), host.strip("[]"), int(port)
                 )
+        except RemotingError as error:
+            self._failed(f"the master does not say what its log has: {error}")
+            return AGAIN_S
         except (OSError, TimeoutError, ValueError) as error:
             self._failed(f"the master cannot be reached at {address}: {error or 'no answer'}")
             return AGAIN_S
         self.peer = peer
-        log.info("copying from the master address=%s from=%d", address, self.store.log.end)
+        log.info("copying from the master address=%s from=%d", address, wanted)
         try:
             cause = await peer.ended
         finally:
@@ -397,10 +410,15 @@ class SlaveLink:
         self.fault = cause
 
 
+async def _from_last_file() -> int:
+    """As Apache's slave, whose master nobody can ask."""
+    return 0
+
+
 class MasterPeer(asyncio.Protocol):
     """A slave's connection to its master."""
 
-    def __init__(self, link: SlaveLink) -> None:
+    def __init__(self, link: SlaveLink, wanted: int) -> None:
         loop = asyncio.get_running_loop()
         self._link = link
         self._transport: asyncio.Transport | None = None
@@ -408,7 +426,7 @@ class MasterPeer(asyncio.Protocol):
         self._syncing = False
         self.ended: asyncio.Future[str | None] = loop.create_future()
         """Is over when the connection is; why, if it was this end that closed it."""
-        self.connection = MasterConnection(link.settings, link.store.log.end, loop.time())
+        self.connection = MasterConnection(link.settings, wanted, loop.time())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none

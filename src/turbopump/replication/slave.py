@@ -8,6 +8,7 @@ the log come out. It must not know sockets, files or the loop. Source: apache/ro
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from turbopump.errors import CopyError
 from turbopump.replication.stream import REPORT, TransferReader
@@ -22,14 +23,28 @@ class SlaveSettings:
     housekeeping: float = 20.0
 
 
+_NOT_0: Final = 1
+"""What an empty slave asks for that wants the log from 0 on. 0 itself means the file that is being
+written. The byte at 0 is not sent then; it is 0, the highest of the first entry's size."""
+
+
+def first_wanted(start: int, end: int, segment_size: int) -> int:
+    """What an empty slave asks for to get all of a master's log, which begins at ``start`` and ends
+    at ``end``. RocketMQ: asks for 0, and gets the last file only."""
+    if start > 0:
+        return start
+    return _NOT_0 if end > segment_size else 0
+
+
 class MasterConnection:
-    """A connection to the master, of a slave whose log ends at ``log_end``, from ``now`` on."""
+    """A connection to the master, of a slave whose log ends at ``log_end``, from ``now`` on; or of
+    one without a log, which wants it from there on (``first_wanted``)."""
 
     def __init__(self, settings: SlaveSettings, log_end: int, now: float) -> None:
         self._settings = settings
         self._reader = TransferReader(log_end or None)
-        self._waiting = bytearray()
-        self._start = log_end
+        self._waiting = bytearray(1 if log_end == _NOT_0 else 0)
+        self._start = 0 if log_end == _NOT_0 else log_end
         self._wanted = 1
         self.reported = log_end
         self.last_read = self.last_write = now

@@ -68,7 +68,11 @@ class CopiedLog:
         log = self._log
         if not log.files and start:
             log.begin_at(start)
-        assert start == log.end, (start, log.end)
+        if start != log.end:
+            raise CopyError(
+                f"the master sends its log from {start} on, and the log here ends at {log.end}; "
+                "empty the slave's store so that it is copied anew"
+            )
         if len(self._topics) > _TOPICS_KEPT:
             self._topics.clear()
         at = 0

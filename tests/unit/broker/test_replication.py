@@ -33,6 +33,19 @@ async def test_a_slave_that_the_name_server_sends_to_its_master_has_the_same_log
 
 
 @in_loop(with_replicas)
+async def test_an_empty_slave_copies_all_files_of_the_log(replicas: Replicas, /) -> None:
+    master = await replicas.master()
+    sender = replicas.client_of(MASTER)
+    await sender.create()
+    for number in range(60):
+        await sender.send(b"m%d" % number * 10_000)
+    assert len(master.store.log.files.files) > 1
+    slave = await replicas.slave()
+    await same_logs(master, slave)
+    assert slave.store.min_offset("T", 0) == 0
+
+
+@in_loop(with_replicas)
 async def test_a_killed_slave_goes_on_where_its_log_ends(replicas: Replicas, /) -> None:
     master = await replicas.master()
     slave = await replicas.slave()

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.replication.conversation import frame, report
 
 from turbopump.errors import CopyError, ProtocolError
-from turbopump.replication.slave import MasterConnection, SlaveSettings
+from turbopump.replication.slave import MasterConnection, SlaveSettings, first_wanted
 
 
 def connected(log_end: int, now: float = 0.0) -> MasterConnection:
@@ -37,6 +37,22 @@ def test_an_empty_slave_takes_the_first_offset_that_comes() -> None:
     master = connected(0)
     master.received(frame(2000, b"abc"), 0.0)
     assert master.to_store() == (2000, b"abc")
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "wanted"), [(0, 0, 0), (0, 900, 0), (0, 2500, 1), (2000, 2500, 2000)]
+)
+def test_an_empty_slave_asks_for_all_of_the_log(start: int, end: int, wanted: int) -> None:
+    assert first_wanted(start, end, segment_size=1000) == wanted
+
+
+def test_the_byte_at_0_which_cannot_be_asked_for_is_0() -> None:
+    master = connected(1)
+    assert master.begin() == report(1)
+    master.received(frame(1, b"\0\1\2entry"), 0.0)
+    assert master.to_store() == (0, b"\0\0\1\2entry")
+    master.stored(9, 8)
+    assert master.report(9, 0.0) == report(9)
 
 
 def test_a_frame_that_does_not_go_on_where_the_log_ends_is_refused() -> None:
