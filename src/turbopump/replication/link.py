@@ -46,6 +46,8 @@ UNSENT_MAX: Final = 1024 * 1024
 """A slave that does not read has so many bytes waiting for it at most, and a turn's."""
 SLAVES_MAX: Final = 64
 """Connections at a time; more are refused."""
+GATHER_S: Final = 0.005
+"""So long an ASYNC_MASTER gathers messages for its slaves."""
 LOOK_S: Final = 0.5
 """How often times are looked at: heartbeats, silence, who is in sync."""
 CONNECT_S: Final = 3.0
@@ -139,14 +141,21 @@ class MasterLink:
             self.store.log.when_longer(self._grown)
 
     def _grown(self) -> None:
-        """The log is longer: send that in the next turn, with all that comes until then."""
+        """The log is longer: send that in the next turn, with all that comes until then; if no send
+        waits for it a little later, for what it costs is a piece, not a message."""
         self._watching = False
         if not self._due:
             self._due = True
-            asyncio.get_running_loop().call_soon(self._pump)
+            loop = asyncio.get_running_loop()
+            if self.settings.acks:
+                loop.call_soon(self._pump)
+            else:
+                loop.call_later(GATHER_S, self._pump)
 
     def _pump(self) -> None:
         self._due = False
+        if self._server is None:  # closed meanwhile
+            return
         for slave in list(self.slaves):
             slave.pump()
         self.watch()
