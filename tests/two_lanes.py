@@ -49,7 +49,7 @@ class Lanes:
 
 
 RUNS = {
-    "crash": Lanes("tests/crash", ("test_io_errors.py",), ("--full",), {}),
+    "crash": Lanes("tests/crash", ("test_io_errors.py", "test_campaign.py"), ("--full",), {}),
     # directories change hands: mostly it is waited, for brokers to start and stop, and for messages
     # to be due
     "interop": Lanes(
