@@ -124,7 +124,7 @@ def test_a_broker_alone_registers_with_the_name_server_it_is_told(
     assert route["brokers"][0]["broker"] == "shop"
     code, log = broker.stop()
     assert code == 0
-    assert "configuration brokerName=shop brokerClusterName=market " in log
+    assert " brokerName=shop brokerClusterName=market " in log
     gone = run("topic", "route", "T", "-n", namesrv)
     assert gone.returncode == 1
     assert "no broker is registered" in gone.stderr

@@ -87,7 +87,7 @@ def test_a_name_server_says_that_it_is_ready_and_stops_cleanly(
         assert connection.recv(1) == b""
     assert code == 0
     assert f"stopping signal={number.name}" in log
-    assert "configuration bindAddress=127.0.0.1 listenPort=0 " in log
+    assert " bindAddress=127.0.0.1 listenPort=0 " in log
     assert "Traceback" not in log
 
 
