@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import tempfile
 from collections.abc import AsyncIterator
@@ -89,7 +90,12 @@ async def examined(
     async with Servers(list(name_servers)) as servers:
         doctor = Doctor(servers, SystemClock())
         await doctor.examine(topic, group)
-        return doctor.findings
+        return [finding for finding in doctor.findings if not of_this_machine(finding.says)]
+
+
+def of_this_machine(says: str) -> bool:
+    """Whether it is about the disk on which the tests run, which may be nearly full."""
+    return re.match(r"its disk is \d+ % full: from 75 %", says) is not None
 
 
 def wrong(findings: list[Finding]) -> list[tuple[str, str]]:
@@ -553,5 +559,6 @@ def test_programs_get_one_json_value(
     assert main(["doctor", "-n", rocketmq.namesrv, "-t", "orders", "--json"]) == 1
     answer = json.loads(capsys.readouterr().out)
     assert answer["healthy"] is False
-    assert [finding["level"] for finding in answer["findings"]] == ["ok", "ok", "wrong"]
+    levels = [one["level"] for one in answer["findings"] if not of_this_machine(one["says"])]
+    assert levels == ["ok", "ok", "wrong"]
     assert answer["findings"][-1]["subject"] == "topic orders"
