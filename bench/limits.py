@@ -113,7 +113,7 @@ def main(names: tuple[str, ...], ours_only: bool, listed: bool, published: bool)
                 failed = True
             else:
                 click.echo("; ".join(row(scenario, stalls[-1])), err=True)
-    keep(stalls)
+                keep(stalls)
     table = rows(stalls)
     click.echo(plain_table(HEADINGS, table))
     sys.exit(2 if failed else exit_status(table))

@@ -24,6 +24,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="every row of docs/explanations/durability.md in full (up to 45 minutes)",
     )
     group.addoption("--kills", type=int, default=300, help="of the campaign of test_campaign.py")
+    group.addoption(
+        "--kill-minutes", type=float, default=25.0, help="it ends then, with fewer kills"
+    )
     group.addoption("--crash-seed", type=int, default=1, help="where random choices descend from")
 
 
