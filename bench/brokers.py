@@ -137,10 +137,12 @@ def start_ours(
 
 
 def certificate(directory: Path) -> Settings:
-    """Settings of a certificate for our broker; Apache's has a built-in one."""
+    """Settings of a certificate for our broker, made at its first start in a directory; Apache's
+    has a built-in one."""
     made = directory / "certificate"
-    command = [sys.executable, "-m", "turbopump", "tls", "self-signed", str(made)]
-    subprocess.run(command, check=True, capture_output=True)
+    if not made.exists():
+        command = [sys.executable, "-m", "turbopump", "tls", "self-signed", str(made)]
+        subprocess.run(command, check=True, capture_output=True)
     pairs = {"certPath": "tls-certificate.pem", "keyPath": "tls-key.pem"}
     return {f"tls.server.{key}": str(made / name) for key, name in pairs.items()}
 
