@@ -117,6 +117,7 @@ class CommittedTable(QueueTable[CommittedT]):
     ) -> None:
         super().__init__(instance, group, subscriptions)
         self._offsets = offsets
+        self._committing: dict[MessageQueue, asyncio.Lock] = {}
 
     def done_offsets(self) -> dict[MessageQueue, int]:
         """Up to where each queue is done."""
@@ -186,7 +187,10 @@ class CommittedTable(QueueTable[CommittedT]):
             )
 
     async def _commit_or_raise(self, one: CommittedT) -> None:
-        offset = one.to_commit
-        if offset is not None and offset != one.sent_offset:
-            await self._offsets.commit(one.queue, offset)
-            one.sent_offset = offset
+        # One at a time, and who waited looks again: an offset from before its wait may be one from
+        # before a reset.
+        async with self._committing.setdefault(one.queue, asyncio.Lock()):
+            offset = one.to_commit
+            if offset is not None and offset != one.sent_offset:
+                await self._offsets.commit(one.queue, offset)
+                one.sent_offset = offset
