@@ -281,7 +281,10 @@ async def test_a_full_disk() -> None:
     async with world() as servers:
         namesrv = await servers.name_server()
         await servers.broker(namesrv, disk_free_space_min=1 << 60)
-        finding = only(await examined(namesrv))
+        async with asyncio.timeout(30):
+            while not wrong(found := await examined(namesrv)):
+                pass
+        finding = only(found)
     assert finding.says.startswith("it refuses messages: the disk of ")
     assert "fileReservedTime" in finding.mend
 
