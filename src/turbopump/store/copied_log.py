@@ -114,8 +114,7 @@ class CopiedLog:
         log, replay, size = self._log, self._replay, parsed.size
         log.reserve(size)
         replay.begin = log.start
-        place = replay.place(parsed)
-        queue = place.queue
+        queue, fault, wanted = replay.place(parsed)
         if queue is not None and not parsed.sys_flag & _PREPARED:
             if parsed.queue_offset and not queue.max_index and not queue.is_batch:
                 queue.begin_at(parsed.queue_offset)
@@ -123,9 +122,9 @@ class CopiedLog:
         buffer, at = log.room
         buffer[at : at + size] = entry
         log.written(size)
-        if place.fault is not None:
-            self.faults.append(f"entry at offset {parsed.offset}: {place.fault}")
-        elif place.wanted:
+        if fault is not None:
+            self.faults.append(f"entry at offset {parsed.offset}: {fault}")
+        elif wanted:
             self._dispatcher.dispatch_copied(parsed, queue)
 
 

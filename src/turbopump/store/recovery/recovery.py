@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from turbopump.message.codec import FIXED_SIZE
 from turbopump.message.properties import SysFlag
@@ -442,15 +442,6 @@ class QueueHoleError(Exception):
     """A queue lacks units that no damage explains; its text says which."""
 
 
-class Place(NamedTuple):
-    """Where an entry belongs. ``queue`` None: its queue was deleted with its topic. ``fault``: what
-    is wrong with its position in the queue. ``wanted`` False: nothing is derived from it."""
-
-    queue: ConsumeQueue | None = None
-    fault: str | None = None
-    wanted: bool = True
-
-
 @dataclass(slots=True)
 class LogReplay:
     """One reading of the log from ``begin`` on, whose entries come one by one. ``rebuilding``: the
@@ -485,26 +476,28 @@ class LogReplay:
         Raises QueueHoleError if its queue lacks_message units that no damage explains, unless
         ``rebuilding``: then the entry is damaged.
         """
-        place = self.place(parsed)
-        if place.fault is not None:
-            self.damages.append(Damage(parsed.offset, parsed.offset + parsed.size, place.fault))
+        queue, fault, wanted = self.place(parsed)
+        if fault is not None:
+            self.damages.append(Damage(parsed.offset, parsed.offset + parsed.size, fault))
             return
         self.entries += 1
-        if place.wanted:
-            self.dispatcher.dispatch_parsed(parsed, place.queue)
+        if wanted:
+            self.dispatcher.dispatch_parsed(parsed, queue)
 
-    def place(self, parsed: ParsedEntry) -> Place:
-        """Where an entry belongs; its queue is ready for it. Raises as ``dispatch``."""
+    def place(self, parsed: ParsedEntry) -> tuple[ConsumeQueue | None, str | None, bool]:
+        """Where an entry belongs: its queue, which is ready for it (None: it was deleted with its
+        topic); what is wrong with its position there; and whether anything is to be derived from
+        it. Raises as ``dispatch``."""
         if parsed.topic in self.known.deleted and parsed.offset < self.known.deleted[parsed.topic]:
-            return Place()
+            return None, None, True
         inner = parsed.sys_flag & _INNER_BATCH != 0
         queue = self.queues.find_or_make(parsed.topic, parsed.queue_id, batch=inner)
         if inner and not queue.is_batch:
-            return Place(wanted=False)  # of a topic deleted, and made again as another kind
+            return None, None, False  # of a topic deleted, and made again as another kind
         if parsed.queue_offset == queue.max_index or parsed.sys_flag & _PREPARED:
-            return Place(queue)
+            return queue, None, True
         target, fault = self._queue_for(queue, parsed)
-        return Place(target, fault)
+        return target, fault, True
 
     def _queue_for(
         self, queue: ConsumeQueue, parsed: ParsedEntry
