@@ -20,6 +20,7 @@ from turbopump.filtering.tag import code_filter
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT
 from turbopump.remoting.router import Outcome, Refusal, RequestContext, failure_response, refusal
+from turbopump.remoting.turns import awaited
 from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, ReadState, Steps
 from turbopump.store.message_store import MessageStore
@@ -74,16 +75,8 @@ def answer(
 
 async def read(reads: ColdReads, steps: Steps[T]) -> T:
     """The outcome. Raises what the steps raise, and ReadsRefusedError."""
-    later: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-    def done(outcome: T) -> None:
-        if not later.done():  # else the waiting task was cancelled
-            later.set_result(outcome)
-
-    def failed(error: Exception) -> None:
-        if not later.done():
-            later.set_exception(error)
-
+    later: asyncio.Future[T]
+    later, done, failed = awaited()
     outcome = _start(reads, steps, done, lambda: True, failed)
     return await later if outcome is ReadState.PENDING else outcome
 

@@ -80,16 +80,8 @@ class Turns:
 
     async def outcome(self, whose: Hashable, steps: Steps[T]) -> T:
         """The outcome, for one who waits. Raises what the steps raise."""
-        later: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: T) -> None:
-            if not later.done():  # else the waiting task was cancelled
-                later.set_result(outcome)
-
-        def failed(error: Exception) -> None:
-            if not later.done():
-                later.set_exception(error)
-
+        later: asyncio.Future[T]
+        later, done, failed = awaited()
         self.run(whose, steps, done, failed)
         return await later
 
@@ -134,3 +126,19 @@ class Turns:
         else:
             return False
         return True
+
+
+def awaited() -> tuple[asyncio.Future[T], Callable[[T], None], Callable[[Exception], None]]:
+    """A future for one who waits, and what to call with the outcome or the error. They do nothing
+    if the task that waited was cancelled."""
+    later: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(outcome: T) -> None:
+        if not later.done():
+            later.set_result(outcome)
+
+    def failed(error: Exception) -> None:
+        if not later.done():
+            later.set_exception(error)
+
+    return later, done, failed
