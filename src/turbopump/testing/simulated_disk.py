@@ -177,7 +177,10 @@ class SimulatedDisk:
     def space(self, path: Path) -> Space:
         """Room on the file system of a path."""
         root = self.file_system(path)
-        used = sum(file.room for each, file in self.files.items() if self.file_system(each) == root)
+        files = list(self.files.items())
+        if self.capacities:  # else all lie in one, and this is asked for every second
+            files = [one for one in files if self.file_system(one[0]) == root]
+        used = sum(file.room for _, file in files)
         capacity = self.capacities.get(root, self.capacity)
         return Space(capacity, capacity - used)
 
