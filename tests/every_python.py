@@ -150,7 +150,8 @@ def _runs(python: str, version: tuple[int, int]) -> bool:
 
 
 def environment(version: tuple[int, int], python: str) -> Path:
-    """The environment for a further Python: Turbopump without extras, pytest and hypothesis."""
+    """The environment for a further Python: Turbopump with no extra but ``tls``, whose tests make
+    certificates; pytest and hypothesis."""
     home = ROOT / f".venv-{version[0]}.{version[1]}"
     inside = home / "bin" / "python"
     ready = home / ".ready"
@@ -167,7 +168,7 @@ def environment(version: tuple[int, int], python: str) -> Path:
         print(f"-- making {home.name} with {python}", flush=True)
         subprocess.run([python, "-m", "venv", "--clear", home], check=True)
         pip = [inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", pins]
-        subprocess.run([*pip, "-e", ROOT, "pytest", "hypothesis"], check=True)
+        subprocess.run([*pip, "-e", f"{ROOT}[tls]", "pytest", "hypothesis"], check=True)
         ready.touch()
     return inside
 
