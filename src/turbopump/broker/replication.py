@@ -10,14 +10,17 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from turbopump.auth.signatures import Credentials
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig, BrokerRole, FlushDiskType
+from turbopump.config.tls import TlsMode
 from turbopump.errors import ConfigError
 from turbopump.protocol.requests.replication import (
     HAClientRuntimeInfo,
     HAConnectionRuntimeInfo,
     HARuntimeInfo,
 )
+from turbopump.replication.handshake import PeerRules
 from turbopump.replication.link import MasterLink, SlaveLink
 from turbopump.replication.master import MasterSettings
 from turbopump.replication.slave import SlaveSettings
@@ -41,15 +44,17 @@ class Replication:
         heartbeat = config.ha_send_heartbeat_interval / 1000
         housekeeping = config.ha_housekeeping_interval / 1000
         synchronous = config.flush_disk_type == FlushDiskType.SYNC_FLUSH
+        rules = _rules(config)
         if config.is_slave:
             self.slave = SlaveLink(
                 store,
                 SlaveSettings(heartbeat, housekeeping),
                 ack_flushed=config.slave_ack_after_flush or synchronous,
                 flushes=synchronous,
+                rules=rules,
+                tls=config.client_tls,
             )
             return
-        allowed, everyone = config.allowed_peers, not _asks_who(config)
         self.master = MasterLink(
             store,
             disk,
@@ -65,7 +70,8 @@ class Replication:
                 gap_max=config.ha_max_gap_not_in_sync,
             ),
             durable_only=synchronous,
-            admits=lambda host: host in allowed if allowed else everyone,
+            rules=rules,
+            tls=config.server_tls if rules.closed else None,
         )
 
     async def listen(self, broker_port: int) -> int:
@@ -148,9 +154,16 @@ class Replication:
         return info
 
 
-def _asks_who(config: BrokerConfig) -> bool:
-    """Whether only those may connect to the HA port that are named: it gives out every message."""
-    return config.authentication_enabled
+def _rules(config: BrokerConfig) -> PeerRules:
+    """Who may be at the other end: with access control only those of the cluster, for the HA port
+    gives out every message."""
+    user = config.inner_user
+    return PeerRules(
+        closed=config.authentication_enabled,
+        allowed=config.allowed_peers,
+        credentials=None if user is None else Credentials(*user),
+        encrypted=config.tls_server_mode is TlsMode.ENFORCING,
+    )
 
 
 def weak_promises(config: BrokerConfig) -> list[str]:
@@ -167,10 +180,21 @@ def weak_promises(config: BrokerConfig) -> list[str]:
             f"inSyncReplicas={config.in_sync_replicas} counts only with brokerRole=SYNC_MASTER: "
             "sends wait for no slave"
         )
-    if not config.is_slave and _asks_who(config) and not config.allowed_peers:
+    rules = _rules(config)
+    if rules.closed and rules.credentials is None and not rules.allowed:
         found.append(
-            "authenticationEnabled=true and haAllowedPeers is empty: no slave may connect, for the "
-            "HA protocol has no passwords; name the addresses of slaves"
+            "authenticationEnabled=true without innerClientAuthenticationCredentials: "
+            + (
+                "this slave cannot prove to its master who it is"
+                if config.is_slave
+                else "no slave can prove who it is, so none may connect"
+            )
+            + "; give all brokers of the cluster the same, or name addresses in haAllowedPeers"
+        )
+    if config.is_slave and not rules.closed and config.connects_with_tls:
+        found.append(
+            "the HA port speaks TLS only with authenticationEnabled=true: this slave copies all "
+            "messages in plain text"
         )
     if config.is_slave and config.in_sync_replicas > 1:
         found.append("inSyncReplicas counts only at a master: this broker is a slave")

@@ -112,8 +112,9 @@ class BrokerConfig(AccessConfig):
     )
     ha_allowed_peers: str = setting(
         "",
-        "addresses that may connect to haListenPort, separated by commas; empty: all, or with "
-        "authenticationEnabled nobody, for the protocol has no passwords",
+        "addresses that may connect to haListenPort, separated by commas; empty: all. With "
+        "authenticationEnabled: those that need no handshake and no TLS there, as Apache's brokers "
+        "have neither; at a slave the address of its master",
         own=True,
     )
     ha_master_address: str = setting(
@@ -628,7 +629,7 @@ class BrokerConfig(AccessConfig):
 
     @property
     def allowed_peers(self) -> frozenset[str]:
-        """The addresses of `haAllowedPeers`; empty: all."""
+        """The addresses of `haAllowedPeers`."""
         return frozenset(filter(None, map(str.strip, self.ha_allowed_peers.split(","))))
 
     @property

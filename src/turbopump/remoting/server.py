@@ -113,7 +113,7 @@ class RemotingServer:
         self._by_address: Counter[str] = Counter()
         self._unaccepted: dict[Connection, None] = {}
         self._tls = (
-            _FirstByte(tls)
+            FirstByte(tls)
             if tls is not None and tls.certificate and tls.mode is not TlsMode.DISABLED
             else None
         )
@@ -125,31 +125,19 @@ class RemotingServer:
         self._backlog = backlog
         self._turns = Turns()
         self.memory = ConnectionMemory(memory_max)
-        self._ports: list[_ListeningPort] = []
+        self._ports: list[ListeningPort] = []
         self._all_gone = asyncio.Event()
         self._sweep: asyncio.TimerHandle | None = None
 
     async def listen(self, host: str, port: int, router: Router | None = None) -> tuple[str, int]:
         """Listen on ``host:port`` (port 0 picks a free one), with another router if given; return
         the address bound."""
-        loop = asyncio.get_running_loop()
         chosen = router or self.router
         if self._backlog is None:
             self._backlog = Backlog.without_line()
-        try:
-            # It only binds: what accepts is ours. asyncio's own would accept 256 in a turn,
-            # uvloop's would close what it has no descriptor for without a word.
-            bound = await loop.create_server(
-                lambda: self._connection(chosen), host, port, start_serving=False
-            )
-            sockets = [one.dup() for one in bound.sockets]
-            bound.close()
-            for one in sockets:
-                one.listen(KERNEL_QUEUE)
-        except OSError as error:
-            raise ConfigError(_bind_failure(host, port, error)) from None
+        sockets = await bound_sockets(host, port)
         self._ports += [
-            _ListeningPort(
+            ListeningPort(
                 one, lambda: self._connection(chosen), self._tls, self._is_full, self._admits
             )
             for one in sockets
@@ -242,6 +230,22 @@ class RemotingServer:
             port.close_silent(oldest)
 
 
+async def bound_sockets(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen there, for ``ListeningPort``. Raises ConfigError."""
+    loop = asyncio.get_running_loop()
+    try:
+        # It only binds: what accepts is ours. asyncio's own would accept 256 in a turn,
+        # uvloop's would close what it has no descriptor for without a word.
+        bound = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+        sockets = [one.dup() for one in bound.sockets]
+        bound.close()
+        for one in sockets:
+            one.listen(KERNEL_QUEUE)
+    except OSError as error:
+        raise ConfigError(_bind_failure(host, port, error)) from None
+    return sockets
+
+
 def _room_for_connections() -> int:
     """What the limit of open files leaves for connections."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -250,7 +254,7 @@ def _room_for_connections() -> int:
     return max(limit - KEPT_DESCRIPTORS, limit // 2)
 
 
-class _FirstByte:
+class FirstByte:
     """Tells by its first byte how a connection is to be served."""
 
     def __init__(self, tls: ServerTls) -> None:
@@ -268,7 +272,7 @@ class _FirstByte:
         return None if self._enforcing else {}
 
 
-class _ListeningPort:
+class ListeningPort:
     """Accepts connections, a few in each turn. Where the process or the system has no descriptor or
     no memory for another, it says so, and tries again in a moment: those that are connected go on,
     and the others wait in the system's queue. The last descriptors of the process are left for its
@@ -277,8 +281,8 @@ class _ListeningPort:
     def __init__(
         self,
         listening: socket.socket,
-        connection: Callable[[], Connection],
-        tls: _FirstByte | None,
+        connection: Callable[[], asyncio.BaseProtocol],
+        tls: FirstByte | None,
         is_full: Callable[[], bool],
         admits: Callable[[str], bool],
     ) -> None:
@@ -338,7 +342,7 @@ class _ListeningPort:
             else:
                 self._look(accepted, _peer(address), self._tls)
 
-    def _look(self, accepted: socket.socket, peer: str, tls: _FirstByte) -> None:
+    def _look(self, accepted: socket.socket, peer: str, tls: FirstByte) -> None:
         """Serve a connection as its first byte wants it, once there is one. It stays where it is:
         who speaks TLS must find it there."""
         try:

@@ -9,10 +9,14 @@ name servers.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
+import secrets
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, cast
 
+from turbopump.config.tls import ClientTls, ServerTls, TlsMode
 from turbopump.errors import (
     ConfigError,
     CopyError,
@@ -21,7 +25,10 @@ from turbopump.errors import (
     RoomInMakingError,
     StoreError,
 )
+from turbopump.remoting.server import FirstByte, ListeningPort, bound_sockets
+from turbopump.remoting.tls import HANDSHAKE_S, ClientContext, failure_words
 from turbopump.repeated_line import RepeatedLine
+from turbopump.replication.handshake import NONCE_SIZE, MasterHandshake, PeerRules, SlaveHandshake
 from turbopump.replication.master import (
     LogSpan,
     MasterSettings,
@@ -36,10 +43,9 @@ from turbopump.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 _refused = RepeatedLine(log, logging.ERROR, "HA connection closed slave=%s cause=%s")
-_refused_peer = RepeatedLine(
-    log, logging.WARNING, "HA connection refused, its address is not in haAllowedPeers peer=%s"
-)
+_refused_peer = RepeatedLine(log, logging.WARNING, "HA connection refused peer=%s cause=%s")
 
+ANYONE: Final = PeerRules()
 TURN_SIZE: Final = 256 * 1024
 """Bytes for one slave in one turn of the loop: others have their turn between."""
 UNSENT_MAX: Final = 1024 * 1024
@@ -59,7 +65,8 @@ REFUSED_S: Final = 5.0
 
 class MasterLink:
     """The HA port of a master. ``durable_only``: what is not on this disk is not sent, so that no
-    slave is ahead of its master after a power cut (SYNC_FLUSH). ``admits`` judges an address."""
+    slave is ahead of its master after a power cut (SYNC_FLUSH). ``rules``: who may be a slave.
+    ``tls``: a first byte may ask for it. Raises ConfigError if its files cannot be used."""
 
     def __init__(
         self,
@@ -68,45 +75,56 @@ class MasterLink:
         settings: MasterSettings,
         *,
         durable_only: bool,
-        admits: Callable[[str], bool] = lambda _host: True,
+        rules: PeerRules = ANYONE,
+        tls: ServerTls | None = None,
     ) -> None:
         self.store = store
         self.disk = disk
         self.settings = settings
-        self.admits = admits
+        self.rules = rules
         self.replicas = Replicas(settings)
         self.slaves: list[SlavePeer] = []
+        self._unproven: dict[SlavePeer, float] = {}
         self._durable_only = durable_only
-        self._server: asyncio.AbstractServer | None = None
+        self._tls = (
+            FirstByte(dataclasses.replace(tls, mode=TlsMode.PERMISSIVE))
+            if tls is not None and tls.certificate and tls.mode is not TlsMode.DISABLED
+            else None
+        )
+        self._ports: list[ListeningPort] = []
+        self._all_gone = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._watching = False
         self._due = False
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Take slaves from now on; where. Raises ConfigError."""
-        loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: SlavePeer(self), host, port)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {host}:{port} for slaves (haListenPort): "
-                f"{error.strerror or error}"
-            ) from None
-        self._timer = loop.call_later(LOOK_S, self._look)
-        bound = self._server.sockets[0].getsockname() if self._server.sockets else (host, port)
-        return str(bound[0]), int(bound[1])
+            sockets = await bound_sockets(host, port)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (that is haListenPort, for slaves)") from None
+        self._ports = [
+            ListeningPort(
+                one, lambda: SlavePeer(self), self._tls, lambda: False, lambda _host: True
+            )
+            for one in sockets
+        ]
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        address = sockets[0].getsockname()
+        return str(address[0]), int(address[1])
 
     async def close(self) -> None:
-        """Take no slaves any more, and close the connections."""
-        server, self._server = self._server, None
+        """Take no slaves any more, and close the connections. May be called twice."""
         if self._timer is not None:
             self._timer.cancel()
-        if server is not None:
-            server.close()
-        for slave in list(self.slaves):
+        for port in self._ports:
+            port.close()
+        self._ports.clear()
+        for slave in (*self.slaves, *self._unproven):
             slave.close()
-        if server is not None:
-            await server.wait_closed()
+        while self.slaves or self._unproven:
+            self._all_gone.clear()
+            await self._all_gone.wait()
 
     @property
     def span(self) -> LogSpan:
@@ -115,14 +133,23 @@ class MasterLink:
         end = min(store.durable.value, log_.end) if self._durable_only else log_.end
         return LogSpan(log_.start, end, log_.end, log_.segment_size)
 
+    def came(self, slave: SlavePeer) -> None:
+        """One has connected that has to shake hands; of too many, the oldest makes room."""
+        if len(self._unproven) >= SLAVES_MAX:
+            next(iter(self._unproven)).refuse("others came, too, and it has not proved itself yet")
+        self._unproven[slave] = asyncio.get_running_loop().time()
+
     def joined(self, slave: SlavePeer) -> None:
         """There is one more; it may be another connection of the same slave."""
+        self._unproven.pop(slave, None)
         self.slaves.append(slave)
 
     def left(self, slave: SlavePeer) -> None:
         """A connection has ended."""
         if slave in self.slaves:
             self.slaves.remove(slave)
+        self._unproven.pop(slave, None)
+        self._all_gone.set()
 
     def acknowledged(self, slave: SlavePeer) -> None:
         """A slave has more of the log: others may be told."""
@@ -154,7 +181,7 @@ class MasterLink:
 
     def _pump(self) -> None:
         self._due = False
-        if self._server is None:  # closed meanwhile
+        if not self._ports:  # closed meanwhile
             return
         for slave in list(self.slaves):
             slave.pump()
@@ -169,6 +196,11 @@ class MasterLink:
                 slave.close()
             else:
                 slave.pump()
+        for slave, since in list(self._unproven.items()):
+            if now - since > HANDSHAKE_S:
+                slave.refuse(f"it has not proved itself within {HANDSHAKE_S:.0f} s")
+        for port in self._ports:
+            port.close_silent(now - HANDSHAKE_S)
         self.replicas.look(now)
         self._tell()
         self.watch()
@@ -197,6 +229,8 @@ class SlavePeer(asyncio.Protocol):
         self._paused = False
         self._reading = False
         self._due = False
+        self._handshake: MasterHandshake | None = None
+        self._host = "?"
         self.address = "?"
         self.connection = SlaveConnection(link.settings, "", 0.0)
 
@@ -204,21 +238,41 @@ class SlavePeer(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
         host, port = transport.get_extra_info("peername")[:2]
         self.address = f"{host}:{port}"
-        link = self._link
-        if not link.admits(host):
-            _refused_peer(host)
-            transport.abort()
-            return
-        if len(link.slaves) >= SLAVES_MAX:
-            log.warning("HA connection refused, there are %d peer=%s", SLAVES_MAX, self.address)
-            transport.abort()
-            return
+        self._host = host
         transport.set_write_buffer_limits(high=UNSENT_MAX)
+        rules, encrypted = self._link.rules, transport.get_extra_info("sslcontext") is not None
+        if (refusal := rules.refusal(host, encrypted=encrypted)) is not None:
+            self.refuse(refusal)
+        elif rules.closed:
+            self._handshake = MasterHandshake(rules, host, secrets.token_bytes(NONCE_SIZE))
+            self._link.came(self)
+        else:
+            self._join()
+
+    def _join(self) -> None:
+        link = self._link
+        if len(link.slaves) >= SLAVES_MAX:
+            self.refuse(f"there are {SLAVES_MAX}")
+            return
         now = asyncio.get_running_loop().time()
-        self.connection = SlaveConnection(link.settings, host, now)
+        self.connection = SlaveConnection(link.settings, self._host, now)
         link.joined(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._handshake is not None:
+            try:
+                step = self._handshake.received(data)
+            except ProtocolError as error:
+                self.refuse(str(error))
+                return
+            if self._transport is not None and step.said:
+                self._transport.write(step.said)
+            if step.rest is None:
+                return
+            self._handshake, data = None, step.rest
+            self._join()
+        if self._transport is None or self._transport.is_closing():
+            return
         connection, now = self.connection, asyncio.get_running_loop().time()
         begins = connection.next is None
         try:
@@ -242,7 +296,7 @@ class SlavePeer(asyncio.Protocol):
         self._transport = None
         if self in self._link.slaves:
             log.info("slave has left slave=%s cause=%s", self.address, error or "closed")
-            self._link.left(self)
+        self._link.left(self)
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -250,6 +304,11 @@ class SlavePeer(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._paused = False
         self.pump()
+
+    def refuse(self, cause: str) -> None:
+        """End a connection that has not begun."""
+        _refused_peer(self.address, cause, kind=f"{self._host} {cause}")
+        self.close()
 
     def close(self) -> None:
         """End the connection at once."""
@@ -314,10 +373,18 @@ class SlavePeer(asyncio.Protocol):
 class SlaveLink:
     """A slave's way to its master, whose HA address may change (``go_to``). ``ack_flushed``: it
     acknowledges what is on its disk, else what it has written. ``flushes``: it syncs at once
-    (SYNC_FLUSH)."""
+    (SYNC_FLUSH). ``rules``: who may be its master. ``tls``: how it speaks to one that is not
+    allowed by its address; None: in plain text."""
 
     def __init__(
-        self, store: MessageStore, settings: SlaveSettings, *, ack_flushed: bool, flushes: bool
+        self,
+        store: MessageStore,
+        settings: SlaveSettings,
+        *,
+        ack_flushed: bool,
+        flushes: bool,
+        rules: PeerRules = ANYONE,
+        tls: ClientTls | None = None,
     ) -> None:
         assert store.copied is not None
         self.store = store
@@ -325,6 +392,8 @@ class SlaveLink:
         self.settings = settings
         self.ack_flushed = ack_flushed
         self.flushes = flushes or ack_flushed
+        self._rules = rules
+        self._tls = None if tls is None or not rules.closed else ClientContext(tls)
         self.begin_at: Callable[[], Awaitable[int]] = _from_last_file
         """From where on an empty slave wants the log."""
         self.address: str | None = None
@@ -374,16 +443,25 @@ class SlaveLink:
     async def _copy_from(self, address: str) -> float:
         """Copy as long as the connection lasts; how long to wait then."""
         host, _, port = address.rpartition(":")
+        host = host.strip("[]")
         loop = asyncio.get_running_loop()
+        plain = self._rules.is_plain(host)
+        tls = None if plain or self._tls is None else self._tls.at(loop.time())
         try:
             wanted = self.store.log.end or await self.begin_at()
             async with asyncio.timeout(CONNECT_S):
                 _, peer = await loop.create_connection(
-                    lambda: MasterPeer(self, wanted), host.strip("[]"), int(port)
+                    lambda: MasterPeer(self, wanted, None if plain else self._handshake()),
+                    host,
+                    int(port),
+                    ssl=tls,
                 )
         except RemotingError as error:
             self._failed(f"the master does not say what its log has: {error}")
             return AGAIN_S
+        except (ssl.SSLError, ConnectionResetError) as error:
+            self._failed(f"no TLS connection to the master at {address}: {failure_words(error)}")
+            return REFUSED_S
         except (OSError, TimeoutError, ValueError) as error:
             self._failed(f"the master cannot be reached at {address}: {error or 'no answer'}")
             return AGAIN_S
@@ -399,8 +477,14 @@ class SlaveLink:
                 self._failed(f"the connection to the master at {address} has ended")
                 return AGAIN_S
             cause = f"the master at {address} does not take this slave: its log says why"
+            if peer.shakes_hands:
+                cause += "; both need the same innerClientAuthenticationCredentials"
         self._failed(cause)
         return REFUSED_S
+
+    def _handshake(self) -> SlaveHandshake | None:
+        known = self._rules.credentials
+        return None if known is None else SlaveHandshake(known, secrets.token_bytes(NONCE_SIZE))
 
     @property
     def accepted(self) -> bool:
@@ -425,25 +509,44 @@ async def _from_last_file() -> int:
 
 
 class MasterPeer(asyncio.Protocol):
-    """A slave's connection to its master."""
+    """A slave's connection to its master. ``handshake``: what comes first; None: nothing does."""
 
-    def __init__(self, link: SlaveLink, wanted: int) -> None:
+    def __init__(self, link: SlaveLink, wanted: int, handshake: SlaveHandshake | None) -> None:
         loop = asyncio.get_running_loop()
         self._link = link
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._syncing = False
+        self._handshake = handshake
         self.ended: asyncio.Future[str | None] = loop.create_future()
         """Is over when the connection is; why, if it was this end that closed it."""
         self.connection = MasterConnection(link.settings, wanted, loop.time())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
-        transport.write(self.connection.begin())
+        transport.write((self._handshake or self.connection).begin())
         self._look()
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether it is by TLS."""
+        transport = self._transport
+        return transport is not None and transport.get_extra_info("sslcontext") is not None
+
+    @property
+    def shakes_hands(self) -> bool:
+        """Whether the handshake is not over yet."""
+        return self._handshake is not None
 
     def data_received(self, data: bytes) -> None:
         try:
+            if self._handshake is not None:
+                step = self._handshake.received(data)
+                if step.rest is None:
+                    self._say(step.said)
+                    return
+                self._handshake, data = None, step.rest
+                self._say(step.said + self.connection.begin())
             self.connection.received(data, asyncio.get_running_loop().time())
         except ProtocolError as error:
             self._refuse(str(error))
@@ -513,8 +616,11 @@ class MasterPeer(asyncio.Protocol):
     def _report(self) -> None:
         store = self._link.store
         end = store.durable.value if self._link.ack_flushed else store.log.end
-        said = self.connection.report(end, asyncio.get_running_loop().time())
-        if said is not None and self._transport is not None:
+        if self._handshake is None:
+            self._say(self.connection.report(end, asyncio.get_running_loop().time()))
+
+    def _say(self, said: bytes | None) -> None:
+        if said and self._transport is not None:
             self._transport.write(said)
 
     def _look(self) -> None:

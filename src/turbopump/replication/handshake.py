@@ -1,0 +1,172 @@
+"""How two of our brokers prove to each other on the HA port that they are of one cluster.
+
+::
+
+    slave to master    8 HELLO   32 nonce
+    master to slave    8 HELLO   32 nonce
+    slave to master    32 proof
+    master to slave    32 proof      then as stream.py says
+
+    proof = HMAC-SHA256(secret key, "turbopump ha slave" or "… master",
+                        the slave's nonce, the master's nonce, access key)
+
+The keys are those of `innerClientAuthenticationCredentials`. Each side's nonce is new for each
+connection, so what was seen once proves nothing again. The stranger proves itself first. As an
+offset, which is what Apache's slave sends first, HELLO would be negative: a master tells by the
+first byte whether a slave shakes hands. Values in, values out; nonces come in as values, too.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from turbopump.auth.signatures import Credentials
+from turbopump.errors import ProtocolError
+
+HELLO: Final = b"\xffTPHA\0\0\1"
+NONCE_SIZE: Final = 32
+PROOF_SIZE: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRules:
+    """Who may be at the other end of an HA connection. ``closed``: access control is on.
+    ``allowed``: addresses (`haAllowedPeers`). ``encrypted``: only by TLS. What is allowed by its
+    address needs neither proof nor TLS, for Apache's brokers have neither on this port."""
+
+    closed: bool = False
+    allowed: frozenset[str] = frozenset()
+    credentials: Credentials | None = None
+    encrypted: bool = False
+
+    def refusal(self, host: str, *, encrypted: bool) -> str | None:
+        """Why a master does not listen to this address at all; None: it does."""
+        if host in self.allowed or not (self.closed or self.allowed):
+            return None
+        if not self.closed:
+            return "its address is not in haAllowedPeers"
+        if self.credentials is None:
+            return (
+                "its address is not in haAllowedPeers, and this broker has no "
+                "innerClientAuthenticationCredentials that it could prove to have, too"
+            )
+        if self.encrypted and not encrypted:
+            return (
+                "it does not speak TLS (tls.server.mode=enforcing), and its address is not in "
+                "haAllowedPeers"
+            )
+        return None
+
+    def is_plain(self, host: str) -> bool:
+        """Whether a slave speaks Apache's protocol as it is, in plain text, to a master there."""
+        return not self.closed or host in self.allowed
+
+
+class Step(NamedTuple):
+    """``said``: to be sent. ``rest``: what came behind the handshake; None: it is not over."""
+
+    said: bytes
+    rest: bytes | None
+
+
+_NOT_YET: Final = Step(b"", None)
+
+
+class _Handshake:
+    """What both sides do: bytes that came are taken in pieces of a known size."""
+
+    def __init__(self, credentials: Credentials | None, nonce: bytes) -> None:
+        assert len(nonce) == NONCE_SIZE
+        self._credentials = credentials
+        self._nonce = nonce
+        self._others_nonce: bytes | None = None
+        self._came = b""
+
+    def _take(self, size: int) -> bytes | None:
+        if len(self._came) < size:
+            return None
+        taken, self._came = self._came[:size], self._came[size:]
+        return taken
+
+    def _take_greeting(self) -> bytes | None:
+        """The other's nonce, once it is there. Raises ProtocolError."""
+        if not HELLO.startswith(self._came[: len(HELLO)]):
+            raise ProtocolError("it does not shake hands")
+        greeting = self._take(len(HELLO) + NONCE_SIZE)
+        return None if greeting is None else greeting[len(HELLO) :]
+
+    def _proof(self, role: bytes, slaves_nonce: bytes, masters_nonce: bytes) -> bytes:
+        assert self._credentials is not None
+        text = role + slaves_nonce + masters_nonce + self._credentials.access_key.encode()
+        return hmac.digest(self._credentials.secret_key.encode(), b"turbopump ha " + text, "sha256")
+
+
+class MasterHandshake(_Handshake):
+    """A master's side. ``allowed``: the slave may do without (`haAllowedPeers`)."""
+
+    def __init__(self, rules: PeerRules, host: str, nonce: bytes) -> None:
+        super().__init__(rules.credentials, nonce)
+        self._allowed = host in rules.allowed
+
+    def received(self, data: bytes) -> Step:
+        """Take bytes. Raises ProtocolError for a slave that is not to be served."""
+        self._came += data
+        said = b""
+        if self._others_nonce is None:
+            if self._came and self._came[0] < HELLO[0]:  # an offset: no handshake follows
+                if self._allowed:
+                    return Step(b"", self._came)
+                raise ProtocolError(
+                    "it shows no credentials, as Apache's brokers and those without "
+                    "authenticationEnabled, and its address is not in haAllowedPeers"
+                )
+            self._others_nonce = self._take_greeting()
+            if self._others_nonce is None:
+                return _NOT_YET
+            if self._credentials is None:
+                raise ProtocolError("this broker has no innerClientAuthenticationCredentials")
+            said = HELLO + self._nonce
+        proof = self._take(PROOF_SIZE)
+        if proof is None:
+            return Step(said, None)
+        if not hmac.compare_digest(proof, self._proof(b"slave", self._others_nonce, self._nonce)):
+            raise ProtocolError(
+                "it has other innerClientAuthenticationCredentials than this broker"
+            )
+        return Step(said + self._proof(b"master", self._others_nonce, self._nonce), self._came)
+
+
+class SlaveHandshake(_Handshake):
+    """A slave's side, of one that has credentials."""
+
+    def begin(self) -> bytes:
+        """What to say first."""
+        return HELLO + self._nonce
+
+    def received(self, data: bytes) -> Step:
+        """Take bytes. Raises ProtocolError for a master that is not of this cluster."""
+        self._came += data
+        said = b""
+        if self._others_nonce is None:
+            try:
+                self._others_nonce = self._take_greeting()
+            except ProtocolError:
+                raise ProtocolError(
+                    "the master does not shake hands, as Apache's brokers and those without "
+                    "authenticationEnabled; if it is to be copied, put its address into "
+                    "haAllowedPeers here"
+                ) from None
+            if self._others_nonce is None:
+                return _NOT_YET
+            said = self._proof(b"slave", self._nonce, self._others_nonce)
+        proof = self._take(PROOF_SIZE)
+        if proof is None:
+            return Step(said, None)
+        if not hmac.compare_digest(proof, self._proof(b"master", self._nonce, self._others_nonce)):
+            raise ProtocolError(
+                "the master does not prove to have this broker's "
+                "innerClientAuthenticationCredentials: it is of another cluster"
+            )
+        return Step(said, self._came)

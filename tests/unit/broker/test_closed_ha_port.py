@@ -1,0 +1,212 @@
+"""The HA port of brokers with access control, on real sockets: who is let in, by which means, and
+what both sides log."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.loops import in_loop
+from tests.unit.broker.talking import SMALL
+from tests.unit.remoting.certificates import Pair
+from tests.unit.remoting.serving import raw_peer
+
+from turbopump.auth.signatures import Credentials, RequestSigner
+from turbopump.broker.broker import Broker
+from turbopump.config.broker_config import BrokerConfig, BrokerRole
+from turbopump.config.tls import ClientTls, TlsMode
+from turbopump.event_loop import loop_factory
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.protocol.requests.topics import CreateTopic
+from turbopump.remoting.client import RemotingClient
+from turbopump.repeated_line import report_all
+from turbopump.replication import link
+from turbopump.replication.handshake import HELLO
+
+
+def user(secret: str) -> dict[str, Any]:
+    """Access control, and the account of the cluster's brokers."""
+    account = json.dumps({"accessKey": "broker", "secretKey": secret})
+    return {"authentication_enabled": True, "inner_client_authentication_credentials": account}
+
+
+@asynccontextmanager
+async def running(directory: Path, **config: Any) -> AsyncIterator[Broker]:
+    broker = Broker(BrokerConfig(**{**SMALL, "store_path_root_dir": str(directory), **config}))
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+@asynccontextmanager
+async def slave_of(master: Broker, directory: Path, **config: Any) -> AsyncIterator[Broker]:
+    role = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
+    address = {"ha_master_address": master.ha_address}
+    async with running(directory, **{**role, **address, **config}) as slave:
+        yield slave
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def copies(master: Broker, slave: Broker, tls: ClientTls | None = None) -> None:
+    """What the master is sent is in the slave's log."""
+    signer = RequestSigner(Credentials("broker", "secret"))
+    remoting = RemotingClient(signer=signer, tls=tls)
+    try:
+        for request in (
+            CreateTopic(topic="T", read_queue_nums=1, write_queue_nums=1),
+            SendMessageV2(topic="T", queue_id=0),
+        ):
+            answer = await remoting.exchange(master.address, request, b"x" * 1000)
+            assert answer.code == ResponseCode.SUCCESS, answer
+        await until(lambda: slave.store.log.end == master.store.log.end > 0)
+    finally:
+        await remoting.close()
+
+
+@in_loop
+async def test_brokers_of_one_cluster_copy_with_a_handshake(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path / "m", **user("secret")) as master,
+        slave_of(master, tmp_path / "s", **user("secret")) as slave,
+    ):
+        await copies(master, slave)
+
+
+def on_servers_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a story on the loop that servers run on."""
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(story())
+
+
+@pytest.mark.parametrize("mode", [TlsMode.PERMISSIVE, TlsMode.ENFORCING])
+@in_loop(on_servers_loop)
+async def test_they_copy_by_tls_as_their_tls_settings_say(tmp_path: Path, mode: TlsMode) -> None:
+    pair = Pair(tmp_path)
+    server = {
+        "tls_server_mode": mode,
+        "tls_server_cert_path": pair.certificate,
+        "tls_server_key_path": pair.key,
+        "tls_client_trust_cert_path": pair.certificate,
+    }
+    tls = {**user("secret"), "tls_enable": True, "tls_client_trust_cert_path": pair.certificate}
+    async with (
+        running(tmp_path / "m", **user("secret"), **server) as master,
+        slave_of(master, tmp_path / "s", **tls) as slave,
+    ):
+        await copies(master, slave, pair.trusted())
+        assert slave.replication.slave is not None
+        assert slave.replication.slave.peer is not None
+        assert slave.replication.slave.peer.encrypted
+
+
+@in_loop
+async def test_a_slave_that_does_not_trust_the_certificate_of_its_master_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = Pair(tmp_path)
+    server = {"tls_server_cert_path": pair.certificate, "tls_server_key_path": pair.key}
+    other = Pair(tmp_path, "other")
+    tls = {"tls_enable": True, "tls_client_trust_cert_path": other.certificate}
+    async with (
+        running(tmp_path / "m", **user("secret"), **server) as master,
+        slave_of(master, tmp_path / "s", **user("secret"), **tls),
+    ):
+        await until(lambda: "its certificate is not trusted" in caplog.text)
+        await until(lambda: "TLS failed peer=127.0.0.1:" in caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("masters", "slaves", "at_master", "at_slave"),
+    [
+        (
+            user("secret"),
+            user("guess"),
+            "it has other innerClientAuthenticationCredentials",
+            "both need the same innerClientAuthenticationCredentials",
+        ),
+        (
+            user("secret"),
+            {},
+            "it shows no credentials",
+            "does not take this slave: its log says why",
+        ),
+        (
+            {"authentication_enabled": True},
+            user("secret"),
+            "this broker has no innerClientAuthenticationCredentials",
+            "both need the same innerClientAuthenticationCredentials",
+        ),
+        ({}, user("secret"), "it speaks no HA", "does not take this slave: its log says why"),
+    ],
+)
+@in_loop
+async def test_a_refused_slave_is_one_line_in_the_log_of_both(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    masters: dict[str, Any],
+    slaves: dict[str, Any],
+    at_master: str,
+    at_slave: str,
+) -> None:
+    async with (
+        running(tmp_path / "m", **masters) as master,
+        slave_of(master, tmp_path / "s", **slaves),
+    ):
+        await until(lambda: at_slave in caplog.text)
+        report_all()
+        lines = [record.getMessage() for record in caplog.records]
+        assert sum("HA connection" in line and at_master in line for line in lines) == 1, lines
+        assert sum("the slave does not copy" in line and at_slave in line for line in lines) == 1
+
+
+@in_loop
+async def test_an_address_that_both_allow_needs_neither_handshake_nor_tls(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    server = {
+        "tls_server_mode": TlsMode.ENFORCING,
+        "tls_server_cert_path": pair.certificate,
+        "tls_server_key_path": pair.key,
+        "tls_client_trust_cert_path": pair.certificate,
+        "ha_allowed_peers": "127.0.0.1",
+    }
+    async with (
+        running(tmp_path / "m", **user("secret"), **server) as master,
+        slave_of(master, tmp_path / "s") as slave,
+    ):
+        await copies(master, slave, pair.trusted())
+
+
+@in_loop
+async def test_strangers_that_say_nothing_make_room_for_those_that_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "SLAVES_MAX", 2)
+    async with running(tmp_path / "m", **user("secret")) as master, AsyncExitStack() as stack:
+        host, _, port = master.ha_address.rpartition(":")
+        silent = [await stack.enter_async_context(raw_peer(host, int(port))) for _ in range(4)]
+        assert [await one.read() for one in silent[:2]] == [None, None], "closed"
+        async with slave_of(master, tmp_path / "s", **user("secret")) as slave:
+            await copies(master, slave)
+
+
+@in_loop
+async def test_who_has_not_proved_itself_in_time_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "HANDSHAKE_S", 0.1)
+    async with running(tmp_path / "m", **user("secret")) as master:
+        host, _, port = master.ha_address.rpartition(":")
+        async with raw_peer(host, int(port)) as peer:
+            peer.write(HELLO)
+            assert await peer.read() is None
