@@ -106,6 +106,7 @@ log = logging.getLogger(__name__)
 
 CLIENT_CHECK_S = 10.0
 LATENCY_LINE_S = 60.0
+MASTER_LOOK_S = 1.0
 FIRST_REGISTRATION_S = 3.0
 """Longest that a start waits for name servers; a silent one must not keep the broker from serving
 those who know it."""
@@ -523,6 +524,11 @@ class Broker:
             self.slave_tables.master_is_at(reply.master_addr)
         self.replication.master_is_at(reply.ha_server_addr)
 
+    def _look_for_master(self) -> None:
+        """A slave that started before its master hears of it from the name servers' answers."""
+        if self.slave_tables is not None and self.slave_tables.master is None:
+            self._registration.all_again()
+
     def _answer_held(self) -> None:
         self.held_pulls.expire_all()
         self.pop.held.expire_all()
@@ -562,6 +568,8 @@ class Broker:
         )
         if self.access is not None:
             every(ACCESS_LOOK_S, self.access.look)
+        if config.is_slave:
+            every(MASTER_LOOK_S, self._look_for_master)
         every(LOOK_INTERVAL_S, StallWatch(loop.time, self.sends.stood_still).look)
         if self.scrubbing is not None:
             self._timetable.at_its_pace(self.scrubbing.step)

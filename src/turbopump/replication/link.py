@@ -152,7 +152,7 @@ class MasterLink:
         self._all_gone.set()
 
     def acknowledged(self, slave: SlavePeer) -> None:
-        """A slave has more of the log: others may be told."""
+        """A slave has said how much of the log it has: others may be told."""
         connection, now = slave.connection, asyncio.get_running_loop().time()
         self.replicas.acknowledged(connection.slave, connection.acked, self.span.end, now)
         self._tell()
@@ -276,7 +276,7 @@ class SlavePeer(asyncio.Protocol):
         connection, now = self.connection, asyncio.get_running_loop().time()
         begins = connection.next is None
         try:
-            more = connection.received(data, self._link.span, now)
+            reported = connection.received(data, self._link.span, now)
         except ProtocolError as error:
             self._refuse(error)
             return
@@ -288,7 +288,7 @@ class SlavePeer(asyncio.Protocol):
                 connection.next,
             )
             self.pump()
-        if more:
+        if reported:
             self._link.acknowledged(self)
         self._link.watch()
 

@@ -70,7 +70,8 @@ class SlaveConnection:
         self.last_write = self.now - self.settings.heartbeat  # so that it hears it is served
 
     def received(self, data: bytes, log: LogSpan, now: float) -> bool:
-        """Take a slave's reports; whether it has acknowledged more.
+        """Take a slave's reports; whether there was one. The same offset once more counts too: a
+        slave that has everything is in sync while nothing is sent.
 
         Raises ProtocolError for one that cannot be: it asks for what is not there any more, or not
         there yet, or acknowledges what it was not sent. RocketMQ believes any number.
@@ -79,7 +80,7 @@ class SlaveConnection:
         offsets = self._reports.feed(data)
         if not offsets:
             return False
-        before, had = self.acked, self.next
+        had = self.next
         if had is None:
             self.next = self._first(offsets[0], log)
             had = max(self.next, offsets[0])
@@ -88,7 +89,7 @@ class SlaveConnection:
                 f"the slave acknowledges {max(offsets)}, and was sent the log up to {had}"
             )
         self.acked = max(self.acked, *offsets)
-        return self.acked > before
+        return True
 
     def _first(self, wanted: int, log: LogSpan) -> int:
         """Where a slave that reports this end of its log is to go on."""

@@ -81,6 +81,33 @@ async def test_a_slave_takes_no_sends_and_makes_no_topic_for_them(replicas: Repl
     assert (await client.code(ended))[0] == ResponseCode.SLAVE_NOT_AVAILABLE
 
 
+@in_loop(with_replicas)
+async def test_a_slave_is_in_sync_however_long_nothing_is_sent(replicas: Replicas, /) -> None:
+    master = await replicas.master(**SYNC)
+    await replicas.slave()
+    sender = replicas.client_of(MASTER)
+    await sender.create()
+    await eventually(lambda: not master.store.confirmed.alone)
+    await sender.send(b"before a quiet time")
+    for _ in range(60):
+        await asyncio.sleep(1.0)
+        assert not master.store.confirmed.alone
+    await sender.send(b"after it")
+
+
+@in_loop(with_replicas)
+async def test_a_slave_that_starts_before_its_master_copies_within_seconds_of_its_start(
+    replicas: Replicas, /
+) -> None:
+    slave = await replicas.slave()
+    await asyncio.sleep(40.0)
+    master = await replicas.master()
+    await replicas.client_of(MASTER).create()
+    await replicas.client_of(MASTER).send(b"one")
+    await eventually(lambda: slave.store.max_offset("T", 0) == 1, seconds=5.0)
+    await same_logs(master, slave)
+
+
 @pytest.mark.parametrize("flush", FlushDiskType)
 @in_loop(with_replicas)
 async def test_a_sync_master_answers_when_its_slave_has_the_message(
