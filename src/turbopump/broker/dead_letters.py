@@ -30,11 +30,10 @@ from turbopump.message.properties import (
 )
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX
 from turbopump.protocol.requests.send import SendMessage
-from turbopump.protocol.requests.topics import TopicConfig
+from turbopump.protocol.requests.topics import FLAG_UNIT_SUB, TopicConfig
 
 FIRST_LEVEL: Final = 3
 """The delay level of the first retry; each one after waits a level longer."""
-_UNIT_SUBSCRIPTION: Final = 2
 
 
 def sent_back_destination(
@@ -70,7 +69,7 @@ def retry_topic(
     topics: TopicTable, group: str, queues: int, *, unit_mode: bool = False
 ) -> TopicConfig:
     """The group's topic for retries, made if it is not there."""
-    flag = _UNIT_SUBSCRIPTION if unit_mode else 0
+    flag = FLAG_UNIT_SUB if unit_mode else 0
     return topics.find_or_make(RETRY_PREFIX + group, queues, flag)
 
 

@@ -39,7 +39,7 @@ from turbopump.message.rules import (
 )
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessage
-from turbopump.protocol.requests.topics import PERM_WRITE, TopicConfig
+from turbopump.protocol.requests.topics import FLAG_UNIT, FLAG_UNIT_SUB, PERM_WRITE, TopicConfig
 from turbopump.remoting.router import Refusal, refusal
 from turbopump.store.disk_space import NO_ROOM
 from turbopump.store.message_store import COPY_REFUSAL, MessageStore
@@ -136,11 +136,14 @@ class SendChecks:
         return None
 
     def _create(self, request: SendMessage) -> TopicConfig | None:
+        retry, unit_flag = request.topic.startswith(RETRY_PREFIX), 0
+        if request.unit_mode:
+            unit_flag = FLAG_UNIT_SUB if retry else FLAG_UNIT
         made = self._topics.create_by_sending(
-            request.topic, request.default_topic, request.default_topic_queue_nums
+            request.topic, request.default_topic, request.default_topic_queue_nums, unit_flag
         )
-        if made is None and request.topic.startswith(RETRY_PREFIX):
-            made = self._topics.find_or_make(request.topic, 1)
+        if made is None and retry:
+            made = self._topics.find_or_make(request.topic, 1, unit_flag)
         return made
 
     def _unfit_for_batch(self, request: SendMessage) -> Refusal | None:

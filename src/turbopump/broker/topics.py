@@ -167,7 +167,9 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self._dirty = True
         self.save()
 
-    def create_by_sending(self, topic: str, default_topic: str, queues: int) -> TopicConfig | None:
+    def create_by_sending(
+        self, topic: str, default_topic: str, queues: int, sys_flag: int = 0
+    ) -> TopicConfig | None:
         """What a send to an unknown topic makes of it: a copy of the default topic, if that lets
         itself be inherited.
 
@@ -181,7 +183,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             return None
         count = max(min(queues, model.write_queue_nums), 0)
         config = plain_topic(topic, count, model.perm & ~PERM_INHERIT)
-        config.topic_sys_flag = model.topic_sys_flag
+        config.topic_sys_flag = sys_flag
         config.topic_filter_type = model.topic_filter_type
         self.put(config)
         return config

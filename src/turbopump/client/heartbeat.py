@@ -59,16 +59,19 @@ class InstanceMember:
         return self.exclusive or other.exclusive
 
 
-def heartbeat_data(client_id: str, members: Iterable[InstanceMember]) -> HeartbeatData:
+def heartbeat_data(
+    client_id: str, members: Iterable[InstanceMember], *, unit_mode: bool = False
+) -> HeartbeatData:
     """The client's whole truth, which is what every heartbeat says."""
     members = [member for member in members if member.announced]
     producers = dict.fromkeys(member.group for member in members if member.produces)
+    consumers = tuple(member.consumer() for member in members if member.consumer is not None)
+    for consumer in consumers:
+        consumer.unit_mode = unit_mode
     return HeartbeatData(
         client_id=client_id,
         producer_data_set=tuple(ProducerData(group_name=group) for group in producers),
-        consumer_data_set=tuple(
-            member.consumer() for member in members if member.consumer is not None
-        ),
+        consumer_data_set=consumers,
     )
 
 

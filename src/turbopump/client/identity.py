@@ -14,6 +14,7 @@ from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.setting_rules import INSTANCE_RULES, check_fields
 from turbopump.config.tls import ClientTls, meant
 from turbopump.errors import ConfigError
+from turbopump.remoting.client import PERMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,10 @@ class InstanceSettings:
     name_servers: tuple[str, ...]
     instance_name: str | None = None
     unit_name: str | None = None
+    unit_mode: bool = False
+    vip_channel_enabled: bool = False
+    async_permits: int = PERMITS
+    oneway_permits: int = PERMITS
     credentials: Credentials | None = None
     namespace_v2: str | None = None
     tls: ClientTls | bool = False

@@ -31,7 +31,7 @@ from turbopump.protocol.requests.clients import (
     UnregisterClient,
 )
 from turbopump.protocol.requests.send import CheckTransactionState, PushReplyMessageToClient
-from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.client import RemotingClient, VipChannel
 from turbopump.remoting.router import RequestContext, Response, Router
 
 
@@ -184,7 +184,10 @@ class ClientInstance:
             serialize_type=self.header_form,
             signer=self.signer,
             tls=settings.client_tls,
+            permits=settings.async_permits,
         )
+        self.vip_channel = VipChannel(self.remoting) if settings.vip_channel_enabled else None
+        self.unit_mode = settings.unit_mode
         servers, random = settings.name_servers, environment.random
         self.routes = Routes(self.remoting, servers, random=random, on_change=self._route_changed)
         self._members: list[InstanceMember] = []
@@ -429,7 +432,7 @@ class ClientInstance:
     async def _heartbeat(self, address: str) -> None:
         connection = await self.remoting.connect(address, timeout=CALL_TIMEOUT_S)
         membership = self._membership
-        body = heartbeat_data(self.client_id, self._members)
+        body = heartbeat_data(self.client_id, self._members, unit_mode=self.unit_mode)
         asked = asyncio.get_running_loop().time()
         try:
             answer = await self.remoting.exchange(

@@ -37,7 +37,7 @@ from turbopump.client.sending.queue_chooser import (
     RoundRobin,
 )
 from turbopump.client.sending.send_result import RETRYABLE_CODES, SendResult, SendStatistics
-from turbopump.client.sending.sender import Sender, SendRules
+from turbopump.client.sending.sender import PendingSends, Sender, SendRules
 from turbopump.client.setting_rules import (
     SWITCH,
     TOPIC,
@@ -56,6 +56,7 @@ from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.compression import DECOMPRESSED_SIZE_MAX
 from turbopump.message.message import BODY_SIZE_MAX, Message, MessageQueue, ReceivedMessage
 from turbopump.message.rules import topic_fault
+from turbopump.remoting.client import Permits
 
 DEFAULT_GROUP: Final = f"{program_name()}-producer"
 """The group of producers without one: the same in every run of a program, and no other program's.
@@ -176,13 +177,20 @@ class Producer(InContext):
         self._sender = Sender(
             instance,
             self._rules,
-            frames(self._member.group, instance.signer, form=instance.header_form),
+            frames(
+                self._member.group,
+                instance.signer,
+                form=instance.header_form,
+                unit_mode=instance.unit_mode,
+            ),
             RoundRobin(environment.random, self._faults),
             self._faults,
             SendHooks(hooks, self._namespace),
             self._member.group,
             self._namespace,
             self.statistics,
+            PendingSends(self._settings.async_permits),
+            Permits(self._settings.oneway_permits),
         )
         if self._faults.settings is not None and self._faults.settings.detector:
             detector = FaultDetector(instance, self._faults)
@@ -217,6 +225,7 @@ class Producer(InContext):
             await self._accumulator.flush()
         await self._limiter.wait_idle()
         await sender.under_way.wait_idle()
+        await sender.oneways.wait_idle()
 
     def _started(self) -> Sender:
         if self._sender is None:

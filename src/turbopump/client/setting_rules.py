@@ -163,6 +163,10 @@ INSTANCE_RULES: Final[Mapping[str, SettingRule]] = {
     ),
     "instance_name": _NAME,
     "unit_name": _NAME,
+    "unit_mode": SWITCH,
+    "vip_channel_enabled": SWITCH,
+    "async_permits": whole_from(1),
+    "oneway_permits": whole_from(1),
     "namespace_v2": _NAME,
     "tls": SettingRule(
         lambda value: isinstance(value, bool | ClientTls),

@@ -23,6 +23,10 @@ class Surrounding(TypedDict, total=False):
 
     instance_name: str | None
     unit_name: str | None
+    unit_mode: bool
+    vip_channel_enabled: bool
+    async_permits: int
+    oneway_permits: int
     credentials: Credentials | None
     namespace_v2: str | None
     tls: ClientTls | bool

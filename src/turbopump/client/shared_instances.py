@@ -200,8 +200,11 @@ def _differences(one: InstanceSettings, other: InstanceSettings) -> list[str]:
         differences.append("with another tls")
     if _INTERVALS(one) != _INTERVALS(other):
         differences.append("with other intervals")
-    if one.header_form != other.header_form:
-        differences.append("with another header_form")
+    differences += [
+        f"with another {name}"
+        for name in ("header_form", "unit_mode", "vip_channel_enabled", "async_permits")
+        if getattr(one, name) != getattr(other, name)
+    ]
     if set(one.name_servers) != set(other.name_servers):
         differences.append("with other name servers of the same cluster")
     return differences

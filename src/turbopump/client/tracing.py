@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, fields
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
@@ -83,13 +83,11 @@ class Tracing:
 
     def __post_init__(self, make: Callable[..., _Producer], settings: InstanceSettings) -> None:
         environment = self.environment
+        same = {one.name: getattr(settings, one.name) for one in fields(settings)}
         self._producer = make(
-            list(settings.name_servers),
+            list(same.pop("name_servers")),
             group=trace_group(self.group, self.kind),
-            instance_name=settings.instance_name,
-            unit_name=settings.unit_name,
-            credentials=settings.credentials,
-            namespace_v2=settings.namespace_v2,
+            **same,
             send_timeout=SEND_TIMEOUT_S,
             clock=environment.clock,
             random=environment.random,

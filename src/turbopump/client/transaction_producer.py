@@ -173,7 +173,7 @@ class TransactionAnswers:
         this = asyncio.current_task()
         assert this is not None
         _worker.set(this)
-        under_way.count += 1
+        under_way.hold()
         self._working[this] = under_way
         try:
             while self._waiting:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
 
 from turbopump.config import properties
 from turbopump.config.running import ReadOnlyKeyError, RunningConfiguration
@@ -18,15 +17,11 @@ from turbopump.namesrv.kv_table import KvTable
 from turbopump.namesrv.route_table import RouteTable
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import namesrv as requests
-from turbopump.protocol.requests.topics import TopicList
+from turbopump.protocol.requests.topics import FLAG_UNIT, FLAG_UNIT_SUB, TopicList
 from turbopump.remoting.router import RequestContext, Response, Router, refusal
 from turbopump.store.disk import Disk
 
 log = logging.getLogger(__name__)
-
-UNIT: Final = 1
-UNIT_SUB: Final = 2
-"""Bits of a topic's `topicSysFlag` (apache/rocketmq `TopicSysFlag`)."""
 
 
 class OperatorHandlers:
@@ -137,17 +132,17 @@ class OperatorHandlers:
     def unit_topics(
         self, request: requests.GetUnitTopicList, context: RequestContext
     ) -> Response[TopicList]:
-        return self._listed(lambda flag: bool(flag & UNIT))
+        return self._listed(lambda flag: bool(flag & FLAG_UNIT))
 
     def unit_sub_topics(
         self, request: requests.GetHasUnitSubTopicList, context: RequestContext
     ) -> Response[TopicList]:
-        return self._listed(lambda flag: bool(flag & UNIT_SUB))
+        return self._listed(lambda flag: bool(flag & FLAG_UNIT_SUB))
 
     def unit_sub_ununit_topics(
         self, request: requests.GetHasUnitSubUnunitTopicList, context: RequestContext
     ) -> Response[TopicList]:
-        return self._listed(lambda flag: flag & (UNIT | UNIT_SUB) == UNIT_SUB)
+        return self._listed(lambda flag: flag & (FLAG_UNIT | FLAG_UNIT_SUB) == FLAG_UNIT_SUB)
 
     def _listed(self, wanted: Callable[[int], bool]) -> Response[TopicList]:
         if self._running.texts()["enableTopicList"] != "true":

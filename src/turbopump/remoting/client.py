@@ -7,14 +7,17 @@ retries: that is the caller's.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from turbopump.config.tls import ClientTls
-from turbopump.errors import ConnectError, ResponseError
+from turbopump.errors import CallTimeoutError, ConnectError, ResponseError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Body, Command, encode_command, reply_in, request_command
 from turbopump.protocol.frame import JSON
@@ -23,8 +26,13 @@ from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Router
 from turbopump.remoting.tls import ClientContext, failure_words
 
+log = logging.getLogger(__name__)
+
 CONNECT_TIMEOUT_S: Final = 3.0
 FAREWELL_S: Final = 1.0
+PERMITS: Final = 65_535
+"""Calls that may wait for their answers at once (apache/rocketmq ``NettySystemConfig``,
+``clientAsyncSemaphoreValue``), and as many that want none (``clientOnewaySemaphoreValue``)."""
 
 
 class RemotingClient:
@@ -34,7 +42,8 @@ class RemotingClient:
     is the header form we send (``protocol.frame.JSON`` or ``ROCKETMQ``); both are read.
     ``on_close`` gets the address of each connection that ended. ``signer`` makes the header fields
     of every request out of its own and its body (a signature). ``tls``: None for plain text; raises
-    ConfigError if its files cannot be used.
+    ConfigError if its files cannot be used. ``permits``: so many calls may wait for their answers
+    at once.
     """
 
     def __init__(
@@ -46,7 +55,9 @@ class RemotingClient:
         on_close: Callable[[str], None] | None = None,
         signer: Callable[[Mapping[str, str] | None, bytes], dict[str, str]] | None = None,
         tls: ClientTls | None = None,
+        permits: int = PERMITS,
     ) -> None:
+        self._calls = Permits(permits)
         self.router = router or Router()
         self._serialize_type = serialize_type
         self._connect_timeout = connect_timeout
@@ -86,20 +97,43 @@ class RemotingClient:
         self, address: str, request: Request[Any], body: Body = b"", *, timeout: float = 3.0
     ) -> Command:
         """Send ``request`` and return the whole answer, whatever its code."""
-        connection = self._connections.get(address)
-        if connection is None or connection.closed:
-            loop = asyncio.get_running_loop()
-            started = loop.time()
-            connection = await self.connect(address, timeout=timeout)
-            timeout = max(timeout - (loop.time() - started), 0.001)
-        command = request_command(request, body, opaque=connection.next_opaque)
-        command.serialize_type = self._serialize_type
-        if self._signer is not None:
-            command.ext = self._signer(command.ext, command.body)
-        answer: Command = await connection.start_call(
-            command.opaque, encode_command(command), timeout
-        )
-        return answer
+        calls = self._calls
+        calls.count += 1
+        try:
+            if calls.count > calls.limit:
+                timeout = await self._turn(address, timeout)
+            connection = self._connections.get(address)
+            if connection is None or connection.closed:
+                loop = asyncio.get_running_loop()
+                started = loop.time()
+                connection = await self.connect(address, timeout=timeout)
+                timeout = max(timeout - (loop.time() - started), 0.001)
+            command = request_command(request, body, opaque=connection.next_opaque)
+            command.serialize_type = self._serialize_type
+            if self._signer is not None:
+                command.ext = self._signer(command.ext, command.body)
+            answer: Command = await connection.start_call(
+                command.opaque, encode_command(command), timeout
+            )
+            return answer
+        finally:
+            calls.count -= 1
+            if calls.watched:
+                calls.wake()
+
+    async def _turn(self, address: str, timeout: float) -> float:
+        """The seconds that are left when there is a permit. Raises CallTimeoutError."""
+        now = asyncio.get_running_loop().time
+        began = now()
+        try:
+            await self._calls.turn(began + timeout)
+        except TimeoutError:
+            raise CallTimeoutError(
+                f"nothing was sent to {address}: for {timeout:.1f} s {self._calls.limit} calls of "
+                "this client waited for their answers, and that is the most that may "
+                "(async_permits)"
+            ) from None
+        return max(timeout - (now() - began), 0.001)
 
     async def send_oneway(
         self, address: str, request: Request[Any], body: Body = b"", *, timeout: float = 3.0
@@ -233,6 +267,131 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ConnectError(f"{address!r} is not an address; expected HOST:PORT")
     return host.strip("[]"), int(port)
+
+
+# --- How much may be under way at once
+
+
+@dataclass(slots=True, eq=False)
+class Permits:
+    """What is under way, counted; more than ``limit`` wait for their turn, first come, first
+    served.
+
+    Add 1 to ``count``; if that makes it more than ``limit``, await ``turn``; in the end take 1 off,
+    and call ``wake`` if ``watched``: a call would cost a send more than that does. ``with permits``
+    (``hold``, ``ended``) is for what takes no permit, and is waited for by ``wait_idle``.
+    Source: apache/rocketmq ``NettyRemotingAbstract.semaphoreAsync``, ``semaphoreOneway``.
+    """
+
+    limit: int = PERMITS
+    count: int = 0
+    """Those that wait for their turn are in it."""
+    watched: bool = False
+    """Whether somebody waits for one of them to end."""
+    idle: asyncio.Event | None = None
+    _turns: deque[asyncio.Future[None]] = field(default_factory=deque)
+
+    def hold(self) -> None:
+        self.count += 1
+        self.limit += 1
+
+    def ended(self) -> None:
+        self.count -= 1
+        self.limit -= 1
+        if self.watched:
+            self.wake()
+
+    def __enter__(self) -> None:
+        self.hold()
+
+    def __exit__(self, *_: object) -> None:
+        self.ended()
+
+    async def turn(self, deadline: float) -> None:
+        """Wait for a permit. Raises TimeoutError at ``deadline`` (loop time)."""
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns.append(mine)
+        self.watched = True
+        try:
+            async with asyncio.timeout_at(deadline):
+                await mine
+        finally:
+            if mine in self._turns:
+                self._turns.remove(mine)
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing is under way."""
+        while self.count:
+            self.idle = self.idle or asyncio.Event()
+            self.idle.clear()
+            self.watched = True
+            await self.idle.wait()
+
+    def wake(self) -> None:
+        """Let those go on whose turn it is."""
+        turns = self._turns
+        while turns and self.count - len(turns) < self.limit:
+            first = turns.popleft()
+            if not first.done():
+                first.set_result(None)
+        if self.idle is not None and not self.count:
+            self.idle.set()
+        self.watched = bool(turns) or (self.idle is not None and not self.idle.is_set())
+
+
+# --- The ports at which brokers take everything but pulls
+
+VIP_OFFSET: Final = 2
+"""They are so many below the ordinary ones (apache/rocketmq ``MixAll.brokerVIPChannel``)."""
+
+
+class VipChannel:
+    """Connections to the VIP ports of brokers, for sends that shall not stand behind pulls.
+
+    ``address`` is always a broker's ordinary one, as routes have it. Where nobody can be reached at
+    the VIP port the ordinary one is used, as long as its connection lasts; the log says so.
+    """
+
+    def __init__(self, remoting: RemotingClient) -> None:
+        self._remoting = remoting
+        self._without: set[str] = set()
+
+    def address(self, address: str) -> str:
+        """Where the connection of a broker leads to."""
+        return address if address in self._without else _vip_address(address)
+
+    def connection(self, address: str) -> Connection | None:
+        """The open connection, if there is one."""
+        return self._remoting.connection(self.address(address))
+
+    async def connect(self, address: str, *, timeout: float | None = None) -> Connection:
+        """As ``RemotingClient.connect``; half of the time is for the VIP port."""
+        opened = self.connection(address)
+        if opened is not None:
+            return opened
+        timeout = CONNECT_TIMEOUT_S if timeout is None else min(timeout, CONNECT_TIMEOUT_S)
+        vip = _vip_address(address)
+        try:
+            connection = await self._remoting.connect(vip, timeout=timeout / 2)
+        except ConnectError as error:
+            ordinary = await self._remoting.connect(address, timeout=timeout / 2)
+            if address not in self._without:
+                self._without.add(address)
+                log.warning(
+                    "no VIP channel, messages go to the ordinary port broker=%s cause=%s",
+                    address,
+                    error,
+                )
+            return ordinary
+        self._without.discard(address)
+        return connection
+
+
+def _vip_address(address: str) -> str:
+    """``host:port`` with the VIP port; the address itself if that would be none."""
+    host, _, port = address.rpartition(":")
+    number = int(port) - VIP_OFFSET if port.isascii() and port.isdigit() else 0
+    return f"{host}:{number}" if number > 0 else address
 
 
 # --- Waiting for a task that several wait for: one that gives up does not end it for the others.

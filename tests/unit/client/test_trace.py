@@ -30,6 +30,7 @@ from turbopump.client.tracing import (
 from turbopump.errors import SendError
 from turbopump.message.message import Message
 from turbopump.protocol.codes import RequestCode, ResponseCode
+from turbopump.protocol.frame import ROCKETMQ
 from turbopump.testing.simulation import Simulation
 
 
@@ -104,6 +105,18 @@ async def test_groups_of_any_length_are_traced_each_under_a_group_of_its_own(
         if record[0] == "Pub"
     }
     assert traced == set(groups)
+
+
+@in_loop(simulated)
+async def test_traces_travel_as_their_producers_settings_say(simulation: Simulation, /) -> None:
+    """A traced producer with an instance_name and any other of these settings could not start."""
+    async with scripted_cluster(simulation) as cluster:
+        cluster.name_server.route(TRACE_TOPIC, cluster.broker)
+        settings = {"instance_name": "till", "header_form": "ROCKETMQ", "heartbeat_interval": 9.0}
+        async with producer_of(cluster, trace=True, **settings) as producer:
+            await producer.send("orders", b"body")
+        assert len(traces(cluster)) == 1
+        assert set(cluster.broker.forms) == {ROCKETMQ}
 
 
 @in_loop(simulated)

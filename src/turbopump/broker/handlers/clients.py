@@ -275,7 +275,12 @@ class ClientsHandler:
         assert consumer.group_name is not None
         settings = self.groups.find(consumer.group_name)
         if settings is not None and settings.retry_queue_nums > 0:
-            retry_topic(self.topics, consumer.group_name, settings.retry_queue_nums)
+            retry_topic(
+                self.topics,
+                consumer.group_name,
+                settings.retry_queue_nums,
+                unit_mode=consumer.unit_mode,
+            )
         return None
 
     def notify(self, name: str) -> None:

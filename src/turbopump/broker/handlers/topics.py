@@ -34,6 +34,7 @@ from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX, is_system_topic
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.topics import (
+    FLAG_UNIT,
     CreateTopic,
     CreateTopicList,
     CreateTopicListRequestBody,
@@ -159,10 +160,11 @@ class TopicsHandler:
         fault = topic_name_fault(name) or self._system_fault(name)
         if fault is not None:
             return refusal(ResponseCode.INVALID_PARAMETER, fault)
-        queues = request.write_queue_nums
+        model, queues = request.default_topic, request.write_queue_nums
+        unit_flag = (request.topic_sys_flag or 0) & FLAG_UNIT
         if (
             self._topics.find(name) is None
-            and self._topics.create_by_sending(name, request.default_topic, queues) is None
+            and self._topics.create_by_sending(name, model, queues, unit_flag) is None
         ):
             remark = f"{request.default_topic} cannot be inherited by new topics such as {name}"
             return refusal(ResponseCode.NO_PERMISSION, remark)

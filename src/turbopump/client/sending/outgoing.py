@@ -366,7 +366,10 @@ class SendFrames:
         signer: RequestSigner | None = None,
         code: int = RequestCode.SEND_MESSAGE_V2,
         form: int = JSON,
+        *,
+        unit_mode: bool = False,
     ) -> None:
+        self._unit_mode = "true" if unit_mode else "false"
         self._group = group
         self._form = form
         self._code = code
@@ -421,7 +424,7 @@ class SendFrames:
             "d": str(DEFAULT_TOPIC_QUEUES),
             "e": str(queue.queue_id),
             "j": "0",
-            "k": "false",
+            "k": self._unit_mode,
             "m": "true" if batch else "false",
             "n": queue.broker_name,
         }

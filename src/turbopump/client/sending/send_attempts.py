@@ -104,7 +104,7 @@ class SendAttempts:
             address = route.master(queue.broker_name) or "no address"
             try:
                 master, left = master_of(route, queue), self._left()
-                connection = await sender.instance.remoting.connect(master, timeout=left)
+                connection = await sender.connect(master, timeout=left)
                 await self._room(connection)
                 sender.under_way.refuse_if_closed(NOT_WRITTEN)
                 break
@@ -115,7 +115,8 @@ class SendAttempts:
                     connection=isinstance(error, errors.ConnectError),
                 )
                 if isinstance(error, NotWrittenError):
-                    await sender.instance.abandon_if_silent(address, self._began)
+                    where = sender.pool_address(address)
+                    await sender.instance.abandon_if_silent(where, self._began)
                 attempt = Attempt(queue, address, str(error), error)
                 self._tried.append(attempt)
                 correction = await self._correction(route, attempt)
@@ -162,7 +163,7 @@ class SendAttempts:
             connected = connection is not None
             patience = self._patience(route, queue, connected=connected, may_retry=may_retry)
             if connection is None:
-                connection = await sender.instance.remoting.connect(address, timeout=patience)
+                connection = await sender.connect(address, timeout=patience)
             sender.under_way.refuse_if_closed(NOT_WRITTEN)
             time_left = max(min(patience, self._left()), 0.001)
             may_leave = may_retry and route.spread
@@ -268,7 +269,8 @@ class SendAttempts:
             self._sender.faults.failed(attempt.broker_name, self._loop.time(), connection=lost)
         timed_out = isinstance(attempt.error, errors.CallTimeoutError)
         if timed_out and not isinstance(attempt.error, BrokerHangsError):
-            await self._sender.instance.abandon_if_silent(attempt.address, began)
+            where = self._sender.pool_address(attempt.address)
+            await self._sender.instance.abandon_if_silent(where, began)
 
     async def _goes_on(self, route: TopicRoute, attempt: Attempt, retries: int) -> bool:
         """Whether another attempt is to follow, now."""

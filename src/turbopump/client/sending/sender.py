@@ -40,7 +40,8 @@ from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.codes import LanguageCode
 from turbopump.protocol.command import Command, TypedJsonHeader
 from turbopump.protocol.requests.offsets import GetMaxOffset
-from turbopump.protocol.requests.topics import CreateTopic
+from turbopump.protocol.requests.topics import FLAG_UNIT, CreateTopic
+from turbopump.remoting.client import Permits
 from turbopump.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class Sender:
     namespace: str | None = None
     statistics: send_result.SendStatistics = field(default_factory=send_result.SendStatistics)
     under_way: PendingSends = field(default_factory=lambda: PendingSends())
+    oneways: Permits = field(default_factory=Permits)
     introduces: bool = False
     """Whether a broker must know this client before it gets a message."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -101,7 +103,9 @@ class Sender:
         self.now_ms = self.instance.environment.clock.now_ms
         self._time = asyncio.get_running_loop().time
         self._known = self.instance.routes.known
-        self.connection = self.instance.remoting.connection
+        self.vip_channel = self.instance.vip_channel
+        channel = self.vip_channel or self.instance.remoting
+        self.connection, self.connect = channel.connection, channel.connect
         self._short = not self.hooks and self.rules.attempt_timeout is None
         self._retries = self.rules.retries > 0
         self.hangs = HangWatch(self.instance, self.under_way, self.rules.timeout)
@@ -125,6 +129,9 @@ class Sender:
         under_way = self.under_way
         under_way.count += 1
         try:
+            if under_way.count > under_way.limit:
+                timeout = await self._turn(under_way, outgoing, timeout)
+                began = self._time()
             route = self._known.get(outgoing.topic)
             if (
                 target is None
@@ -165,16 +172,48 @@ class Sender:
             raise
         finally:
             under_way.count -= 1  # 50 ns less than ``with``
-            if under_way.idle is not None and not under_way.count:
-                under_way.idle.set()
+            if under_way.watched:
+                under_way.wake()
+
+    async def _turn(self, permits: Permits, outgoing: Outgoing, timeout: float) -> float:
+        """The seconds that are left when there is a permit. Raises SendError."""
+        began = self._time()
+        try:
+            await permits.turn(began + timeout)
+        except TimeoutError:
+            spent_ms = (self._time() - began) * 1000
+            oneway = permits is self.oneways
+            raise send_result.no_room(
+                outgoing.msg_id,
+                self.shown(outgoing.topic),
+                f"for {spent_ms:.0f} ms {permits.limit} {'oneway ' if oneway else ''}sends of this "
+                "producer were under way, and that is the most that may "
+                f"({'oneway_permits' if oneway else 'async_permits'}). Nothing was stored: send "
+                "less at once, or check the broker's load",
+                spent_ms,
+            ) from None
+        return max(timeout - (self._time() - began), 0.001)
+
+    def pool_address(self, address: str) -> str:
+        """Where the connection leads to by which a broker is sent to."""
+        return address if self.vip_channel is None else self.vip_channel.address(address)
 
     def shown(self, topic: str) -> str:
         """The topic as the user knows it, for what he reads."""
         return unwrap(self.namespace, topic)
 
     async def send_oneway(self, outgoing: Outgoing, target: Target) -> None:
-        with self.under_way:
-            await SendAttempts(self, outgoing, target, self._time(), self.rules.timeout).oneway()
+        began, timeout = self._time(), self.rules.timeout
+        oneways = self.oneways
+        oneways.count += 1
+        try:
+            if oneways.count > oneways.limit:
+                await self._turn(oneways, outgoing, timeout)
+            await SendAttempts(self, outgoing, target, began, timeout).oneway()
+        finally:
+            oneways.count -= 1
+            if oneways.watched:
+                oneways.wake()
 
     def close(self) -> None:
         """Nothing more is sent, by this one or its copies; what waits for its answer still gets
@@ -258,37 +297,16 @@ def is_usual(route: TopicRoute) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class PendingSends:
-    """What a producer has under way, counted, for a close to wait for; all its senders share one.
-    ``with under_way``, or by hand in the hot path: add 1 to ``count``, take it off, set ``idle`` at
-    0."""
+class PendingSends(Permits):
+    """What a producer has under way, for a close to wait for; all its senders share one."""
 
-    count: int = 0
     closed: bool = False
     """Nothing is sent from now on, and what fails is not tried again."""
-    idle: asyncio.Event | None = None
-
-    def __enter__(self) -> None:
-        self.count += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.ended()
 
     def refuse_if_closed(self, why: str) -> None:
         """Raises ProducerClosedError, with ``why``, after the close."""
         if self.closed:
             raise send_result.ProducerClosedError(why)
-
-    def ended(self) -> None:
-        self.count -= 1
-        if self.idle is not None and not self.count:
-            self.idle.set()
-
-    async def wait_idle(self) -> None:
-        while self.count:
-            self.idle = self.idle or asyncio.Event()
-            self.idle.clear()
-            await self.idle.wait()
 
 
 HANG_SHARE: Final = 1 / 3
@@ -437,6 +455,7 @@ class TopicCreation:
             read_queue_nums=queues,
             write_queue_nums=queues,
             perm=READABLE | WRITABLE,
+            topic_sys_flag=FLAG_UNIT if self._instance.unit_mode else None,
             if_absent=True,
         )
         question, remoting = GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0), self._instance.remoting

@@ -66,6 +66,10 @@ class GetAllTopicConfig(Request[GetAllTopicConfigReply], kw_only=True):
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
+FLAG_UNIT = 1
+FLAG_UNIT_SUB = 2
+"""Bits of `topicSysFlag`: made by a producer, or for a consumer, in unit mode (apache/rocketmq
+`TopicSysFlag`)."""
 
 
 class DataVersion(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
