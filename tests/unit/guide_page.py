@@ -2,15 +2,18 @@
 
 What of a page is run:
 
-- A Python block whose first line is ``# name.py`` is a file of that name.
+- A Python block whose first line is ``# name.py`` is a file of that name, and so is a properties
+  block whose first line is ``# name.conf``.
 - In a ``console`` block each line ``$ command`` is run by a shell, and the lines under it are what
   it must print: ``…`` in a line stands for any text, a line ``…`` alone for any lines. A command
   that ends in ``&`` stays, to the end of the page, once it has printed that; one with ``^C`` as
   its last line is interrupted then. Every other command must end by itself, with exit code 0, or
-  the one that a last line ``[exit code 3]`` names.
+  the one that a last line ``[exit code 3]`` names. ``%2`` is the second of those that stay, as in
+  a shell, which ``kill`` ends, and ``export NAME=VALUE`` holds for what follows.
 
 Nothing else is run. ``127.0.0.1:9876`` and ``:10911`` are a broker of the page's own: a fresh one,
-or the one that the page starts by ``turbopump dev``.
+or the one that the page starts by ``turbopump dev``. A page that starts a name server starts all
+its servers itself, and each of its ports stands for a free one.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -33,6 +37,7 @@ GUIDE = ROOT / "docs" / "guide"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SPARK_PAGES = ("pipelines.md", "spark.md", "spark-commitlog.md", "spark-tutorial.md")
 """Pages that ``tests/spark/spark_page.py`` runs, all in one session of Spark."""
+PORT = re.compile(r"\b(?:98|109)\d\d\b")
 PATIENCE = 60
 """Seconds that a command may take, on a busy machine too."""
 
@@ -125,6 +130,24 @@ class Running:
             self._reader.join(PATIENCE)
 
 
+def free_ports(text: str) -> dict[str, str]:
+    """A free port for each that a page names, in the same order. A broker's port and the next
+    belong together: slaves connect to that."""
+    shown = sorted(set(PORT.findall(text)), key=int)
+    firsts = [one for one in shown if str(int(one) - 1) not in shown or one.startswith("98")]
+    free: list[int] = []
+    with contextlib.ExitStack() as stack:
+        while len(free) < len(firsts):
+            one = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            port = one.getsockname()[1]
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.create_server(("127.0.0.1", port + 1)))
+                free.append(port)
+    found = dict(zip(firsts, map(str, sorted(free)), strict=True))
+    seconds = [one for one in shown if one not in found]
+    return found | {one: str(int(found[str(int(one) - 1)]) + 1) for one in seconds}
+
+
 @dataclass
 class Page:
     """A page and the directory it is tried in."""
@@ -132,22 +155,27 @@ class Page:
     name: str
     directory: Path
     addresses: dict[str, str] = field(default_factory=dict)
+    ports: dict[str, str] = field(default_factory=dict)
+    exported: dict[str, str] = field(default_factory=dict)
     staying: list[Running] = field(default_factory=list)
 
     def try_it(self) -> int:
         """Run all of it; returns how many commands there were. Raises AssertionError with what was
         shown and what came."""
         text = (GUIDE / self.name).read_text("utf-8")
-        starts_its_own = "$ turbopump dev" in text
+        its_cluster = "$ turbopump namesrv" in text
+        starts_its_own = its_cluster or "$ turbopump dev" in text
         count = 0
         with contextlib.ExitStack() as stack:
             if not starts_its_own:
                 broker = stack.enter_context(BrokerThread())
                 self._broker_is(broker.namesrv, broker.broker_address)
+            if its_cluster:
+                self.ports = free_ports(text)
             stack.callback(self._end_those_that_stay)
             for kind, block in BLOCK.findall(text):
-                file = re.match(r"# ([\w-]+\.py)\n", block)
-                if kind == "python" and file:
+                file = re.match(r"# ([\w-]+\.(?:py|conf))\n", block)
+                if kind in ("python", "properties") and file:
                     (self.directory / file[1]).write_text(self._addressed(block))
                 elif kind == "console":
                     for command in Command.all_of(block):
@@ -161,15 +189,24 @@ class Page:
     def _addressed(self, text: str) -> str:
         for shown, real in self.addresses.items():
             text = text.replace(shown, real)
-        return text
+        return PORT.sub(lambda found: self.ports.get(found[0], found[0]), text)
 
     def _unaddressed(self, text: str) -> str:
         for shown, real in self.addresses.items():
             text = text.replace(real, shown)
-        return text
+        shown_of = {real: shown for shown, real in self.ports.items()}
+        return re.sub(r"(?<=:)\d+", lambda found: shown_of.get(found[0], found[0]), text)
 
     def _run(self, command: Command) -> None:
         text = self._addressed(command.text)
+        exported = re.fullmatch(r"export (\w+)='?(.*?)'?", text)
+        if exported:
+            self.exported[exported[1]] = exported[2]
+            return
+        killed = re.search(r" %(\d+)$", text)
+        if killed:
+            self._kill(text.removesuffix(killed[0]), self.staying[int(killed[1]) - 1])
+            return
         is_server = text.startswith("turbopump dev")
         if is_server:
             text = text.removesuffix("&") + " --namesrv-port 0 --broker-port 0"
@@ -203,6 +240,10 @@ class Page:
         else:
             assert command.expected.fullmatch(printed), f"$ {command.text}\n{printed}"
 
+    def _kill(self, how: str, running: Running) -> None:
+        subprocess.run(["bash", "-c", f"{how} -- -{running.process.pid}"], check=True)
+        running.end()
+
     def _environment(self) -> dict[str, str]:
         programs = self.directory / ".bin"
         if not programs.exists():
@@ -222,6 +263,7 @@ class Page:
             "PYTHONWARNINGS": "error",
             "HOME": str(self.directory),
             "NAMESRV_ADDR": self.addresses.get("127.0.0.1:9876", ""),
+            **self.exported,
         }
 
     def _end_those_that_stay(self) -> None:

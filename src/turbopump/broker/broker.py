@@ -389,6 +389,7 @@ class Broker:
         self.delays.load()
         tables.save_too(self.delays)
         self.runtime_info.add_source(self.delays.positions)
+        self.runtime_info.add_source(self._transactions.figures)
         self.timers = timers_of(config, settings.paths, store, disk, self.forwarding, clock)
         tables.save_too(self.timers)
         self.runtime_info.add_source(self.timers.figures)

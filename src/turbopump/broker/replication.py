@@ -196,6 +196,4 @@ def weak_promises(config: BrokerConfig) -> list[str]:
             "the HA port speaks TLS only with authenticationEnabled=true: this slave copies all "
             "messages in plain text"
         )
-    if config.is_slave and config.in_sync_replicas > 1:
-        found.append("inSyncReplicas counts only at a master: this broker is a slave")
     return found

@@ -229,7 +229,8 @@ def log_options(
     def decorate(function: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(function)
         def logged(log_level: str, log_file: str | None, **given: Any) -> T:
-            start_log(log_level, log_file, plain=plain)
+            if click.get_current_context().invoked_subcommand is None:  # else that starts it
+                start_log(log_level, log_file, plain=plain)
             return function(**given)
 
         level = click.option(

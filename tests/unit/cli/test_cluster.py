@@ -52,3 +52,21 @@ def test_a_master_alone_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["cluster", "ha", "-n", running.namesrv, "--output", "json"]) == 0
         row = json.loads(capsys.readouterr().out)["brokers"][0]
         assert (row["role"], row["slaves"]) == ("master", [])
+
+
+def test_a_broker_is_drained_and_may_be_sent_to_again(capsys: pytest.CaptureFixture[str]) -> None:
+    with BrokerThread() as running:
+        drain = ["broker", "drain", "broker-test", "-n", running.namesrv]
+        assert main([*drain, "--routes", "0"]) == 0
+        said = capsys.readouterr().out.splitlines()
+        assert said == [
+            f"write permission of broker-test is wiped at {running.namesrv}",
+            "it has no slave: while it is stopped nobody can read what it has",
+            f"broker-test is drained: it is safe to stop it ({running.broker_address})",
+            "clients send to it again when it was stopped and started, or after: turbopump broker "
+            f"drain broker-test --undo -n '{running.namesrv}'",
+        ]
+        assert main([*drain, "--timeout", "0", "--output", "json"]) == 1
+        assert json.loads(capsys.readouterr().out)["drained"] is False
+        assert main([*drain, "--undo"]) == 0
+        assert "is given back at" in capsys.readouterr().out

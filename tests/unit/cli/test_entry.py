@@ -185,9 +185,9 @@ def test_without_a_command_the_help_is_shown_and_the_code_is_two(run: Run) -> No
 
 
 def every_command(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    """A command by its whole name, or those of a group."""
+    """A command by its whole name, and those of a group."""
+    yield name, command
     if not isinstance(command, click.Group):
-        yield name, command
         return
     for inner, one in command.commands.items():
         yield from every_command(f"{name} {inner}", one)

@@ -192,6 +192,10 @@ class PendingHalves:
             self.offset += 1
         return False
 
+    def count(self, end: int) -> int:
+        """How many half messages before ``end`` await their end."""
+        return max(end - self.offset, 0) - len(self._ended | self._passed)
+
     def is_over(self, offset: int) -> bool:
         """Whether nothing is to be done for what stands at this offset: it has ended, or was passed
         over."""

@@ -99,6 +99,11 @@ class Transactions:
         saved = self._offsets.find(GROUP, topic, QUEUE)
         return max(saved or 0, self._store.min_offset(topic, QUEUE))
 
+    def figures(self) -> dict[str, str]:
+        """For the broker's runtime table. RocketMQ: has no such key."""
+        end = self._store.max_offset(HALF_TOPIC, QUEUE)
+        return {"transactionsPending": str(max(self._pending.count(end), 0))}
+
     def start(self) -> None:
         """Read what is pending, then ask about it when it is time."""
         self._store.retention.needed_from.append(self._needed_from)

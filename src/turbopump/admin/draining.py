@@ -1,0 +1,175 @@
+"""A broker leaves in good order: no more sends, consumers finish, slaves have everything.
+
+Its rule: nothing is called done that was not asked and answered in the same round. What waits on
+the broker's disk for a time or for a transaction's end is named, not waited for: it is there when
+the broker runs again. Source of the request: apache/rocketmq ``WipeWritePermSubCommand``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from turbopump.admin.cluster import Servers
+from turbopump.admin.groups import group_members, group_names, group_offsets
+from turbopump.clock import Clock
+from turbopump.config import properties
+from turbopump.errors import ClientError, ConfigError, ProtocolError, RemotingError
+from turbopump.message.rules import did_you_mean, is_system_topic
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.configuration import GetBrokerConfig
+from turbopump.protocol.requests.namesrv import MASTER_ID, AddWritePerm, WipeWritePerm
+from turbopump.protocol.requests.replication import GetBrokerHaStatus
+from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
+
+log = logging.getLogger(__name__)
+
+ROUND_S: Final = 1.0
+ROUTES_S: Final = 35.0
+"""Clients ask for routes every 30 s: until then they send to a broker that is being drained."""
+ANSWER_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class DrainState:
+    """What a round has found. ``sends_until``: so many seconds more may clients send here.
+    ``behind``: messages by group that has a consumer; ``unread``: the same of groups that have
+    none. ``slaves``: bytes behind by address; ``absent``: slaves that are registered and do not
+    copy. ``waiting``: what waits on the disk, by kind. ``fault``: why it was not all asked."""
+
+    seconds: float
+    sends_until: float = 0.0
+    behind: Mapping[str, int] = field(default_factory=dict)
+    unread: Mapping[str, int] = field(default_factory=dict)
+    slaves: Mapping[str, int] = field(default_factory=dict)
+    absent: int = 0
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    fault: str | None = None
+
+    @property
+    def drained(self) -> bool:
+        return not any(self.waits_for())
+
+    def waits_for(self) -> Iterator[str]:
+        """What is not done yet, a phrase each."""
+        if self.fault is not None:
+            yield self.fault
+        if self.sends_until > 0:
+            yield f"clients may send for {self.sends_until:.0f} s more"
+        for group, count in self.behind.items():
+            yield f"group {group} is {count:,} messages behind"
+        if self.absent:
+            yield f"{self.absent} slave{'s do' if self.absent > 1 else ' does'} not copy"
+        for address, size in self.slaves.items():
+            if size:
+                yield f"slave {address} is {size:,} bytes behind"
+
+
+@dataclass(frozen=True, slots=True)
+class DrainedBroker:
+    """The broker that is meant: its master's address, how many slaves it has, and the name servers
+    that know it."""
+
+    name: str
+    address: str
+    slaves: int
+    name_servers: tuple[str, ...]
+
+
+async def find_broker(servers: Servers, name: str) -> DrainedBroker:
+    """Raises ClientError for one that is not there or has no master, RemotingError."""
+    table = (await servers.brokers()).broker_addr_table
+    if name not in table:
+        known = ", ".join(sorted(table)) or "none"
+        near = did_you_mean(name, list(table))
+        raise ClientError(f"no broker {name} is registered{near}; there are: {known}")
+    addresses = table[name].broker_addrs
+    if MASTER_ID not in addresses:
+        raise ClientError(f"broker {name} has no master, and takes no messages as it is")
+    address = addresses[MASTER_ID]
+    known_servers = dict.fromkeys(servers.name_servers)
+    try:  # it may be registered where nobody has pointed to
+        answer = await servers.exchange(address, GetBrokerConfig(), timeout=ANSWER_S)
+        settings = properties.decode(answer.body)
+        known_servers |= dict.fromkeys(filter(None, settings.get("namesrvAddr", "").split(";")))
+    except (RemotingError, ConfigError) as error:
+        log.warning("%s does not tell its name servers: %s", address, error)
+    return DrainedBroker(name, address, len(addresses) - 1, tuple(known_servers))
+
+
+async def set_write_permission(
+    servers: Servers, broker: DrainedBroker, *, wiped: bool
+) -> dict[str, str]:
+    """At every name server; those that did not do it, and why."""
+    request = (WipeWritePerm if wiped else AddWritePerm)(broker_name=broker.name)
+    failed = {}
+    for address in broker.name_servers:
+        try:
+            await servers.call(address, request, timeout=ANSWER_S)
+        except (RemotingError, ProtocolError) as error:
+            failed[address] = str(error)
+    return failed
+
+
+async def drain(
+    servers: Servers, broker: DrainedBroker, clock: Clock, *, routes_s: float = ROUTES_S
+) -> AsyncIterator[DrainState]:
+    """What each round finds, one a second, until all is done; the write permission is wiped
+    already."""
+    began = clock.monotonic()
+    while True:
+        seconds = clock.monotonic() - began
+        left = max(routes_s - seconds, 0.0)
+        try:
+            state = await _look(servers, broker, seconds, left)
+        except (RemotingError, ProtocolError) as error:
+            state = DrainState(seconds, left, fault=str(error))
+        yield state
+        if state.drained:
+            return
+        await asyncio.sleep(ROUND_S)
+
+
+async def _look(servers: Servers, broker: DrainedBroker, seconds: float, left: float) -> DrainState:
+    here = [broker.address]
+    behind: dict[str, int] = {}
+    unread: dict[str, int] = {}
+    for group in await group_names(servers, here):
+        rows = await group_offsets(servers, here, group)
+        count = sum(max(row["behind"], 0) for row in rows if not is_system_topic(row["topic"]))
+        if count:
+            members = await group_members(servers, here, group)
+            (behind if members else unread)[group] = count
+    slaves: dict[str, int] = {}
+    answer = await servers.exchange(broker.address, GetBrokerHaStatus(), timeout=ANSWER_S)
+    if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # Apache's 4.x
+        status = await servers.call(broker.address, GetBrokerHaStatus(), timeout=ANSWER_S)
+        slaves = {one.addr or "?": one.diff for one in status.ha_connection_info}
+    figures = await servers.call(broker.address, GetBrokerRuntimeInfo(), timeout=ANSWER_S)
+    return DrainState(
+        seconds,
+        left,
+        behind,
+        unread,
+        slaves,
+        max(broker.slaves - len(slaves), 0),
+        {kind: count for kind, count in waiting_messages(figures.table).items() if count},
+    )
+
+
+def waiting_messages(figures: Mapping[str, Any]) -> dict[str, int]:
+    """What waits on a broker's disk for a time or an end, by its figures (28)."""
+    delayed = 0
+    for key, value in figures.items():
+        if key.startswith("scheduleMessageOffset_"):
+            position, _, end = str(value).partition(",")
+            delayed += max(int(end or 0) - int(position or 0), 0)
+    return {
+        "delayed messages": delayed,
+        "timer messages": int(figures.get("timerCongestNum", 0))
+        + int(figures.get("timerOffsetBehind", 0)),
+        "transactions without an end": int(figures.get("transactionsPending", 0)),
+    }
