@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import KW_ONLY, dataclass
+from functools import cache
 from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
@@ -311,6 +312,7 @@ class TypedJsonHeader(msgspec.Struct, Generic[ExtT], rename={"ext": "extFields"}
     remark: str | None = None
 
 
+@cache
 def typed_json_decoder(type_: type[Request[Any]]) -> msgspec.json.Decoder[TypedJsonHeader[Any]]:
     """A decoder for JSON headers of this one request; it raises msgspec.ValidationError for what
     only the tolerant way reads."""

@@ -222,9 +222,11 @@ class Router:
         self.routes: dict[int, tuple[type[Request[Any]], RequestHandler]] = {}
         # RocketMQ clients written in Java and ours begin a header with its code: that is the key to
         # a one-pass decoder.
-        self.by_type: dict[
+        # It is made when the first such request comes: 0.8 ms each, a tenth of a second for all.
+        self.decoders: dict[
             bytes, tuple[msgspec.json.Decoder[TypedJsonHeader[Any]], RequestHandler]
         ] = {}
+        self._codes: dict[bytes, int] = {}
         self._patient: set[int] = set()
         self.refusals: dict[int, Refusal] = {}
         """Codes that are known, and answered with a reason instead of "not supported"."""
@@ -247,7 +249,7 @@ class Router:
         code = int(declared.code)
         assert code not in self.routes, f"code {code} has two handlers"
         self.routes[code] = (declared, handler)
-        self.by_type[b'{"code":%d,' % code] = (typed_json_decoder(declared), handler)
+        self._codes[b'{"code":%d,' % code] = code
         if may_wait:
             self._patient.add(code)
 
@@ -278,12 +280,17 @@ class Router:
     def typed(self, header: bytes) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
         """A JSON header decoded in one pass, and who answers it; None: it is an answer, or
         ``resolve`` reads it or says what is wrong."""
-        found = self.by_type.get(header[:12])  # {"code":310, as most clients write it
+        found = self.decoders.get(header[:12])  # {"code":310, as most clients write it
         if found is None:
             comma = header.find(b",", 8, 20)
-            found = self.by_type.get(header[: comma + 1])
+            begin = header[: comma + 1]
+            found = self.decoders.get(begin)
             if found is None:
-                return None
+                code = self._codes.get(begin)
+                if code is None:
+                    return None
+                request_type, handler = self.routes[code]
+                found = self.decoders[begin] = (typed_json_decoder(request_type), handler)
         try:
             typed = found[0].decode(header)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

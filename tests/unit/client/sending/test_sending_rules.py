@@ -170,9 +170,7 @@ class Wiretap:
             for type_, handler in server.router.routes.values():
                 tapped = self._tapped(handler)
                 server.router.routes[int(type_.code)] = (type_, tapped)
-                for key, (decoder, known) in list(server.router.by_type.items()):
-                    if known is handler:
-                        server.router.by_type[key] = (decoder, tapped)
+            server.router.decoders.clear()
 
     def _tapped(self, handler):  # type: ignore[no-untyped-def]
         def tapped(request: object, context: RequestContext) -> object:
