@@ -547,6 +547,11 @@ class Broker:
         self.pop.save()
         self.tables.offsets.save()
 
+    def _save_again(self) -> None:
+        """What could not be saved before."""
+        for file in (*self.tables.files, self.store.queue_ends.file):
+            file.repeat()
+
     def _room_made(self) -> None:
         """The log has a new file. What is stored already goes first: it is older."""
         self.replication.room_made()
@@ -560,9 +565,7 @@ class Broker:
         every(config.flush_interval_consume_queue / 1000, self.store.flusher.flush_queues)
         every(LOOK_AT_FILES_S, self.store.flusher.look_at_files)
         every(config.flush_consumer_offset_interval / 1000, self._save_offsets)
-        for file in self.tables.files:
-            every(SAVE_AGAIN_S, file.repeat)
-        every(SAVE_AGAIN_S, self.store.queue_ends.file.repeat)
+        every(SAVE_AGAIN_S, self._save_again)
         every(
             min(max(config.register_name_server_period, 10_000), 60_000) / 1000,
             self._registration.all_again,

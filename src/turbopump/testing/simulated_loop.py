@@ -81,7 +81,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     """
 
     _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
+    _scheduled: list[tuple[float, int, asyncio.TimerHandle]]
     _stopping: bool
 
     def __init__(self, seed: int | str = 0) -> None:
@@ -101,6 +101,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._parent = 0  # serial of the callback that runs now
         self._handle_serial = 0
         self._future_serial = 0
+        self._timer_serial = 0
         self._cancelled_timers = 0
         self._thread = threading.get_ident()
         self.set_task_factory(create_numbered_task)
@@ -139,7 +140,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if not self._ready and not self._stopping:
             if not self._scheduled:
                 raise DeadlockError(self._describe_deadlock())
-            self._advance_to(self._scheduled[0]._when)  # type: ignore[attr-defined]
+            self._advance_to(self._scheduled[0][0])
         self._count_turn()
         self._collect_due_timers()
         for handle in self._shuffled():
@@ -175,15 +176,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _drop_cancelled_timers(self) -> None:
         timers = self._scheduled
         if len(timers) > _CANCELLED_TIMERS_MIN and self._cancelled_timers * 2 > len(timers):
-            kept = [timer for timer in timers if not timer.cancelled()]
-            for timer in timers:
+            kept = [entry for entry in timers if not entry[2].cancelled()]
+            for _, _, timer in timers:
                 if timer.cancelled():
                     timer._scheduled = False  # type: ignore[attr-defined]
             heapq.heapify(kept)
             self._scheduled = kept
             self._cancelled_timers = 0
-        while self._scheduled and self._scheduled[0].cancelled():
-            heapq.heappop(self._scheduled)._scheduled = False  # type: ignore[attr-defined]
+        while self._scheduled and self._scheduled[0][2].cancelled():
+            heapq.heappop(self._scheduled)[2]._scheduled = False  # type: ignore[attr-defined]
             self._cancelled_timers -= 1
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -191,8 +192,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._cancelled_timers += 1
 
     def _collect_due_timers(self) -> None:
-        while self._scheduled and self._scheduled[0]._when <= self._now:  # type: ignore[attr-defined]
-            timer = heapq.heappop(self._scheduled)
+        while self._scheduled and self._scheduled[0][0] <= self._now:
+            timer = heapq.heappop(self._scheduled)[2]
             timer._scheduled = False  # type: ignore[attr-defined]
             if timer.cancelled():
                 self._cancelled_timers -= 1
@@ -228,6 +229,21 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             lines.append("paused with work waiting: " + ", ".join(paused))
         lines += sorted(describe_task(task) for task in self.living_tasks())
         return "\n  ".join(lines)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        if self.is_closed():
+            raise RuntimeError("Event loop is closed")
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timer_serial += 1
+        heapq.heappush(self._scheduled, (when, self._timer_serial, timer))
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
