@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from turbopump.auth.policies import Action, Resource, ResourceType
 from turbopump.message.handles import original_topic
-from turbopump.message.rules import DEFAULT_TOPIC, RETRY_PREFIX
+from turbopump.message.rules import DEFAULT_TOPIC, HALF_TOPIC, RETRY_PREFIX
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Request
@@ -185,6 +185,12 @@ def _routed(request: Any, _body: Any, clusters: Collection[str]) -> Names:
     return () if known else (request.topic,)
 
 
+def _ended(request: Any, _body: Any, _clusters: Collection[str]) -> Names:
+    """The topic of a transaction, if it is named. Clients that were asked name that of half
+    messages, as the question does."""
+    return () if request.topic in (None, "", HALF_TOPIC) else (request.topic,)
+
+
 def is_reply_topic(name: str, clusters: Collection[str]) -> bool:
     """Whether the replies in one of these clusters travel through it."""
     return name.endswith(REPLY_TOPIC) and name.removesuffix(REPLY_TOPIC) in clusters
@@ -266,9 +272,10 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.SEND_REPLY_MESSAGE_V2: Rule((topics(_sent, PUB),), apache=_UNCHECKED),
     RequestCode.RECALL_MESSAGE: Rule((topic(PUB),)),
     RequestCode.END_TRANSACTION: Rule(
-        (topic(PUB, always=False),),
+        (topics(_ended, PUB),),
         message=(PUB,),
-        apache=("the topic that the request names, if it names one; not that of the half message"),
+        apache="the topic that the request names, if it names one, be it that of half messages, "
+        "which a broker's question names; not that of the half message",
     ),
     RequestCode.PULL_MESSAGE: consuming(
         apache="of a retry topic: Sub on the consumer group, whatever group the topic is of"

@@ -14,6 +14,7 @@ GROUP_SIZE_MAX: Final = 120
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 DEFAULT_TOPIC: Final = "TBW102"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 

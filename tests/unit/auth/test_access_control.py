@@ -36,7 +36,7 @@ from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.access import CreateUser, UserInfo
-from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.protocol.requests.send import EndTransaction, SendMessageV2
 from turbopump.remoting.router import Router
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker
 
@@ -199,6 +199,26 @@ async def test_a_decision_is_not_kept_in_mind_beyond_a_change_of_policy() -> Non
     assert Door(control, [type(asked)]).send(signed(asked)).code == 0
     control.accounts = replace(control.accounts, policies={})
     assert Door(control, [type(asked)]).send(signed(asked)).code == 16
+
+
+@in_loop
+async def test_whoever_was_asked_about_a_transaction_may_name_the_topic_of_half_messages() -> None:
+    # RocketMQ's clients answer with the topic that the broker's question names
+    control = access(allow("Topic:T", Action.PUB))
+    asked = {
+        "producer_group": "g",
+        "tran_state_table_offset": 0,
+        "commit_log_offset": 0,
+        "commit_or_rollback": 8,
+    }
+    door = Door(control, [EndTransaction])
+    answers = [
+        door.send(signed(EndTransaction(topic=topic, **asked))).code
+        for topic in ("RMQ_SYS_TRANS_HALF_TOPIC", "T", "U")
+    ]
+    assert answers == [0, 0, 16]
+    refused = [door.contexts[0].refused(topic) is not None for topic in ("T", "U")]
+    assert refused == [False, True]
 
 
 @in_loop

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from turbopump.broker.transactions.half_messages import HALF_TOPIC, HalfMessage, read_half
+from turbopump.broker.transactions.half_messages import HalfMessage, read_half
 from turbopump.broker.transactions.transactions import Transactions
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, ProtocolError, StoreError
 from turbopump.message.ids import decode_offset_msg_id
+from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import (
     EndTransaction,

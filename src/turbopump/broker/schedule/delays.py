@@ -37,6 +37,7 @@ from turbopump.message.properties import (
     encode_properties,
     whole_number,
 )
+from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import DelayOffsetTable
 from turbopump.protocol.requests.send import SendMessage
@@ -58,7 +59,6 @@ SLICE: Final = 32
 SLEEP_MAX_S: Final = 60.0
 """A task looks at the wall clock so often at least: it may be set, and stands for no time while a
 machine is suspended."""
-_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 log = logging.getLogger(__name__)
 
@@ -329,7 +329,7 @@ class DelayLevel:
         given = message.properties.get(REAL_QUEUE_ID, "")
         queue_id = whole_number(given)
         fault = f"{REAL_TOPIC}={topic!r} {REAL_QUEUE_ID}={given!r} is no queue to deliver to"
-        if topic not in ("", _HALF_TOPIC, SCHEDULE_TOPIC) and queue_id is not None:
+        if topic not in ("", HALF_TOPIC, SCHEDULE_TOPIC) and queue_id is not None:
             try:
                 stored = await self.forwarding.forward(message, topic, queue_id)
             except MessageError as error:

@@ -21,13 +21,13 @@ from turbopump.broker.forwarding import FlushWait, Forwarding
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.transactions.half_messages import (
     GROUP,
-    HALF_TOPIC,
     OP_PROPERTIES,
     OP_TOPIC,
     QUEUE,
     HalfMessage,
 )
 from turbopump.errors import MessageError, StoreError
+from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.requests.send import TransactionOutcome
 from turbopump.store.log.commit_log import PutResult
 from turbopump.store.message_store import MessageStore

@@ -50,13 +50,13 @@ from turbopump.message.properties import (
     property_value,
     whole_number,
 )
+from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import CheckTransactionState, SendMessage
 from turbopump.remoting.router import Refusal, refusal
 from turbopump.store.log.commit_log import PutResult
 from turbopump.store.queues.lookup import StoredEntry
 
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 GROUP: Final = "CID_RMQ_SYS_TRANS"

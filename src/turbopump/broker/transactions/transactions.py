@@ -20,7 +20,6 @@ from turbopump.broker.transactions.endings import Endings, OpQueue, PendingHalve
 from turbopump.broker.transactions.half_messages import (
     GIVEN_UP_TOPIC,
     GROUP,
-    HALF_TOPIC,
     OP_TOPIC,
     QUEUE,
     HalfMessage,
@@ -38,6 +37,7 @@ from turbopump.message.properties import (
     SysFlag,
     whole_number,
 )
+from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.requests.send import TransactionOutcome
 from turbopump.remoting.connection import Connection
 from turbopump.store.log.cold_reads import Steps
