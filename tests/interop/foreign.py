@@ -23,6 +23,8 @@ from pathlib import Path
 
 from tests.interop.apache import QUICK_START, ToolMissingError, fetch_jars, java
 
+from turbopump import Credentials
+
 CLIENTS = Path(__file__).resolve().parent / "clients"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "interop"
 MESSAGES = 120  # per scenario; even, for some scenarios halve it
@@ -147,6 +149,7 @@ def run(
     command = [*client.command(), namesrv, prefix, str(MESSAGES)]
     directory.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **client.environment(), "HOME": str(directory)}
+    environment["INTEROP_SCENARIOS"] = ",".join(client.scenarios)
     environment.pop("NAMESRV_ADDR", None)
     started = time.monotonic()
     out, err = directory / "stdout", directory / "stderr"
@@ -167,6 +170,11 @@ def run(
             report = json.loads(line)
             result.reports[report["scenario"]] = report
     return result
+
+
+def pair(user: Credentials) -> str:
+    """As the programs take it by INTEROP_PRODUCER and its like."""
+    return f"{user.access_key}:{user.secret_key}"
 
 
 def java_client(version: str, *options: str, program: str = "Main") -> list[str]:

@@ -13,9 +13,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.interop.foreign import ClientRun, ForeignClient, java_client, run
+from tests.interop.foreign import ClientRun, ForeignClient, java_client, pair, run
 
-from turbopump import Message, SendResult
+from turbopump import Credentials, Message, SendResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,14 @@ class Arrived:
 
 
 def read_by_java(
-    version: str, namesrv: str, wanted: dict[tuple[str, str], int], directory: Path, *options: str
+    version: str,
+    namesrv: str,
+    wanted: dict[tuple[str, str], int],
+    directory: Path,
+    user: Credentials | None = None,
 ) -> tuple[ClientRun, defaultdict[str, list[Arrived]]]:
     """What Java's consumer got of each topic, in the order of arrival. ``wanted``: (namespace as in
-    Receiving.java, topic) → messages."""
+    Receiving.java, topic) → messages; ``user``: who signs."""
     directory.mkdir(parents=True)
     spec = directory / "wanted"
     spec.write_text(
@@ -49,7 +53,8 @@ def read_by_java(
     client = ForeignClient(
         f"java-{version}",
         ("receiving",),
-        lambda: [*java_client(version, *options, program="Receiving"), str(spec)],
+        lambda: [*java_client(version, program="Receiving"), str(spec)],
+        lambda: {} if user is None else {"INTEROP_CONSUMER": pair(user)},
     )
     outcome = run(client, namesrv, "java-reads", directory)
     received: defaultdict[str, list[Arrived]] = defaultdict(list)

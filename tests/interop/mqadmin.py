@@ -70,6 +70,8 @@ _CHANGING: Final = (
     (r"(?i)(born ?host[=:]\s*/?)127\.0\.0\.1:\d+", r"\1<client>"),
     (r"\b\d{4}-\d\d-\d\d[ T]?\d\d:\d\d:\d\d([.,]\d{1,3})?\b", "<time>"),
     (r"\b1[6-9]\d{11}\b", "<ms>"),
+    # ours shows no passwords
+    (r"(?m)^(\S+ +)\S+ +((Super|Normal) +(enable|disable))", r"\1<password> \2"),
     (r"__CRC32#=\d+", "__CRC32#=<crc>"),
 )
 

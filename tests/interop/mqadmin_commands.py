@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.interop.accounts import ADMIN, APACHES_ON, ON
 from tests.interop.apache import NEWEST
 from tests.interop.mqadmin import Mqadmin, plain
 from tests.interop.our_servers import patient_turbopump
@@ -183,6 +184,52 @@ OTHERS: Final = steps(
 )
 """Commands that show something, or that both brokers refuse as they are configured."""
 
+ACCOUNTS: Final = steps(
+    """
+    listUser -b $broker
+    createUser -b $broker -u ann -p anns-secret
+    createUser -c DefaultCluster -u root -p roots-secret -t Super
+    createUser -b $broker -u ann -p other
+    getUser -b $broker -u ann
+    getUser -c DefaultCluster -u root
+    getUser -b $broker -u nobody
+    updateUser -b $broker -u ann -p anns-other-secret
+    updateUser -b $broker -u ann -s disable
+    updateUser -c DefaultCluster -u root -t Normal
+    updateUser -b $broker -u nobody -p x
+    listUser -b $broker
+    listUser -c DefaultCluster -f an
+    createAcl -b $broker -s User:ann -r Topic:T,Group:g -a Pub,Sub -d Allow -i 192.168.0.0/24
+    createAcl -b $broker -s User:nobody -r Topic:T -a Pub -d Allow
+    createAcl -b $broker -s User:ann -r Nonsense:T -a Pub -d Allow
+    createAcl -b $broker -s User:ann -r Topic:T -a Nonsense -d Allow
+    createAcl -b $broker -s User:ann -r Topic:T -a Pub -d Maybe
+    createAcl -b $broker -s User:ann -r Topic:T -a Pub -d Allow -i nowhere
+    createAcl -c DefaultCluster -s User:root -r Topic:* -a Get,List -d Deny
+    getAcl -b $broker -s User:ann
+    getAcl -c DefaultCluster -s User:root
+    getAcl -b $broker -s User:nobody
+    updateAcl -b $broker -s User:ann -r Topic:T -a All -d Deny
+    updateAcl -c DefaultCluster -s User:root -r Topic:new* -a Create -d Allow
+    updateAcl -b $broker -s User:nobody -r Topic:T -a Pub -d Allow
+    listAcl -b $broker
+    listAcl -b $broker -s ann
+    listAcl -c DefaultCluster -r Topic:T
+    copyAcl -f $broker -t $broker -s User:ann
+    deleteAcl -b $broker -s User:ann -r Topic:T
+    getAcl -b $broker -s User:ann
+    deleteAcl -c DefaultCluster -s User:root
+    deleteAcl -b $broker -s User:nobody
+    listAcl -b $broker
+    deleteUser -b $broker -u ann
+    deleteUser -c DefaultCluster -u root
+    deleteUser -b $broker -u nobody
+    listUser -b $broker
+    getAcl -b $broker -s User:ann
+    """
+)
+"""Users and policies, where servers check who asks."""
+
 REFUSED: Final[Mapping[str, RequestCode]] = {
     "updateStaticTopic -t S -qn 2 -c DefaultCluster": RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
     "exportPopRecord -c DefaultCluster": RequestCode.POP_ROLLBACK,
@@ -196,13 +243,23 @@ REFUSED: Final[Mapping[str, RequestCode]] = {
 
 
 @contextmanager
-def both(directory: Path) -> Iterator[Sides]:
-    """Our servers and Apache's, each fresh, and one mqadmin for both."""
+def both(directory: Path, *, accounts: bool = False) -> Iterator[Sides]:
+    """Our servers and Apache's, each fresh, and one mqadmin for both. ``accounts``: they check who
+    asks, and mqadmin signs."""
     with ExitStack() as stack:
-        ours = stack.enter_context(patient_turbopump(directory / "ours"))
+        if accounts:
+            keys = directory / "mqadmin" / "conf" / "tools.yml"
+            keys.parent.mkdir(parents=True)
+            keys.write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: '{ADMIN.secret_key}'\n")
+        ours = stack.enter_context(patient_turbopump(directory / "ours", ON if accounts else None))
         # the CRC of each message, as ours has it: it shows in sizes and properties
         apache = stack.enter_context(
-            patient_apache(NEWEST, directory / "apache", enabledAppendPropCRC=True)
+            patient_apache(
+                NEWEST,
+                directory / "apache",
+                enabledAppendPropCRC=True,
+                **(APACHES_ON if accounts else {}),
+            )
         )
         mqadmin = stack.enter_context(Mqadmin(directory / "mqadmin"))
         yield Sides(

@@ -8,11 +8,14 @@ of compression, traces.
 from __future__ import annotations
 
 import asyncio
-import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.interop.accounts import ADMIN as USER
+from tests.interop.accounts import APACHES_ON
 from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
 from tests.interop.java_consumer import check_read, read_by_java
 from tests.interop.our_clients import CALL_SECONDS, PATIENCE_SECONDS, letters, read_all
@@ -32,25 +35,8 @@ from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.trace import TRACE_TOPIC
 from turbopump.errors import ResponseError, SendError
 
-AUTH = "org.apache.rocketmq.auth"
-USER = Credentials("rocketmq", "12345678")
 SETTINGS: dict[str, str | int | bool] = {
-    "authenticationEnabled": True,
-    "authenticationProvider": f"{AUTH}.authentication.provider.DefaultAuthenticationProvider",
-    "authenticationMetadataProvider": (
-        f"{AUTH}.authentication.provider.LocalAuthenticationMetadataProvider"
-    ),
-    "initAuthenticationUser": json.dumps(
-        {"username": USER.access_key, "password": USER.secret_key}
-    ),
-    "innerClientAuthenticationCredentials": json.dumps(
-        {"accessKey": USER.access_key, "secretKey": USER.secret_key}
-    ),
-    "authorizationEnabled": True,
-    "authorizationProvider": f"{AUTH}.authorization.provider.DefaultAuthorizationProvider",
-    "authorizationMetadataProvider": (
-        f"{AUTH}.authorization.provider.LocalAuthorizationMetadataProvider"
-    ),
+    **APACHES_ON,
     "traceTopicEnable": True,
     "waitTimeMillsInSendQueue": 60_000,
     "osPageCacheBusyTimeOutMills": 60_000,
@@ -163,9 +149,8 @@ def test_javas_signed_consumer_reads_what_we_sent_signed(
             return [await producer.send(message) for message in sent]
 
     results = asyncio.run(send())
-    option = f"-Dinterop.credentials={USER.access_key}:{USER.secret_key}"
     outcome, received = read_by_java(
-        "5.3.3", cluster.namesrv, {("-", topic): len(sent)}, tmp_path / "java", option
+        "5.3.3", cluster.namesrv, {("-", topic): len(sent)}, tmp_path / "java", USER
     )
     assert received[topic], (outcome.reports, outcome.stderr)
     check_read(sent, received[topic], results)
@@ -184,6 +169,68 @@ async def test_who_is_not_let_in_learns_what_to_check(
         with pytest.raises(SendError, match="credentials") as caught:
             await producer.send("guarded-too", b"x")
         assert "12345678" not in str(caught.value)
+
+
+@in_loop
+async def test_our_commands_make_a_user_who_then_does_what_the_policy_says(
+    cluster: ApacheCluster, tmp_path: Path
+) -> None:
+    if cluster.version != NEWEST:
+        pytest.skip("users and policies can be made by request since 5.3")
+    ordinary, password = Credentials("ordinary", "some-secret"), tmp_path / "password"
+    password.write_text(ordinary.secret_key)
+    for name, user in (("admin", USER), ("wrong", Credentials(USER.access_key, "wrong"))):
+        text = f"accessKey: {user.access_key}\nsecretKey: '{user.secret_key}'\n"
+        (tmp_path / f"{name}.yml").write_text(text)
+
+    def said(command: str, who: str = "admin") -> tuple[int, str]:
+        given = ["-n", cluster.namesrv, "--credentials", str(tmp_path / f"{who}.yml")]
+        done = subprocess.run(
+            [sys.executable, "-m", "turbopump", *command.split(), *given],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=CALL_SECONDS,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    assert said("topic create ours --queues 2")[0] == 0
+    assert said(f"auth user create ordinary --password-file {password}")[0] == 0
+    assert said("auth policy add ordinary --resource Topic:ours --action Pub --action Sub")[0] == 0
+    assert said("auth policy add ordinary --resource Group:readers --action Sub")[0] == 0
+    users = said("auth user list")[1]
+    assert f"{cluster.broker}  ordinary  Normal  enable" in users
+    assert ordinary.secret_key not in users
+    assert said("auth test --user ordinary --action Pub --topic ours")[0] == 0
+    assert said("auth test --user ordinary --action Pub --topic others")[0] == 3
+    code, why = said("auth user list", "wrong")
+    assert code == 1
+    assert "check signature failed" in why.lower()
+
+    settings = {"credentials": ordinary, "send_timeout": CALL_SECONDS, "retries": 0}
+    async with Producer(cluster.namesrv, **settings) as producer:  # type: ignore[arg-type]
+        sent = [(await producer.send("ours", f"{n}")).msg_id for n in range(10)]
+        with pytest.raises(SendError, match="others"):
+            await producer.send("others", b"x")
+    async with PushConsumer(
+        cluster.namesrv,
+        group="readers",
+        topic="ours",
+        credentials=ordinary,
+        consume_from=ConsumeFrom.FIRST,
+    ) as consumer:
+        taken = await consumer.take(10)
+        for message in taken:
+            message.done()
+    assert sorted(message.msg_id for message in taken) == sorted(sent)
+    async with PullConsumer(cluster.namesrv, group="others", credentials=ordinary) as reader:
+        (queue, *_) = await reader.queues("ours")
+        with pytest.raises(ResponseError, match="others"):
+            await reader.pull(queue, 0)
+    assert said("auth user alter ordinary --disable")[0] == 0
+    async with Producer(cluster.namesrv, **settings) as producer:  # type: ignore[arg-type]
+        with pytest.raises(SendError, match="disabled"):
+            await producer.send("ours", b"x")
 
 
 def test_the_spark_source_reads_with_credentials_and_is_refused_without(

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.interop.mqadmin_commands import CHANGES, OTHERS, REFUSED, Step, both
+from tests.interop.accounts import ADMIN
+from tests.interop.mqadmin_commands import ACCOUNTS, CHANGES, OTHERS, REFUSED, Step, both
 from tests.interop.tools import skipping_without_tools
 
 from turbopump.broker.handlers.unserved import UNSERVED
@@ -32,3 +33,21 @@ def test_commands_end_as_with_apaches_servers(
             assert missing == []
     assert differences == {}
     summary.append(f"mqadmin, {len(steps)} commands: {time.monotonic() - started:.1f} s")
+
+
+def test_commands_for_users_and_policies_end_as_with_apaches_broker(
+    tmp_path: Path, summary: list[str]
+) -> None:
+    started = time.monotonic()
+    with skipping_without_tools(), both(tmp_path, accounts=True) as sides:
+        differences = {
+            step.command: found for step in ACCOUNTS if (found := sides.difference(step))
+        }
+        sides.on_ours("createUser -b $broker -u ann -p anns-secret")
+        listed = sides.on_ours("listUser -b $broker")
+        copied = sides.on_ours("copyUser -f $broker -t $broker -u ann")
+    assert differences == {}
+    assert [word for word in ("anns-secret", ADMIN.secret_key) if word in listed] == []
+    assert "turbopump auth export" in copied
+    seconds = time.monotonic() - started
+    summary.append(f"mqadmin, {len(ACCOUNTS)} commands for users and policies: {seconds:.1f} s")

@@ -92,7 +92,7 @@ def test_java_s_clients_speak_tls_to_ours(
     checks: bool,
     summary: list[str],
 ) -> None:
-    options = ["-Dtls.enable=true", f"-Dscenarios={','.join(SCENARIOS)}"]
+    options = ["-Dtls.enable=true"]
     if checks:
         options.append(f"-Dtls.config.file={apaches_file(directory, pairs)}")
     client = ForeignClient(f"java-{version}", SCENARIOS, lambda: java_client(version, *options))

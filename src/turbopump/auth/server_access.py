@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from turbopump.auth import plain_acl
 from turbopump.auth.access_control import AccessControl, AccessSettings
-from turbopump.auth.accounts import SUPER, Accounts
+from turbopump.auth.accounts import SUBJECT, SUPER, Accounts
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.config.access import AccessConfig
 from turbopump.errors import ConfigError, StoreLockedError
@@ -239,7 +239,10 @@ class ServerAccess:
         )
 
     def get_acl(self, request: requests.GetAcl, _context: RequestContext) -> Response[None]:
-        found = self.control.accounts.acls(request.subject or "", exact=True)
+        accounts, subject = self.control.accounts, request.subject or ""
+        if subject.removeprefix(SUBJECT) not in accounts.users:
+            return refusal(ResponseCode.NO_PERMISSION, f"there is no user {subject!r}")
+        found = accounts.acls(subject, exact=True)
         return Response(body=fastjson.encode(found[0]) if found else b"")
 
     def list_acls(self, request: requests.ListAcls, _context: RequestContext) -> Response[None]:
@@ -251,8 +254,8 @@ class ServerAccess:
     async def _answer_change(self, change: Change) -> Response[Any]:
         try:
             await self.change(change)
-        except ConfigError as error:
-            return refusal(ResponseCode.SYSTEM_ERROR, str(error))
+        except ConfigError as error:  # RocketMQ: the code of every fault of users and policies
+            return refusal(ResponseCode.NO_PERMISSION, str(error))
         except OSError as error:
             log.error("users and policies cannot be written file=%s cause=%s", self._path, error)
             return refusal(

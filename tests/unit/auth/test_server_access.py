@@ -107,8 +107,10 @@ async def test_users_and_policies_are_made_shown_changed_and_deleted_by_request(
             await ann.call(at, GetUser(username="ann"))
         await admin.call(at, DeleteUser(username="ann"))
         assert (await admin.exchange(at, GetUser(username="ann"))).body == b""
+        with pytest.raises(ResponseError, match="there is no user 'User:ann'"):
+            await admin.call(at, GetAcl(subject="User:ann"))
         refused = await admin.exchange(at, CreateUser(username="bob"), UserInfo())
-        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert refused.code == ResponseCode.NO_PERMISSION
         assert "turbopump auth export" in (refused.remark or "")
 
 

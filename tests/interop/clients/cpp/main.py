@@ -2,7 +2,8 @@
 server given.
 
 Each scenario has topics and groups that start with the prefix given and prints one JSON line as it
-ends; exits 0 only when all passed. Bodies and properties are C strings in this binding: nothing
+ends; exits 0 only when all passed. With INTEROP_SCENARIOS=a,b in the environment: those alone.
+Bodies and properties are C strings in this binding: nothing
 after a zero byte would survive, so there is none in what is sent here.
 
     python main.py NAMESRV PREFIX COUNT
@@ -30,6 +31,14 @@ FIRST_HALF, VERIFIED = "first-half", "verified"
 KEPT = []
 TAGS = ("red", "green", "blue")
 TEXT = 'plain é 漢字 "quoted" \\ \n\t'
+
+
+def signing_for(user, client):
+    """The client, which signs for the user of an environment variable, as ACCESS:SECRET, if there
+    is one."""
+    if pair := os.environ.get(user):
+        client.set_session_credentials(*pair.split(":"), "ALIYUN")
+    return client
 
 
 def eventually(what, question):
@@ -146,7 +155,7 @@ def copied(message):
 def start_producer():
     """One for all: several that start at once in one process lose each other's routes and
     connections."""
-    producer = Producer(f"{PREFIX}-producer")
+    producer = signing_for("INTEROP_PRODUCER", Producer(f"{PREFIX}-producer"))
     producer.set_namesrv_addr(NAMESRV)
     # after the usual 3 s on a busy machine it would send again: duplicates
     producer.set_timeout(60_000)
@@ -158,7 +167,7 @@ def start_producer():
 
 
 def push(group, instance, topic, expression, received, credentials=None):
-    consumer = PushConsumer(group)
+    consumer = signing_for("INTEROP_CONSUMER", PushConsumer(group))
     consumer.set_namesrv_addr(NAMESRV)
     if credentials:
         consumer.set_session_credentials(*credentials)
@@ -218,7 +227,7 @@ def settled(topic, messages):
 def read_all(topic, wanted):
     """All messages by pulls from offset 0, asked again until there are enough."""
     received = []
-    reader = PullConsumer(f"{topic}-reader")
+    reader = signing_for("INTEROP_CONSUMER", PullConsumer(f"{topic}-reader"))
     reader.set_namesrv_addr(NAMESRV)
     reader.start()
     KEPT.append(reader)
@@ -418,6 +427,33 @@ def first_half(topic):
     consumer.shutdown()
 
 
+def refused(topic):
+    """Those who may not are told so, and get no message; those who may, beside them, do. STALE has
+    the right secret for the name server, another one for the broker."""
+    letters = Letters(topic, COUNT)
+    letters.send(PRODUCER, [0])
+    stolen, received = [], []
+    stale = (*os.environ["INTEROP_STALE"].split(":"), "ALIYUN")
+    push(f"{topic}-stale", "a", topic, "*", stolen, stale)
+    push(f"{topic}-group", "a", topic, "*", received)
+    for user, reason in (
+        ("INTEROP_STALE", "access denied"),
+        ("INTEROP_CONSUMER", "has no permission"),
+        ("INTEROP_NOBODY", "No route info"),
+    ):
+        # in a process of its own: all producers of a process sign as the first of them
+        environment = {**os.environ, "INTEROP_PRODUCER": os.environ[user]}
+        command = [sys.executable, __file__, NAMESRV, topic, "0"]
+        child = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=environment)
+        assert child.returncode != 0, f"{user} has sent"
+        assert reason in child.stderr, f"{user} is told {child.stderr}"
+    letters.send(PRODUCER, range(1, COUNT))
+    eventually("all", lambda: len(received) >= COUNT)
+    assert not stolen, f"{len(stolen)} messages of who has a wrong key"
+    letters.check(range(COUNT), received)
+    return "three were refused"
+
+
 PRODUCER = None if FIRST_HALF in sys.argv else start_producer()
 
 SCENARIOS = [
@@ -453,7 +489,9 @@ def main():
         first_half(PREFIX)
         os._exit(0)
     passed = []
-    threads = [threading.Thread(target=run, args=(scenario, passed)) for scenario in SCENARIOS]
+    wanted = os.environ.get("INTEROP_SCENARIOS", "").split(",")
+    scenarios = [s for s in [*SCENARIOS, refused] if s.__name__ in wanted] or SCENARIOS
+    threads = [threading.Thread(target=run, args=(scenario, passed)) for scenario in scenarios]
     for thread in threads:
         thread.start()
     for thread in threads:

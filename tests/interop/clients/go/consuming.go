@@ -38,11 +38,16 @@ func (s *session) push(group, instance, topic, expression string, into *inbox) (
 }
 
 func (s *session) pushSelected(group, instance, topic string, selector consumer.MessageSelector, into *inbox) (rocketmq.PushConsumer, error) {
+	return s.pushAs(consumerUser, group, instance, topic, selector, into)
+}
+
+func (s *session) pushAs(user, group, instance, topic string, selector consumer.MessageSelector, into *inbox) (rocketmq.PushConsumer, error) {
 	c, err := rocketmq.NewPushConsumer(
 		consumer.WithNameServer(primitive.NamesrvAddr{s.namesrv}),
 		consumer.WithGroupName(group),
 		consumer.WithInstance(group+"-"+instance),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
+		consumer.WithCredentials(credentials(user)),
 	)
 	if err != nil {
 		return nil, err

@@ -1,10 +1,12 @@
 // Runs every scenario of Apache's Go client at once against the name server given, each on topics and groups that start
-// with the prefix given, and prints one JSON line per scenario as it ends. Exits 0 only when all passed.
+// with the prefix given, and prints one JSON line per scenario as it ends. Exits 0 only when all passed. With
+// INTEROP_SCENARIOS=a,b in the environment: those alone.
 //
 //	interop NAMESRV PREFIX COUNT
 //	interop requests NAMESRV PREFIX COUNT       asks and answers somebody else's client
 //	interop delaying NAMESRV PREFIX COUNT       delay levels and messages sent back, with a short messageDelayLevel
 //	interop producing NAMESRV PREFIX COUNT      every kind of send, for somebody else to read
+//	interop accounts NAMESRV PREFIX COUNT       with servers that check who asks
 //	interop transacting NAMESRV PREFIX COUNT    transactions, with a short transactionTimeOut and check interval
 package main
 
@@ -14,7 +16,9 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -93,7 +97,10 @@ func main() {
 		"requests": asksAndAnswers, "delaying": delaying, "producing": producing, "transacting": transacting,
 	}
 	program, others := programs[mode]
-	if others {
+	if mode == "accounts" {
+		scenarios["transactions"], scenarios["refused"] = transactions, refused
+	}
+	if others || mode == "accounts" {
 		os.Args = append(os.Args[:1], os.Args[2:]...)
 	}
 	count, err := strconv.Atoi(os.Args[3])
@@ -121,7 +128,11 @@ func main() {
 	var printing sync.Mutex
 	var running sync.WaitGroup
 	failed := false
+	wanted := os.Getenv("INTEROP_SCENARIOS")
 	for name, work := range scenarios {
+		if wanted != "" && !slices.Contains(strings.Split(wanted, ","), name) {
+			continue
+		}
 		running.Add(1)
 		go func() {
 			defer running.Done()

@@ -31,7 +31,7 @@ func ask(broker string, code int, fields map[string]string) (answer, []byte, err
 	defer connection.Close()
 	connection.SetDeadline(time.Now().Add(patience))
 	header, _ := json.Marshal(map[string]any{
-		"code": code, "flag": 0, "language": "GO", "opaque": 1, "version": 0, "extFields": fields,
+		"code": code, "flag": 0, "language": "GO", "opaque": 1, "version": 0, "extFields": signed(fields),
 	})
 	request := binary.BigEndian.AppendUint32(nil, uint32(4+len(header)))
 	request = binary.BigEndian.AppendUint32(request, uint32(len(header)))

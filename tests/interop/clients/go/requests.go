@@ -16,6 +16,7 @@ import (
 	"github.com/apache/rocketmq-client-go/v2"
 	"github.com/apache/rocketmq-client-go/v2/consumer"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
+	"github.com/apache/rocketmq-client-go/v2/producer"
 )
 
 const requestTimeout = 60 * time.Second
@@ -32,8 +33,10 @@ func requestReply(s *session, topic string) (string, error) {
 		detail, err := s.ask(topic)
 		asked <- outcome{detail, err}
 	}()
-	if _, err := s.queues(topic); err != nil {
-		return "", err
+	if os.Getenv(consumerUser) == "" { // else the topic is there: who asks for its queues does not sign
+		if _, err := s.queues(topic); err != nil {
+			return "", err
+		}
 	}
 	var answered sync.Map
 	if _, err := s.replier(topic, &answered); err != nil {
@@ -69,7 +72,7 @@ func size(m *sync.Map) (n int) {
 }
 
 func (s *session) replier(topic string, answered *sync.Map) (rocketmq.PushConsumer, error) {
-	p, err := s.producer(topic + "-replies")
+	p, err := s.producer(topic+"-replies", producer.WithCredentials(credentials(consumerUser)))
 	if err != nil {
 		return nil, err
 	}
@@ -78,6 +81,7 @@ func (s *session) replier(topic string, answered *sync.Map) (rocketmq.PushConsum
 		consumer.WithGroupName(topic+"-repliers"),
 		consumer.WithInstance(topic+"-replier"),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
+		consumer.WithCredentials(credentials(consumerUser)),
 	)
 	if err != nil {
 		return nil, err

@@ -20,6 +20,7 @@ func (s *session) producer(topic string, options ...producer.Option) (rocketmq.P
 		producer.WithNameServer(primitive.NamesrvAddr{s.namesrv}),
 		producer.WithGroupName(topic + "-producer"),
 		producer.WithInstanceName(topic + "-producer"),
+		producer.WithCredentials(credentials(producerUser)),
 		producer.WithRetry(0), // its own retries would hide that a message may be there twice
 	}, options...)
 	p, err := rocketmq.NewProducer(options...)

@@ -68,6 +68,7 @@ func (s *session) transactionProducer(topic string, l primitive.TransactionListe
 		producer.WithNameServer(primitive.NamesrvAddr{s.namesrv}),
 		producer.WithGroupName(topic + "-group"),
 		producer.WithInstanceName(topic + "-group"),
+		producer.WithCredentials(credentials(producerUser)),
 		producer.WithRetry(0),
 	}, options...)...)
 	if err != nil {

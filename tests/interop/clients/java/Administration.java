@@ -16,7 +16,7 @@ final class Administration {
     }
 
     private String topic(String topic) throws Exception {
-        DefaultMQAdminExt admin = new DefaultMQAdminExt(60_000L);
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(Session.signer(Session.ADMIN), 60_000L);
         session.patient(admin).setInstanceName("admin");
         admin.start();
         // `var` throughout: these types live in different packages in 4.9 and 5.x

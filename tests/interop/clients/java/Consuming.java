@@ -136,7 +136,7 @@ final class Consuming {
     private String sqlFilterPulled(String topic) throws Exception {
         Letters letters = new Letters(topic, session.count);
         send(letters, 0, session.count);
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(topic + "-reader");
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(topic + "-reader", Session.signer(Session.CONSUMER));
         session.patient(consumer).setInstanceName("pull-sql");
         consumer.setHeartbeatBrokerInterval(500); // by the answer to one it knows that a broker is new enough for filters
         consumer.start();
@@ -264,7 +264,7 @@ final class Consuming {
     private String pull(String topic) throws Exception {
         Letters letters = new Letters(topic, session.count);
         send(letters, 0, session.count);
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(topic + "-group");
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(topic + "-group", Session.signer(Session.CONSUMER));
         session.patient(consumer).setInstanceName("pull");
         consumer.start();
         Session.patientInAsking(consumer);
@@ -299,7 +299,7 @@ final class Consuming {
     }
 
     private DefaultLitePullConsumer lite(String group, String instance) {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group, Session.signer(Session.CONSUMER));
         session.patient(consumer).setInstanceName(instance);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommit(false);

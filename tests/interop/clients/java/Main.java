@@ -6,7 +6,7 @@ import java.util.concurrent.CountDownLatch;
 
 /**
  * java Main NAMESRV PREFIX COUNT: runs every scenario at once, each on topics and groups that start with PREFIX, and prints
- * one JSON line per scenario as it ends. Exits 0 only when all passed. -Dscenarios=a,b: those alone.
+ * one JSON line per scenario as it ends. Exits 0 only when all passed. With INTEROP_SCENARIOS=a,b in the environment: those alone.
  */
 public final class Main {
     static final int PATIENCE_SECONDS = 180; // only a failure waits that long, or a machine busy with much else
@@ -23,21 +23,25 @@ public final class Main {
         Administration.addTo(scenarios, session);
         Querying.addTo(scenarios, session);
         RequestReply.addTo(scenarios, session);
+        boolean passed = all(scenarios, args[1]);
+        session.close();
+        System.exit(passed ? 0 : 1);
+    }
 
-        String some = System.getProperty("scenarios");
-        if (some != null) {
-            scenarios.keySet().retainAll(List.of(some.split(",")));
+    /** Runs those that are wanted, all at once; whether all passed. */
+    static boolean all(Map<String, Scenario> scenarios, String prefix) throws InterruptedException {
+        String wanted = System.getenv("INTEROP_SCENARIOS");
+        if (wanted != null) {
+            scenarios.keySet().retainAll(List.of(wanted.split(",")));
         }
-
         CountDownLatch ended = new CountDownLatch(scenarios.size());
         Map<String, Boolean> passed = new ConcurrentHashMap<>();
         scenarios.forEach((name, scenario) -> new Thread(() -> {
-            passed.put(name, report(name, scenario, args[1] + "-" + name));
+            passed.put(name, report(name, scenario, prefix + "-" + name));
             ended.countDown();
         }, name).start());
         ended.await();
-        session.close();
-        System.exit(passed.containsValue(false) ? 1 : 0);
+        return !passed.containsValue(false);
     }
 
     static boolean report(String name, Scenario scenario, String topic) {

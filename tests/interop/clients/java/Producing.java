@@ -64,16 +64,10 @@ final class Producing {
             scenarios.put("timers_oneway", topic -> producing.timers(topic, "setDeliverTimeMs", true));
             scenarios.put("recalled", producing::recalled);
         }
-        CountDownLatch ended = new CountDownLatch(scenarios.size());
-        Map<String, Boolean> passed = new ConcurrentHashMap<>();
-        scenarios.forEach((name, scenario) -> new Thread(() -> {
-            passed.put(name, Main.report(name, scenario, args[1] + "-" + name));
-            ended.countDown();
-        }, name).start());
-        ended.await();
+        boolean passed = Main.all(scenarios, args[1]);
         session.close();
         producing.write();
-        System.exit(passed.containsValue(false) ? 1 : 0);
+        System.exit(passed ? 0 : 1);
     }
 
     private static boolean has(Class<?> type, String method) {

@@ -75,7 +75,7 @@ final class Querying {
             MessageExt found = session.producer().viewMessage(topic, results.get(n).getOffsetMsgId());
             letters.check(letters.sent.subList(n, n + 1), List.of(found));
         }
-        DefaultMQAdminExt admin = new DefaultMQAdminExt(60_000L);
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(Session.signer(Session.ADMIN), 60_000L);
         session.patient(admin).setInstanceName("viewing");
         admin.start();
         String id = results.get(0).getOffsetMsgId();

@@ -9,22 +9,18 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
-import org.apache.rocketmq.acl.common.AclClientRPCHook;
-import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
-import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * java Receiving WANTED NAMESRV PREFIX COUNT: an ordered push consumer of the topics of the file WANTED, for somebody else to judge. A line
  * of WANTED is NAMESPACE TOPIC MESSAGES, tab-separated, the namespace "-" or "v1:NAME" or "v2:NAME". When each topic has given so many
  * messages (or patience ends) and a second has passed, the file "received" of its directory holds a line per message in the order of
  * arrival: topic, queue id, queue offset, message id, arrival in ms, body in base64, then name and value of each property in base64.
- * With -Dinterop.credentials=ACCESS:SECRET its requests are signed.
  */
 final class Receiving {
     private static final Base64.Encoder BASE64 = Base64.getEncoder();
@@ -69,7 +65,7 @@ final class Receiving {
     ) throws Exception {
         // a group of its own: a namespace of the second kind is nothing to a broker, and one group has one subscription
         String group = prefix + "-receiving" + namespace.replace(':', '-');
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, credentials(), new AllocateMessageQueueAveragely());
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, Session.signer(Session.CONSUMER), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(prefix + namespace.replace(':', '-'));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -90,14 +86,6 @@ final class Receiving {
         });
         consumer.start();
         return consumer;
-    }
-
-    private static RPCHook credentials() {
-        String pair = System.getProperty("interop.credentials");
-        if (pair == null) {
-            return null;
-        }
-        return new AclClientRPCHook(new SessionCredentials(pair.split(":")[0], pair.split(":")[1]));
     }
 
     private static String line(MessageExt message) {

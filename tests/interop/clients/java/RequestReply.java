@@ -10,6 +10,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.utils.MessageUtil;
@@ -64,13 +65,16 @@ final class RequestReply {
 
     private DefaultMQPushConsumer replier(String topic, Set<String> answered) throws Exception {
         DefaultMQPushConsumer consumer = session.pushConsumer(topic + "-repliers");
+        DefaultMQProducer replies = new DefaultMQProducer(topic + "-repliers", Session.signer(Session.CONSUMER));
+        session.patient(replies).setInstanceName(topic + "-replies");
+        replies.start();
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt request : messages) {
                 try {
                     Message reply = MessageUtil.createReplyMessage(request, answerTo(request.getBody()));
                     reply.putUserProperty("n", request.getUserProperty("n"));
-                    SendResult result = session.producer().send(reply);
+                    SendResult result = replies.send(reply);
                     Check.equal("SEND_OK", result.getSendStatus().name(), "reply");
                     answered.add(request.getUserProperty("n"));
                 } catch (Exception error) {

@@ -132,7 +132,7 @@ final class Sending {
     }
 
     private String vip(String topic) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(session.prefix + "-vip");
+        DefaultMQProducer producer = new DefaultMQProducer(session.prefix + "-vip", Session.signer(Session.PRODUCER));
         session.patient(producer).setInstanceName("vip");
         producer.setVipChannelEnabled(true);
         producer.start();

@@ -3,12 +3,15 @@ import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.Callable;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.consumer.store.OffsetStore;
 import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
 import org.apache.rocketmq.client.consumer.store.RemoteBrokerOffsetStore;
@@ -18,9 +21,14 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** The addresses and counts of this run, one producer and one reader that scenarios share. */
 final class Session {
+    /** Environment variables: for whom producers, consumers and administrators sign. */
+    static final String PRODUCER = "INTEROP_PRODUCER";
+    static final String CONSUMER = "INTEROP_CONSUMER";
+    static final String ADMIN = "INTEROP_ADMIN";
     private static final int CALL_MS = 60_000;
     final String namesrv;
     final String prefix;
@@ -34,13 +42,19 @@ final class Session {
         this.namesrv = namesrv;
         this.prefix = prefix;
         this.count = count;
-        producer = new DefaultMQProducer(prefix + "-producer");
+        producer = new DefaultMQProducer(prefix + "-producer", signer(PRODUCER));
         patient(producer).start();
         patientInAsking(producer);
-        reader = new DefaultMQPullConsumer(prefix + "-reader");
+        reader = new DefaultMQPullConsumer(prefix + "-reader", signer(CONSUMER));
         patient(reader).setInstanceName("reader");
         reader.start();
         patientInAsking(reader);
+    }
+
+    /** Signs for the user whom an environment variable names, as ACCESS:SECRET. Null if it does not: requests are not signed. */
+    static RPCHook signer(String variable) {
+        String pair = System.getenv(variable);
+        return pair == null ? null : new AclClientRPCHook(new SessionCredentials(pair.split(":")[0], pair.split(":")[1]));
     }
 
     /**
@@ -90,7 +104,11 @@ final class Session {
     }
 
     DefaultMQPushConsumer pushConsumer(String group) {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        return pushConsumer(group, CONSUMER);
+    }
+
+    DefaultMQPushConsumer pushConsumer(String group, String user) {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, signer(user), new AllocateMessageQueueAveragely());
         patient(consumer).setInstanceName("consumer-" + instances.incrementAndGet());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(2);

@@ -17,6 +17,10 @@ import org.apache.rocketmq.common.message.MessageExt;
 final class Transacting {
     private final Session session;
 
+    static void addTo(Map<String, Main.Scenario> scenarios, Session session) {
+        scenarios.put("transactions", new Transacting(session)::transactions);
+    }
+
     private Transacting(Session session) {
         this.session = session;
     }
@@ -133,7 +137,7 @@ final class Transacting {
     }
 
     private TransactionMQProducer producer(String topic, TransactionListener listener) throws Exception {
-        TransactionMQProducer producer = new TransactionMQProducer(topic + "-group");
+        TransactionMQProducer producer = new TransactionMQProducer(topic + "-group", Session.signer(Session.PRODUCER));
         session.patient(producer).setInstanceName(topic);
         producer.setTransactionListener(listener);
         producer.start();

@@ -1,6 +1,7 @@
 'use strict';
 // Runs every scenario of the npm client `rocketmq` at once against the name server given, each on topics and groups that
-// start with the prefix given, and prints one JSON line per scenario as it ends. Exits 0 only when all passed.
+// start with the prefix given, and prints one JSON line per scenario as it ends. Exits 0 only when all passed. With
+// INTEROP_SCENARIOS=a,b in the environment: those alone.
 //
 //   node main.js NAMESRV PREFIX COUNT          (NODE_PATH names the folder that holds the package)
 
@@ -40,6 +41,12 @@ async function eventually(what, question) {
     await new Promise(resolve => setTimeout(resolve, 20));
   }
   throw new Error(`never came true: ${what}`);
+}
+
+// Signs for the user of an environment variable, as ACCESS:SECRET, if there is one.
+function signing(user) {
+  const [accessKey, secretKey] = (process.env[user] || ':').split(':');
+  return accessKey ? { accessKey, secretKey } : {};
 }
 
 // What one scenario sends, and the comparison of what came back with it.
@@ -109,11 +116,12 @@ async function producerFor(topic, more = {}) {
     sendMsgTimeout: CALL_MS, // after the usual 3 s on a busy machine it would send again: duplicates
     logger: quiet,
     httpclient,
+    ...signing('INTEROP_PRODUCER'),
     ...more,
   });
   producer.on('error', error => console.error(topic, error.message));
   await producer.ready();
-  await co(createTopic(producer._mqClient, topic));
+  if (!process.env.INTEROP_PRODUCER) await co(createTopic(producer._mqClient, topic)); // who may only publish finds it there
   return producer;
 }
 
@@ -136,7 +144,7 @@ function* createTopic(client, topic) {
   throw new Error(`${topic} never came into the routes`);
 }
 
-async function consumerFor(group, instance, topic, expression, received) {
+async function consumerFor(group, instance, topic, expression, received, user = 'INTEROP_CONSUMER') {
   const consumer = new Consumer({
     namesrvAddr,
     consumerGroup: group,
@@ -146,6 +154,7 @@ async function consumerFor(group, instance, topic, expression, received) {
     rebalanceInterval: 1000,
     logger: quiet,
     httpclient,
+    ...signing(user),
   });
   consumer.on('error', error => console.error(topic, error.message));
   consumer.subscribe(topic, expression, function* (message) {
@@ -306,5 +315,37 @@ async function run(name, scenario) {
   return report.ok;
 }
 
-Promise.all(Object.entries(scenarios).map(([name, scenario]) => run(name, scenario)))
+// Those who may not are told so, and get no message; those who may, beside them, do. STALE has the right secret for the name
+// server, another one for the broker.
+async function refused(topic) {
+  const letters = new Letters(topic, count);
+  const producer = await producerFor(topic);
+  await letters.send(producer, 0, 1);
+  const stolen = [];
+  const received = [];
+  const thief = await consumerFor(`${topic}-stale`, 'a', topic, '*', stolen, 'INTEROP_STALE').catch(error => error);
+  equal(16, thief.code, 'who consumes with a wrong key is told');
+  const consumer = await consumerFor(`${topic}-group`, 'a', topic, '*', received);
+  for (const user of ['INTEROP_STALE', 'INTEROP_CONSUMER', 'INTEROP_NOBODY']) {
+    let said = 'it was done';
+    try {
+      const other = await producerFor(topic, { instanceName: `${topic}-${user}`, ...signing(user) });
+      await co(other.send(letters.message(letters.sent[0])));
+    } catch (error) {
+      said = `${error.code} ${error.message}`;
+    }
+    that(said.startsWith('16 '), `${user} is told ${said}`);
+  }
+  await letters.send(producer, 1, count);
+  await eventually('all', () => received.length >= count);
+  await consumer.close();
+  equal(0, stolen.length, 'messages of who has a wrong key');
+  letters.check(letters.sent, received);
+  return 'three were refused';
+}
+
+const wanted = (process.env.INTEROP_SCENARIOS || '').split(',');
+if (wanted.includes('refused')) scenarios.refused = refused;
+const chosen = Object.entries(scenarios).filter(([name]) => wanted[0] === '' || wanted.includes(name));
+Promise.all(chosen.map(([name, scenario]) => run(name, scenario)))
   .then(passed => process.exit(passed.every(Boolean) ? 0 : 1));

@@ -22,6 +22,10 @@ final class Popping {
     private static final int FAILS = 7;
     private static final int HANGS = 11;
 
+    static void addTo(Map<String, Main.Scenario> scenarios, Session session) {
+        scenarios.put("push_pops", topic -> pop(session, topic));
+    }
+
     public static void main(String[] args) throws Exception {
         Session session = new Session(args[0], args[1], Integer.parseInt(args[2]));
         boolean ok = Main.report("push_pops", topic -> pop(session, topic), args[1]);
@@ -33,7 +37,7 @@ final class Popping {
         String group = topic + "-group";
         Letters letters = new Letters(topic, session.count);
         send(session, letters, 0, session.count / 2);
-        DefaultMQAdminExt admin = new DefaultMQAdminExt(60_000L);
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(Session.signer(Session.ADMIN), 60_000L);
         session.patient(admin).setInstanceName("admin");
         admin.start();
         String broker = admin.examineTopicRouteInfo(topic).getBrokerDatas().get(0).selectBrokerAddr();
