@@ -61,6 +61,7 @@ from turbopump.broker.interceptors import (
     refuse_false_inner_batch,
     refuse_unknown_kinds,
 )
+from turbopump.broker.log_repair import LogRepair, Range
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.registration import NameServerRegistration, TopicRoutes
 from turbopump.broker.replication import Replication
@@ -215,6 +216,7 @@ class Broker:
             yield self._transactions.start, self._transactions.close
         yield _nothing, self.server.close
         yield self.replication.start, self.replication.stop
+        yield self._fetch_damaged, self.log_repair.stop
         if self.slave_tables is not None:
             yield self.slave_tables.start, self.slave_tables.stop
         yield _nothing, self._answer_held
@@ -225,6 +227,12 @@ class Broker:
             yield self.delays.start, self.delays.stop
         yield self._cleaning.look, self._cleaning.close
         yield self._begin_repeating, self._timetable.close
+
+    def _fetch_damaged(self) -> None:
+        """What the start has found damaged."""
+        report = self.store.recovery
+        if report is not None:
+            self.log_repair.fetch(Range(one.start, one.end) for one in report.damages)
 
     async def close(self) -> None:
         """Unregister, answer held pulls, close connections, save the tables, close the store. Safe
@@ -394,8 +402,25 @@ class Broker:
         tables.save_too(self.timers)
         self.runtime_info.add_source(self.timers.figures)
         self.statistics.timers = self.timers.numbers.in_and_out
-        self.pop = Pop(config, store, tables, self.timers, self.forwarding, self.statistics, clock)
         signer = inner_signer(config)
+        self.log_repair = LogRepair(
+            store,
+            disk,
+            RemotingClient(tls=config.client_tls, signer=signer),
+            config.broker_name,
+            self.address,
+            config.namesrv_addresses,
+        )
+        self.pop = Pop(
+            config,
+            store,
+            tables,
+            self.timers,
+            self.forwarding,
+            self.statistics,
+            clock,
+            self.log_repair,
+        )
         self._records = TopicRecords(
             topics, tables.offsets, store, self.statistics, self.held_pulls
         )
@@ -421,7 +446,13 @@ class Broker:
         self._cleaning = Cleaning(store, config)
         if config.scrub_bytes_per_second:
             now = asyncio.get_running_loop().time
-            self.scrubbing = Scrubbing(store, disk, config.scrub_bytes_per_second, now)
+            self.scrubbing = Scrubbing(
+                store,
+                disk,
+                config.scrub_bytes_per_second,
+                now,
+                lambda start, end: self.log_repair.fetch([Range(start, end)]),
+            )
 
     def _add_handlers(self, disk: Disk) -> None:
         for handler in self._handlers(self.store, self.tables, disk):
@@ -464,12 +495,14 @@ class Broker:
             config, lookup, reads, topics, groups, clients, forwarding, statistics, random
         )
 
-        yield PullHandler(config, store, topics, groups, offsets, clients, held, statistics, cold)
+        yield PullHandler(
+            config, store, topics, groups, offsets, clients, held, statistics, cold, self.log_repair
+        )
         yield PopHandler(config, store, topics, groups, pop, forwarding, clock, random)
         yield PopAcksHandler(config, store, topics, offsets, pop, forwarding, clock)
         yield OffsetsHandler(store, topics, groups, offsets, reads)
         yield LocksHandler(tables.locks, topics, clients, clock)
-        yield QueriesHandler(config, lookup, reads, clients)
+        yield QueriesHandler(config, lookup, reads, clients, self.log_repair)
 
         yield self.clients_handler
         yield AssignmentHandler(config, topics, groups, self._request_modes, self._routes, clients)

@@ -156,7 +156,12 @@ class Scrubbing:
     ``now`` in monotonic seconds."""
 
     def __init__(
-        self, store: MessageStore, disk: Disk, bytes_per_second: int, now: Callable[[], float]
+        self,
+        store: MessageStore,
+        disk: Disk,
+        bytes_per_second: int,
+        now: Callable[[], float],
+        on_damage: Callable[[int, int], object],
     ) -> None:
         self._scrub = Scrub(
             disk,
@@ -168,6 +173,7 @@ class Scrubbing:
             store.unit_repair,
             store.index,
             lambda text: log.info("store: %s", text),
+            on_damage,
         )
         self._now = now
         self._passes = 0

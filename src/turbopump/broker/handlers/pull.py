@@ -25,6 +25,7 @@ from turbopump.broker.consumers import (
 )
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_pulls import HeldPulls
+from turbopump.broker.log_repair import LogRepair, damaged_ranges
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.reading import answer
 from turbopump.broker.statistics import Statistics
@@ -145,6 +146,7 @@ class PullHandler:
     held: HeldPulls
     statistics: Statistics
     cold: ColdFlow
+    repair: LogRepair
 
     def __post_init__(self, topics: TopicTable, groups: GroupTable) -> None:
         self._checks = PullChecks(self.config, topics, groups, self.clients)
@@ -246,6 +248,10 @@ class PullHandler:
         if pull.is_cold:
             pull.is_cold = False
             self.cold.read(request.consumer_group, len(result.data))
+        if result.damages and self.repair.fetch(
+            damaged_ranges(result.damages), partial(self.read_later, pull)
+        ):
+            return None
         if result.count or result.unreadable is not None or pull.context.peer.closed:
             return self._answer(pull, offset, result)
         beyond = self._is_slave and result.status in _ONLY_A_MASTER_KNOWS

@@ -8,6 +8,7 @@ import logging
 from typing import Final
 
 from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.log_repair import LogRepair
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.pop.held_pops import HeldPops, PopView
 from turbopump.broker.pop.offsets import InFlight, OrderInfo, PopOffsets
@@ -53,6 +54,7 @@ class Pop:
         forwarding: Forwarding,
         statistics: Statistics,
         clock: Clock,
+        repair: LogRepair,
     ) -> None:
         self._store = store
         self._group_offsets = tables.offsets
@@ -70,7 +72,7 @@ class Pop:
         )
         self.view = PopView(config, store, topics, self.offsets, self.order, self.in_flight, clock)
         self.held = HeldPops(self.view, config.pop_polling_size, config.max_pop_polling_size)
-        self.reader = PopReader(self.view, self.revive_log, statistics)
+        self.reader = PopReader(self.view, self.revive_log, statistics, repair)
         topic, queues = self.revive_log.topic, config.revive_queue_num
         known = topics.find(topic)
         if known is None or known.read_queue_nums < queues:

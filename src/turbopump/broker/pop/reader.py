@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from turbopump.broker.consumers import Subscription
+from turbopump.broker.log_repair import LogRepair, damaged_ranges
 from turbopump.broker.pop.held_pops import PopView
 from turbopump.broker.pop.offsets import GroupQueue, PopOffsets, TakenInOrder
 from turbopump.broker.pop.records import Checkpoint, ReviveLog
@@ -95,6 +96,7 @@ class PopReader:
     view: PopView
     revive_log: ReviveLog
     statistics: Statistics
+    repair: LogRepair
 
     async def take(self, wish: PopQuery, queues: list[GroupQueue], taken: PoppedEntries) -> None:
         """Take what there is in each queue in turn, until ``wish`` is satisfied. A queue that
@@ -134,6 +136,8 @@ class PopReader:
             result = await read_queue(
                 self.view.store, queue.topic, queue.queue_id, start, wanted, codes, matches
             )
+            if result.damages and await self.repair.tried(damaged_ranges(result.damages)):
+                continue
             if result.status not in _ELSEWHERE or result.next_offset == start:
                 break
             _corrected(*queue, start, result.next_offset, kind=queue)

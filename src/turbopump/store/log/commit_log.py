@@ -185,6 +185,14 @@ class CommitLog:
             return None
         return file.segment.read(offset - file.start, size)
 
+    def put_right(self, offset: int, data: bytes) -> None:
+        """Write the very bytes that belong there over damaged ones, in one file."""
+        file = self.files.at(offset)
+        assert file is not None
+        assert offset + len(data) <= min(file.end, self.end)
+        at = offset - file.start
+        file.buffer[at : at + len(data)] = data
+
     def segment_end(self, offset: int) -> int:
         """Where the segment ends that ``offset`` lies in: what is before that can be read in one
         piece."""

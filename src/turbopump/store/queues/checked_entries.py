@@ -44,12 +44,13 @@ PIECE_SIZE_MAX: Final = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class DamagedMessage:
-    """A message that is not given out: its queue offset, the offset of the log that its unit holds,
-    and what is wrong."""
+    """A message that is not given out: its queue offset, the offset and size in the log that its
+    unit holds, and what is wrong."""
 
     queue_offset: int
     offset: int
     fault: str
+    size: int = 0
 
 
 @dataclass(slots=True)
@@ -174,7 +175,7 @@ def checked_entries(
             if unit.queue_offset < queue.min_index:
                 checked.removed += 1
                 continue
-        checked.damages.append(DamagedMessage(unit.queue_offset, unit.offset, fault))
+        checked.damages.append(DamagedMessage(*unit[:2], fault, unit.size))
     return checked
 
 

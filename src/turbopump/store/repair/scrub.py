@@ -23,7 +23,7 @@ from turbopump.store.log.parsed_entry import queue_position
 from turbopump.store.log.scanner import LogScanner, ScanResult, entry_starts
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.queues.batch_consume_queue import BatchConsumeQueue
-from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, UNIT, UNIT_SIZE
+from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX, NO_MESSAGE_SIZE, UNIT, UNIT_SIZE
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.repair.index_scrub import IndexScrub
 from turbopump.store.repair.unit_repair import UnitRepair
@@ -66,7 +66,8 @@ class ScrubNumbers:
 
 class Scrub:
     """Walks ``log`` at ``bytes_per_second`` (more than 0). ``log_error`` gets a line for each
-    finding, once. ``durable`` is the offset before which the log does not change any more."""
+    finding, once. ``durable`` is the offset before which the log does not change any more.
+    ``on_damage`` gets each damaged range of the log, in each pass."""
 
     def __init__(
         self,
@@ -79,8 +80,10 @@ class Scrub:
         repair: UnitRepair,
         index: KeyIndex | None = None,
         log_info: Callable[[str], None] | None = None,
+        on_damage: Callable[[int, int], object] = lambda _start, _end: None,
     ) -> None:
         assert bytes_per_second > 0
+        self._on_damage = on_damage
         self._disk = disk
         self._log = log
         self._queues = queues
@@ -150,6 +153,10 @@ class Scrub:
             yield from index.check()
             numbers.damaged_indexes = index.damaged
             yield from index.fill()
+
+    def check(self, start: int, end: int) -> Steps[None]:
+        """Check this range of the log alone, and the units of its messages."""
+        yield from self._scan(start, end, self._check_unit, self.numbers, self._report_range)
 
     def _walk_entries(self, start: int, end: int, take: Callable[[bytes, int], None]) -> Steps[int]:
         """Hand on every good entry of a range of the log; where the next one begins."""
@@ -285,7 +292,9 @@ class Scrub:
                 or topic == SCHEDULE_TOPIC
             ):
                 return
-        elif (yield from self._has_same_position(offset, (topic, queue_id, index))):
+        elif (offset, size) != (position, NO_MESSAGE_SIZE) and (  # a gap, mended since
+            yield from self._has_same_position(offset, (topic, queue_id, index))
+        ):
             return
         whole, queue = self._repair.unit_of(entry, position), self._queues.find(topic, queue_id)
         right = whole[:3] if whole is not None else None
@@ -342,6 +351,7 @@ class Scrub:
         return entry is not None and queue_position(entry) == wanted
 
     def _report_range(self, start: int, end: int, fault: str) -> None:
+        self._on_damage(start, end)
         if self._is_new("", 0, start):
             self.numbers.damaged_ranges += 1
             self.numbers.damaged_bytes += end - start

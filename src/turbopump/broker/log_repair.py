@@ -1,0 +1,234 @@
+"""A damaged part of the log is fetched again from a copy: another broker of the same name.
+
+Master and slave have the same log, byte for byte. So what a scrub, a start or a reader finds
+damaged here is asked for there, message by message (request 33), checked, and put where it belongs.
+What the device cannot read is left alone: that disk is to be replaced. A reader waits for it, but
+no longer than the copies take to answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from turbopump.broker.background import stop_task
+from turbopump.broker.reading import ask, read_pieces
+from turbopump.errors import ProtocolError, RemotingError, StoreError
+from turbopump.message.codec import entry_fault
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo
+from turbopump.protocol.requests.pull import ViewMessageById
+from turbopump.remoting.client import RemotingClient
+from turbopump.store.disk import Disk, Piece
+from turbopump.store.log.parsed_entry import queue_position
+from turbopump.store.message_store import MessageStore
+from turbopump.store.queues.checked_entries import DamagedMessage
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
+from turbopump.store.repair.scrub import Scrub
+
+log = logging.getLogger(__name__)
+
+ANSWER_S: Final = 2.0
+AGAIN_S: Final = 60.0
+"""A range is not asked for again before that."""
+RANGE_MAX: Final = 16 * 1024 * 1024
+"""Of a larger range its beginning is fetched."""
+RANGES_MAX: Final = 10_000
+"""Ranges kept in mind."""
+
+
+class Range(NamedTuple):
+    """Offsets of the log."""
+
+    start: int
+    end: int
+
+
+def damaged_ranges(damages: Iterable[DamagedMessage]) -> list[Range]:
+    """Where a read has found them."""
+    return [Range(one.offset, one.offset + one.size) for one in damages]
+
+
+@dataclass(eq=False)
+class LogRepair:
+    """``name`` is the broker's, ``address`` its own; ``name_servers`` know the others."""
+
+    store: MessageStore
+    disk: Disk
+    remoting: RemotingClient
+    name: str
+    address: str
+    name_servers: list[str]
+    mended: int = 0
+    """Messages that were fetched again since the start."""
+    _due: dict[Range, None] = field(default_factory=dict)
+    _now: dict[Range, None] = field(default_factory=dict)
+    _tried: dict[Range, float] = field(default_factory=dict)
+    _waiting: list[Callable[[], object]] = field(default_factory=list)
+    _task: asyncio.Task[None] | None = None
+
+    async def stop(self) -> None:
+        """Fetch no more. May be called twice."""
+        task, self._task = self._task, None
+        await stop_task(task)
+        await self.remoting.close()
+
+    def fetch(self, ranges: Iterable[Range], then: Callable[[], object] | None = None) -> bool:
+        """Fetch what is damaged, and call ``then`` when that was tried; False: there is nothing to
+        try now, and ``then`` is not called."""
+        if not self.name_servers:
+            return False
+        now, begun = asyncio.get_running_loop().time(), False
+        if len(self._tried) >= RANGES_MAX:
+            self._tried.clear()
+        for one in ranges:
+            if one in self._due or one in self._now:
+                begun = True
+            elif now - self._tried.get(one, now - AGAIN_S) >= AGAIN_S:
+                begun = True
+                self._tried[one] = now
+                self._due[one] = None
+        if not begun:
+            return False
+        if then is not None:
+            self._waiting.append(then)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="fetching damaged messages")
+        return True
+
+    async def tried(self, ranges: Iterable[Range]) -> bool:
+        """The same for who waits: whether it is worth reading again."""
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def then() -> None:
+            if not over.done():
+                over.set_result(None)
+
+        if not self.fetch(ranges, then):
+            return False
+        await over
+        return True
+
+    async def _run(self) -> None:
+        while self._due or self._waiting:
+            self._now, self._due = self._due, {}
+            waiting, self._waiting = self._waiting, []
+            try:
+                copies = await self._copies() if self._now else []
+                for one in self._now:
+                    await self._fetch(one, copies)
+            finally:
+                self._now = {}
+                for then in waiting:
+                    then()
+
+    async def _copies(self) -> list[str]:
+        """The addresses of the other brokers of this name, the master first."""
+        for server in self.name_servers:
+            try:
+                found = await self.remoting.call(server, GetBrokerClusterInfo(), timeout=ANSWER_S)
+            except (RemotingError, ProtocolError):
+                continue
+            data = found.broker_addr_table.get(self.name)
+            addresses = {} if data is None else data.broker_addrs
+            return [addresses[one] for one in sorted(addresses) if addresses[one] != self.address]
+        return []
+
+    async def _fetch(self, one: Range, copies: list[str]) -> None:
+        entries: list[bytes] = []
+        at, causes = one.start, list[str]()
+        while at < min(one.end, one.start + RANGE_MAX):
+            entry, causes = await self._entry(at, one.end, copies)
+            if entry is None:
+                break
+            entries.append(entry)
+            at += len(entry)
+        try:
+            if entries:
+                await self._put(one.start, b"".join(entries))
+                self.mended += len(entries)
+                log.warning(
+                    "damaged part of the commit log was fetched again from another broker of this "
+                    "name start=%d end=%d messages=%d",
+                    one.start,
+                    at,
+                    len(entries),
+                )
+        except (StoreError, OSError) as error:
+            at, causes = one.start, [str(error)]
+        if at < one.end and copies:
+            log.error(
+                "damaged part of the commit log cannot be fetched again start=%d end=%d cause=%s",
+                at,
+                one.end,
+                "; ".join(causes) or f"only the first {RANGE_MAX} bytes are",
+            )
+
+    async def _entry(self, at: int, end: int, copies: list[str]) -> tuple[bytes | None, list[str]]:
+        """The message at an offset, as a copy has it, or why none has."""
+        causes = []
+        for address in copies:
+            try:
+                answer = await self.remoting.exchange(
+                    address, ViewMessageById(offset=at), timeout=ANSWER_S
+                )
+            except (RemotingError, ProtocolError) as error:
+                causes.append(str(error))
+                continue
+            fault: str | None = answer.remark or f"code {answer.code}"
+            if answer.code == ResponseCode.SUCCESS:
+                fault = self._fault(answer.body, at, end)
+                if fault is None:
+                    return bytes(answer.body), []
+            causes.append(f"{address}: {fault}")
+        return None, causes
+
+    def _fault(self, entry: bytes, at: int, end: int) -> str | None:
+        """What is wrong with what a copy has sent."""
+        crc_required = self.store.log.requires_crc(at)
+        fault = entry_fault(entry, at, crc_required=crc_required)
+        if fault is None and at + len(entry) > end:
+            fault = f"its message there has {len(entry)} bytes, more than are damaged here"
+        if fault is None:
+            topic, queue_id, index = queue_position(entry)
+            queue = self.store.queues.find(topic, queue_id)
+            unit = None if queue is None or queue.is_batch else queue.unit(index)
+            if unit is not None and unit[1] != NO_MESSAGE_SIZE and unit[:2] != (at, len(entry)):
+                fault = f"it has another log: queue offset {index} of {topic} is at {unit[0]} here"
+        return fault
+
+    async def _put(self, start: int, data: bytes) -> None:
+        """Raises StoreError if it cannot be put there, OSError."""
+        store, segment_log = self.store, self.store.log
+        file = segment_log.files.at(start)
+        if file is None or start + len(data) > min(file.end, store.durable.value):
+            raise StoreError("it is not in one file, or not on the disk yet")
+        piece = Piece(file.segment, start - file.start, len(data))
+        (found,) = await read_pieces(store.cold_reads, [piece])
+        if isinstance(found, OSError):
+            raise StoreError(f"the device cannot read that part of {file.segment.path}: replace it")
+        if segment_log.files.at(start) is not file:
+            raise StoreError("its file was deleted meanwhile")
+        segment_log.put_right(start, data)
+        synced: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+
+        def done(error: OSError | None) -> None:
+            if not synced.done():
+                synced.set_result(error)
+
+        self.disk.start_sync([file.segment], done)
+        if (error := await synced) is not None:
+            raise error
+        scrub = Scrub(
+            self.disk,
+            segment_log,
+            store.queues,
+            lambda: store.durable.value,
+            1,
+            lambda text: log.warning("store: %s", text),
+            store.unit_repair,
+        )
+        await ask(store.cold_reads, scrub.check(start, start + len(data)))

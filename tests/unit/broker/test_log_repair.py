@@ -1,0 +1,133 @@
+"""What is damaged in a log is fetched again from a copy: at a master and at a slave, found by a
+reader, by a start and by the scrub. In virtual time."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.loops import in_loop
+from tests.unit.broker.replicas import MASTER, SLAVE, Replicas, eventually, same_logs, with_replicas
+from tests.unit.broker.talking import Client
+
+from turbopump.broker.broker import Broker
+from turbopump.config.broker_config import FlushDiskType
+from turbopump.message.codec import decode_entries
+from turbopump.protocol.requests.pull import ViewMessageById
+from turbopump.store.repair.scrub import FIRST_REST_S
+
+COUNT = 20
+SYNC = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
+BODIES = [b"message %d" % number for number in range(COUNT)]
+
+
+async def pair(replicas: Replicas) -> tuple[Broker, Broker]:
+    """A master and a slave, each with COUNT messages and opened anew, so that reads check them."""
+    await replicas.master(**SYNC)
+    sender = replicas.client_of(MASTER)
+    await sender.create()
+    for body in BODIES:
+        await sender.send(body)
+    slave = await replicas.slave(**SYNC)
+    await same_logs(replicas.brokers[MASTER], slave)
+    await eventually(lambda: slave.tables.topics.find("T"))
+    for host in (SLAVE, MASTER):
+        await replicas.stop(host)
+    return await replicas.master(**SYNC), await replicas.slave(**SYNC)
+
+
+def unit(broker: Broker, number: int) -> tuple[int, int]:
+    """Where in the log a message is, and its size."""
+    queue = broker.store.queue("T", 0)
+    assert queue is not None
+    found = queue.unit(number)
+    assert found is not None
+    return found[:2]
+
+
+def harm(broker: Broker, number: int, at: int = -30) -> None:
+    """Flip a bit of a message."""
+    offset, size = unit(broker, number)
+    log_file = broker.store.log.files.at(offset)
+    assert log_file is not None
+    log_file.buffer[offset - log_file.start + at % size] ^= 1
+
+
+async def bodies(client: Client) -> list[bytes]:
+    """What one pull of everything gives."""
+    answer, _ = await client.pull(0)
+    return [message.body for message in decode_entries(answer.body)]
+
+
+@pytest.mark.parametrize(
+    ("host", "at"), [(MASTER, -30), (SLAVE, 90), (SLAVE, 22)], ids=["CRC", "body", "head"]
+)
+@in_loop(with_replicas)
+async def test_a_reader_gets_what_a_copy_has(replicas: Replicas, /, host: str, at: int) -> None:
+    await pair(replicas)
+    harm(replicas.brokers[host], 4, at)
+    harm(replicas.brokers[host], 5, at)
+    assert await bodies(replicas.client_of(host)) == BODIES
+    assert replicas.brokers[host].log_repair.mended == 2
+    await same_logs(replicas.brokers[MASTER], replicas.brokers[SLAVE])
+
+
+@in_loop(with_replicas)
+async def test_what_both_have_damaged_is_passed_over_and_said(
+    replicas: Replicas, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    for broker in await pair(replicas):
+        harm(broker, 4)
+    assert await bodies(replicas.client_of(MASTER)) == [*BODIES[:4], *BODIES[5:]]
+    assert "cannot be fetched again start=" in caplog.text
+    assert "its CRC (property __CRC32#) does not fit its bytes" in caplog.text
+
+
+@in_loop(with_replicas)
+async def test_without_a_copy_a_damaged_message_is_passed_over_as_ever(
+    replicas: Replicas, /
+) -> None:
+    master, _ = await pair(replicas)
+    replicas.kill(SLAVE)
+    harm(master, 4)
+    assert await bodies(replicas.client_of(MASTER)) == [*BODIES[:4], *BODIES[5:]]
+
+
+@in_loop(with_replicas)
+async def test_a_query_by_offset_has_it_fetched(replicas: Replicas, /) -> None:
+    master, _ = await pair(replicas)
+    harm(master, 7)
+    client = replicas.client_of(MASTER)
+    offset, _ = unit(master, 7)
+    assert (await client.code(ViewMessageById(offset=offset)))[0] != 0
+    await eventually(lambda: master.log_repair.mended == 1)
+    assert (await client.code(ViewMessageById(offset=offset)))[0] == 0
+
+
+@in_loop(with_replicas)
+async def test_the_scrub_has_it_fetched(replicas: Replicas, /) -> None:
+    master, slave = await pair(replicas)
+    for number in range(3, 6):
+        harm(slave, number)
+    await asyncio.sleep(FIRST_REST_S + 5)
+    await eventually(lambda: slave.log_repair.mended == 3)
+    await same_logs(master, slave)
+
+
+@in_loop(with_replicas)
+async def test_a_start_that_finds_damage_has_it_fetched_and_its_unit_written(
+    replicas: Replicas, /
+) -> None:
+    offset, size = unit((await pair(replicas))[1], 4)
+    replicas.kill(SLAVE)
+    disk = replicas.simulation.disk(SLAVE).mount()
+    segment = disk.open_segment(Path("/store/commitlog") / f"{0:020d}")
+    segment.buffer[offset + size - 30] ^= 1
+    segment.sync()
+    replicas.simulation.disk(SLAVE).kill()
+    again = await replicas.slave(**SYNC)
+    assert again.store.recovery is not None
+    assert len(again.store.recovery.damages) == 1
+    await eventually(lambda: again.log_repair.mended == 1)
+    await eventually(lambda: unit(again, 4) == (offset, size))
+    assert await bodies(replicas.client_of(SLAVE)) == BODIES
+    await same_logs(replicas.brokers[MASTER], replicas.brokers[SLAVE])
