@@ -187,6 +187,7 @@ class ApacheCluster:
         self.heap = heap
         self.namesrv_heap = namesrv_heap
         self.jvm_options = tuple(jvm_options)
+        self.namesrv_options: tuple[str, ...] = QUICK_START
         self.broker_prefix = tuple(broker_prefix)
         self.start_timeout = start_timeout
         self.broker_config = dict(broker_config or {})
@@ -217,6 +218,12 @@ class ApacheCluster:
         """Process id of the broker's JVM (of the prefix's exec chain, which `taskset` keeps)."""
         assert self._broker is not None, "the broker is not running"
         return self._broker.pid
+
+    @property
+    def namesrv_pid(self) -> int:
+        """Process id of the name server's JVM."""
+        assert self._namesrv is not None, "the name server is not running"
+        return self._namesrv.pid
 
     def __enter__(self) -> ApacheCluster:
         try:
@@ -370,7 +377,7 @@ class ApacheCluster:
         # forget it
         patient = "-Dcom.rocketmq.remoting.client.closeSocketIfTimeout=false"
         return [
-            *(self.jvm_options if role == "broker" else QUICK_START),
+            *(self.jvm_options if role == "broker" else self.namesrv_options),
             *OPENS,
             home,
             patient,

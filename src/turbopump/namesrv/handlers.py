@@ -84,6 +84,10 @@ _not_its_own = RepeatedLine(
 )
 
 ZONE_FIELD: Final = "__ZONE_NAME"
+ROUTES_SIZE_MAX: Final = 64 * 1024 * 1024
+"""Bytes of encoded routes that are kept."""
+RouteKey = tuple[str, bool, str | None]
+"""A topic, whether the JSON is standard, and its queues if it is an ordered one."""
 OWNER_ANSWER_S: Final = 3.0
 """How long a broker is waited for whose name another one wants."""
 
@@ -96,6 +100,8 @@ class NamesrvHandlers:
         self._table = table
         self._kv = kv
         self._clock = clock
+        self._encoded = EncodedRoutes()
+        table.on_change = self._encoded.forget
         self._started_at = clock.monotonic()
 
     def add_to(self, router: Router) -> None:
@@ -231,22 +237,28 @@ class NamesrvHandlers:
                 return _refused(
                     f"name server not ready: it answers in {left:.0f} s (waitSecondsForService)"
                 )
-        return self._route(request, context)
-
-    def _route(
-        self, request: GetRouteInfo, context: RequestContext
-    ) -> Steps[Response[TopicRouteData] | bytes]:
-        yield  # it may have hundreds of brokers
-        route = self._table.route(request.topic)
-        if route is None:
-            return refusal(ResponseCode.TOPIC_NOT_EXIST, self._why_no_route(request.topic))
+        order = None
         if self._config.order_message_enable:
-            route.order_topic_conf = self._kv.get(ORDER_TOPIC_CONFIG, request.topic)
+            order = self._kv.get(ORDER_TOPIC_CONFIG, request.topic)
         # RocketMQ: older clients cannot read quoted number keys.
-        if context.version < V4_9_4 and not request.accept_standard_json_only:
-            return Response(route)
-        body = yield from fastjson.encode_steps(route, standard=True)
+        standard = context.version >= V4_9_4 or bool(request.accept_standard_json_only)
+        key = request.topic, standard, order
+        body = self._encoded.find(key)
+        if body is None:
+            return self._encode_route(key, context.opaque)
         return encode_response(context.opaque, Response(body=body))
+
+    def _encode_route(self, key: RouteKey, opaque: int) -> Steps[Response[TopicRouteData] | bytes]:
+        yield  # it may have hundreds of brokers
+        topic, standard, order = key
+        changes, route = self._encoded.changes, self._table.route(topic)
+        if route is None:
+            return refusal(ResponseCode.TOPIC_NOT_EXIST, self._why_no_route(topic))
+        route.order_topic_conf = order
+        body = yield from fastjson.encode_steps(route, standard=standard)
+        if changes == self._encoded.changes:
+            self._encoded.keep(key, body)
+        return encode_response(opaque, Response(body=body))
 
     def cluster_info(
         self, request: GetBrokerClusterInfo, context: RequestContext
@@ -317,6 +329,36 @@ class NamesrvHandlers:
             "No registered broker has it: create it, or send to it with autoCreateTopicEnable=true "
             "on the broker; if it exists, its broker registers with another name server."
         )
+
+
+class EncodedRoutes:
+    """Routes as they were last sent, until they change: to write one of 200 brokers takes
+    milliseconds. ``changes`` counts: what was encoded while it grew may be wrong, and is not
+    kept."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[str, dict[RouteKey, bytes]] = {}
+        self._size = 0
+        self.changes = 0
+
+    def find(self, key: RouteKey) -> bytes | None:
+        bodies = self._bodies.get(key[0])
+        return None if bodies is None else bodies.get(key)
+
+    def keep(self, key: RouteKey, body: bytes) -> None:
+        if self._size + len(body) > ROUTES_SIZE_MAX:
+            self.forget(None)
+        self._size += len(body)
+        self._bodies.setdefault(key[0], {})[key] = body
+
+    def forget(self, topic: str | None) -> None:
+        """The route of this topic has changed; None: that of every topic may have."""
+        self.changes += 1
+        if topic is None:
+            self._bodies.clear()
+            self._size = 0
+        else:
+            self._size -= sum(map(len, self._bodies.pop(topic, {}).values()))
 
 
 def _read_registration(

@@ -47,6 +47,8 @@ class RouteTable:
         self._mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         self._drained: set[str] = set()
         """Names of brokers whose write permission an operator has taken."""
+        self.on_change: Callable[[str | None], None] = lambda _topic: None
+        """Called when the route of a topic has changed; None: that of every topic may have."""
 
     # What brokers say.
 
@@ -76,6 +78,9 @@ class RouteTable:
         )
         if leads:
             self._take_topics(registration, known, first)
+        before = self._live.get((broker.cluster, broker.address))
+        if before is None or before.filter_servers != registration.filter_servers:
+            self.on_change(None)
         self._live[broker.cluster, broker.address] = LiveBroker(
             broker,
             connection,
@@ -222,6 +227,7 @@ class RouteTable:
             if one.broker_name in self._drained:
                 one.perm &= ~PERM_WRITE
             self._queues.setdefault(topic, {})[one.broker_name or ""] = one
+        self.on_change(topic)
         return None
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> int:
@@ -254,10 +260,13 @@ class RouteTable:
             if other != broker and (same_part or same_address):
                 self._forget(live)
         known = self._brokers.setdefault(broker.name, BrokerData(broker_name=broker.name))
+        before = _copied(known)
         known.cluster = broker.cluster
         known.zone_name = registration.zone
         known.enable_acting_master = bool(registration.acting_master)
         known.broker_addrs[broker.id] = broker.address
+        if known != before:
+            self.on_change(None)
         return known
 
     def _take_topics(self, registration: Registration, known: BrokerData, first: bool) -> None:
@@ -271,13 +280,18 @@ class RouteTable:
             for topic in self._queues.keys() - topics.topic_config_table.keys():
                 self._drop_queues(topic, broker.name)
         for key, config in topics.topic_config_table.items():
-            queues = self._queues.setdefault(config.topic_name or key, {})
+            topic = config.topic_name or key
+            queues = self._queues.setdefault(topic, {})
             # RocketMQ: under a version already seen, only topics that are new to this broker count.
             if changed or broker.name not in queues:
-                queues[broker.name] = _queue_data(broker.name, config, writable=writable)
+                queue = _queue_data(broker.name, config, writable=writable)
+                if queues.get(broker.name) != queue:
+                    queues[broker.name] = queue
+                    self.on_change(topic)
         if changed:
             for topic, info in topics.topic_queue_mapping_info_map.items():
                 self._mappings.setdefault(topic, {})[info.bname or broker.name] = info
+                self.on_change(topic)
 
     def _master_for(self, broker: BrokerIdentity, known: BrokerData) -> Accepted:
         master = known.broker_addrs.get(MASTER_ID)
@@ -293,6 +307,7 @@ class RouteTable:
 
     def _forget(self, live: LiveBroker) -> None:
         broker = live.broker
+        self.on_change(None)
         del self._live[broker.cluster, broker.address]
         known = self._brokers.get(broker.name)
         if known is None or known.broker_addrs.get(broker.id) != broker.address:
@@ -316,11 +331,13 @@ class RouteTable:
             parts.pop(name, None)
             if not parts:
                 table.pop(topic, None)
+        self.on_change(topic)
 
     def _change_perms(self, name: str, change: Callable[[int], int]) -> int:
         mine = [queues[name] for queues in self._queues.values() if name in queues]
         for queue in mine:
             queue.perm = change(queue.perm)
+        self.on_change(None)
         return len(mine)
 
     def _filter_servers(self, brokers: list[BrokerData]) -> dict[str, list[str]]:
