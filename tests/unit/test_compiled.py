@@ -6,6 +6,7 @@ so): against what is known of them.
 """
 
 import copy
+import json
 import mmap
 import os
 import random
@@ -23,6 +24,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import turbopump.auth.signatures
 import turbopump.broker.handlers.send
 import turbopump.message.pulled
 import turbopump.store.message_store  # noqa: F401  (the imports: every function with a twin is known then)
@@ -48,7 +50,7 @@ NAMES = (
         "value_after",
     ),
     *("good_entries", "entries_fit", "gather", "identified_item", "good_positions"),
-    *("outlive_lost_pages", "lost_pages"),
+    *("outlive_lost_pages", "lost_pages", "signed_in_header"),
 )
 OF_SPARK = {"split_properties", "walk_entries"}
 """Those of ``turbopump.spark``, if that is loaded: ``tests/spark/test_decode.py`` compares them."""
@@ -653,6 +655,70 @@ def test_the_property_texts_of_entries_are_found_alike(
 )
 def test_a_value_is_found_alike(text: str, needle: str) -> None:
     agree("value_after", text, needle)
+
+
+signed_fields = st.dictionaries(
+    st.sampled_from(["AccessKey", "Signature", "_UNIQUE_KEY_QUERY", "a", "ab", "b", "Z", "é", "_"]),
+    st.one_of(
+        st.sampled_from(["", "ann", 'x\x01y\x02"\\/\n', "é€𝄞", "\ufffe\x7f", "\u2028"]),
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=6),
+    ),
+    max_size=9,
+)
+signed_headers = st.builds(
+    lambda fields, raw, spaced, before: json.dumps(
+        {"code": 10, **before, "extFields": fields, "flag": 0, "version": 399, "remark": None},
+        ensure_ascii=not raw,
+        separators=(", ", ": ") if spaced else (",", ":"),
+    ).encode("utf-8"),
+    signed_fields,
+    st.booleans(),
+    st.integers(0, 9).map(lambda number: number == 0),
+    st.sampled_from([{}, {"language": "GO"}, {"opaque": -7}, {"x": 1.5}, {"x": [{}]}, {"é": "é"}]),
+)
+
+
+@given(signed_headers, st.binary(max_size=9), st.sampled_from([0, 399, 400, -1]))
+@example(b'{"extFields":{"AccessKey":"a","Signature":"s","a":"1","a":"2"}}', b"", 400)
+@example(b'{"extFields":{"AccessKey":"a","Signature":"s"},"extFields":{}}', b"", 400)
+@example(b'{"extFields":{"AccessKey":"a","Signature":"s"}} ', b"", 400)
+@example(b'{"extFields":{"AccessKey":"a","Signature":"\\/s"}}', b"x", 400)
+@example(b'{"extFields":{"AccessKey":"a","Signature":"s","n":"\\ud834\\udd1e"}}', b"x", 400)
+@example(b'{"extFields":{"AccessKey":"a","Signature":"s","n":"\xff"}}', b"x", 400)
+@example(b'{"extFields":{"AccessKey":"a","Signature":"s","n":7}}', b"x", 400)
+@example(b'{"extFields":{"AccessKey":"a","Signature":"s","n":null}}', b"x", 400)
+@example(b'{"code":01,"extFields":{"AccessKey":"a","Signature":"s"}}', b"x", 400)
+@example(b'{"code":tru,"extFields":{"AccessKey":"a","Signature":"s"}}', b"x", 400)
+@example(b'{"extFields":{"AccessKey":"a","Signature":"s",}}', b"x", 400)
+def test_what_a_signature_is_of_is_found_alike(header: bytes, body: bytes, version: int) -> None:
+    agree("signed_in_header", header, body, version)
+
+
+@given(signed_headers, st.integers(0), st.one_of(st.none(), st.integers(0, 255)))
+def test_the_signature_in_a_damaged_header_is_found_alike(
+    header: bytes, at: int, value: int | None
+) -> None:
+    at %= len(header) + 1
+    tail = b"" if value is None else bytes([value]) + header[at + 1 :]
+    agree("signed_in_header", header[:at] + tail, b"body", 400)
+
+
+def test_a_header_of_many_fields_is_read_alike() -> None:
+    for count in (60, 62, 63, 100):
+        fields = {f"f{number}": str(number) for number in range(count)}
+        signed = {"AccessKey": "ann", "Signature": "s", **fields}
+        header = json.dumps({"extFields": signed}, separators=(",", ":")).encode()
+        outcome_of = agree("signed_in_header", header, b"", 400)
+        assert outcome_of[1] == (
+            "ann",
+            "s",
+            ("ann" + "".join(v for _, v in sorted(fields.items()))).encode(),
+        )
+
+
+@given(odd, odd, odd)
+def test_odd_headers_are_refused_alike(header: Any, body: Any, version: Any) -> None:
+    agree("signed_in_header", header, body, version)
 
 
 def entry_begins(data: bytes) -> list[int]:

@@ -22,7 +22,7 @@ import msgspec
 from turbopump.auth.accounts import Accounts, User
 from turbopump.auth.policies import Action, Decision, Entry, Policies, ResourceType
 from turbopump.auth.rules import RULES, Need, Rule, Who, consumed, need
-from turbopump.auth.signatures import ACCESS_KEY, SIGNATURE, signed_content
+from turbopump.auth.signatures import ACCESS_KEY, signed_in_fields, signed_in_header
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import JSON
 from turbopump.protocol.request import Request
@@ -44,6 +44,10 @@ NAME_SIZE_MAX: Final = 300
 HEADER_SIZE: Final = 64 * 1024
 """Bytes of a JSON header that is read here; a larger one is read with care, as odd ones are."""
 _CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
+KEYS: Final = {
+    int(code): rule.key for code, rule in RULES.items() if rule.key is not None and not rule.message
+}
+"""What decides about requests that come often, none of which changes anything."""
 CHANGING: Final = frozenset(
     code
     for code, rule in RULES.items()
@@ -97,52 +101,50 @@ class AccessControl:
 
     def __call__(self, request: Request[Any], context: RequestContext) -> Refusal | None:
         """None: it may be handled; else the answer that refuses it."""
-        user, settings, code = self._sender(context), self._settings, context.code
+        user, code, peer = self._sender(context), context.code, context.peer
         if user is None:
-            if code not in settings.unsigned:
+            if code not in self._settings.unsigned:
                 claimed = (context.command.ext or {}).get(ACCESS_KEY, "-")
-                self._note_denied(claimed[:80], code, context.peer, "-", "not signed rightly")
+                self._note_denied(claimed[:80], code, peer, "-", "not signed rightly")
                 return NOT_KNOWN
             user = NOBODY
-        context.peer.accepted = True
+        peer.accepted = True
         if request is UNREAD:
             return None
-        rule = RULES.get(code, _NO_RULE)
+        key, known_by = KEYS.get(code), None
+        if key is not None:
+            known_by = user.name, code, peer.peer_ip, key(request)
+            known = self._known.get(known_by)
+            if known is not None:
+                if audit.isEnabledFor(logging.DEBUG):
+                    self._note_allowed(user, context, *known)
+                return None
+        settings, rule = self._settings, RULES.get(code, _NO_RULE)
         open_to_users = not settings.authorization or code in settings.unasked
         if user.is_super or (open_to_users and rule.who is not Who.SUPER):
             why = "Super" if user.is_super else "no policy is asked for"
             self._note_allowed(user, context, "-", why)
             return None
         if rule.message:
-            context.judge_topic = _TopicsOfMessages(self, user, code, context.peer, rule.message)
-        if rule.key is None:
-            return self._decide(user, rule, request, context)
-        key = (user.name, code, context.peer.peer_ip, rule.key(request))
-        known = self._known.get(key)
-        if known is not None:
-            self._note_allowed(user, context, *known)
-            return None
-        return self._decide(user, rule, request, context, key)
+            context.judge_topic = _TopicsOfMessages(self, user, code, peer, rule.message)
+        return self._decide(user, rule, request, context, known_by)
 
     # --- who
 
     def _sender(self, context: RequestContext) -> User | None:
         """Who has signed a request, if it is a user who may; None: nobody has."""
-        frame, fields = context.frame, None
-        if frame.serialize_type == JSON and len(frame.header) <= HEADER_SIZE:
-            try:
-                fields = _fields.decode(frame.header).ext
-            except msgspec.DecodeError:  # such as a number for a text
-                fields = context.command.ext
-        else:
-            fields = context.command.ext
-        if not fields:
+        frame, body, version = context.frame, context.body, context.version
+        try:
+            if frame.serialize_type != JSON or len(frame.header) > HEADER_SIZE:
+                found = signed_in_fields(context.command.ext, body, version)
+            else:
+                found = signed_in_header(frame.header, body, version)
+        except msgspec.DecodeError:  # such as a number for a text
+            found = signed_in_fields(context.command.ext, body, version)
+        if found is None:
             return None
-        name, signature = fields.get(ACCESS_KEY), fields.get(SIGNATURE)
-        if name is None or signature is None:
-            return None
+        name, signature, content = found
         user = self._accounts.users.get(name)
-        content = signed_content(fields, context.body, context.version)
         signed = (NOBODY if user is None else user).key.has_signed(content, signature)
         return user if signed and user is not None and user.enabled else None
 
@@ -213,13 +215,6 @@ class AccessControl:
 
     def _note_denied(self, name: str, code: int, peer: Connection, asked: str, why: str) -> None:
         _denied(name, code, asked, peer.peer, why, kind=(name, code, asked, peer.peer_ip))
-
-
-class _Fields(msgspec.Struct, rename={"ext": "extFields"}, gc=False):
-    ext: dict[str, str] | None = None
-
-
-_fields = msgspec.json.Decoder(_Fields)
 
 
 @dataclass(frozen=True, slots=True)

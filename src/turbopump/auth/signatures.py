@@ -25,6 +25,9 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final
 
+import msgspec
+
+from turbopump.compiled import has_twin
 from turbopump.errors import ConfigError
 from turbopump.message.rules import is_unicode
 
@@ -120,6 +123,32 @@ class SigningKey:
 
 
 _orders: dict[tuple[str, ...], Callable[[Mapping[str, str]], tuple[str, ...]]] = {}
+
+
+class _Fields(msgspec.Struct, rename={"ext": "extFields"}, gc=False):
+    ext: dict[str, str] | None = None
+
+
+_fields = msgspec.json.Decoder(_Fields)
+
+
+@has_twin
+def signed_in_header(header: bytes, body: bytes, version: int) -> tuple[str, str, bytes] | None:
+    """AccessKey and Signature in a JSON header, and what that signature is to be made of; None: it
+    is not signed. Raises msgspec.DecodeError where fields are not all texts."""
+    return signed_in_fields(_fields.decode(header).ext, body, version)
+
+
+def signed_in_fields(
+    fields: Mapping[str, str] | None, body: bytes, version: int
+) -> tuple[str, str, bytes] | None:
+    """The same of header fields."""
+    if not fields:
+        return None
+    name, signature = fields.get(ACCESS_KEY), fields.get(SIGNATURE)
+    if name is None or signature is None:
+        return None
+    return name, signature, signed_content(fields, body, version)
 
 
 def signed_content(fields: Mapping[str, str], body: bytes, version: int) -> bytes:

@@ -159,3 +159,9 @@ async def test_a_user_who_is_there_is_not_changed_by_a_start(tmp_path: Path) -> 
         access = ServerAccess(config, tmp_path, SystemDisk(), lambda: ("c",))
         access.open()
         assert access.control.accounts.users["admin"].password == "first"
+
+
+@in_loop
+async def test_where_authentication_is_off_nothing_is_asked() -> None:
+    async with running_broker() as running:
+        assert running.broker.router.authorise is None
