@@ -29,6 +29,7 @@ from turbopump.config.properties import decode, encode
 from turbopump.config.setting import SettingsClass, effective, settings_of
 from turbopump.errors import ConfigError
 from turbopump.event_loop import loop_factory
+from turbopump.remoting.tls import keep_buffers_small
 from turbopump.repeated_line import report_all
 from turbopump.store.system_calls import outlive_lost_pages
 
@@ -53,6 +54,7 @@ def serve(servers: Callable[[], AbstractAsyncContextManager[None]]) -> None:
     _keep_freed_memory()
     _raise_descriptor_limit()
     outlive_lost_pages()
+    keep_buffers_small()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
             runner.run(_until_signal(servers))

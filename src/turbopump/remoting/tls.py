@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import ssl
+from asyncio import sslproto
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
@@ -26,10 +27,18 @@ CLIENT_HELLO: Final = b"\x16"
 HANDSHAKE_S: Final = 10.0
 """A handshake that has not ended by then is given up."""
 SHUTDOWN_S: Final = 5.0
+READ_SIZE: Final = 64 * 1024
 LOOK_AGAIN_S: Final = 1.0
 WARN_DAYS: Final = 30
 """A certificate that has fewer days left is warned of."""
 FILE_SIZE_MAX: Final = 1024 * 1024
+
+
+def keep_buffers_small() -> None:
+    """Let TLS of asyncio's own loop read 64 KiB at a time, in this whole process. Each connection
+    has a buffer of that size, of 256 KiB otherwise. Costs 2 % of the CPU of messages of 1 KiB, 12 %
+    of bodies of 300 KB; with 32 KiB that was 32 %."""
+    sslproto.SSLProtocol.max_size = READ_SIZE
 
 
 class ServerContext:

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import ssl
+import tracemalloc
 import warnings
+from asyncio import sslproto
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +20,7 @@ from turbopump.errors import ConfigError, ConnectError, RemotingError
 from turbopump.protocol.requests.offsets import GetMinOffset, OffsetReply
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import Response, Router
-from turbopump.remoting.tls import LOOK_AGAIN_S, ServerContext
+from turbopump.remoting.tls import LOOK_AGAIN_S, ServerContext, keep_buffers_small
 from turbopump.repeated_line import report_all
 
 BODY_SIZE = 300_000
@@ -87,6 +89,25 @@ async def test_each_mode_serves_what_it_says_on_one_port(
                 found.add(name)
         assert found == served
         await until(lambda: not server.connections)
+
+
+@in_loop
+async def test_with_small_buffers_a_connection_takes_less_and_carries_the_same(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sslproto.SSLProtocol, "max_size", sslproto.SSLProtocol.max_size)
+    taken = []
+    for make_small in (lambda: None, keep_buffers_small):
+        make_small()
+        async with (
+            serving(answering(), tls=pair.server(TlsMode.ENFORCING)) as (_, host, port),
+            client_of(pair.trusted()) as client,
+        ):
+            tracemalloc.start()
+            assert await ask(client, f"{host}:{port}") == 5
+            taken.append(tracemalloc.get_traced_memory()[0])
+            tracemalloc.stop()
+    assert taken[0] - taken[1] > 2 * 180 * 1024  # both ends
 
 
 @in_loop
