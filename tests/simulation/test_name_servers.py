@@ -1,10 +1,16 @@
-"""A name server that is killed and starts again knows every topic within seconds, also those that
-are made meanwhile."""
+"""Name servers that are killed: one that starts again knows every topic within seconds, also those
+that are made meanwhile; producers go on as long as one is left, and with what they know when none
+is."""
 
 import asyncio
+from collections import Counter
 
 from tests.loops import in_loop
 from tests.unit.broker.registering import NAME_SERVERS, World, tell
+
+from turbopump.client.hooks import SendContext, SendHook
+from turbopump.client.producer import Producer
+from turbopump.errors import TurbopumpError
 
 RESTARTS = 10
 """Of each seed."""
@@ -33,3 +39,96 @@ async def test_a_name_server_that_starts_again_has_every_topic_within_five_secon
     making.cancel()
     await asyncio.sleep(WHOLE_S)
     assert await world.topics(restarted) == await world.topics(steady) >= set(made)
+
+
+THREE = (*NAME_SERVERS, "10.0.0.102")
+PRODUCER = "10.0.0.51"
+PAUSE_S = 4.0
+ALONE_S = 600.0
+"""How long known routes serve without any name server."""
+
+
+class FailedAttempts(SendHook):
+    """Counts the attempts that failed, by message."""
+
+    def __init__(self) -> None:
+        self.of: Counter[str] = Counter()
+
+    def after(self, context: SendContext) -> None:
+        if context.error is not None:
+            self.of[context.msg_id] += 1
+
+
+class Sending:
+    """A producer on a host of its own, with default settings, that sends to ``topics`` in turn,
+    without end."""
+
+    def __init__(self, world: World, topics: list[str]) -> None:
+        self.simulation = world.simulation
+        self.topics = topics
+        self.sent: Counter[str] = Counter()
+        self.errors: list[str] = []
+        self.failed = FailedAttempts()
+
+    async def start(self) -> None:
+        self._process = self.simulation.boot(PRODUCER)
+        self._task = asyncio.ensure_future(self._process.start(self._run()))
+
+    async def _run(self) -> None:
+        async with Producer(
+            [f"{host}:9876" for host in THREE],
+            hooks=[self.failed],
+            clock=self.simulation.clock(PRODUCER),
+            random=self.simulation.source("producer"),
+            local_ip=PRODUCER,
+        ) as producer:
+            while True:
+                for topic in list(self.topics):
+                    try:
+                        await producer.send(topic, b"x")
+                    except TurbopumpError as error:
+                        self.errors.append(f"{self.simulation.loop.time():.1f} s: {error}")
+                    else:
+                        self.sent[topic] += 1
+                    await asyncio.sleep(self.simulation.random.uniform(0, PAUSE_S))
+
+    async def stop(self) -> None:
+        self._process.kill()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+@in_loop(tell)
+async def test_no_send_fails_while_name_servers_die_and_known_routes_serve_ten_minutes_alone(
+    world: World, /, seed: int
+) -> None:
+    simulation, chance = world.simulation, world.simulation.random
+    for host in THREE:
+        await world.start_name_server(host)
+    await world.start_broker(THREE)
+    sending = Sending(world, ["first"])
+    await sending.start()
+    await asyncio.sleep(chance.uniform(5, 40))
+    *first_to_go, last = chance.sample(THREE, 3)
+    for number, host in enumerate(first_to_go):
+        simulation.end(host, power_cut=chance.random() < 0.5)
+        await asyncio.sleep(chance.choice([0.0, 0.2, 45.0]))
+        sending.topics.append(f"new-{number}")
+        await asyncio.sleep(chance.uniform(5, 45))
+    assert set(sending.sent) == {"first", "new-0", "new-1"}
+    simulation.end(last, power_cut=chance.random() < 0.5)
+    before = sending.sent.copy()
+    alone_s = chance.choice([ALONE_S / 10, ALONE_S])
+    await asyncio.sleep(alone_s)
+    assert sending.errors == []
+    assert all(
+        sending.sent[topic] - before[topic] > alone_s / PAUSE_S / len(before) for topic in before
+    )
+    assert max(sending.failed.of.values(), default=0) <= 1
+    await world.start_name_server(last)
+    await asyncio.sleep(WHOLE_S)
+    assert await world.topics(last) >= set(sending.topics)
+    sending.topics.append("new-2")
+    await asyncio.sleep(PAUSE_S * len(sending.topics))
+    assert sending.sent["new-2"] > 0
+    assert sending.errors == []
+    await sending.stop()

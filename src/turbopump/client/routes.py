@@ -314,6 +314,8 @@ class Routes:
                 command = await self._remoting.exchange(address, request, timeout=timeout)
                 if command.code == ResponseCode.TOPIC_NOT_EXIST:
                     ignorant.append(address)
+                    if unreachable:  # the next question must not wait for those again
+                        self._first = index
                     continue
                 refuse_other_than_name_server(address, command)
                 if command.code != ResponseCode.SUCCESS:

@@ -2,7 +2,7 @@
 time."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from turbopump.broker.broker import Broker
@@ -35,13 +35,15 @@ class World:
 
         await process.start(begin())
 
-    async def start_broker(self, **settings: Any) -> float:
+    async def start_broker(
+        self, name_servers: Sequence[str] = NAME_SERVERS, **settings: Any
+    ) -> float:
         """Returns how many seconds the start took."""
         process = self.simulation.boot(BROKER)
         config = BrokerConfig(
             broker_name="broker-a",
             bind_address=BROKER,
-            namesrv_addr=";".join(f"{host}:9876" for host in NAME_SERVERS),
+            namesrv_addr=";".join(f"{host}:9876" for host in name_servers),
             store_path_root_dir="/store",
             mapped_file_size_commit_log=1 << 20,
             mapped_file_size_consume_queue=2000,
