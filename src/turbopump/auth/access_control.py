@@ -112,7 +112,7 @@ class AccessControl:
         if request is UNREAD:
             return None
         key, known_by = KEYS.get(code), None
-        if key is not None:
+        if key is not None and user is not NOBODY:
             known_by = user.name, code, peer.peer_ip, key(request)
             known = self._known.get(known_by)
             if known is not None:

@@ -27,8 +27,9 @@ from tests.unit.auth.signed import (
 )
 from tests.unit.protocol.headers import REQUESTS, filled
 
-from turbopump.auth.access_control import NOT_KNOWN
-from turbopump.auth.policies import Action, Decision, Entry
+from turbopump.auth.access_control import NOT_KNOWN, AccessControl, AccessSettings
+from turbopump.auth.accounts import Accounts, User
+from turbopump.auth.policies import Action, Decision, Entry, Policies
 from turbopump.auth.reference import page
 from turbopump.auth.rules import RULES, Who
 from turbopump.auth.signatures import Credentials
@@ -247,6 +248,16 @@ async def test_codes_may_be_served_without_a_signature_or_a_policy() -> None:
     unasked = access(unasked=frozenset({30}))
     assert Door(unasked, [type(asked)]).send(signed(asked)).code == 0
     assert Door(unasked, [type(asked)]).send(signed(asked, b"", None)).code == 16
+
+
+@in_loop
+async def test_whoever_has_not_signed_is_not_taken_for_a_user_called_as_nobody_is() -> None:
+    accounts = Accounts({"-": User("-", "s")}, {"-": Policies([allow("Topic:*", Action.PUB)])})
+    settings = AccessSettings(unsigned=frozenset({310}))
+    asked = request(RequestCode.SEND_MESSAGE_V2)
+    door = Door(AccessControl(accounts, settings, lambda: CLUSTERS), [type(asked)])
+    answers = [door.send(signed(asked, b"", user, "s")).code for user in ("-", None, "-", None)]
+    assert answers == [0, 16, 0, 16]
 
 
 @in_loop

@@ -92,7 +92,7 @@ final class Session {
             try {
                 return send.call();
             } catch (MQClientException error) {
-                if (!error.getMessage().contains("No route info") || System.nanoTime() > deadline) {
+                if (!(error.getMessage() + error.getCause()).contains("No route info") || System.nanoTime() > deadline) {
                     throw error;
                 }
             }
