@@ -369,6 +369,7 @@ async def _broker_trials(talk: Talk, peer: Peer) -> dict[int, Trial]:
         t(replication.GetAllMessageRequestMode()),
         t(replication.GetBrokerHaStatus()),
         t(replication.NotifyMinBrokerIdChange()),
+        t(replication.ExchangeHAInfo()),
         t(replication.ResetMasterFlushOffset(master_flush_offset=1)),
         t(replication.GetTimerCheckpoint()),
         t(replication.GetTimerMetrics()),
@@ -596,6 +597,7 @@ BROKER_ANSWERS: Final = answers(
     401 0 - 1 - - - 1
     402 0 - - - - - -
     905 0 - - - - - -
+    906 0 - - - - - -
     907 0 - - - - - -
     908 0 1 1 - 0 0 -
     2001 0 - - - - - 1

@@ -19,12 +19,14 @@ from turbopump.admin.groups import group_members, group_names, group_offsets, ru
 from turbopump.admin.topics import find_topic, topic_names, users_topics
 from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.clock import Clock
+from turbopump.config import properties
 from turbopump.config.addresses import is_loopback
-from turbopump.errors import ConnectError, ProtocolError, RemotingError, ResponseError
+from turbopump.errors import ConfigError, ConnectError, ProtocolError, RemotingError, ResponseError
 from turbopump.message.rules import DLQ_PREFIX, did_you_mean
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.command import Command, reply_in
 from turbopump.protocol.requests.clients import MessageModel
+from turbopump.protocol.requests.configuration import GetBrokerConfig
 from turbopump.protocol.requests.consumers import ConsumerConnection
 from turbopump.protocol.requests.groups import GetGroup
 from turbopump.protocol.requests.namesrv import (
@@ -36,6 +38,7 @@ from turbopump.protocol.requests.namesrv import (
     QueueData,
     TopicRouteData,
 )
+from turbopump.protocol.requests.replication import GetBrokerHaStatus, HARuntimeInfo
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
 from turbopump.protocol.requests.topics import (
     PERM_READ,
@@ -101,6 +104,7 @@ class Doctor:
             return
         for name, broker in sorted(cluster.broker_addr_table.items()):
             await self._look_at_broker(name, broker)
+            await self._look_at_replication(name, broker)
         if topic is not None and self._masters:
             subject = f"topic {topic}"
             await self._reached(subject, self._look_at_topic(subject, topic, cluster))
@@ -153,6 +157,7 @@ class Doctor:
             },
         )
         self.findings += differences(known)
+        self.findings += rival_masters(known)
         if known and not everything.broker_addr_table:
             self._find(
                 Level.WRONG,
@@ -234,6 +239,20 @@ class Doctor:
         )
         self._judge_certificate(subject, address)
         return True
+
+    async def _look_at_replication(self, name: str, broker: BrokerData) -> None:
+        """Of a broker that has a slave, or waits for one."""
+        status: dict[int, HARuntimeInfo] = {}
+        settings: dict[str, str] = {}
+        for number, address in broker.broker_addrs.items():
+            try:
+                status[number] = await self._servers.call(address, GetBrokerHaStatus())
+                if number == MASTER_ID:
+                    answer = await self._servers.exchange(address, GetBrokerConfig())
+                    settings = properties.decode(answer.body)
+            except (RemotingError, ProtocolError, ConfigError):
+                continue  # it was found before, or is of 4.x, or tells strangers nothing
+        self.findings += judge_replication(name, broker, status, settings, self._n)
 
     def _judge_certificate(self, subject: str, address: str) -> None:
         """Of a server that was asked over TLS."""
@@ -459,6 +478,93 @@ def differences(known: Mapping[str, ClusterInfo]) -> list[Finding]:
     ]
 
 
+def rival_masters(known: Mapping[str, ClusterInfo]) -> list[Finding]:
+    """Brokers of which name servers know different masters."""
+    masters: dict[str, dict[str, str]] = {}
+    for server, info in known.items():
+        for name, broker in info.broker_addr_table.items():
+            if MASTER_ID in broker.broker_addrs:
+                masters.setdefault(name, {}).setdefault(broker.broker_addrs[MASTER_ID], server)
+    return [
+        Finding(
+            Level.WRONG,
+            f"broker {name}",
+            "it has two masters: "
+            + " and ".join(f"{at} (says {server})" for at, server in sorted(rivals.items())),
+            "each takes messages that the other does not have: stop one, look at what it has "
+            "(turbopump store dump), and start it as the other's slave: brokerRole=SLAVE, "
+            "brokerId=1, an empty store",
+        )
+        for name, rivals in sorted(masters.items())
+        if len(rivals) > 1
+    ]
+
+
+def judge_replication(
+    name: str,
+    broker: BrokerData,
+    status: Mapping[int, HARuntimeInfo],
+    settings: Mapping[str, str],
+    n: str,
+) -> list[Finding]:
+    """What is wrong between a master and its slaves: ``status`` by id, of those that answer 907;
+    ``settings`` of the master."""
+    found: list[Finding] = []
+    subject = f"broker {name}"
+
+    def wrong(says: str, mend: str) -> None:
+        found.append(Finding(Level.WRONG, subject, says, mend))
+
+    master = status.get(MASTER_ID)
+    wanted = int(_number(settings.get("inSyncReplicas")) or 1) - 1
+    waits = settings.get("brokerRole") == "SYNC_MASTER"
+    slaves = len(broker.broker_addrs) - (MASTER_ID in broker.broker_addrs)
+    if master is None or not master.master:
+        return found
+    copying = master.ha_connection_info
+    show = f"turbopump cluster ha {n}"
+    if waits and wanted <= 0:
+        wrong(
+            "brokerRole=SYNC_MASTER with inSyncReplicas=1 waits for no slave: what it acknowledges "
+            "is lost with its machine",
+            "inSyncReplicas=2 in its broker.conf, and start it again (turbopump broker drain "
+            f"{name} {n} before); or brokerRole=ASYNC_MASTER",
+        )
+    if waits and slaves < wanted:
+        wrong(
+            f"it waits for {_count(wanted, 'slave')} (inSyncReplicas={wanted + 1}) and has "
+            f"{slaves}: sends are answered SLAVE_NOT_AVAILABLE",
+            f"start another: turbopump broker -c FILE with brokerName={name}, brokerRole=SLAVE, "
+            f"brokerId={slaves + 1}; or a smaller inSyncReplicas",
+        )
+    for number, one in sorted(status.items()):
+        client = one.ha_client_runtime_info
+        if number != MASTER_ID and not one.master and not (client and client.last_read_timestamp):
+            at = broker.broker_addrs[number]
+            knows = client is not None and client.master_addr
+            wrong(
+                f"its slave {number} ({at}) does not copy"
+                + (f" from {knows}" if knows else ": no name server tells it where its master is"),
+                f"the slave's log says why (the slave does not copy cause=…), and its master's; "
+                f"docs/guide/cluster.md says what to do for each; then {show}",
+            )
+    if len(copying) < slaves and not found:
+        wrong(f"{len(copying)} of its {_count(slaves, 'slave')} copy from it", show)
+    for slave in copying:
+        if slave.in_sync:
+            continue
+        rate = slave.transferred_byte_in_second
+        left = f", about {-(-slave.diff // rate)} s at {rate:,} bytes/s" if rate > 0 else ""
+        wrong(
+            f"its slave {slave.addr} is {slave.diff:,} bytes behind{left}",
+            f"look at that slave's disk and at the network; {show} shows how it goes on",
+        )
+    if copying and not found:
+        says = f"{_count(len(copying), 'slave')} in sync"
+        found.append(Finding(Level.OK, subject, says))
+    return found
+
+
 def judge_runtime(subject: str, table: Mapping[str, str], now_ms: float) -> list[Finding]:
     """What a broker's figures (28) say, which it gave at ``now_ms`` by the clock here."""
     found: list[Finding] = []
@@ -529,7 +635,8 @@ def judge_queues(
             wrong(
                 f"it may not be {what} on {name}: the name server has taken that away, or the "
                 "broker's brokerPermission does",
-                f"mqadmin addWritePerm {n} -b {name}; look at brokerPermission in its broker.conf",
+                f"turbopump broker drain {name} --undo {n}; look at brokerPermission in its "
+                "broker.conf",
             )
         else:
             wrong(

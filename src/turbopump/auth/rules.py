@@ -436,6 +436,7 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.GET_TIMER_CHECK_POINT: Rule((cluster(GET),), apache=_UNCHECKED),
     RequestCode.GET_TIMER_METRICS: Rule((cluster(GET),), apache=_UNCHECKED),
     RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: Rule(who=Who.BROKERS, apache="Cluster: Update"),
+    RequestCode.EXCHANGE_BROKER_HA_INFO: Rule(who=Who.BROKERS, apache="Cluster: Update"),
     RequestCode.RESET_MASTER_FLUSH_OFFSET: Rule(who=Who.BROKERS, apache="Cluster: Update"),
     # Name servers. Apache's have no access control at all.
     RequestCode.GET_ROUTEINFO_BY_TOPIC: Rule((topics(_routed, PUB, SUB, GET),)),

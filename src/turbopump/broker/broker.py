@@ -89,7 +89,6 @@ from turbopump.config.broker_config import (
 from turbopump.config.running import RunningConfiguration
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.delivery_time import DelayLevels
-from turbopump.protocol.requests.namesrv import RegisterBrokerReply
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Authorise, Router
@@ -398,6 +397,7 @@ class Broker:
         tables.save_too(self.delays)
         self.runtime_info.add_source(self.delays.positions)
         self.runtime_info.add_source(self._transactions.figures)
+        self.runtime_info.add_source(self.replication.figures)
         self.timers = timers_of(config, settings.paths, store, disk, self.forwarding, clock)
         tables.save_too(self.timers)
         self.runtime_info.add_source(self.timers.figures)
@@ -440,7 +440,12 @@ class Broker:
             )
             link.begin_at = tables_of_master.first_offset
         self._registration = NameServerRegistration(
-            config, topics, self.address, self.ha_address, self._master_is_at, signer
+            config,
+            topics,
+            self.address,
+            self.ha_address,
+            lambda reply: self._master_is_at(reply.master_addr, reply.ha_server_addr),
+            signer,
         )
         self._routes = TopicRoutes(config, topics, clock, signer)
         self._cleaning = Cleaning(store, config)
@@ -530,7 +535,14 @@ class Broker:
         yield StatisticsHandler(statistics, self.runtime_info, store, reads)
         yield ColdFlowHandler(cold, store.log)
         yield ReplicationHandler(
-            store, self.replication, offsets, self.delays, self._request_modes, self.timers
+            store,
+            self.replication,
+            offsets,
+            self.delays,
+            self._request_modes,
+            self.timers,
+            (self.address, self.ha_address),
+            self._master_is_at,
         )
         yield ConfigurationHandler(
             RunningConfiguration.of(config, BROKER_KEYS, self._file, check=check_together),
@@ -553,10 +565,10 @@ class Broker:
         self.store.space.limits = settings.space
         self._registration.all_again()  # brokerPermission
 
-    def _master_is_at(self, reply: RegisterBrokerReply) -> None:
+    def _master_is_at(self, address: str | None, ha_address: str | None) -> None:
         if self.slave_tables is not None:
-            self.slave_tables.master_is_at(reply.master_addr)
-        self.replication.master_is_at(reply.ha_server_addr)
+            self.slave_tables.master_is_at(address)
+        self.replication.master_is_at(ha_address)
 
     def _look_for_master(self) -> None:
         """A slave that started before its master hears of it from the name servers' answers."""

@@ -143,6 +143,13 @@ class SlaveConnection:
         self._sent_in_second += size
         return size
 
+    def rate(self, now: float) -> int:
+        """Bytes a second that are being sent."""
+        elapsed = now - self._second
+        if elapsed >= 2.0:
+            return 0
+        return self._sent_in_second if elapsed >= 1.0 else self.bytes_last_second
+
     def is_silent(self, now: float) -> bool:
         """Whether to close it: its slave has not said anything for too long."""
         return now - self.last_read > self.settings.housekeeping

@@ -16,18 +16,28 @@ from tests.loops import in_loop
 
 from turbopump import ConsumeFrom, Producer, PushConsumer
 from turbopump.admin.cluster import Servers
-from turbopump.admin.doctor import Doctor, Finding, Level, judge_runtime
+from turbopump.admin.doctor import Doctor, Finding, Level, judge_replication, judge_runtime
 from turbopump.broker.broker import Broker
 from turbopump.cli import main
 from turbopump.clock import Clock, SystemClock
-from turbopump.config.broker_config import BrokerConfig
+from turbopump.config.broker_config import BrokerConfig, BrokerRole
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import clients
 from turbopump.protocol.requests.groups import CreateGroup, SubscriptionGroupConfig
-from turbopump.protocol.requests.namesrv import DeleteTopicInNamesrv, RegisterBroker, WipeWritePerm
+from turbopump.protocol.requests.namesrv import (
+    BrokerData,
+    DeleteTopicInNamesrv,
+    RegisterBroker,
+    WipeWritePerm,
+)
+from turbopump.protocol.requests.replication import (
+    HAClientRuntimeInfo,
+    HAConnectionRuntimeInfo,
+    HARuntimeInfo,
+)
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
@@ -418,7 +428,7 @@ async def test_a_broker_from_which_the_permission_to_write_was_wiped() -> None:
         await servers.client.call(namesrv, WipeWritePerm(broker_name="broker-a"))
         finding = only(await examined(namesrv, topic="orders"))
     assert "the name server has taken that away" in finding.says
-    assert "mqadmin addWritePerm" in finding.mend
+    assert "turbopump broker drain broker-a --undo" in finding.mend
 
 
 @in_loop
@@ -565,3 +575,100 @@ def test_programs_get_one_json_value(
     levels = [one["level"] for one in answer["findings"] if not of_this_machine(one["says"])]
     assert levels == ["ok", "ok", "wrong"]
     assert answer["findings"][-1]["subject"] == "topic orders"
+
+
+# --- masters and slaves
+
+
+PAIR = BrokerData(cluster="c", broker_name="a", broker_addrs={0: "h:1", 1: "h:2"})
+SYNC = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}
+
+
+def copies(*slaves: HAConnectionRuntimeInfo) -> HARuntimeInfo:
+    """What a master says."""
+    return HARuntimeInfo(master=True, ha_connection_info=list(slaves))
+
+
+def copied(at: str | None = "h:3", read_ms: int = 1) -> HARuntimeInfo:
+    """What a slave says; ``read_ms`` 0: it has no connection."""
+    return HARuntimeInfo(
+        ha_client_runtime_info=HAClientRuntimeInfo(master_addr=at, last_read_timestamp=read_ms)
+    )
+
+
+IN_SYNC = HAConnectionRuntimeInfo(addr="h:9", in_sync=True)
+FAR = HAConnectionRuntimeInfo(
+    addr="h:9", diff=3_000_000_000, transferred_byte_in_second=100_000_000
+)
+
+
+@pytest.mark.parametrize(
+    ("broker", "status", "settings", "says"),
+    [
+        (PAIR, {0: copies(IN_SYNC), 1: copied()}, SYNC, []),
+        (
+            PAIR,
+            {0: copies(), 1: copied(read_ms=0)},
+            {"brokerRole": "ASYNC_MASTER"},
+            ["its slave 1 (h:2) does not copy from h:3"],
+        ),
+        (
+            PAIR,
+            {0: copies(), 1: copied(None, 0)},
+            SYNC,
+            ["its slave 1 (h:2) does not copy: no name server tells it where its master is"],
+        ),
+        (PAIR, {0: copies()}, {}, ["0 of its 1 slave copy from it"]),
+        (
+            PAIR,
+            {0: copies(FAR), 1: copied()},
+            SYNC,
+            ["its slave h:9 is 3,000,000,000 bytes behind, about 30 s at 100,000,000 bytes/s"],
+        ),
+        (
+            PAIR,
+            {0: copies(IN_SYNC), 1: copied()},
+            {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "1"},
+            [
+                "brokerRole=SYNC_MASTER with inSyncReplicas=1 waits for no slave: what it "
+                "acknowledges is lost with its machine"
+            ],
+        ),
+        (
+            BrokerData(cluster="c", broker_name="a", broker_addrs={0: "h:1"}),
+            {0: copies()},
+            SYNC,
+            [
+                "it waits for 1 slave (inSyncReplicas=2) and has 0: sends are answered "
+                "SLAVE_NOT_AVAILABLE"
+            ],
+        ),
+        (BrokerData(cluster="c", broker_name="a", broker_addrs={1: "h:2"}), {1: copied()}, {}, []),
+    ],
+)
+def test_what_is_wrong_between_a_master_and_its_slaves(
+    broker: BrokerData, status: dict[int, HARuntimeInfo], settings: dict[str, str], says: list[str]
+) -> None:
+    found = wrong(judge_replication("a", broker, status, settings, "-n 'n:1'"))
+    assert found == [("broker a", one) for one in says]
+
+
+@in_loop
+async def test_a_master_without_the_slave_that_it_waits_for() -> None:
+    async with world() as servers:
+        namesrv = await servers.name_server()
+        await servers.broker(namesrv, broker_role=BrokerRole.SYNC_MASTER, in_sync_replicas=2)
+        finding = only(await examined(namesrv))
+    assert finding.subject == "broker broker-a"
+    assert finding.says.startswith("it waits for 1 slave (inSyncReplicas=2) and has 0")
+    assert "turbopump broker -c FILE with brokerName=broker-a" in finding.mend
+
+
+@in_loop
+async def test_two_masters_of_one_name_that_different_name_servers_know() -> None:
+    async with world() as servers:
+        one, other = await servers.name_server(), await servers.name_server()
+        first, second = await servers.broker(one), await servers.broker(other)
+        found = wrong(await examined(one, other))
+    rivals = " and ".join(sorted((f"{first} (says {one})", f"{second} (says {other})")))
+    assert ("broker broker-a", f"it has two masters: {rivals}") in found

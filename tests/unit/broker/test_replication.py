@@ -11,6 +11,7 @@ from tests.unit.broker.talking import talking
 from turbopump.config.broker_config import BrokerRole, FlushDiskType
 from turbopump.event_loop import loop_factory
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.replication import ExchangeHAInfo
 from turbopump.protocol.requests.send import EndTransaction, SendMessageV2
 
 SYNC = {"broker_role": BrokerRole.SYNC_MASTER, "in_sync_replicas": 2}
@@ -106,6 +107,18 @@ async def test_a_slave_that_starts_before_its_master_copies_within_seconds_of_it
     await replicas.client_of(MASTER).send(b"one")
     await eventually(lambda: slave.store.max_offset("T", 0) == 1, seconds=5.0)
     await same_logs(master, slave)
+
+
+@in_loop(with_replicas)
+async def test_a_slave_is_told_where_its_master_is(replicas: Replicas, /) -> None:
+    master = await replicas.master(namesrv_addr="")
+    slave = await replicas.slave(namesrv_addr="")
+    await replicas.client_of(MASTER).create()
+    await replicas.client_of(MASTER).send(b"one")
+    told = ExchangeHAInfo(master_address=master.address, master_ha_address=master.ha_address)
+    assert await replicas.client_of(SLAVE).code(told) == (0, "")
+    await same_logs(master, slave)
+    await eventually(lambda: slave.tables.topics.find("T"))
 
 
 @pytest.mark.parametrize("flush", FlushDiskType)

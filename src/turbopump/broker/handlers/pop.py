@@ -51,6 +51,10 @@ EARLY_S: Final = 0.05
 """So long before its time is up a waiting pop is answered."""
 HOLD_MAX_S: Final = 120.0
 """Longest that one is held, whatever it asks for."""
+_POP_AT_SLAVE: Final = (
+    "this broker is a slave (brokerRole=SLAVE), and cannot note what it lends; pop from its "
+    "master. It can be pulled from"
+)
 
 
 class PopHandler:
@@ -92,6 +96,9 @@ class PopHandler:
         if self._clock.now_ms() - born_ms - request.poll_time > LATE_MS:
             remark = f"the broker[{self._config.broker_ip1}] pop message is timeout too much"
             return Response(PopMessageReply(), code=ResponseCode.POLLING_TIMEOUT, remark=remark)
+        # RocketMQ: gives messages and stores no checkpoint, so they come again and again
+        if self._config.is_slave:
+            return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=_POP_AT_SLAVE)
         refused = self._refusal(
             request.consumer_group,
             request.topic,

@@ -1,5 +1,5 @@
-"""Answers to 43, 45, 402, 60 and 61 (what a slave copies), 907 (where replication stands), 905 and
-908 (what only Apache's slaves make use of).
+"""Answers to 43, 45, 402, 60 and 61 (what a slave copies), 906 (where the HA port is), 907 (where
+replication stands), 905 and 908 (what only Apache's slaves make use of).
 
 Source: apache/rocketmq ``AdminBrokerProcessor``.
 """
@@ -7,6 +7,7 @@ Source: apache/rocketmq ``AdminBrokerProcessor``.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.requests.replication import (
     LOG_END,
     LOG_START,
+    ExchangeHAInfo,
+    ExchangeHAInfoReply,
     GetAllConsumerOffset,
     GetAllDelayOffset,
     GetAllMessageRequestMode,
@@ -34,7 +37,8 @@ from turbopump.store.message_store import MessageStore
 
 @dataclass(eq=False)
 class ReplicationHandler:
-    """Tells slaves and tools what a broker knows. The tables go as their files have them."""
+    """Tells slaves and tools what a broker knows. The tables go as their files have them.
+    ``addresses``: the broker's own and that of its HA port. ``master_is_at`` gets a master's."""
 
     store: MessageStore
     replication: Replication
@@ -42,6 +46,8 @@ class ReplicationHandler:
     delays: SavedTable[Any]
     request_modes: SavedTable[Any]
     timers: Timers
+    addresses: tuple[str, str]
+    master_is_at: Callable[[str | None, str | None], None]
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -50,6 +56,7 @@ class ReplicationHandler:
         router.add(GetAllMessageRequestMode, self.all_modes)
         router.add(GetTimerCheckpoint, self.timer_checkpoint)
         router.add(GetTimerMetrics, self.timer_metrics)
+        router.add(ExchangeHAInfo, self.exchange)
         router.add(GetBrokerHaStatus, self.status)
         router.add(NotifyMinBrokerIdChange, self.nothing_to_do)
         router.add(ResetMasterFlushOffset, self.nothing_to_do)
@@ -81,6 +88,24 @@ class ReplicationHandler:
         self, _request: GetTimerMetrics, _context: RequestContext
     ) -> Response[TimerMetrics]:
         return Response(TimerMetrics())
+
+    def exchange(
+        self, request: ExchangeHAInfo, _context: RequestContext
+    ) -> Response[ExchangeHAInfoReply]:
+        """A slave asks its master, or is told where a new one is. RocketMQ: the flushed offset is
+        that of the start; a slave that is told another's address keeps it."""
+        if request.master_ha_address is not None:
+            self.master_is_at(request.master_address, request.master_ha_address)
+            return Response(ExchangeHAInfoReply())
+        if self.replication.master is None:
+            return Response(ExchangeHAInfoReply())
+        address, ha_address = self.addresses
+        reply = ExchangeHAInfoReply(
+            master_ha_address=ha_address,
+            master_flush_offset=self.store.durable.value,
+            master_address=address,
+        )
+        return Response(reply)
 
     def status(
         self, _request: GetBrokerHaStatus, _context: RequestContext

@@ -64,6 +64,12 @@ class SendBackHandler:
 
     def send_back(self, request: ConsumerSendMsgBack, context: RequestContext) -> Outcome[None]:
         """Store a copy where it is to come from."""
+        if self.config.is_slave:  # before it makes a topic
+            return refusal(
+                ResponseCode.SYSTEM_ERROR,
+                "no master available along with this broker, which is a slave: send the message to "
+                "the group's retry topic on another broker",
+            )
         group = self.groups.find(request.group)
         if group is None:
             return refusal(

@@ -11,10 +11,6 @@ from turbopump.remoting.router import Router
 
 _NO_ROCKSDB: Final = "not with this store: it keeps queues and settings in files, never in RocksDB"
 _NO_CONTROLLER: Final = "this request is only for brokers with enableControllerMode=true"
-_NO_ACTING: Final = (
-    "this broker takes no part in enableSlaveActingMaster: slaves learn of their master from name "
-    "servers"
-)
 
 UNSERVED: Final[Mapping[RequestCode, str]] = {
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _NO_ROCKSDB,
@@ -22,7 +18,6 @@ UNSERVED: Final[Mapping[RequestCode, str]] = {
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (
         "static topics are not served here: make an ordinary topic (updateTopic); nothing was made"
     ),
-    RequestCode.EXCHANGE_BROKER_HA_INFO: _NO_ACTING,
     RequestCode.GET_BROKER_EPOCH_CACHE: _NO_CONTROLLER,
     RequestCode.NOTIFY_BROKER_ROLE_CHANGED: _NO_CONTROLLER,
     RequestCode.POP_ROLLBACK: (

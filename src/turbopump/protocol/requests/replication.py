@@ -1,7 +1,7 @@
 """What slaves ask of a master, and tools of both: 43 GET_ALL_CONSUMER_OFFSET, 45
-GET_ALL_DELAY_OFFSET, 402 GET_ALL_MESSAGE_REQUEST_MODE, 905 NOTIFY_MIN_BROKER_ID_CHANGE, 907
-GET_BROKER_HA_STATUS, 908 RESET_MASTER_FLUSH_OFFSET, 60 GET_TIMER_CHECK_POINT, 61
-GET_TIMER_METRICS.
+GET_ALL_DELAY_OFFSET, 402 GET_ALL_MESSAGE_REQUEST_MODE, 905 NOTIFY_MIN_BROKER_ID_CHANGE, 906
+EXCHANGE_BROKER_HA_INFO, 907 GET_BROKER_HA_STATUS, 908 RESET_MASTER_FLUSH_OFFSET, 60
+GET_TIMER_CHECK_POINT, 61 GET_TIMER_METRICS.
 
 Ours: a slave names the version of a table that it has (``known_version``). The answer has its own
 version in the header, and in the body what has changed since: nothing, or some entries (then the
@@ -15,7 +15,7 @@ import msgspec
 
 from turbopump.message.java import Int32, Int64
 from turbopump.protocol.codes import RequestCode
-from turbopump.protocol.request import Request
+from turbopump.protocol.request import Reply, Request
 from turbopump.protocol.requests.topics import DataVersion
 
 TABLE_VERSION: Final = "tableVersion"
@@ -78,6 +78,23 @@ class NotifyMinBrokerIdChange(Request[None], kw_only=True):
     min_broker_addr: str | None = None
     offline_broker_addr: str | None = None
     ha_broker_addr: str | None = None
+
+
+class ExchangeHAInfoReply(Reply, kw_only=True):
+    """Of a master: where it and its HA port are, and up to where its log is on the disk."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: Int64 | None = None
+    master_address: str | None = None
+
+
+class ExchangeHAInfo(Request[ExchangeHAInfoReply], kw_only=True):
+    """Without fields: ask a master where its HA port is. With an address: tell a slave."""
+
+    code = RequestCode.EXCHANGE_BROKER_HA_INFO
+    master_ha_address: str | None = None
+    master_flush_offset: Int64 | None = None
+    master_address: str | None = None
 
 
 class HAConnectionRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):

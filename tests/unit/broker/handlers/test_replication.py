@@ -1,4 +1,4 @@
-"""What slaves and tools ask of a master (43, 45, 402, 905, 907, 908), and what is refused in words
+"""What slaves and tools ask of a master (43, 45, 402, 905 to 908), and what is refused in words
 until it comes or for good."""
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from turbopump.protocol.requests.offsets import (
     UpdateConsumerOffset,
 )
 from turbopump.protocol.requests.replication import (
+    ExchangeHAInfo,
+    ExchangeHAInfoReply,
     GetAllConsumerOffset,
     GetAllDelayOffset,
     GetAllMessageRequestMode,
@@ -66,6 +68,16 @@ async def test_a_master_without_slaves_says_how_far_it_is(talk: Talk, /) -> None
     assert (status.in_sync_slave_nums, status.ha_connection_info) == (0, [])
     for request in (ResetMasterFlushOffset(master_flush_offset=10), NotifyMinBrokerIdChange()):
         assert await talk.client.code(request) == (0, "")
+
+
+@in_loop(converse)
+async def test_a_master_says_where_its_ha_port_is(talk: Talk, /) -> None:
+    broker = talk.broker
+    given = (await talk.client.ask(ExchangeHAInfo())).header(ExchangeHAInfoReply)
+    assert (given.master_address, given.master_ha_address) == (broker.address, broker.ha_address)
+    assert given.master_flush_offset == broker.store.durable.value
+    told = ExchangeHAInfo(master_address="127.0.0.1:1", master_ha_address="127.0.0.1:2")
+    assert await talk.client.code(told) == (0, "")
 
 
 class Unserved(Request[None], kw_only=True):
