@@ -165,9 +165,11 @@ def no_time(msg_id: str, topic: str, timeout: float) -> errors.SendError:
     )
 
 
-def no_room(msg_id: str, topic: str, why: str, spent_ms: float) -> errors.SendError:
+def no_room(
+    msg_id: str, topic: str, why: str, spent_ms: float, code: int | None = None
+) -> errors.SendError:
     text = f"message {msg_id[:80]} to topic {topic!r} was not sent: {why}"
-    return errors.SendError(text, topic=topic, spent_ms=spent_ms)
+    return errors.SendError(text, topic=topic, spent_ms=spent_ms, code=code)
 
 
 def no_queue(queue: object) -> TypeError:

@@ -191,6 +191,7 @@ class Sender:
                 f"({'oneway_permits' if oneway else 'async_permits'}). Nothing was stored: send "
                 "less at once, or check the broker's load",
                 spent_ms,
+                ClientErrorCode.ACCESS_BROKER_TIMEOUT,
             ) from None
         return max(timeout - (self._time() - began), 0.001)
 

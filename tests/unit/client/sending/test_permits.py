@@ -10,7 +10,7 @@ from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import ScriptedBroker, scripted_cluster, until
 
 from turbopump.client.producer import Producer
-from turbopump.errors import CallTimeoutError, SendError
+from turbopump.errors import CallTimeoutError, ClientErrorCode, SendError
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.send import SendMessageV2
@@ -54,8 +54,11 @@ async def test_a_send_that_gets_no_permit_in_time_says_what_holds_them(
         cluster.broker.script[RequestCode.SEND_MESSAGE_V2] += [SILENCE, SILENCE]
         silent = sends(producer, 2)
         await asyncio.sleep(0)
-        with pytest.raises(SendError, match=r"500 ms 2 sends .*async_permits.* Nothing was stored"):
+        with pytest.raises(
+            SendError, match=r"500 ms 2 sends .*async_permits.* Nothing was stored"
+        ) as late:
             await producer.send("orders", b"late", timeout=0.5)
+        assert late.value.code == ClientErrorCode.ACCESS_BROKER_TIMEOUT
         assert b"late" not in heard(cluster.broker)
         failed = await asyncio.gather(*silent, return_exceptions=True)
         assert [type(one) for one in failed] == [SendError, SendError]
