@@ -2,10 +2,11 @@
 
 Disk, descriptors, maps and memory of a store in which each of 5,000 topics x 8 queues has messages;
 CPU of a send to one topic alone, to one topic while the others are there, and to many of them in
-turn; seconds until a broker serves again, after a stop and after a kill. An older build (`--old`)
-and Apache's broker (`--apache`) beside ours. Its one rule: each broker has the same table of
-topics, and before a restart each queue has got the same number of messages. Exit status 1: a figure
-was missed; 2: something failed.
+turn; memory and descriptors after a million messages and after minutes of sends and pulls; seconds
+until a broker serves again, after a stop and after a kill. Apache's broker (not with `--no-apache`)
+and an older build (`--old`) beside ours. Its one rule: each broker has the same table of topics,
+and before a restart each queue has got the same number of messages. Exit status 1: a figure was
+missed; 2: something failed.
 """
 
 import json
@@ -21,6 +22,7 @@ from pathlib import Path
 from statistics import median
 
 import click
+import msgspec
 from tests.interop.apache import ApacheStartError, ToolMissingError
 
 from bench import generator
@@ -34,7 +36,7 @@ from bench.brokers import (
     start_ours,
 )
 from bench.cores import Cores, calibration_seconds, running_on
-from bench.generator import CACHE, LoadError
+from bench.generator import CACHE, LoadError, LoadResult
 from bench.memory import MIB, memory_of
 from bench.remote import wait_for_first_send
 from bench.table import exit_status, plain_table
@@ -49,6 +51,8 @@ LOADS = ("one topic alone", "one topic among all", "round some topics", "round a
 CPU_GOALS = (1.15, 1.3, 2.0)
 """CPU of a send of the last three loads, in that of the first."""
 DISK_GOAL_MIB, DESCRIPTORS_GOAL, MEMORY_GOAL_MIB = 1024, 1000, 1.0
+FLAT_GOAL = 8
+"""Descriptors more, beside those of new files of the log: of connections that come and go."""
 APACHE_GOAL, OLD_GOAL = 1.0, 0.5
 """Of the seconds of a restart."""
 
@@ -70,6 +74,17 @@ class Plan:
     rounds: int
     descriptors: int
     queue_file_size: int
+    mixed_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a broker holds that has nothing to do: anonymous bytes, open descriptors, and files of
+    the log, each of which has one."""
+
+    anonymous: int
+    descriptors: int
+    log_files: int
 
 
 @dataclass(slots=True)
@@ -146,6 +161,15 @@ class Contestant:
         say(
             f"{self.name}, {title}: {load.rate:,.0f} messages/s, {load.cpu_us:.2f} µs CPU each, "
             f"p99 {load.p99_us:,.0f} µs, longest {load.max_us:,.0f} µs"
+        )
+
+    def settled(self, broker: RunningBroker) -> Held:
+        """What the broker holds after some seconds without a load."""
+        time.sleep(SETTLE_S)
+        return Held(
+            memory_of(broker.pid).anonymous,
+            len(os.listdir(f"/proc/{broker.pid}/fd")),
+            len(os.listdir(self.home / "store" / "commitlog")),
         )
 
     def look(self, broker: RunningBroker, say: Say) -> None:
@@ -235,65 +259,78 @@ def measure_restarts(plan: Plan, contestants: list[Contestant], say: Say) -> Non
                 say(f"{one.name}, {one.topics} topics: {seconds:.2f} s after a kill")
 
 
-def measure_memory(plan: Plan, one: Contestant, messages: int, say: Say) -> tuple[str, ...]:
+def measure_memory(plan: Plan, one: Contestant, messages: int, say: Say) -> list[tuple[str, ...]]:
     """What a broker holds more after ``messages`` round the topics than after a tenth of them, and
-    again under sends and pulls side by side."""
+    after sends and pulls side by side for ``mixed_seconds``."""
     with one.running() as (broker, _):
         one.fill(broker, max(messages // 10, one.topics * QUEUES))
-        before, open_before = settled(broker)
+        before = one.settled(broker)
         one.fill(broker, messages)
-        after, open_after = settled(broker)
-        say(
-            f"{messages:,} messages: {before / MIB:.1f} MiB anonymous before, {after / MIB:.1f} "
-            f"after; {open_before} and {open_after} descriptors"
-        )
-        window = ["--seconds", str(plan.seconds * 10), "--settle", "0"]
-        pulls = ["--mode", "pull", "--topic", f"{STEM}-0", "--outstanding", str(QUEUES)]
-        loads = [
-            [*load_arguments(one.topics, size=1), "--outstanding", "16"],
-            ["--broker", "broker-a", "--queues", str(QUEUES), "--size", "1", *pulls],
-        ]
-        mixed = [
-            generator.start_load(broker.port, [*load, *window], core=one.cores.load)
-            for load in loads
-        ]
-        for load in mixed:
-            generator.finish_load(load)
-        last, open_last = settled(broker)
-        say(f"mixed load: {last / MIB:.1f} MiB anonymous, {open_last} descriptors")
-    more = (after - before) / MIB / messages * 1e6
-    return verdict(
-        "anonymous memory for a million messages, MiB",
-        more,
-        MEMORY_GOAL_MIB,
-        f"{more:.2f}; {open_last - open_before:+d} descriptors",
+        after = one.settled(broker)
+        say(f"{messages:,} messages: {before} before, {after} after")
+        sent = mixed_load(plan, one, broker)
+        last = one.settled(broker)
+        say(f"{sent:,} messages more in {plan.mixed_seconds:.0f} s of mixed load: {last}")
+    return memory_rows(before, after, last, messages, sent)
+
+
+def mixed_load(plan: Plan, one: Contestant, broker: RunningBroker) -> int:
+    """Sends round all topics beside pulls of one; how many messages were sent. Raises LoadError."""
+    window = ["--seconds", str(plan.mixed_seconds), "--settle", "0"]
+    pulls = ["--mode", "pull", "--topic", f"{STEM}-0", "--outstanding", str(QUEUES)]
+    loads = [
+        [*load_arguments(one.topics, size=1), "--outstanding", "16"],
+        ["--broker", "broker-a", "--queues", str(QUEUES), "--size", "1", *pulls],
+    ]
+    sending, pulling = (
+        generator.start_load(broker.port, [*load, *window], core=one.cores.load) for load in loads
     )
+    patience = plan.mixed_seconds + 60
+    sent = msgspec.json.decode(generator.finish_load(sending, patience), type=LoadResult)
+    generator.finish_load(pulling, patience)
+    return sent.messages
 
 
-def settled(broker: RunningBroker) -> tuple[int, int]:
-    """Anonymous bytes and descriptors of a broker that has nothing to do."""
-    time.sleep(SETTLE_S)
-    return memory_of(broker.pid).anonymous, len(os.listdir(f"/proc/{broker.pid}/fd"))
+def memory_rows(
+    before: Held, after: Held, last: Held, messages: int, sent: int
+) -> list[tuple[str, ...]]:
+    """Judged: memory for each million of ``messages``, the same with those of the mixed load that
+    followed, and descriptors that no file of the log has."""
+    rows = []
+    for what, held, count in (
+        ("a million messages", after, messages),
+        ("a million messages, mixed load behind them", last, messages + sent),
+    ):
+        more = (held.anonymous - before.anonymous) / MIB / count * 1e6
+        title = f"anonymous memory for {what}, MiB"
+        rows.append(verdict(title, more, MEMORY_GOAL_MIB, f"{more:.2f}"))
+    files = last.log_files - before.log_files
+    opened = last.descriptors - before.descriptors - files
+    text = f"{opened:+d}, and {files:+d} files of the log"
+    rows.append(verdict("descriptors more, at the end", opened, FLAT_GOAL, text))
+    return rows
 
 
 def verdict(what: str, measured: float, goal: float, text: str) -> tuple[str, ...]:
     return what, text, f"<= {goal:g}", "reached" if measured <= goal else "MISSED"
 
 
-def send_rows(alone: Figures, among: Figures) -> list[tuple[str, ...]]:
-    """CPU of sends compared with those to one topic alone, and what many queues hold."""
+def send_rows(alone: Figures, among: Figures, name: str = OURS) -> list[tuple[str, ...]]:
+    """CPU of sends compared with those to one topic alone, and what many queues hold. Goals are
+    ours alone."""
     one = median(alone.cpu[LOADS[0]])
-    rows = [
-        verdict(f"CPU of a send, {load}: one topic alone", ratio := median(among.cpu[load]) / one,
-                goal, f"{ratio:.2f}")
-        for load, goal in zip(LOADS[1:], CPU_GOALS, strict=True)
-    ]  # fmt: skip
+    rows = []
+    for load, goal in zip(LOADS[1:], CPU_GOALS, strict=True):
+        each = median(among.cpu[load])
+        text = f"{each / one:.2f} ({each:.1f} µs : {one:.1f} µs)"
+        title = f"CPU of a send, {load}: one topic alone"
+        rows.append(verdict(title, each / one, goal, text))
     disk = among.disk / MIB
     rows.append(verdict("queues on the disk, MiB", disk, DISK_GOAL_MIB, f"{disk:,.0f}"))
     rows.append(
         verdict("descriptors", among.descriptors, DESCRIPTORS_GOAL, f"{among.descriptors:,}")
     )
-    return rows
+    return rows if name == OURS else [(f"{name}: {row[0]}", row[1], "", "") for row in rows]
 
 
 def restart_rows(ours: Figures, other: Figures, name: str, goal: float) -> list[tuple[str, ...]]:
@@ -317,6 +354,7 @@ def restart_rows(ours: Figures, other: Figures, name: str, goal: float) -> list[
 @click.option("--messages", type=click.IntRange(1000), default=1_000_000, show_default=True)
 @click.option("--descriptors", type=click.IntRange(0), default=20_000, show_default=True)
 @click.option("--queue-file-size", type=click.IntRange(20), default=6_000_000, show_default=True)
+@click.option("--mixed-seconds", type=click.FloatRange(0.5), default=600.0, show_default=True)
 @click.option(
     "--part", "parts", type=click.Choice(PARTS), multiple=True, help="Only this; repeatable."
 )
@@ -325,7 +363,7 @@ def restart_rows(ours: Figures, other: Figures, name: str, goal: float) -> list[
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="The src directory of an older build, restarted beside this one.",
 )
-@click.option("--no-apache", is_flag=True, help="Do not restart Apache's broker beside ours.")
+@click.option("--no-apache", is_flag=True, help="Only our broker.")
 def main(
     topics: int,
     spread: int,
@@ -334,11 +372,14 @@ def main(
     messages: int,
     descriptors: int,
     queue_file_size: int,
+    mixed_seconds: float,
     parts: tuple[str, ...],
     old: Path | None,
     no_apache: bool,
 ) -> None:
-    plan = Plan(topics, min(spread, topics), seconds, rounds, descriptors, queue_file_size)
+    plan = Plan(
+        topics, min(spread, topics), seconds, rounds, descriptors, queue_file_size, mixed_seconds
+    )
     cores = Cores.of_this_machine()
     begun = time.monotonic()
 
@@ -352,13 +393,14 @@ def main(
         home = Path(data)
         try:
             if not parts or "sends" in parts:
-                alone = Contestant(OURS, home / "alone", plan, cores, 0)
-                among = Contestant(OURS, home / "among", plan, cores, plan.topics)
-                measure_sends(plan, alone, among, say)
-                rows += send_rows(alone.figures, among.figures)
+                for name in (OURS,) if no_apache else (OURS, APACHE):
+                    alone = Contestant(name, home / f"{name}-alone", plan, cores, 0)
+                    among = Contestant(name, home / f"{name}-among", plan, cores, plan.topics)
+                    measure_sends(plan, alone, among, say)
+                    rows += send_rows(alone.figures, among.figures, name)
             if not parts or "memory" in parts:
                 one = Contestant(OURS, home / "memory", plan, cores, plan.spread)
-                rows.append(measure_memory(plan, one, messages, say))
+                rows += measure_memory(plan, one, messages, say)
             if (not parts or "restarts" in parts) and not no_apache:
                 ours = Contestant(OURS, home / "ours", plan, cores, plan.spread)
                 theirs = Contestant(APACHE, home / "apache", plan, cores, plan.spread)
