@@ -56,9 +56,11 @@ def row(scenario: Scenario, stall: Stall) -> list[str]:
     refused = f", {loaded.refused} refused" if loaded.refused else ""
     goals = [f"{scenario.stall_ms:.0f} ms"] if scenario.stall_ms is not None else []
     goals += [f"+{scenario.grown_mib:.0f} MiB"] if scenario.grown_mib is not None else []
+    goals += [f"{figure.name} {figure.goal:g}" for figure in stall.figures]
     reached = (
         (scenario.stall_ms is None or loaded.longest_ms <= scenario.stall_ms)
         and (scenario.grown_mib is None or grown <= scenario.grown_mib)
+        and all(figure.measured <= figure.goal for figure in stall.figures)
         and not loaded.lost
     )
     ours = stall.broker == OURS and bool(goals)

@@ -20,13 +20,16 @@ from bench import wire
 from bench.brokers import RunningBroker
 from bench.limits_requests import Client
 from bench.remote import SEND_MESSAGE_V2, create_topic
-from bench.stalls import Load, Scenario
+from bench.stalls import Answered, Figure, Load, Scenario
 
 TOPIC, GROUP = "limits-connections", "limits-connections"
 BIG = 4_000_000
 """Bytes of the largest message: 4 MiB with its properties."""
 QUIET_S = 4.0
 """How long peers that do not read are watched."""
+TIMES_P99, LAST_ANSWER_MS, NORMAL_AFTER_S = 2.0, 300.0, 5.0
+"""Goals: the p99 of a good client in that of it alone; answers under overload, refusals among them;
+the time after it until sends are taken as ever."""
 NONSENSE = b"GET /\x1b[31m\nroot HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -98,7 +101,7 @@ def held(broker: RunningBroker) -> str:
         return f"{sum(map(is_closed, clients))} of 50 closed"
 
 
-def silent(broker: RunningBroker) -> str:
+def silent(broker: RunningBroker) -> Answered:
     """50 connections pull and do not read; a good reader pulls beside them."""
     alone = good_reader(broker, 3.0)
     with ExitStack() as stack:
@@ -109,7 +112,10 @@ def silent(broker: RunningBroker) -> str:
                 client.send(pulls(client, 246 * 1024))
         beside = good_reader(broker, max(begun + 5.0 - time.monotonic(), 1.0))
         closed = sum(map(is_closed, clients))
-    return f"{closed} of 50 closed; a reader's p99 {alone:.1f} -> {beside:.1f} ms"
+    return Answered(
+        f"{closed} of 50 closed; a reader's p99 {alone:.1f} -> {beside:.1f} ms",
+        (Figure("times a reader's p99", beside / alone, TIMES_P99),),
+    )
 
 
 def good_reader(broker: RunningBroker, seconds: float) -> float:
@@ -213,7 +219,7 @@ def crowd(seconds: float) -> Load:
     """6,000 idle connections, 6,000 with 8 KiB of a frame, one that reads slowly, and a client that
     sends and pulls."""
 
-    def load(broker: RunningBroker) -> str:
+    def load(broker: RunningBroker) -> Answered:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         try:
@@ -224,7 +230,7 @@ def crowd(seconds: float) -> Load:
     return load
 
 
-def _crowd(broker: RunningBroker, seconds: float) -> str:
+def _crowd(broker: RunningBroker, seconds: float) -> Answered:
     with Client(broker) as normal:
 
         def work() -> None:
@@ -244,9 +250,10 @@ def _crowd(broker: RunningBroker, seconds: float) -> str:
             stack.enter_context(reading_slowly(slow))
             crowded = time.monotonic()
             beside = p99(work, max(seconds - (crowded - begun), 5.0))
-    return (
+    return Answered(
         f"12,001 connections in {crowded - begun:.0f} s; a client's p99 {alone:.1f} -> "
-        f"{beside:.1f} ms"
+        f"{beside:.1f} ms",
+        (Figure("times a client's p99", beside / alone, TIMES_P99),),
     )
 
 
@@ -278,7 +285,7 @@ second: 14,000 with 100, 23,000 with 500, 25,500 with 1,000, 24,000 with 2,000 a
 def overload(seconds: float) -> Load:
     """Ten times the sends that saturate it, on 100 connections."""
 
-    def load(broker: RunningBroker) -> str:
+    def load(broker: RunningBroker) -> Answered:
         with ExitStack() as stack:
             senders = [Burst(stack.enter_context(Client(broker))) for _ in range(100)]
             end = time.monotonic() + seconds
@@ -293,9 +300,14 @@ def overload(seconds: float) -> Load:
             busy = sum(sender.busy for sender in senders)
             taken = sum(sender.answered for sender in senders) - busy
             longest = max(sender.longest for sender in senders)
-        return (
+        normal_s = normal_again(broker)
+        return Answered(
             f"{taken / seconds:,.0f}/s stored, {busy / seconds:,.0f}/s code 2, the longest wait "
-            f"{longest * 1000:.0f} ms; normal after {normal_again(broker):.1f} s"
+            f"{longest * 1000:.0f} ms; normal after {normal_s:.1f} s",
+            (
+                Figure("ms until the last is answered", longest * 1000, LAST_ANSWER_MS),
+                Figure("s until it is normal", normal_s, NORMAL_AFTER_S),
+            ),
         )
 
     return load

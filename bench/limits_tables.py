@@ -12,12 +12,14 @@ from bench import wire
 from bench.brokers import RunningBroker
 from bench.limits_requests import PATIENCE_S, Client, codes_of
 from bench.remote import SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC
-from bench.stalls import Load, Scenario
+from bench.stalls import Answered, Figure, Load, Scenario
 
 UPDATE_AND_CREATE_TOPIC_LIST, UPDATE_AND_CREATE_GROUP_LIST = 18, 225
 GET_CONSUMER_LIST_BY_GROUP, NOTIFY_CONSUMER_IDS_CHANGED = 38, 40
 COUNT = 5_000
 JOINS, JOINING = 1_500, 50
+JOIN_MS = 2.0
+"""The goal: CPU of the broker."""
 TOPIC = "limits-tables"
 
 
@@ -128,7 +130,7 @@ class Member:
                 self.socket.sendall(self._list)
 
 
-def joins(broker: RunningBroker) -> str:
+def joins(broker: RunningBroker) -> Answered:
     """So many at a time, as fast as they are answered."""
     with selectors.DefaultSelector() as selector:
         members = [Member(broker, number) for number in range(JOINS)]
@@ -145,7 +147,10 @@ def joins(broker: RunningBroker) -> str:
         spent = cpu_seconds(broker.pid) - before
         for member in members:
             member.socket.close()
-    return f"{spent / JOINS * 1000:.2f} ms of CPU a join"
+    each_ms = spent / JOINS * 1000
+    return Answered(
+        f"{each_ms:.2f} ms of CPU a join", (Figure("ms of CPU a join", each_ms, JOIN_MS),)
+    )
 
 
 def cpu_seconds(pid: int) -> float:

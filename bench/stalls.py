@@ -27,7 +27,23 @@ from bench.generator import CACHE
 from bench.memory import anonymous_of
 from bench.remote import create_topic
 
-Load = Callable[[RunningBroker], str]
+
+class Figure(msgspec.Struct, frozen=True):
+    """What a load has measured beside the bystander, and how large it may be for ours."""
+
+    name: str
+    measured: float
+    goal: float
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What a load says of its answers, with figures that are judged."""
+
+    text: str
+    figures: tuple[Figure, ...]
+
+
+Load = Callable[[RunningBroker], str | Answered]
 
 WARM_S = {APACHE: 4.0}
 """Apache's broker compiles what the bystander needs meanwhile."""
@@ -44,7 +60,8 @@ class Scenario:
     ``name`` selects it on the command line; ``title`` is its row in the table. ``load(broker)``
     speaks to ``broker.port`` by sockets of its own (frames: `bench/wire.py`; calls one at a time:
     `bench/remote.py`), returns when all of it is answered or refused, and says in a few words
-    what the answer was: "0", "code 23", "closed". It may run for seconds; it may not use
+    what the answer was: "0", "code 23", "closed"; with figures (``Answered``) if it measures what
+    has a goal of its own. It may run for seconds; it may not use
     turbopump's own code. ``prepare(broker)`` comes before, unmeasured: topics, messages, groups.
     ``settings`` are lines of broker.conf in Apache's keys, for both brokers. ``stall_ms`` and
     ``grown_mib`` are the goals for ours: the longest wait of the bystander, and how far the
@@ -72,6 +89,7 @@ class Stall(msgspec.Struct, frozen=True):
     loaded: Window
     anonymous_before: int
     anonymous_peak: int
+    figures: tuple[Figure, ...] = ()
 
 
 def measure(scenario: Scenario, name: str, cores: Cores) -> Stall:
@@ -109,7 +127,10 @@ def _measure(scenario: Scenario, broker: RunningBroker) -> Stall:
             time.sleep(AFTER_S)
             loaded = window_of(bystander)
         seconds = time.monotonic() - begun
-    return Stall(scenario.name, broker.name, answer, seconds, calm, loaded, before, max(peak))
+    text, figures = (answer, ()) if isinstance(answer, str) else (answer.text, answer.figures)
+    return Stall(
+        scenario.name, broker.name, text, seconds, calm, loaded, before, max(peak), figures
+    )
 
 
 @contextmanager
