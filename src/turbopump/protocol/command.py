@@ -41,8 +41,10 @@ EXT_FIELDS_MAX: Final = 10_000
 HEADER_SIZE_MAX: Final = 4 * 1024 * 1024
 """Bytes of a header that is read here: the largest is that of an answer to a batch, with the ids of
 32,767 messages, 1.1 MB."""
-_FEW_FIELDS_SIZE, _OTHER_FIELDS = 64 * 1024, 8
-"""Bytes of a JSON header that has not too many fields for sure, and the fields beside those."""
+FEW_FIELDS_SIZE: Final = 64 * 1024
+"""Bytes of a JSON header whose fields need not be counted before it is decoded."""
+_OTHER_FIELDS: Final = 8
+"""Of a header, beside those."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -153,7 +155,7 @@ def _decode_json(header: bytes, body: bytes) -> Command:
         raise HeaderError(
             f"bad JSON header: a header of {len(header)} bytes, more than {HEADER_SIZE_MAX}"
         )
-    if len(header) > _FEW_FIELDS_SIZE and header.count(b'":') > EXT_FIELDS_MAX + _OTHER_FIELDS:
+    if len(header) > FEW_FIELDS_SIZE and header.count(b'":') > EXT_FIELDS_MAX + _OTHER_FIELDS:
         raise HeaderError(
             f"bad JSON header: more than the {EXT_FIELDS_MAX} header fields that are allowed"
         )

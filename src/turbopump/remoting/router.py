@@ -39,6 +39,7 @@ from turbopump.errors import (
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from turbopump.protocol.command import (
+    FEW_FIELDS_SIZE,
     Command,
     TypedJsonHeader,
     decode_command,
@@ -278,8 +279,10 @@ class Router:
         return frozenset(self.routes)
 
     def typed(self, header: bytes) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
-        """A JSON header decoded in one pass, and who answers it; None: it is an answer, or
+        """A JSON header decoded in one pass, and who answers it; None: it is an answer, or long, or
         ``resolve`` reads it or says what is wrong."""
+        if len(header) > FEW_FIELDS_SIZE:
+            return None  # its fields are counted first
         found = self.decoders.get(header[:12])  # {"code":310, as most clients write it
         if found is None:
             comma = header.find(b",", 8, 20)

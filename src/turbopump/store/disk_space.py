@@ -33,10 +33,17 @@ from turbopump.errors import StoreClosedError
 from turbopump.store.disk import Disk, Space
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
-NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 RESERVE_MAX: Final = 16 * 1024 * 1024
 """Bytes, or 1 % of the file system if that is less, which new files for the broker's own appends
 leave free while sends are refused: for offsets and other small files."""
+
+
+def descriptor_advice(error: OSError) -> str | None:
+    """What to do if a file was not opened for want of a descriptor; None: it was something else."""
+    if error.errno not in _NO_DESCRIPTOR:
+        return None
+    return "raise the limit of open files (ulimit -n), or let fewer clients connect"
 
 
 class SpaceLevel(IntEnum):
@@ -199,14 +206,10 @@ class SpaceWatch:
         if error.errno not in NO_ROOM:
             if not self._reported:
                 self._reported = True
-                advice = (
-                    ": raise the limit of open files (ulimit -n), or let fewer clients connect"
-                    if error.errno in NO_DESCRIPTOR
-                    else ""
-                )
+                advice = descriptor_advice(error)
                 self.log_error(
                     f"a send is refused, for a file in {path} cannot be made or opened "
-                    f"({error.strerror or error}){advice}"
+                    f"({error.strerror or error})" + (f": {advice}" if advice else "")
                 )
             return error
         self._lacking = (path, size, error.strerror or str(error))

@@ -20,6 +20,7 @@ from tests.unit.metered_loop import TURN_MAX_S, BlockingClient, Metered, metered
 from turbopump.broker.broker import Broker
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
+from turbopump.protocol.frame import frame_head
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.assignment import LockBatchMq, UnlockBatchMq
 from turbopump.protocol.requests.clients import Heartbeat
@@ -36,6 +37,7 @@ from turbopump.protocol.requests.offsets import (
     GetMaxOffset,
     QueryCorrectionOffset,
     ResetOffset,
+    UpdateConsumerOffset,
 )
 from turbopump.protocol.requests.pop import BatchAckMessage, PopMessage
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
@@ -127,6 +129,21 @@ def test_a_batch(broker: Metered[Broker], client: BlockingClient, body: bytes, c
         (answer,) = client.read()
         writing.join()
         assert answer.code == code
+
+    assert broker.longest_turn(send) <= TURN_MAX_S
+
+
+def test_eight_batches_with_too_many_messages(
+    broker: Metered[Broker], client: BlockingClient
+) -> None:
+    frames = client.frame(BATCH, item(b"b") * 180_000) * 8
+
+    def send() -> None:
+        writing = threading.Thread(target=client.write, args=(frames,))
+        writing.start()
+        answers = client.read(8)
+        writing.join()
+        assert {answer.code for answer in answers} == {ResponseCode.MESSAGE_ILLEGAL}
 
     assert broker.longest_turn(send) <= TURN_MAX_S
 
@@ -239,6 +256,45 @@ def test_one_request(broker: Metered[Broker], client: BlockingClient, name: str)
         assert answer.code == code, answer
 
     assert broker.longest_turn(ask) <= TURN_MAX_S
+
+
+def test_a_header_of_half_a_million_fields(broker: Metered[Broker]) -> None:
+    """Its connection is closed, before the fields are read."""
+    header = b'{"code":202,"extFields":{%b"topic":"wide"},"flag":0,"opaque":1}' % (
+        b'"a":"",' * 500_000
+    )
+    frame = frame_head(len(header), 0) + header
+
+    def ask() -> None:
+        with BlockingClient(broker.do(lambda server: server.port)) as peer:
+            peer.write(frame)
+            assert peer.read() == []
+
+    assert broker.longest_turn(ask) <= TURN_MAX_S
+
+
+COMMITS = 5000
+
+
+def test_commits_of_queues_that_do_not_exist(
+    broker: Metered[Broker], client: BlockingClient
+) -> None:
+    commits = (
+        UpdateConsumerOffset(
+            consumer_group=EVERYONE, topic="topic-number-6", queue_id=number, commit_offset=0
+        )
+        for number in range(QUEUES, QUEUES + COMMITS)
+    )
+    frames = b"".join(map(client.frame, commits))
+
+    def commit() -> None:
+        writing = threading.Thread(target=client.write, args=(frames,))
+        writing.start()
+        answers = client.read(COMMITS)
+        writing.join()
+        assert {answer.code for answer in answers} == {ResponseCode.INVALID_PARAMETER}
+
+    assert broker.longest_turn(commit) <= TURN_MAX_S
 
 
 def test_pulls_that_one_message_wakes(broker: Metered[Broker], client: BlockingClient) -> None:

@@ -12,7 +12,7 @@ from tests.unit.remoting.serving import frame, raw_peer, serving, until
 
 from turbopump.errors import ConfigError, MessageError
 from turbopump.protocol.codes import LanguageCode, ResponseCode
-from turbopump.protocol.command import Command, encode_command
+from turbopump.protocol.command import EXT_FIELDS_MAX, Command, encode_command, request_command
 from turbopump.protocol.frame import JSON, ROCKETMQ, frame_head
 from turbopump.protocol.requests.clients import UnregisterClient
 from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset, OffsetReply
@@ -184,6 +184,13 @@ async def test_an_answer_to_nothing_is_passed_over() -> None:
         assert answer.opaque == 2
 
 
+def many_fields(count: int) -> bytes:
+    """A request with so many header fields, in the form that most clients write."""
+    command = request_command(MIN, opaque=4)
+    command.ext = {**(command.ext or {}), **{f"f{number}": "" for number in range(count)}}
+    return encode_command(command)
+
+
 BAD = {
     "a length that cannot be": b"\xff" * 8,
     "another protocol": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -197,6 +204,7 @@ BAD = {
     + b"]" * 100_000
     + b"}}",
     "a ROCKETMQ header that is too short": frame_head(3, 0, ROCKETMQ) + b"abc",
+    "too many header fields": many_fields(EXT_FIELDS_MAX + 1),
     "an unknown serialize type": frame_head(2, 0, 7) + b"{}",
 }
 
@@ -209,6 +217,15 @@ def on_loop(story: Callable[[], Coroutine[Any, Any, None]], loop: str) -> None:
             runner.run(story())
     else:
         asyncio.run(story())
+
+
+@in_loop
+async def test_a_header_with_thousands_of_fields_is_read() -> None:
+    async with serving(answering()) as (_, host, port), raw_peer(host, port) as peer:
+        peer.write(many_fields(EXT_FIELDS_MAX - 2))
+        answer = await peer.read()
+        assert answer is not None
+        assert (answer.code, answer.ext) == (0, {"offset": "5"})
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

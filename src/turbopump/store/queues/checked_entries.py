@@ -25,6 +25,7 @@ from turbopump.message.codec import (
 )
 from turbopump.message.properties import SysFlag
 from turbopump.store.disk import Found, Piece
+from turbopump.store.disk_space import descriptor_advice
 from turbopump.store.log.cold_reads import IsLost, Steps
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.parsed_entry import queue_position
@@ -187,7 +188,8 @@ def _directory(log: CommitLog, offset: int) -> Path:
 
 def unreadable_text(error: OSError, what: str) -> str:
     """The answer to a reader where something cannot be read."""
-    return f"{what} cannot be read now ({error.strerror or error}): check the disk"
+    advice = descriptor_advice(error) or "check the disk"
+    return f"{what} cannot be read now ({error.strerror or error}): {advice}"
 
 
 def _read(units: list[Unit], log: CommitLog) -> Steps[list[_Span]]:

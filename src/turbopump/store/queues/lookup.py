@@ -18,6 +18,7 @@ from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, SysFlag
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.disk import Found, Piece
+from turbopump.store.disk_space import descriptor_advice
 from turbopump.store.index.key_index import KeyIndex
 from turbopump.store.log.cold_reads import Steps, read_piece
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX, CommitLog
@@ -395,7 +396,7 @@ def _not_read(queue: ConsumeQueue, error: OSError, what: str = "times") -> Store
     why = error.strerror or error
     return StoreError(
         f"{what} of topic={queue.topic} queue={queue.queue_id} cannot be read now "
-        f"({why}); check the disk"
+        f"({why}); {descriptor_advice(error) or 'check the disk'}"
     )
 
 

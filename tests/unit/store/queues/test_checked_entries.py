@@ -1,6 +1,7 @@
 """What a store gives of messages it did not write itself: each is checked, a damaged one is passed
 over and told of, the rest comes."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -421,15 +422,23 @@ def test_while_nothing_can_be_read_nothing_is_passed_over(
     assert offsets(reopened.get(3)) == list(range(3, COUNT)), "the device is back"
 
 
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EIO, "check the disk"),
+        (errno.EMFILE, "raise the limit of open files (ulimit -n), or let fewer clients connect"),
+        (errno.ENFILE, "raise the limit of open files (ulimit -n), or let fewer clients connect"),
+    ],
+)
 def test_a_queue_that_cannot_be_read_is_no_end_of_the_queue(
-    reopened: Reopened, monkeypatch: pytest.MonkeyPatch
+    reopened: Reopened, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
 ) -> None:
     def read(_plain: Plain, _self: RealSegment, _at: int, _size: int) -> bytes:
-        raise OSError(5, "Input/output error")
+        raise OSError(number, "the reason")
 
     replace(monkeypatch, "read_cold", read)
     result = reopened.get(3)
-    assert result.unreadable == "the queue cannot be read now (Input/output error): check the disk"
+    assert result.unreadable == f"the queue cannot be read now (the reason): {advice}"
     assert result.next_offset == 3
 
 
