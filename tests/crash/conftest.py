@@ -25,7 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--kills", type=int, default=300, help="of the campaign of test_campaign.py")
     group.addoption(
-        "--kill-minutes", type=float, default=25.0, help="it ends then, with fewer kills"
+        "--kill-minutes",
+        type=float,
+        help="it ends then, with fewer kills; else it has 25 and fails",
     )
     group.addoption("--crash-seed", type=int, default=1, help="where random choices descend from")
 

@@ -16,7 +16,12 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.assignment import SetMessageRequestMode
-from turbopump.protocol.requests.groups import CreateGroup, CreateGroupList, DeleteGroup
+from turbopump.protocol.requests.groups import (
+    CreateGroup,
+    CreateGroupList,
+    DeleteGroup,
+    UpdateGroupForbidden,
+)
 from turbopump.protocol.requests.offsets import CloneGroupOffset, ResetOffset, UpdateConsumerOffset
 from turbopump.protocol.requests.topics import CreateTopic, CreateTopicList, DeleteTopic
 
@@ -54,6 +59,11 @@ CHANGES: dict[str, tuple[Request[Any], Any, Callable[[Tables], bool]]] = {
         DeleteGroup(group_name="g", clean_offset=True),
         None,
         lambda tables: not tables.groups.knows("g") and tables.offsets.find("g", "T", 0) is None,
+    ),
+    "a group banned from a topic": (
+        UpdateGroupForbidden(group="g", topic="T", readable=False),
+        None,
+        lambda tables: tables.groups.is_banned("g", "T"),
     ),
     "offsets reset": (
         ResetOffset(group="g", topic="T", timestamp=-1, queue_id=0, offset=1),
