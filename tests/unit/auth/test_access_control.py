@@ -19,6 +19,7 @@ from tests.unit.auth.signed import (
     CLUSTERS,
     INNER,
     ON,
+    USERS,
     Door,
     access,
     allow,
@@ -32,9 +33,10 @@ from turbopump.auth.accounts import Accounts, User
 from turbopump.auth.policies import Action, Decision, Entry, Policies
 from turbopump.auth.reference import page
 from turbopump.auth.rules import RULES, Who
-from turbopump.auth.signatures import Credentials
+from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.command import Command
+from turbopump.protocol.frame import JSON, ROCKETMQ
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.access import CreateUser, UserInfo
 from turbopump.protocol.requests.send import EndTransaction, SendMessageV2
@@ -229,6 +231,25 @@ async def test_a_source_is_asked_for_again_from_another_address() -> None:
     asked = request(RequestCode.SEND_MESSAGE_V2)
     assert Door(here, [type(asked)]).send(signed(asked)).code == 0
     assert Door(elsewhere, [type(asked)]).send(signed(asked)).code == 16
+
+
+@pytest.mark.parametrize("form", ["json", "binary", "large", "with spaces"])
+@in_loop
+async def test_a_header_of_any_form_is_signed_by_its_fields(form: str) -> None:
+    many = {f"x{number}": "é" * 100 for number in range(700)} if form == "large" else {}
+    door = Door(access(allow("Topic:T", Action.PUB)), [SendMessageV2])
+    asked = SendMessageV2(**{**SENT, "topic": "T", "properties": "k\x01é\x02"})
+    for fault, code in (("", 0), ("another topic", 16), ("another body", 16)):
+        command = signed(asked, b"body")
+        command.ext = RequestSigner(Credentials(ANN, USERS[ANN].password))(
+            {**(command.ext or {}), **many}, b"body"
+        )
+        command.serialize_type = ROCKETMQ if form == "binary" else JSON
+        if fault == "another topic":
+            command.ext["b"] = "TT"
+        if fault == "another body":
+            command.body = b"Body"
+        assert door.send(command, spaced=form == "with spaces").code == code
 
 
 @in_loop
