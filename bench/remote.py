@@ -27,6 +27,17 @@ def call(
 ) -> dict[str, str]:
     """The answer's ext fields. Raises OSError when there is nobody, RefusedError when the answer's
     code is not 0."""
+    return _exchange(port, code, fields, body, timeout)[0]
+
+
+def ask(port: int, code: int, body: bytes = b"", timeout: float = 10.0) -> bytes:
+    """The answer's body; raises as ``call``."""
+    return _exchange(port, code, {}, body, timeout)[1]
+
+
+def _exchange(
+    port: int, code: int, fields: dict[str, str], body: bytes, timeout: float
+) -> tuple[dict[str, str], bytes]:
     opaque = next(opaques)
     request = {
         "code": code,
@@ -45,12 +56,14 @@ def call(
         prefix = stream.read(8)
         if len(prefix) < 8:
             raise ConnectionError("the broker closed the connection without an answer")
-        header_size = struct.unpack(">II", prefix)[1] & 0xFFFFFF
+        size, header_size = struct.unpack(">II", prefix)
+        header_size &= 0xFFFFFF
         reply = json.loads(stream.read(header_size))
+        answered = stream.read(size - 4 - header_size)
     if reply["code"] != 0 or reply["opaque"] != opaque:
         raise RefusedError(f"code {code} was answered by {reply}")
     extra: dict[str, str] = reply.get("extFields") or {}
-    return extra
+    return extra, answered
 
 
 def create_topic(port: int, topic: str, queues: int) -> None:

@@ -1,5 +1,6 @@
-"""A master that waits for one of two slaves, through isolation, one-way loss, kills and power cuts:
-what was acknowledged is on every broker in the end, and all logs are the same."""
+"""A master that waits for one of two slaves, through isolation, one-way loss, kills, power cuts of
+one and of all at once: what was acknowledged is on every broker in the end, and all logs are the
+same."""
 
 import asyncio
 import os
@@ -68,7 +69,7 @@ class Story:
         """For a while."""
         rng, network = self.rng, self.simulation.network
         one, other = rng.sample(HOSTS, 2)
-        deed = rng.randrange(5)
+        deed = rng.randrange(6)
         seconds = rng.uniform(0.5, 25)
         if deed == 0:
             network.cut(one, other)
@@ -82,8 +83,13 @@ class Story:
             network.heal(other, one)
         elif deed == 2:
             network.reset(one, other)
+        elif deed == 3:  # the power of all at once
+            for host in HOSTS:
+                self.replicas.kill(host, power_cut=True)
+            for host in rng.sample(HOSTS, len(HOSTS)):
+                await self.start(host)
         else:
-            self.replicas.kill(one, power_cut=deed == 4)
+            self.replicas.kill(one, power_cut=deed == 5)
             await asyncio.sleep(seconds)
             await self.start(one)
 

@@ -46,6 +46,9 @@ _refused = RepeatedLine(log, logging.ERROR, "HA connection closed slave=%s cause
 _refused_peer = RepeatedLine(log, logging.WARNING, "HA connection refused peer=%s cause=%s")
 
 ANYONE: Final = PeerRules()
+Bytes = bytes | bytearray | memoryview
+HOT_SIZE: Final = 16 * 1024 * 1024
+"""So much that was written last is in memory."""
 TURN_SIZE: Final = 256 * 1024
 """Bytes for one slave in one turn of the loop: others have their turn between."""
 UNSENT_MAX: Final = 1024 * 1024
@@ -91,6 +94,7 @@ class MasterLink:
             if tls is not None and tls.certificate and tls.mode is not TlsMode.DISABLED
             else None
         )
+        self._opened_at = store.log.end
         self._ports: list[ListeningPort] = []
         self._all_gone = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -138,6 +142,11 @@ class MasterLink:
         if len(self._unproven) >= SLAVES_MAX:
             next(iter(self._unproven)).refuse("others came, too, and it has not proved itself yet")
         self._unproven[slave] = asyncio.get_running_loop().time()
+
+    @property
+    def hot_from(self) -> int:
+        """What lies there in the log or behind is in memory: this process wrote it just now."""
+        return max(self.store.log.end - HOT_SIZE, self._opened_at)
 
     def joined(self, slave: SlavePeer) -> None:
         """There is one more; it may be another connection of the same slave."""
@@ -229,6 +238,7 @@ class SlavePeer(asyncio.Protocol):
         self._paused = False
         self._reading = False
         self._due = False
+        self._encrypted = False
         self._handshake: MasterHandshake | None = None
         self._host = "?"
         self.address = "?"
@@ -240,7 +250,8 @@ class SlavePeer(asyncio.Protocol):
         self.address = f"{host}:{port}"
         self._host = host
         transport.set_write_buffer_limits(high=UNSENT_MAX)
-        rules, encrypted = self._link.rules, transport.get_extra_info("sslcontext") is not None
+        rules = self._link.rules
+        encrypted = self._encrypted = transport.get_extra_info("sslcontext") is not None
         if (refusal := rules.refusal(host, encrypted=encrypted)) is not None:
             self.refuse(refusal)
         elif rules.closed:
@@ -318,21 +329,22 @@ class SlavePeer(asyncio.Protocol):
     def pump(self) -> None:
         """Send what there is: a turn's worth now, the rest in later turns."""
         self._due = False
-        frames: list[bytes] = []
+        pieces: list[Bytes] = []
         try:
             left = TURN_SIZE
             while left > 0 and (sent := self._next()) is not None:
                 data = self._read(sent)
                 if data is None:
                     break
-                frames.append(TRANSFER_HEAD.pack(*sent))
-                frames.append(data)
-                left -= TRANSFER_HEAD.size + len(data)
+                pieces.append(TRANSFER_HEAD.pack(*sent))
+                if sent.size:
+                    pieces.append(data)
+                left -= TRANSFER_HEAD.size + sent.size
         except (ProtocolError, OSError) as error:
             self._refuse(error)
             return
-        if frames and self._transport is not None:
-            self._transport.write(b"".join(frames))
+        if pieces and self._transport is not None:
+            self._transport.writelines(pieces)
         if left <= 0 and not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self.pump)
@@ -342,20 +354,24 @@ class SlavePeer(asyncio.Protocol):
             return None
         return self.connection.transfer(self._link.span, asyncio.get_running_loop().time())
 
-    def _read(self, wanted: Transfer) -> bytes | None:
+    def _read(self, wanted: Transfer) -> Bytes | None:
         """The bytes, if the system has them in memory; else a thread reads them, and they are sent
-        then."""
+        then. What was written just now is not copied: the log does not change any more there."""
         if not wanted.size:
             return b""
-        file = self._link.store.log.files.at(wanted.offset)
+        link = self._link
+        file = link.store.log.files.at(wanted.offset)
         assert file is not None
         at = wanted.offset - file.start
-        data = file.segment.read_cached(at, wanted.size)
-        if data is None:
-            self._reading = True
-            piece = Piece(file.segment, at, wanted.size)
-            self._link.disk.start_read([piece], lambda found: self._has_read(wanted, found[0]))
-        return data
+        if wanted.offset >= link.hot_from and not self._encrypted:
+            return memoryview(file.buffer)[at : at + wanted.size]
+        data = bytearray(wanted.size)
+        if file.segment.read_cached_into(data, at):
+            return data
+        self._reading = True
+        piece = Piece(file.segment, at, wanted.size)
+        link.disk.start_read([piece], lambda found: self._has_read(wanted, found[0]))
+        return None
 
     def _has_read(self, wanted: Transfer, found: Found) -> None:
         self._reading = False

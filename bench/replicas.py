@@ -1,0 +1,297 @@
+"""`python -m bench.replicas`: a master and its slave, ours beside Apache's.
+
+`sync`: a SYNC_MASTER that waits for its slave (`inSyncReplicas=2`), 64 sends of 1 KiB outstanding;
+`async`: what a slave costs an ASYNC_MASTER, each master with and without one in turn; `behind`: a
+slave that is 1 GiB behind, and what its master's senders feel meanwhile; `tables`: what copying
+5,000 topics and 1,000 groups costs while nothing changes (ours alone). Windows alternate, A B A B.
+CPU is of the master's process. Exit status 1: a goal was missed, which on a busy machine says
+little but for CPU.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from tests.interop.apache import NEWEST, ApacheCluster, free_ports, properties_text
+
+from bench.brokers import (
+    APACHE,
+    APACHE_JVM,
+    HEAP,
+    OURS,
+    SEGMENT_SIZE,
+    RunningBroker,
+    spawn,
+    start_apache,
+    start_ours,
+)
+from bench.cases import CASES, TOPIC_QUEUES
+from bench.cores import Cores, running_on
+from bench.cpu_time import process_seconds
+from bench.generator import CACHE, LoadResult, fill, measure_load
+from bench.remote import ask, create_topic, wait_for_first_send
+from bench.table import plain_table
+
+START_S = 180.0
+HA_STATUS = 907
+SEND = next(case for case in CASES if case.name == "send-1k")
+GIB = 1 << 30
+TOPICS, GROUPS = 5_000, 1_000
+BATCH = ("--mode", "batch", "--count", "32", "--outstanding", "4")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A master, and how to have a slave of it for as long as a block lasts."""
+
+    master: RunningBroker
+    directory: Path
+    ha_port: int
+
+    @contextmanager
+    def slave(self) -> Iterator[int]:
+        """The slave's process; it copies what it has not yet."""
+        settings: dict[str, str | int | bool] = {
+            "brokerRole": "SLAVE",
+            "brokerId": 1,
+            "haMasterAddress": f"127.0.0.1:{self.ha_port}",
+            "mappedFileSizeCommitLog": SEGMENT_SIZE,
+            "flushDiskType": "ASYNC_FLUSH",
+        }
+        home = self.directory / "slave"
+        with ExitStack() as stack:
+            if self.master.name == APACHE:
+                yield self._apache_slave(stack, home, settings)
+            else:
+                yield self._our_slave(stack, home, settings)
+
+    def _apache_slave(
+        self, stack: ExitStack, home: Path, settings: dict[str, str | int | bool]
+    ) -> int:
+        cluster = ApacheCluster(
+            NEWEST,
+            directory=home,
+            heap=HEAP,
+            jvm_options=APACHE_JVM,
+            broker_config={**settings, "namesrvAddr": self.master.namesrv},
+        )
+        stack.callback(cluster.kill)
+        cluster.write_configuration()
+        cluster.start_broker(wait=False)
+        return cluster.broker_pid
+
+    def _our_slave(
+        self, stack: ExitStack, home: Path, settings: dict[str, str | int | bool]
+    ) -> int:
+        home.mkdir(parents=True, exist_ok=True)
+        conf = home / "broker.conf"
+        own = {
+            "brokerName": "broker-a",
+            "listenPort": free_ports(-2, 0, 1),
+            "storePathRootDir": str(home / "store"),
+        }
+        conf.write_text(properties_text({**own, **settings}))
+        where = ("-c", str(conf), "-n", self.master.namesrv)
+        return spawn(stack, home, "broker", *where).pid
+
+    def behind(self) -> int | None:
+        """By how many bytes the slave is behind; None: there is none."""
+        body = json.loads(ask(self.master.port, HA_STATUS))
+        there = body.get("haConnectionInfo") or []
+        return max((one["diff"] for one in there), default=None)
+
+    def wait_until_behind(self, most: int) -> None:
+        """Until a slave is there and at most so far behind."""
+        deadline = time.monotonic() + START_S
+        while (behind := self.behind()) is None or behind > most:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the slave of {self.master.name} is {behind} bytes behind")
+            time.sleep(0.02)
+
+    def measure(self, cores: Cores, seconds: float, *more: str) -> LoadResult:
+        """One window of sends."""
+        os.sync()
+        arguments = [*SEND.arguments(), *more]
+        return measure_load(
+            self.master.port, arguments, core=cores.load, seconds=seconds, watch=self.master.pid
+        )
+
+
+@contextmanager
+def pair_of(name: str, directory: Path, cores: Cores, **settings: str | int) -> Iterator[Pair]:
+    """A master of one kind, without a slave yet; not waited for."""
+    directory = directory / name
+    with ExitStack() as stack, running_on(cores.broker):
+        start = start_apache if name == APACHE else start_ours
+        # on a busy machine neither refuses what has waited
+        more = {"flushDiskType": "ASYNC_FLUSH", "brokerFastFailureEnable": False, **settings}
+        master = start(stack, directory / "master", more)
+        yield Pair(master, directory, master.port + 1)
+
+
+def ready(pair: Pair) -> None:
+    """A send is acknowledged, and the topic is there."""
+    until = time.monotonic() + START_S
+    wait_for_first_send(pair.master.port, "bench-first", until, pair.master.complaint)
+    create_topic(pair.master.port, SEND.topic, TOPIC_QUEUES)
+
+
+def sync(directory: Path, cores: Cores, pairs: int, seconds: float) -> Iterator[tuple[str, ...]]:
+    """Rows of both pairs, and of their ratios."""
+    found: dict[str, list[LoadResult]] = {APACHE: [], OURS: []}
+    role: dict[str, str | int] = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}
+    with ExitStack() as stack:
+        both = []
+        for name in found:
+            pair = stack.enter_context(pair_of(name, directory, cores, **role))
+            stack.enter_context(pair.slave())
+            ready(pair)
+            both.append(pair)
+        for pair in both:
+            pair.measure(cores, 10.0 if pair.master.name == APACHE else 2.0)
+        for _ in range(pairs):
+            for pair in both:
+                found[pair.master.name].append(pair.measure(cores, seconds))
+    for name, results in found.items():
+        yield row(f"SYNC_MASTER {name}", results)
+    apache, ours = found[APACHE], found[OURS]
+    yield ratios("ours / Apache's", apache, ours)
+
+
+def asynchronous(
+    directory: Path, cores: Cores, pairs: int, seconds: float, names: Sequence[str]
+) -> Iterator[tuple[str, ...]]:
+    """Rows of each master with a slave and without one: two masters of a kind, one of them with."""
+    for name in names:
+        alone, with_slave = list[LoadResult](), list[LoadResult]()
+        with ExitStack() as stack:
+            one = stack.enter_context(pair_of(name, directory / "alone", cores))
+            two = stack.enter_context(pair_of(name, directory / "with", cores))
+            stack.enter_context(two.slave())
+            for pair in (one, two):
+                ready(pair)
+            two.wait_until_behind(1 << 20)
+            for pair in (one, two):
+                pair.measure(cores, 10.0 if name == APACHE else 2.0)
+            for _ in range(pairs):
+                alone.append(one.measure(cores, seconds))
+                with_slave.append(two.measure(cores, seconds))
+        yield row(f"ASYNC_MASTER {name}, alone", alone)
+        yield row(f"ASYNC_MASTER {name}, one slave", with_slave)
+        yield ratios("with / without", alone, with_slave)
+
+
+def far_behind(
+    directory: Path, cores: Cores, names: Sequence[str], seconds: float
+) -> Iterator[tuple[str, ...]]:
+    """A slave starts with 1 GiB to copy; then how fast, and what senders feel meanwhile."""
+    for name in names:
+        with pair_of(name, directory, cores) as pair:
+            ready(pair)
+            limit = ("--limit", str(GIB // 1024))
+            fill(pair.master.port, [*SEND.arguments(), *BATCH, *limit], core=cores.load)
+            calm = pair.measure(cores, seconds, "--outstanding", "8")
+            with pair.slave():
+                pair.wait_until_behind(GIB * 2)
+                begun, first = time.monotonic(), pair.behind() or 0
+                busy = pair.measure(cores, min(seconds, 2.0), "--outstanding", "8")
+                pair.wait_until_behind(1 << 20)
+                rate = first / (time.monotonic() - begun) / 1e6
+        yield (
+            f"1 GiB behind, {name}",
+            f"{rate:,.0f} MB/s",
+            "",
+            f"p99 {calm.p99_us / 1e3:.2f} → {busy.p99_us / 1e3:.2f} ms",
+        )
+
+
+def tables(directory: Path, cores: Cores, seconds: float) -> Iterator[tuple[str, ...]]:
+    """What both sides take while nothing changes."""
+    with pair_of(OURS, directory, cores) as pair:
+        ready(pair)
+        port = pair.master.port
+        with ThreadPoolExecutor(32) as threads:  # each waits for the disk
+            list(threads.map(lambda one: create_topic(port, f"topic-{one}", 1), range(TOPICS)))
+            list(threads.map(lambda one: create_group(port, f"group-{one}"), range(GROUPS)))
+        with pair.slave() as slave:
+            pair.wait_until_behind(0)
+            time.sleep(10.0)  # until it has copied them
+            pids = {"master": pair.master.pid, "slave": slave}
+            before = {name: process_seconds(pid) for name, pid in pids.items()}
+            time.sleep(seconds)
+            took = {name: process_seconds(pid) - before[name] for name, pid in pids.items()}
+    for name, cpu in took.items():
+        yield (
+            f"{TOPICS} topics, {GROUPS} groups, {name}",
+            "",
+            f"{cpu / seconds:.2%} of a core",
+            "",
+        )
+
+
+def create_group(port: int, name: str) -> None:
+    body = json.dumps({"groupName": name, "consumeEnable": True, "retryQueueNums": 1}).encode()
+    ask(port, 200, body)
+
+
+def row(title: str, results: list[LoadResult]) -> tuple[str, ...]:
+    def middle(of: Callable[[LoadResult], float]) -> float:
+        return statistics.median(map(of, results))
+
+    return (
+        title,
+        f"{middle(lambda one: one.rate):,.0f}/s",
+        f"{middle(lambda one: one.cpu_us):.1f} µs",
+        f"p50 {middle(lambda one: one.p50_us) / 1e3:.2f} ms",
+    )
+
+
+def ratios(title: str, one: list[LoadResult], other: list[LoadResult]) -> tuple[str, ...]:
+    """Of pairs of windows that followed each other."""
+
+    def text(of: Callable[[LoadResult], float]) -> str:
+        found = sorted(of(b) / of(a) for a, b in zip(one, other, strict=True))
+        return f"{statistics.median(found):.2f} × ({found[0]:.2f}–{found[-1]:.2f})"
+
+    return (
+        title,
+        text(lambda one: one.rate),
+        text(lambda one: one.cpu_us),
+        text(lambda one: one.p50_us),
+    )
+
+
+@click.command(help=__doc__)
+@click.argument("what", type=click.Choice(["sync", "async", "behind", "tables"]))
+@click.option("--pairs", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--seconds", type=click.FloatRange(0.5), default=3.0, show_default=True)
+@click.option("--ours-only", is_flag=True, help="Only ours: for `async` and `behind`.")
+def main(what: str, pairs: int, seconds: float, ours_only: bool) -> None:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    names = (OURS,) if ours_only else (APACHE, OURS)
+    cores = Cores.of_this_machine()
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix="replicas-") as home:
+        directory = Path(home)
+        rows = {
+            "sync": lambda: sync(directory, cores, pairs, seconds),
+            "async": lambda: asynchronous(directory, cores, pairs, seconds, names),
+            "behind": lambda: far_behind(directory, cores, names, seconds),
+            "tables": lambda: tables(directory, cores, max(seconds, 20.0)),
+        }[what]()
+        load = os.getloadavg()[0]
+        head = ("", "rate", "CPU of the master", "latency")
+        click.echo(plain_table(head, [*rows]))
+        click.echo(f"load of the machine before: {load:.1f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
