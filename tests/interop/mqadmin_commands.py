@@ -15,7 +15,7 @@ import shlex
 import string
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -289,6 +289,8 @@ class Sides:
     mqadmin: Mqadmin
     ours: dict[str, str]
     apache: dict[str, str]
+    late: list[str] = field(default_factory=list)
+    """Commands that were tried once more."""
 
     def difference(self, step: Step) -> str:
         """What a command prints otherwise on ours, as a diff; nothing if it does not. Where a
@@ -296,6 +298,7 @@ class Sides:
         that stands still for so long says nothing about either server."""
         ours, apache = self._both_printed(step)
         if ours != apache and any(LATE.search(line) for line in (*ours, *apache)):
+            self.late.append(step.command)
             ours, apache = self._both_printed(step)
         lines = difflib.unified_diff(ours, apache, "ours", "apache", lineterm="", n=0)
         return "\n".join(lines)
