@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.fake_cluster import FakeCluster
+from tests.spark.fake_cluster import FakeCluster, FakeQueue
 
 from turbopump.cli import main
 from turbopump.errors import ConfigError, DataLossError, OffsetGapError
@@ -163,13 +163,71 @@ def test_a_queue_that_the_lake_does_not_know_begins_where_it_is_told(
 ) -> None:
     for at in range(10):
         cluster.fill("T", 0, 1, stored_ms=1_700_000_000_000 + at)
-    assert run("T", starting="latest").messages == 0
     assert run("T", starting=1_700_000_000_007).messages == 3
     cluster.fill("T", 0, 1)
-    assert run("T", starting="latest").messages == 1
+    assert run("T", starting="earliest").messages == 1
     assert offsets_in(tmp_path) == [("T", 0, at) for at in range(7, 11)]
     with pytest.raises(ConfigError, match="earliest, latest or a time in ms"):
         run("T", starting="begin")
+
+
+@pytest.mark.parametrize("format_name", ["parquet", "delta"])
+def test_latest_is_where_the_first_run_saw_the_end(
+    cluster: FakeCluster, run: Archive, tmp_path: Path, format_name: str
+) -> None:
+    cluster.fill("T", 0, 10)
+    first = run("T", starting="latest", format=format_name, bodies=json_bodies("n int"))
+    assert (first.messages, first.batches, first.agrees) == (0, 0, True)
+    assert lakes.offsets(tmp_path)[MessageQueue("T", "broker-a", 0)] == 10
+    cluster.fill("T", 0, 3)
+    cluster.fill("T", 1, 2)
+    second = run("T", starting="latest")
+    assert (second.messages, second.rejected, second.agrees) == (5, 5, True)
+    cluster.queues["T", 2] = FakeQueue()
+    cluster.fill("T", 2, 4)  # a queue more: all of it is new
+    assert run("T", starting="latest").messages == 4
+    expected = [("T", 0, 10), ("T", 0, 11), ("T", 0, 12), ("T", 1, 0), ("T", 1, 1)]
+    assert offsets_in(tmp_path, "_rejected") == expected + [("T", 2, at) for at in range(4)]
+
+
+def test_following_from_latest_takes_what_is_sent_from_its_first_look_on(
+    cluster: FakeCluster, run: Archive, tmp_path: Path
+) -> None:
+    cluster.fill("T", 0, 10)
+    stop = threading.Event()
+    steps = []
+
+    def more(step: str) -> None:
+        if step == "placed":
+            steps.append(step)
+            if len(steps) == 1:
+                cluster.fill("T", 0, 5)
+            else:
+                stop.set()
+
+    report = run("T", starting="latest", follow=True, interval=0.01, stop=stop, at_step=more)
+    assert (report.messages, report.batches) == (5, 1)
+    assert offsets_in(tmp_path) == [("T", 0, at) for at in range(10, 15)]
+
+
+def test_a_run_from_latest_that_died_half_way_keeps_where_it_began(
+    cluster: FakeCluster, run: Archive, tmp_path: Path
+) -> None:
+    class DiesError(BaseException):
+        pass
+
+    def die(name: str) -> None:
+        if name == "rejected committed":
+            raise DiesError
+
+    cluster.fill("T", 0, 10)
+    given = {"starting": "latest", "format": "delta", "bodies": json_bodies("n int")}
+    with pytest.raises(DiesError):
+        run("T", **given, at_step=die)
+    cluster.fill("T", 0, 3)
+    report = run("T", **given)
+    assert (report.messages, report.agrees) == (3, True)
+    assert offsets_in(tmp_path, "_rejected") == [("T", 0, at) for at in range(10, 13)]
 
 
 def test_rows_that_are_not_those_of_the_offsets_are_not_committed(

@@ -136,7 +136,9 @@ def archive(
 
     A new lake takes ``format`` (``parquet`` or ``delta``), ``columns`` and ``bodies``
     (``json_bodies``, ``avro_bodies``); an old one has its own. A queue that the lake does not know
-    begins at ``starting``: ``earliest``, ``latest`` or a time in ms. ``interval``: seconds between
+    begins at ``starting``: ``earliest``, a time in ms, or ``latest``, which is where it ends when
+    the first run sees it: the lake keeps that offset. Of a topic that the lake knows, a new queue
+    is read from its first message instead of ``latest``. ``interval``: seconds between
     two batches when there is nothing more. ``options``: further ones of the source, such as
     credentials. The directory must be the same for driver and executors.
 
@@ -282,7 +284,11 @@ class ArchiveRun:
         self, snapshot: Snapshot, target: Offsets | None, rows_max: int, progress: Progress
     ) -> tuple[Offsets, Offsets]:
         """The offsets between which the next batch lies, of the queues that it reads; none if there
-        is nothing to read."""
+        is nothing to read.
+
+        Queues that begin at their end are a batch of their own, before all others: it has no
+        messages, but the lake then has their offset, and what is sent from now on is read.
+        """
         ends = target if target is not None else self.ends(snapshot)
         begins = {queue: self._begin(snapshot, queue, end) for queue, end in ends.items()}
         progress.expect(sum(max(0, end - begins[queue]) for queue, end in ends.items()))
@@ -293,7 +299,18 @@ class ArchiveRun:
         }
         if unfinished:
             known = {queue: stretch.end for queue, stretch in snapshot.stretches.items()}
-            return {queue: known.get(queue, begins[queue]) for queue in unfinished}, unfinished
+            return {
+                queue: known.get(queue, min(begins[queue], end))
+                for queue, end in unfinished.items()
+            }, unfinished
+        if self.starting == "latest":
+            at_end = {
+                queue: end
+                for queue, end in ends.items()
+                if queue not in snapshot.stretches and begins[queue] == end
+            }
+            if at_end:
+                return at_end, at_end
         ends = admit(begins, ends, rows_max)
         read = [queue for queue, end in ends.items() if begins[queue] < end]
         return {queue: begins[queue] for queue in read}, {queue: ends[queue] for queue in read}
@@ -302,6 +319,10 @@ class ArchiveRun:
         self, before: Snapshot, begins: Offsets, ends: Offsets, progress: Progress
     ) -> Snapshot:
         """Read, write and commit one batch."""
+        if begins == ends:
+            return self.lake.append(
+                before, Batch(begins=begins, ends=ends, lost={}, files=()), self.at_step
+            )
         rows = self.wanted_rows(begins, ends)
         definition = self.lake.definition
         if definition.bodies is not None:
@@ -342,7 +363,10 @@ class ArchiveRun:
             return there.end
         if isinstance(self.starting, int):
             return min(end, self.cluster.offset_at(queue, self.starting))
-        return end if self.starting == "latest" else self.cluster.offset_min(queue)
+        is_new_topic = all(known.topic != queue.topic for known in snapshot.stretches)
+        if self.starting == "latest" and is_new_topic:
+            return end
+        return self.cluster.offset_min(queue)
 
     def _look_for_absent(self, snapshot: Snapshot, found: Offsets) -> None:
         """Say which queues of the table have no broker now, or are gone."""
