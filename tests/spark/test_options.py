@@ -59,6 +59,11 @@ def test_two_spellings_of_one_option_may_not_differ() -> None:
         read_options({**NEEDED, "subscribe": "U"})
 
 
+@pytest.mark.parametrize("name", ["pullTimeout", "kafkaConsumer.pollTimeoutMs"])
+def test_the_time_of_a_pull_has_the_names_of_other_connectors(name: str) -> None:
+    assert read_options({**NEEDED, name: "500"}).pull_timeout_ms == 500
+
+
 def test_columns_keep_their_order_and_get_their_spelling() -> None:
     assert read_options({**NEEDED, "columns": "BODY, queueid"}).columns == ("body", "queueId")
 
@@ -110,6 +115,8 @@ def test_options_of_one_mode_are_known() -> None:
     options = read_options({**NEEDED, "commitGroup": "g", "endingOffsets": "latest", "tags": "A"})
     assert options_of_mode(options, "stream") == ["commitGroup"]
     assert options_of_mode(options, "batch") == ["endingOffsets"]
+    pushing = read_options({**NEEDED, "filterPushdown": "true"})
+    assert options_of_mode(pushing, "batch") == ["filterPushdown"]
 
 
 @pytest.mark.parametrize(
@@ -133,6 +140,9 @@ def test_options_of_one_mode_are_known() -> None:
         ({"includeHeaders": "false", "columns": "body"}, "give columns alone"),
         ({"brokerOfflineStrategy": "wait"}, "fail or skip is expected"),
         ({"kafka.bootstrap.servers": "a:1"}, "option of Kafka's own clients.*nameServer"),
+        ({"kafka.group.id": "g"}, "in no consumer group; startingGroup .* commitGroup"),
+        ({"groupIdPrefix": "g"}, "in no consumer group, so leave it out; commitGroup"),
+        ({"fetchOffset.numRetries": "3"}, "Kafka source: leave it out; offsets are asked"),
         ({"path": "T"}, "load[(][)] takes no path here: give the topic as the option topic"),
         ({"maxOffsetPerTriger": "1"}, "did you mean 'maxOffsetsPerTrigger'"),
         ({"subscribePatern": "T"}, "did you mean 'subscribePattern'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -103,6 +104,18 @@ def test_filters_on_a_messages_address_are_dealt_with_by_ranges(
     found, left, _ = planned(fake, *filters, *not_null)
     assert found == ranges
     assert left == []
+
+
+def test_how_much_filters_narrow_a_read_is_logged(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        planned(fake, EqualTo(TOPIC, "T"), LessThan(OFFSET, 2), EqualTo(("tags",), "A"))
+        said = "filters that Spark pushed: 2 of 3 queues, 4 of their 25 offsets, tags A"
+        assert said in caplog.messages
+        caplog.clear()
+        planned(fake)
+    assert not caplog.messages
 
 
 def test_times_narrow_the_ranges_by_a_margin_and_are_left_to_spark(fake: FakeCluster) -> None:

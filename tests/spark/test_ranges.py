@@ -59,6 +59,15 @@ def test_one_large_queue_is_cut_for_all_tasks() -> None:
     ]
 
 
+def test_no_task_has_more_messages_than_the_limit() -> None:
+    ranges = [OffsetRange(queue(0), 0, 10), OffsetRange(queue(1), 5, 15)]
+    assert split(ranges, None, rows_max=10) == [[ranges[0]], [ranges[1]]]
+    for tasks_max in (None, 1):
+        tasks = split(ranges, tasks_max, rows_max=7)
+        assert [sum(piece.count for piece in task) for task in tasks] == [6, 7, 7]
+    assert split([], None, rows_max=7) == []
+
+
 def test_without_a_number_of_tasks_each_queue_is_one() -> None:
     ranges = [OffsetRange(queue(0), 0, 1), OffsetRange(queue(1), 0, 9000)]
     assert split(ranges, None) == [[ranges[0]], [ranges[1]]]

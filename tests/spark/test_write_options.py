@@ -57,6 +57,10 @@ def test_options_have_their_values() -> None:
     assert "hush" not in repr(options)
 
 
+def test_the_group_may_be_named_as_the_old_connector_does() -> None:
+    assert write_options({**SERVER, "group": "G"}).producer_group == "G"
+
+
 def test_skipping_what_is_there_goes_by_where_rows_came_from() -> None:
     assert write_options(SERVER).idempotency_key is None
     assert write_options({**SERVER, "onConflict": "skip"}).idempotency_key == AUTO
@@ -71,6 +75,7 @@ def test_skipping_what_is_there_goes_by_where_rows_came_from() -> None:
         ({}, "it is not said where to write: give the option nameServer"),
         ({"tpoic": "T"}, "unknown option 'tpoic'; did you mean 'topic'"),
         ({"startingOffsets": "latest"}, "unknown option 'startingOffsets'"),
+        ({"kafka.bootstrap.servers": "a:1"}, "brokers are found by the option nameServer"),
         ({"topic": "a b"}, "option topic: the topic name 'a b' holds a character"),
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, "belongs to the broker itself"),
         ({"maxInFlight": "0"}, "option maxInFlight: a whole number from 1"),

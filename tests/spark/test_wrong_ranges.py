@@ -3,15 +3,22 @@ nothing is skipped unless ``failOnDataLoss`` is false, and then it is said."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+)
 from tests.spark.fake_cluster import FakeCluster, FakeQueue
 
-from turbopump.errors import ConfigError, DataLossError
+from turbopump.errors import ClientError, ConfigError, DataLossError
 from turbopump.spark.batch import BatchReader
 from turbopump.spark.options import ReadOptions, read_options
 from turbopump.spark.reading import RangesPartition
@@ -19,6 +26,12 @@ from turbopump.spark.stream import StreamReader
 
 Found = list[tuple[int, int]]
 TRIGGERS = ("plain", "limited", "available now")
+LIMITED: dict[str, tuple[ReadLimit, dict[str, str]]] = {
+    "limited": (ReadMaxRows(10_000), {}),
+    # more than waits, so that the store time of the first message is asked for
+    "least rows": (ReadMinRows(200), {"minOffsetsPerTrigger": "200"}),
+    "most bytes": (ReadMaxBytes(1 << 20), {"maxBytesPerTrigger": "1m"}),
+}
 FILTERS: tuple[dict[str, str], ...] = ({}, {"tags": "A"}, {"assign": '{"T":[0,1]}'})
 """Other ways to read the same messages."""
 
@@ -54,11 +67,11 @@ def rows(reader: StreamReader | BatchReader, partitions: Any) -> Found:
 
 def streamed(fake: FakeCluster, trigger: str, begin: dict[str, Any], **given: str) -> Found:
     """What a query that is restarted at ``begin`` reads in its first batch."""
-    reader = StreamReader(options(fake, **given))
+    limit, more = LIMITED.get(trigger, (ReadAllAvailable(), {}))
+    reader = StreamReader(options(fake, **given, **more))
     try:
         if trigger == "available now":
             reader.prepareForTriggerAvailableNow()
-        limit = ReadMaxRows(10_000) if trigger == "limited" else ReadAllAvailable()
         return rows(reader, reader.partitions(begin, reader.latestOffset(begin, limit)))
     finally:
         reader.stop()
@@ -78,6 +91,10 @@ def removed(fake: FakeCluster) -> None:
     fake.queues["T", 0].remove_oldest(95)
 
 
+def unchanged(_fake: FakeCluster) -> None:
+    """The checkpoint alone is wrong."""
+
+
 def fewer_queues(fake: FakeCluster) -> None:
     del fake.queues["T", 1]
 
@@ -86,13 +103,19 @@ LAST_FIVE: Found = [(0, offset) for offset in range(95, 100)]
 WRONG: dict[str, tuple[Callable[[FakeCluster], None], int, str, Found]] = {
     # what happened: how, read up to, what is said, what is read with failOnDataLoss=false
     "begun again": (begun_again, 100, "T@broker-a:0 ends at 30, but it was read up to 100", []),
+    "beyond the end": (unchanged, 101, "T@broker-a:0 ends at 100, but it was read up to 101", []),
     "removed": (removed, 90, "messages 90 to 94 .* are not there", LAST_FIVE),
     "fewer queues": (fewer_queues, 98, "T@broker-a:1 is no longer a queue", [(0, 98), (0, 99)]),
 }
 
 
-@pytest.mark.parametrize("more", FILTERS)
-@pytest.mark.parametrize("trigger", TRIGGERS)
+@pytest.mark.parametrize(
+    ("trigger", "more"),
+    [
+        *((trigger, more) for trigger in TRIGGERS for more in FILTERS),
+        *((trigger, {}) for trigger in LIMITED if trigger not in TRIGGERS),
+    ],
+)
 @pytest.mark.parametrize("way", WRONG)
 def test_a_stream_fails_rather_than_skip(
     fake: FakeCluster,
@@ -110,6 +133,31 @@ def test_a_stream_fails_rather_than_skip(
     assert "as failOnDataLoss is false" in caplog.text
 
 
+@pytest.mark.parametrize("way", WRONG)
+def test_a_batch_from_the_same_offsets_fails_rather_than_skip(
+    fake: FakeCluster, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    happens, begin, _, rest = WRONG[way]
+    happens(fake)
+    given = {"startingOffsets": json.dumps(offsets(begin))}
+    if way == "fewer queues":
+        with pytest.raises(ConfigError, match="name T@broker-a:1, but there are only T@broker-a:0"):
+            batch(fake, **given)
+        return
+    with pytest.raises(DataLossError, match=r"broker-a:0.*(ends at|are not there)"):
+        batch(fake, **given)
+    with caplog.at_level(logging.WARNING):
+        assert batch(fake, **given, failOnDataLoss="false") == rest
+    assert "as failOnDataLoss is false" in caplog.text
+
+
+def test_a_stream_refuses_filters_that_spark_would_not_push(fake: FakeCluster) -> None:
+    with pytest.raises(
+        ConfigError, match=r"filterPushdown is for batch reads; .* pushes no filters"
+    ):
+        StreamReader(options(fake, filterPushdown="true"))
+
+
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
 def test_a_batch_beyond_the_end_of_a_queue_is_refused_when_it_is_planned(
     fake: FakeCluster, option: str, caplog: pytest.LogCaptureFixture
@@ -120,6 +168,34 @@ def test_a_batch_beyond_the_end_of_a_queue_is_refused_when_it_is_planned(
     found = batch(fake, **{option: beyond}, failOnDataLoss="false")
     assert len(found) == (0 if option == "startingOffsets" else 100)
     assert "its end is taken, as failOnDataLoss is false" in caplog.text
+
+
+def gone_with_its_broker() -> dict[str, Any]:
+    """A checkpoint that knows a broker which is not in the route now."""
+    begin = offsets(90)
+    begin["topics"]["T"]["broker-b"] = {"0": 5}
+    return begin
+
+
+def test_available_now_does_not_leave_out_a_broker_that_is_not_in_the_route(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = "T@broker-b:0 is not in the route: .* set the option brokerOfflineStrategy to skip"
+    for given in ({}, {"brokerOfflineStrategy": "fail"}):
+        with pytest.raises(ClientError, match=said):
+            streamed(fake, "available now", gone_with_its_broker(), **given)
+    for trigger in TRIGGERS:
+        skipping = {"brokerOfflineStrategy": "skip"}
+        assert len(streamed(fake, trigger, gone_with_its_broker(), **skipping)) == 10
+    assert len(streamed(fake, "plain", gone_with_its_broker())) == 10
+    assert "T@broker-b:0 is not in the route at the moment; its offset 5 is kept" in caplog.text
+
+
+def test_available_now_goes_on_when_the_options_name_fewer_queues_than_before(
+    fake: FakeCluster,
+) -> None:
+    fewer = {"assign": '{"T":{"broker-a":[0]}}'}
+    assert len(streamed(fake, "available now", gone_with_its_broker(), **fewer)) == 10
 
 
 def test_a_stream_that_shall_begin_beyond_the_end_of_a_queue_is_refused(fake: FakeCluster) -> None:

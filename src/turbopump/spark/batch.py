@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 from turbopump.message.message import MessageQueue
 from turbopump.spark import planning, reading
 from turbopump.spark.cluster import PLANNING_PATIENCE_S, Cluster
-from turbopump.spark.offsets import Offsets
+from turbopump.spark.offsets import Offsets, ranges_between
 from turbopump.spark.options import ReadOptions, options_of_mode
 from turbopump.spark.plain_errors import plain_errors
 
@@ -55,13 +55,20 @@ class BatchReader(DataSourceReader):
             planning.check_named(queues, begin)
             planning.check_named(queues, end)
             planning.check_begins_before_end(queues, begin, end)
+            of_all = len(queues)
             queues = [queue for queue in queues if pushed.takes(queue)]
             if options.broker_offline == "skip":
                 queues = planning.reachable(cluster, queues)
             begins = planning.offsets_at(cluster, queues, begin, options)
             ends = planning.offsets_at(cluster, queues, end, options)
+            whole = sum(piece.count for piece in ranges_between(begins, ends))
             begins, ends = pushed.narrowed(cluster, begins, ends)
             tags = self._tags_to_ask_for(cluster, begins, ends)
+        if pushed != NOTHING_PUSHED:
+            left = sum(piece.count for piece in ranges_between(begins, ends))
+            text = "filters that Spark pushed: %d of %d queues, %d of their %d offsets%s"
+            asked = f", tags {' || '.join(sorted(tags))}" if tags else ""
+            _log.info(text, len(queues), of_all, left, whole, asked)
         return planning.tasks(begins, ends, options, tags)
 
     def _tags_to_ask_for(

@@ -120,21 +120,27 @@ def ranges_between(
 
 
 def split(
-    ranges: Iterable[OffsetRange], tasks_max: int | None, tasks_min: int | None = None
+    ranges: Iterable[OffsetRange],
+    tasks_max: int | None,
+    tasks_min: int | None = None,
+    rows_max: int | None = None,
 ) -> list[list[OffsetRange]]:
     """The ranges in at most ``tasks_max`` lists of nearly equal numbers of messages, in order;
     queues are cut where needed.
 
     None: one task per queue, as Spark's Kafka source does. Fewer tasks come out when they would
     have less than ``TASK_ROWS_MIN``, but never fewer than ``tasks_min``, if there are as many
-    messages; it goes before ``tasks_max``.
+    messages, and none has more than ``rows_max``; both go before ``tasks_max``.
     """
     todo = [piece for piece in ranges if piece.end > piece.begin]
-    if tasks_max is None and len(todo) >= (tasks_min or 0):
-        return [[piece] for piece in todo]
     total = sum(piece.count for piece in todo)
+    rows_max = rows_max or max(1, total)
+    small = all(piece.count <= rows_max for piece in todo)
+    if tasks_max is None and len(todo) >= (tasks_min or 0) and small:
+        return [[piece] for piece in todo]
+    tasks_min = max(tasks_min or 1, -(-total // rows_max))
     worth = min(tasks_max or 1, -(-total // TASK_ROWS_MIN))
-    count = max(1, worth, min(tasks_min or 1, total))
+    count = max(1, worth, min(tasks_min, total))
     tasks: list[list[OffsetRange]] = []
     done = 0
     for piece in todo:

@@ -148,6 +148,7 @@ class ReadOptions:
     columns: tuple[str, ...] = COLUMN_NAMES
     partitions_max: int | None = None
     partitions_min: int | None = None
+    partition_rows_max: int | None = None
     pull_batch_size: int = 1024
     pull_timeout_ms: int = 10_000
     fail_on_data_loss: bool = True
@@ -264,6 +265,15 @@ def given_values(
 def _hint(name: str) -> str | None:
     if name.lower() == "path":
         return "load() takes no path here: give the topic as the option topic, and load() nothing"
+    return hint_of_kafka(name, _OF_KAFKA)
+
+
+def hint_of_kafka(name: str, known: Mapping[str, str]) -> str | None:
+    """What to do in place of an option of Spark's Kafka source or sink; ``known``: sentences by the
+    first letters of names, in lower case."""
+    for prefix, sentence in known.items():
+        if name.lower().startswith(prefix):
+            return f"{name!r} is an option of Spark's Kafka source: {sentence}"
     if name.lower().startswith("kafka."):
         return (
             f"{name!r} is an option of Kafka's own clients, which RocketMQ does not have; "
@@ -432,8 +442,16 @@ def not_empty(text: str) -> str:
     return text
 
 
+_OF_KAFKA: Final = {
+    "kafka.group.id": "here a read is in no consumer group; startingGroup begins where a group has "
+    "committed, and commitGroup commits the progress for one",
+    "groupidprefix": "here a read is in no consumer group, so leave it out; commitGroup commits "
+    "the progress for one",
+    "fetchoffset.": "leave it out; offsets are asked for again while a broker is away",
+}
 INSTANT_MS: Final = whole_number(0, 2**53)
 _COUNT: Final = whole_number(1, 2**53)
+_TIMEOUT_MS: Final = whole_number(1, 600_000)
 _BEYOND: Final = _one_of("error", "latest")
 _DURATION_MS: Final = _with_unit(
     {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}, "15m"
@@ -480,7 +498,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "tags": Option("tags", _tags),
     "subExpression": Option("tags", _tags, alias_of="tags"),
     "sqlFilter": Option("sql_filter", _sql),
-    "filterPushdown": Option("filter_pushdown", true_or_false),
+    "filterPushdown": Option("filter_pushdown", true_or_false, "batch"),
     "maxOffsetsPerTrigger": Option("offsets_per_trigger_max", _COUNT, "stream"),
     "minOffsetsPerTrigger": Option("offsets_per_trigger_min", _COUNT, "stream"),
     "maxTriggerDelay": Option("trigger_delay_max_ms", _DURATION_MS, "stream"),
@@ -490,8 +508,11 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "includeHeaders": Option("include_headers", true_or_false),
     "maxPartitions": Option("partitions_max", whole_number(1, 100_000)),
     "minPartitions": Option("partitions_min", whole_number(1, 100_000)),
+    "maxRecordsPerPartition": Option("partition_rows_max", _COUNT),
     "pullBatchSize": Option("pull_batch_size", whole_number(1, 65_536)),
-    "pullTimeoutMs": Option("pull_timeout_ms", whole_number(1, 600_000)),
+    "pullTimeoutMs": Option("pull_timeout_ms", _TIMEOUT_MS),
+    "pullTimeout": Option("pull_timeout_ms", _TIMEOUT_MS, alias_of="pullTimeoutMs"),
+    "kafkaConsumer.pollTimeoutMs": Option("pull_timeout_ms", _TIMEOUT_MS, alias_of="pullTimeoutMs"),
     "failOnDataLoss": Option("fail_on_data_loss", true_or_false),
     "brokerOfflineStrategy": Option("broker_offline", _one_of("fail", "skip")),
     "accessKey": Option("access_key", not_empty),

@@ -57,16 +57,20 @@ def queues_of(
 
 def chosen(queues: Iterable[MessageQueue], options: ReadOptions) -> list[MessageQueue]:
     """Those of the topics' queues that are to be read: all, or the assigned ones."""
-    assigned = options.assigned
-    if assigned is None:
+    if options.assigned is None:
         return list(queues)
+    return [queue for queue in queues if is_asked_for(queue, options)]
 
-    def is_assigned(queue: MessageQueue) -> bool:
-        brokers = assigned[queue.topic]
+
+def is_asked_for(queue: MessageQueue, options: ReadOptions) -> bool:
+    """Whether the options name this queue, be it there or not."""
+    if options.assigned is not None:
+        brokers = options.assigned.get(queue.topic, {})
         ids = brokers.get(queue.broker_name, brokers.get(EVERY_BROKER, frozenset()))
         return queue.queue_id in ids
-
-    return [queue for queue in queues if is_assigned(queue)]
+    if options.topic_pattern is not None:
+        return re.fullmatch(options.topic_pattern, queue.topic) is not None
+    return queue.topic in options.topics
 
 
 def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
@@ -217,7 +221,12 @@ def tasks(
     begins: Offsets, ends: Offsets, options: ReadOptions, tags: frozenset[str] | None = None
 ) -> list[RangesPartition]:
     """What lies between two sets of offsets, divided into tasks, at least one."""
-    parts = split(ranges_between(begins, ends), options.partitions_max, options.partitions_min)
+    parts = split(
+        ranges_between(begins, ends),
+        options.partitions_max,
+        options.partitions_min,
+        options.partition_rows_max,
+    )
     return [RangesPartition(ranges, tags) for ranges in parts or [[]]]
 
 

@@ -59,7 +59,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if of_batches:
             raise ConfigError(
                 f"{' and '.join(of_batches)} {'are' if len(of_batches) > 1 else 'is'} for batch "
-                "reads; a stream ends by its trigger (availableNow)"
+                "reads; a stream ends by its trigger (availableNow), and Spark pushes no filters "
+                "into it"
             )
         self._options = options
         self._now = now
@@ -163,11 +164,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_absent(self, queue: MessageQueue, begin: int) -> None:
         """A queue that was read, and that is not there now, comes back with its broker, unless its
-        topic has fewer queues. What is no error is said once."""
+        topic has fewer queues. AvailableNow does not come back, so it must not leave a queue out.
+        What is no error is said once."""
+        strategy = self._options.broker_offline
+        fails = strategy == "fail" or (self._target is not None and strategy != "skip")
+        if not planning.is_asked_for(queue, self._options):
+            fails = False  # the options name fewer queues than those of the checkpoint
         on_broker = {each for each in self._route if each.broker_name == queue.broker_name}
         if queue not in on_broker and any(each.topic == queue.topic for each in on_broker):
             self._lost(f"{queue} is no longer a queue of its topic, which has fewer now")
-        elif self._options.broker_offline == "fail":
+        elif fails:
             raise ClientError(
                 f"{queue} is not in the route: its broker is away, or its topic was deleted. "
                 "Start the broker, or set the option brokerOfflineStrategy to skip"

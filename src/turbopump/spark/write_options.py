@@ -26,6 +26,7 @@ from turbopump.spark.options import (
     did_you_mean,
     given_values,
     group_name,
+    hint_of_kafka,
     not_empty,
     read_addresses,
     true_or_false,
@@ -69,6 +70,7 @@ def write_options(
         {name: text for name, text in options.items() if name.lower() not in _SPARKS_OWN},
         WRITE_OPTIONS,
         what="options of a write",
+        hint=lambda name: hint_of_kafka(name, {}),
     )
     values = {field: value for field, (_, value) in given.items()}
     if "name_servers" not in values:
@@ -274,6 +276,7 @@ WRITE_OPTIONS: Final[Mapping[str, Option]] = {
     "sendTimeoutMs": Option("send_timeout_ms", whole_number(1, 86_400_000)),
     "retries": Option("retries", whole_number(0, 1_000_000)),
     "producerGroup": Option("producer_group", group_name),
+    "group": Option("producer_group", group_name, alias_of="producerGroup"),
     "writeId": Option("write_id", _name),
     "readBackMs": Option("read_back_ms", whole_number(1, 2**53)),
     "accessKey": Option("access_key", not_empty),
