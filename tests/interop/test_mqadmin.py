@@ -46,7 +46,7 @@ def test_commands_for_users_and_policies_end_as_with_apaches_broker(
         }
         sides.on_ours("createUser -b $broker -u ann -p anns-secret")
         listed = sides.on_ours("listUser -b $broker")
-        copied = sides.on_ours("copyUser -f $broker -t $broker -u ann")
+        copied = sides.on_ours("copyUser -f $broker -t $namesrv -u ann")
     assert differences == {}
     assert [word for word in ("anns-secret", ADMIN.secret_key) if word in listed] == []
     assert "turbopump auth export" in copied
