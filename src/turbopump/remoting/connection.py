@@ -396,6 +396,12 @@ class Connection(asyncio.Protocol):
         else:
             self._in_turns(response_steps(opaque, response), self.send_frame, _not_encoded)
 
+    def took_long(self) -> None:
+        """The request that is handled takes as long as hundreds of usual ones: see after it whether
+        this turn has had its share, whatever connections such requests come from."""
+        self.interrupted = True
+        self._backlog.credit = 0
+
     def _in_turns(
         self, steps: Steps[T], done: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:

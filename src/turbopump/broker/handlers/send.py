@@ -231,6 +231,7 @@ class SendHandler:
 
         RocketMQ: ``TopicConfigManager.createTopicInSendMessageMethod`` registers before it returns.
         """
+        context.peer.took_long()  # a topic, its directories, and its queue's file are made
         outcome = self.send(request, context, fresh=True)
         return self._announced(outcome) if isinstance(outcome, Response | bytes) else outcome
 

@@ -29,6 +29,7 @@ from turbopump.protocol.request import Request
 from turbopump.protocol.requests.clients import Heartbeat
 from turbopump.protocol.requests.groups import CreateGroupList, GetAllGroups
 from turbopump.protocol.requests.offsets import GetMaxOffset
+from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic, CreateTopicList, GetAllTopicConfig
 from turbopump.testing.simulation import Simulation
 
@@ -54,6 +55,9 @@ REQUESTS: dict[str, Frames] = {
         (CreateTopicList(), fastjson.encode({"topicConfigList": [{"topicName": n} for n in names]}))
     ],
     "topics": lambda names: [(CreateTopic(topic=n), b"") for n in names[:500]],
+    "first sends": lambda names: [
+        (SendMessageV2(topic=n, queue_id=0), b"one") for n in names[:1000]
+    ],
 }
 """What makes things of these names."""
 
@@ -61,7 +65,8 @@ REQUESTS: dict[str, Frames] = {
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metered[Broker]]:
     directory = tmp_path_factory.mktemp("thousands")
-    with metered(lambda: talking(directory)) as running:
+    settings = {"broker_fast_failure_enable": False}  # a slow machine refuses no send
+    with metered(lambda: talking(directory, **settings)) as running:
         yield Metered(running.loop, running.server.broker)
 
 
