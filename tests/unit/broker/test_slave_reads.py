@@ -14,10 +14,13 @@ from tests.unit.broker.replicas import (
 )
 from tests.unit.broker.talking import pull
 
-from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
+from turbopump.client.push_consumer import ConsumeFrom, Delivery, PushConsumer
+from turbopump.config.broker_config import BrokerRole
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.groups import CreateGroup, SubscriptionGroupConfig
+
+OTHER_MASTER = "10.0.2.1"
 
 
 async def read_all(replicas: Replicas, taken: list[bytes]) -> None:
@@ -105,3 +108,37 @@ async def test_a_consumer_goes_on_at_the_slave_when_the_master_is_gone_and_comes
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     assert taken == [b"%d" % number for number in range(11)]
+
+
+@in_loop(with_replicas)
+async def test_a_message_that_fails_while_its_master_is_gone_comes_again_from_another_broker(
+    replicas: Replicas, /
+) -> None:
+    master, slave = await replicas.master(), await replicas.slave()
+    await replicas.broker(OTHER_MASTER, BrokerRole.ASYNC_MASTER, broker_name="broker-b")
+    client = replicas.client_of(MASTER)
+    await client.create()
+    await replicas.client_of(OTHER_MASTER).create()
+    await client.send(b"fails at first")
+    await same_logs(master, slave)
+    await eventually(lambda: slave.tables.topics.find("T"))
+    replicas.kill(MASTER)
+    seen: list[tuple[str, int]] = []
+
+    async def handle(delivery: Delivery) -> None:
+        seen.append((delivery.broker_name, delivery.reconsume_times))
+        if len(seen) == 1:
+            raise ValueError("not now")
+
+    async with PushConsumer(
+        f"{NAMESRV}:9876",
+        group="readers",
+        topic="T",
+        consume_from=ConsumeFrom.FIRST,
+        handler=handle,
+        local_ip=CLIENT,
+        clock=replicas.simulation.clock(CLIENT),
+        random=replicas.simulation.source("reader"),
+    ):
+        await eventually(lambda: len(seen) == 2, seconds=120)
+    assert seen == [("broker-a", 0), ("broker-b", 1)]
