@@ -316,6 +316,11 @@ class SlavePeer(asyncio.Protocol):
         self._paused = False
         self.pump()
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait until it has read others."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def refuse(self, cause: str) -> None:
         """End a connection that has not begun."""
         _refused_peer(self.address, cause, kind=f"{self._host} {cause}")

@@ -1,6 +1,7 @@
 """A master and its slaves: what a slave has, what it answers, what a send waits for."""
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from turbopump.event_loop import loop_factory
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.replication import ExchangeHAInfo
 from turbopump.protocol.requests.send import EndTransaction, SendMessageV2
+from turbopump.replication.link import TURN_SIZE, UNSENT_MAX
+from turbopump.replication.stream import REPORT, TRANSFER_HEAD
 
 SYNC = {"broker_role": BrokerRole.SYNC_MASTER, "in_sync_replicas": 2}
 
@@ -148,6 +151,59 @@ async def test_a_sync_master_answers_when_its_slave_has_the_message(
     await same_logs(master, await replicas.slave(flush_disk_type=flush))
     await eventually(lambda: not master.store.confirmed.alone)
     await sender.send(b"again")
+
+
+@in_loop(with_replicas)
+async def test_a_slave_whose_disk_is_full_is_not_waited_for_and_goes_on_when_there_is_room(
+    replicas: Replicas, /
+) -> None:
+    master, slave = await replicas.master(**SYNC), await replicas.slave()
+    sender, disk = replicas.client_of(MASTER), replicas.simulation.disk(SLAVE)
+    await sender.create()
+    await eventually(lambda: not master.store.confirmed.alone)
+    await sender.send(b"before")
+    disk.fail("create", errno.ENOSPC, times=10_000)
+    codes, body = set[int](), b"x" * 100_000
+    while ResponseCode.SLAVE_NOT_AVAILABLE not in codes:
+        end = slave.store.log.end
+        code, _ = await sender.code(SendMessageV2(topic="T", queue_id=0), body)
+        codes.add(code)
+        assert code != ResponseCode.SUCCESS or slave.store.log.end > end
+    assert ResponseCode.FLUSH_SLAVE_TIMEOUT in codes
+    assert master.store.log.end > slave.store.log.end
+    disk.clear_faults()
+    await eventually(lambda: not master.store.confirmed.alone)
+    await sender.send(b"after")
+    await same_logs(master, slave)
+
+
+@in_loop(with_replicas)
+async def test_a_slave_that_never_reads_holds_little_and_counts_for_nothing(
+    replicas: Replicas, /
+) -> None:
+    master = await replicas.master(**SYNC)
+    slave = await replicas.slave()
+    sender = replicas.client_of(MASTER)
+    await sender.create()
+    await eventually(lambda: not master.store.confirmed.alone)
+    await sender.send(b"before")
+    _, writer = await asyncio.open_connection(MASTER, 10912, limit=1)
+    writer.write(REPORT.pack(1))
+    assert master.replication.master is not None
+    slaves = master.replication.master.slaves
+    await eventually(lambda: len(slaves) == 2 and slaves[1].connection.acked == 1)
+    for _ in range(60):
+        await sender.send(b"x" * 100_000)
+    assert slaves[1].connection.next is not None
+    assert slaves[1].connection.next < master.store.log.end - UNSENT_MAX
+    assert slaves[1].unsent <= UNSENT_MAX + TURN_SIZE + TRANSFER_HEAD.size
+    replicas.kill(SLAVE)
+    code, _ = await sender.code(SendMessageV2(topic="T", queue_id=0), b"the other has it not")
+    assert code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    await eventually(lambda: not slaves)
+    writer.close()
+    slave = await replicas.slave()
+    await same_logs(master, slave)
 
 
 @in_loop(with_replicas)
