@@ -166,7 +166,7 @@ def judged(
         f"{len(history.sent):,} sent by {len(history.groups)} kinds of clients, "
         f"{len(verdict.faults)} faults; {figures}; {time.monotonic() - begun:.0f} s"
     )
-    assert verdict.faults == []
+    assert not verdict.faults, "\n".join(verdict.faults)
     assert minutes is not None or done >= kills, f"{done} kills of {kills} wanted"
     assert history.acknowledged > done * 10
 
