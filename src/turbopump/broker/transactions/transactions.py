@@ -202,11 +202,13 @@ class Transactions:
             return False
         lookup = self._store.lookup
         positions = {half.message.commit_log_offset}
+        behind = half.message.commit_log_offset
         if half.origin != half.offset:
             first = await self._in_queue(HALF_TOPIC, half.origin)
             positions |= {first.offset} if first is not None else set()
+            behind = first.offset if first is not None else 0
         answer = await self._patiently(
-            lambda: lookup.by_key(half.topic, unique, 0, _EVER, unique=True)
+            lambda: lookup.by_key(half.topic, unique, 0, _EVER, unique=True, behind=behind)
         )
         for entry in answer.found:
             message = entry.message

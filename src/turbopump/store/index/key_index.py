@@ -242,10 +242,11 @@ class KeyIndex:
             (file.end_timestamp for file in reversed(self.files[:-1]) if not file.damaged), 0
         )
 
-    def walk(self, topic: str, key: str, begin_ms: int, end_ms: int) -> KeyWalk:
-        """The way through every entry of this key or unique id."""
+    def walk(self, topic: str, key: str, begin_ms: int, end_ms: int, behind: int = 0) -> KeyWalk:
+        """The way through every entry of this key or unique id in the files that reach the offset
+        ``behind`` of the log."""
         self.write_waiting()
-        return KeyWalk(self.files, index_hash(f"{topic}#{key}"), begin_ms, end_ms)
+        return KeyWalk(self.files, index_hash(f"{topic}#{key}"), begin_ms, end_ms, behind)
 
     def rewind(self, before: int) -> int:
         """Forget what was indexed of messages at or after ``before``; the offset from which the
@@ -381,10 +382,12 @@ class KeyWalk:
     """Finds entries of ``key_hash`` in ``files`` (oldest first, the list that the index keeps).
     ``errors`` says what could not be read."""
 
-    def __init__(self, files: list[IndexFile], key_hash: int, begin_ms: int, end_ms: int) -> None:
+    def __init__(
+        self, files: list[IndexFile], key_hash: int, begin_ms: int, end_ms: int, behind: int = 0
+    ) -> None:
         self._files = files
         self._wanted = key_hash, begin_ms, end_ms
-        self._left = files.copy()
+        self._left = [file for file in files if file.end_offset >= behind]
         self._number = self._walked = 0
         self.errors: list[OSError] = []
 

@@ -219,11 +219,13 @@ class Lookup:
         count_max: int = COUNT_MAX,
         *,
         unique: bool = False,
+        behind: int = 0,
         bytes_max: int = BYTES_MAX,
     ) -> Steps[ByKey]:
         """The newest messages of ``topic`` that have ``key`` among their keys or as their unique id
         (``unique``: as their unique id only) and were stored between the times (ms, both count),
-        ``COUNT_MAX`` at most."""
+        ``COUNT_MAX`` at most. ``behind``: only the index files are read that reach this offset of
+        the log."""
         found: list[StoredEntry] = []
         damaged: list[StoredEntry] = []
         if self.index is None:
@@ -231,7 +233,7 @@ class Lookup:
         count_max, left = min(count_max, COUNT_MAX), bytes_max
         last = -1
         looked = 0
-        walk = self.index.walk(topic, key, begin_ms, end_ms)
+        walk = self.index.walk(topic, key, begin_ms, end_ms, behind)
         while len(found) < count_max:
             offset = yield from walk.next()
             if offset is None:

@@ -145,6 +145,25 @@ def test_a_full_file_is_followed_by_another_even_between_two_keys_of_a_message(
     store.close()
 
 
+def test_files_that_end_before_an_offset_of_the_log_are_not_looked_into(tmp_path: Path) -> None:
+    store = indexed(tmp_path).open()
+    offsets = [put(store, b"x", "every", f"ID{number:04d}") for number in range(40)]
+    index = store.index
+    assert index is not None
+
+    def walked(behind: int) -> list[int]:
+        walk = index.walk("T", "every", *ALWAYS, behind)
+        return list(iter(lambda: finish_now(walk.next()), None))
+
+    assert walked(0) == offsets[::-1]
+    for behind in offsets:
+        newer = [offset for offset in walked(behind) if offset >= behind]
+        assert newer == [offset for offset in offsets[::-1] if offset >= behind]
+        assert len(walked(behind)) - len(newer) < ENTRIES, "of the file that the offset is in"
+    assert len(index.files) > 2
+    store.close()
+
+
 def test_times_count_to_the_millisecond_and_both_ends_are_in(tmp_path: Path) -> None:
     directory = indexed(tmp_path)
     store = directory.open()
