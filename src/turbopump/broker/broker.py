@@ -348,7 +348,9 @@ class Broker:
         self.replication = Replication(config, self.store, disk, self.clock)
         self._ends.push_async_callback(self.replication.stop)  # if the start fails, as above
         ha_port = await self.replication.listen(self.port)
-        self.ha_address = join_address(config.broker_ip2 or advertised, ha_port)
+        self.ha_address = (
+            join_address(config.broker_ip2 or advertised, ha_port) if ha_port is not None else ""
+        )
 
     def _make_parts(self, settings: StoreConfig, disk: Disk) -> None:
         """What moves messages beside the handlers, and what name servers are told."""

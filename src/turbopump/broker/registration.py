@@ -67,7 +67,8 @@ started again: otherwise nothing is sent to it for 30 s. Linux has these options
 
 class NameServerRegistration:
     """Keeps the name servers up to date. ``address`` and ``ha_address``: what they are told,
-    ``host:port`` each. ``master_is_at`` gets what they answer to a slave. ``signer``: of the
+    ``host:port`` each; ``ha_address`` is empty if nothing listens there, for Apache's name server
+    requires the field. ``master_is_at`` gets what they answer to a slave. ``signer``: of the
     broker's own account."""
 
     def __init__(

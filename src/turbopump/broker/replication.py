@@ -75,13 +75,14 @@ class Replication:
             tls=config.server_tls if rules.closed else None,
         )
 
-    async def listen(self, broker_port: int) -> int:
-        """Take slaves, if this is a master; the HA port, as name servers are told it. Raises
-        ConfigError if the port is taken, unless nobody has asked for it."""
+    async def listen(self, broker_port: int) -> int | None:
+        """Take slaves, if this is a master; the HA port, as name servers are told it, or None if
+        nothing listens there. Raises ConfigError if the port is taken, unless nobody has asked for
+        it."""
+        if self.master is None:
+            return None
         config = self._config
         wanted = config.ha_listen_port or min(broker_port + 1, PORT_MAX)
-        if self.master is None:
-            return wanted
         # a broker on a free port gets a free one
         port = wanted if config.ha_listen_port or config.listen_port else 0
         try:
@@ -90,7 +91,7 @@ class Replication:
             if config.ha_listen_port or config.broker_role == BrokerRole.SYNC_MASTER:
                 raise
             log.warning("no slave can connect, set haListenPort to a free one cause=%s", error)
-            return wanted
+            return None
         return bound
 
     def start(self) -> None:

@@ -439,9 +439,9 @@ class SlaveLink:
             await asyncio.gather(task, return_exceptions=True)
 
     def go_to(self, address: str | None) -> None:
-        """This is where the master's HA port is; None: there is no master at present, and one that
-        still sends is listened to."""
-        if address is None or address == self.address:
+        """This is where the master's HA port is; None or empty: there is no master at present, or
+        it takes no slaves, and one that still sends is listened to."""
+        if not address or address == self.address:
             return
         log.info("master's HA address changes old=%s new=%s", self.address, address)
         self.address = address

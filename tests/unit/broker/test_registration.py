@@ -10,6 +10,7 @@ from tests.unit.broker.registering import BROKER, NAME_SERVERS, World, tell
 from tests.unit.broker.talking import talking
 
 from turbopump.broker.registration import KEEPALIVE, keep_alive
+from turbopump.config.broker_config import BrokerRole
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol import fastjson
@@ -22,6 +23,7 @@ from turbopump.protocol.requests.namesrv import (
     RegisterBrokerReply,
     WipeWritePerm,
 )
+from turbopump.protocol.requests.replication import ExchangeHAInfo, ExchangeHAInfoReply
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic, DataVersion, DeleteTopic
 from turbopump.remoting.client import RemotingClient
@@ -122,6 +124,7 @@ class RecordingNameServer:
     def __init__(self, world: World, host: str) -> None:
         self.registrations: list[tuple[bool, DataVersion, list[str]]] = []
         """Of each whether it was partial, its version and its topics but the system's."""
+        self.ha_addresses: set[str | None] = set()
         self.answers = True
         self._process = world.simulation.boot(host)
         self._host = host
@@ -137,8 +140,30 @@ class RecordingNameServer:
         body = RegisterBrokerBody.decode(context.body).topic_config_serialize_wrapper
         topics = [name for name in body.topic_config_table if name[0] == "T" and name != "TBW102"]
         assert (len(body.topic_config_table) > len(topics)) is not bool(request.partial)
+        self.ha_addresses.add(request.ha_server_addr)
         self.registrations.append((bool(request.partial), body.data_version, topics))
         return Response(RegisterBrokerReply()) if self.answers else None
+
+
+@in_loop(tell)
+async def test_a_slave_announces_no_ha_address(world: World, /) -> None:
+    recording = RecordingNameServer(world, NAME_SERVERS[0])
+    await recording.start()
+    await world.start_broker(broker_role=BrokerRole.SLAVE, broker_id=1)
+    assert recording.ha_addresses == {""}
+
+
+@in_loop(tell)
+async def test_a_master_whose_ha_port_is_taken_announces_none(world: World, /) -> None:
+    recording = RecordingNameServer(world, NAME_SERVERS[0])
+    await recording.start()
+    other = RemotingServer(Router())
+    await world.simulation.loop.create_process(BROKER).start(other.listen(BROKER, 10912))
+    await world.start_broker()
+    assert recording.ha_addresses == {""}
+    answer = await world.ask(f"{BROKER}:10911", ExchangeHAInfo())
+    told = answer.header(ExchangeHAInfoReply)
+    assert (told.master_address, told.master_ha_address) == (f"{BROKER}:10911", None)
 
 
 @in_loop(tell)

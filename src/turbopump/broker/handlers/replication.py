@@ -38,7 +38,8 @@ from turbopump.store.message_store import MessageStore
 @dataclass(eq=False)
 class ReplicationHandler:
     """Tells slaves and tools what a broker knows. The tables go as their files have them.
-    ``addresses``: the broker's own and that of its HA port. ``master_is_at`` gets a master's."""
+    ``addresses``: the broker's own and that of its HA port, empty if nothing listens there.
+    ``master_is_at`` gets a master's."""
 
     store: MessageStore
     replication: Replication
@@ -101,7 +102,7 @@ class ReplicationHandler:
             return Response(ExchangeHAInfoReply())
         address, ha_address = self.addresses
         reply = ExchangeHAInfoReply(
-            master_ha_address=ha_address,
+            master_ha_address=ha_address or None,
             master_flush_offset=self.store.durable.value,
             master_address=address,
         )
