@@ -65,7 +65,9 @@ class NamesrvConfig(AccessConfig):
     )
     kv_config_path: str = setting(default_kv_config_path, "file of the KV configuration")
     config_store_path: str = setting(
-        "", "file that keeps settings changed by request; empty: the one given with -c"
+        "",
+        "file that keeps settings changed by request, if there is none of -c, which comes first as "
+        "with Apache's; it is written only, a start does not read it",
     )
     enable_controller_in_namesrv: bool = unserved(
         False, "run a controller too", "the controller comes with a later release"

@@ -12,14 +12,17 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from turbopump.config import properties
 from turbopump.config.keys import KeyClass, KeyTable, classify
-from turbopump.config.setting import SettingsClass, change, effective, hot_keys
+from turbopump.config.setting import HIDDEN, SettingsClass, change, effective, hot_keys
 from turbopump.errors import ConfigError
 
 log = logging.getLogger(__name__)
+
+SOCKS: Final = "socksProxyConfig"
+"""A key without effect that may hold a user and a password."""
 
 
 class FileDisk(Protocol):
@@ -59,19 +62,22 @@ class RunningConfiguration:
         store: str = "",
         check: Callable[[Any], None] | None = None,
     ) -> RunningConfiguration:
-        """That of a server started with ``file``, or without one. Changes are kept in ``store``
-        if it is named."""
+        """That of a server started with ``file``, which keeps changes; without one, ``store``
+        does if it is named. RocketMQ: NamesrvStartup sets configStorePath to the file of -c."""
         given = {} if file is None else properties.decode(file.read_bytes())
-        return cls(config, table, Path(store).expanduser() if store else file, given, check)
+        kept_in = file or (Path(store).expanduser() if store else None)
+        return cls(config, table, kept_in, given, check)
 
     def texts(self) -> dict[str, str]:
         """Every key with its value, sorted: those that are honoured as they are in force, those
-        that have no effect as the file has them, else with Apache's default."""
+        that have no effect as the file has them, else with Apache's default. Secrets are hidden."""
         inert = {
             key.name: self.given.get(key.name, default)
             for key in self.table.values()
             if key.reason and (default := key.default_5) is not None
         }
+        if inert.get(SOCKS) not in (None, "", "{}"):
+            inert[SOCKS] = HIDDEN
         shown = inert | effective(self.config)
         return {key: shown[key] for key in sorted(shown)}
 

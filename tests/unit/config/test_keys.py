@@ -33,10 +33,13 @@ def test_every_key_of_apaches_is_in_the_tables() -> None:
 def test_no_page_line_or_text_of_a_configuration_shows_a_secret() -> None:
     secret = '{"username": "admin", "password": "12345678"}'
     for config in (BrokerConfig(init_authentication_user=secret), NamesrvConfig()):
-        running = RunningConfiguration(config, BROKER_KEYS)
+        proxy = {"socksProxyConfig": f'{{"*": {secret}}}'}
+        running = RunningConfiguration(config, BROKER_KEYS, given=proxy)
         shown = f"{config!r} {effective(config)} {running.texts()}"
         assert "12345678" not in shown
         assert effective(config)["innerClientAuthenticationCredentials"] == ""
+        assert running.texts()["socksProxyConfig"] == "******"
+        assert RunningConfiguration(config, BROKER_KEYS).texts()["socksProxyConfig"] == "{}"
     assert effective(BrokerConfig(init_authentication_user=secret))["initAuthenticationUser"] == (
         "******"
     )

@@ -30,6 +30,7 @@ from turbopump.protocol.requests.topics import TopicConfig, TopicList
 
 ORDER = "ORDER_TOPIC_CONFIG"
 FILE = "/namesrv/kvConfig.json"
+STORE = "/namesrv/namesrv.properties"
 
 
 def put(key: str, value: str) -> PutKvConfig:
@@ -164,8 +165,10 @@ async def test_other_settings_are_refused_and_nothing_changes(
     assert (await operator.ask(GetNamesrvConfig())).body == before
 
 
-@in_loop(play)
-async def test_changed_settings_are_kept_in_the_file(world: World, /, tmp_path: Path) -> None:
+@in_loop(play, config_store_path=STORE)
+async def test_changed_settings_are_kept_in_the_file_of_c_whatever_it_says_of_another(
+    world: World, /, tmp_path: Path
+) -> None:
     file = tmp_path / "namesrv.conf"
     file.write_text("# ours\nlistenPort=9876\nenableTopicList = true\n")
     world.mount.make_directory(file.parent)
@@ -174,3 +177,12 @@ async def test_changed_settings_are_kept_in_the_file(world: World, /, tmp_path: 
     changed = await world.peer().ask(UpdateNamesrvConfig(), b"enableTopicList=false\n")
     assert (changed.code, changed.remark) == (ResponseCode.SUCCESS, None)
     assert world.mount.read_file(file) == b"# ours\nlistenPort=9876\nenableTopicList=false\n"
+    assert world.mount.read_file(Path(STORE)) is None
+
+
+@in_loop(play, config_store_path=STORE)
+async def test_without_a_file_of_c_they_are_kept_in_config_store_path(world: World, /) -> None:
+    world.mount.make_directory(Path(STORE).parent)
+    changed = await world.peer().ask(UpdateNamesrvConfig(), b"enableTopicList=false\n")
+    assert (changed.code, changed.remark) == (ResponseCode.SUCCESS, None)
+    assert world.mount.read_file(Path(STORE)) == b"enableTopicList=false\n"
