@@ -27,6 +27,7 @@ import click
 from turbopump.config import addresses
 from turbopump.config.properties import decode, encode
 from turbopump.config.setting import SettingsClass, effective, settings_of
+from turbopump.config.tls import TlsConfig, tls_file
 from turbopump.errors import ConfigError
 from turbopump.event_loop import loop_factory
 from turbopump.remoting.tls import keep_buffers_small
@@ -177,19 +178,21 @@ def reachable(address: tuple[str, int], host: str) -> str:
 
 
 def print_effective(
-    config: SettingsClass, file: str | None, given: Mapping[str, object | None]
+    config: TlsConfig, file: str | None, given: Mapping[str, object | None]
 ) -> None:
     """What `-p` prints: the effective configuration as a file that could be given with `-c`, by
     where each value comes from. ``given``: field name to what the command line says, None where it
     says nothing."""
-    in_file = {} if file is None else decode(Path(file).read_bytes())
+    files = {  # what the first says of TLS wins
+        path: decode(Path(path).read_bytes()) for path in (tls_file(config), file) if path
+    }
     origins: dict[str, dict[str, str]] = {}
     values = effective(config)
     for name, known in settings_of(type(config)):
         if given.get(name) is not None:
             origin = "the command line"
-        elif known.key in in_file:
-            origin = str(file)
+        elif holders := [path for path, texts in files.items() if known.key in texts]:
+            origin = holders[0]
         elif known.key == "namesrvAddr" and values[known.key]:
             origin = "the environment variable NAMESRV_ADDR"
         else:

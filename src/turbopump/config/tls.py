@@ -216,11 +216,14 @@ TLS_KEYS = key_table(TlsConfig, "tls")
 def with_tls_file(texts: Mapping[str, str]) -> dict[str, str]:
     """The texts of a configuration, with those of the file that `tls.config.file` names in their
     place. Raises ConfigError for one that cannot be read, unless it is the default."""
-    config = build(TlsConfig, texts, {})
+    path = tls_file(build(TlsConfig, texts, {}))
+    return dict(texts) if path is None else dict(texts) | read_properties(path, TLS_KEYS)
+
+
+def tls_file(config: TlsConfig) -> str | None:
+    """The file of `tls.` keys that is read beside a configuration's own; None if there is none."""
     path = config.tls_config_file
-    if not path or (path == CONFIG_FILE and not Path(path).is_file()):
-        return dict(texts)
-    return dict(texts) | read_properties(path, TLS_KEYS)
+    return None if not path or (path == CONFIG_FILE and not Path(path).is_file()) else path
 
 
 VARIABLES: Final = {

@@ -1,5 +1,6 @@
 """`namesrv` and `broker`: effective configuration, ready line, signals, logs."""
 
+import re
 import resource
 import signal
 import socket
@@ -16,6 +17,8 @@ from turbopump.config.setting import settings_of
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., Any]
 
+PRINTED = Path(__file__).parents[1] / "config" / "apache_5_3_3_broker.conf"
+"""What Apache's ``BrokerStartup -p`` prints."""
 READY = r"^ready namesrv=(127\.0\.0\.1):(\d+)$"
 
 
@@ -37,6 +40,35 @@ def test_p_prints_a_file_that_says_the_same(
     assert again[0] == f"# from {conf}"
     assert sorted(again[1:]) == sorted(line for line in lines if not line.startswith("#"))
     assert load(conf).listen_port == 1234
+
+
+def test_p_says_which_values_come_from_the_file_of_tls(run: Run, tmp_path: Path) -> None:
+    conf, tls = tmp_path / "broker.conf", tmp_path / "tls.properties"
+    conf.write_text(f"tls.config.file={tls}\ntls.enable=false\ntls.server.mode=enforcing\n")
+    tls.write_text("tls.enable=true\ntls.server.mode=disabled\n")
+    lines = run("broker", "-p", "-c", str(conf)).stdout.splitlines()
+    assert lines[: lines.index("# from defaults")] == [
+        f"# from {tls}",
+        "tls.server.mode=disabled",
+        "tls.enable=true",
+        f"# from {conf}",
+        f"tls.config.file={tls}",
+    ]
+
+
+def test_the_file_that_apaches_broker_prints_starts_this_one_if_others_may_reach_it(
+    run: Run, start: Start, tmp_path: Path
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(re.sub("(?m)^haListenPort=.*", "haListenPort=0", PRINTED.read_text()))
+    command = ("broker", "-c", str(conf), "--data", str(tmp_path / "store"), "--port", "0")
+    refused = run(*command)
+    assert refused.returncode == 2
+    assert "--insecure" in refused.stderr
+    broker = start(*command, "--insecure")
+    broker.wait_for(r"^ready broker=192\.0\.2\.2:\d+$")
+    code, _ = broker.stop(signal.SIGTERM)
+    assert code == 0
 
 
 def test_options_win_over_the_file_of_a_broker(run: Run, tmp_path: Path) -> None:
