@@ -197,6 +197,8 @@ class RouteNotFoundError(ClientError):
     def __init__(self, text: str, *, code: int = ClientErrorCode.NOT_FOUND_TOPIC) -> None:
         super().__init__(text)
         self.code = code
+        if "turbopump doctor" not in text:
+            self.add_note(SEE_DOCTOR)
 
 
 class SendError(ClientError):

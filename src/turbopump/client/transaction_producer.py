@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Unpack
 from turbopump.client.consumer.handling import cancelled
 from turbopump.client.hooks import EndTransactionContext
 from turbopump.client.namespace import unwrap, wrap
-from turbopump.client.producer import DEFAULT_GROUP, Producer
+from turbopump.client.producer import APACHES_DEFAULT, DEFAULT_GROUP, Producer
 from turbopump.client.sending.outgoing import DELAYING, refuse_changed_message
 from turbopump.client.sending.send_result import ProducerClosedError, SendResult, SendStatus
 from turbopump.client.sending.sender import PendingSends, Sender
@@ -273,13 +273,13 @@ class TransactionProducer(Producer):
         topics: Sequence[str] = (),
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        super().__init__(namesrv, group=group, **settings)
-        check(_RULES, locals())
-        if group == DEFAULT_GROUP:
+        if group in (DEFAULT_GROUP, APACHES_DEFAULT):
             raise ConfigError(
                 f"group={group!r} is that of every Producer without one, and those cannot answer "
                 "for transactions: give a group of its own"
             )
+        super().__init__(namesrv, group=group, **settings)
+        check(_RULES, locals())
         self._threads = threads
         self._topics = tuple(topics)
         self._executor = None

@@ -84,6 +84,8 @@ class ScriptedNameServer:
     def __init__(self) -> None:
         self.routes: dict[str, TopicRouteData] = {}
         self.known_brokers: dict[str, BrokerData] = {}
+        self.denied: set[str] = set()
+        """Topics whose routes the client may not see."""
         self.asked: list[str] = []
         self.listed = 0
         """How often the list of all topics was asked for."""
@@ -121,6 +123,8 @@ class ScriptedNameServer:
         self.asked.append(request.topic)
         if self.silent:
             return None
+        if request.topic in self.denied:
+            return Response(code=ResponseCode.NO_PERMISSION, remark="not you")
         data = self.routes.get(request.topic)
         if data is None:
             return Response(

@@ -20,7 +20,7 @@ from turbopump.client.idempotence import IdempotentConsumer, MemoryStore, Sqlite
 from turbopump.client.idempotence.store import RedisStore
 from turbopump.client.lite_pull_consumer import LitePullConsumer
 from turbopump.client.message_finder import MessageFinder
-from turbopump.client.producer import Producer
+from turbopump.client.producer import DEFAULT_GROUP, Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.client.sending.accumulator import AutoBatch
@@ -325,12 +325,21 @@ def test_tags_that_are_of_no_topic_are_not_passed_over(kind: type, tags: Any) ->
 
 def test_transactions_are_not_of_the_group_whose_members_cannot_answer_for_them() -> None:
     for make in (TransactionProducer, blocking.TransactionProducer):
+        for group in ("DEFAULT_PRODUCER", DEFAULT_GROUP):
+            with pytest.raises(
+                ConfigError,
+                match=rf"group='{group}' is that of every Producer without one.* of its own$",
+            ):
+                make("127.0.0.1:9876", group=group, checker=print)
+
+
+def test_a_producer_is_not_of_the_group_of_all_of_apaches_without_one() -> None:
+    for make in (Producer, blocking.Producer):
         with pytest.raises(
-            ConfigError,
-            match=r"group='DEFAULT_PRODUCER' is that of every Producer without "
-            r"one.* a group of its own",
+            ConfigError, match=r"group='DEFAULT_PRODUCER' is .* of its own, or leave it out$"
         ):
-            make("127.0.0.1:9876", group="DEFAULT_PRODUCER", checker=print)
+            make("127.0.0.1:9876", group="DEFAULT_PRODUCER")
+        assert make("127.0.0.1:9876").group == DEFAULT_GROUP
 
 
 def test_what_is_wrapped_by_an_idempotent_consumer_is_a_function() -> None:

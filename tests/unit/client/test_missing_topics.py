@@ -119,6 +119,12 @@ async def test_errors_whose_cause_lies_elsewhere_point_at_the_doctor(
     ):
         with pytest.raises(RouteNotFoundError, match=r"`turbopump doctor -n \S+ -t missing`"):
             await consumer.queues("missing")
+        cluster.name_server.denied = {"secret"}
+        for topic in ("secret", "%RETRY%g"):  # their texts name no command
+            with pytest.raises(RouteNotFoundError, match="no route to topic") as no_route:
+                await consumer.queues(topic)
+            assert "doctor" not in str(no_route.value)
+            assert no_route.value.__notes__ == [SEE_DOCTOR]
         (queue, *_) = await consumer.queues("orders")
         denied = refusal(ResponseCode.NO_PERMISSION, "not you")
         cluster.broker.script[RequestCode.PULL_MESSAGE].append(denied)
