@@ -112,6 +112,39 @@ async def test_what_is_permitted_is_handled_and_an_error_of_the_policy_is_an_ans
         assert answer.code == code
 
 
+@pytest.mark.parametrize("flip", [False, True])
+@in_loop
+async def test_a_header_with_two_codes_is_judged_and_handled_as_one_and_the_same(
+    flip: bool,
+) -> None:
+    """What is allowed for one code must not be done for another."""
+    judged: list[tuple[int, int]] = []
+    handled: list[int] = []
+
+    def judge(request: Request[Any], context: RequestContext) -> None:
+        judged.append((context.code, int(type(request).code)))
+
+    def handle(request: Request[Any], _context: RequestContext) -> Response:
+        handled.append(int(type(request).code))
+        return Response()
+
+    router, wire = Router(judge), Wire()
+    two = [PullMessage, GetRouteInfo]
+    for declared in two:
+        router.add(declared, handle)
+    connection = Connection(router)
+    connection.connection_made(wire)
+    first, last = (int(each.code) for each in (two[::-1] if flip else two))
+    fields = filled(GetRouteInfo).to_ext() | filled(PullMessage).to_ext()
+    header = json.dumps({"code": first, "opaque": 7, "extFields": fields}, separators=(",", ":"))
+    for text in (f'{header[:-1]},"code":{last}}}', f'{header[:-1]},"code": {last} }}'):
+        frame = frame_head(len(text), 0, JSON) + text.encode()
+        (answer,) = answers(connection, wire, frame)
+        assert (answer.code, answer.opaque) == (ResponseCode.SUCCESS, 7)
+    assert judged == [(last, last)] * 2
+    assert handled == [last] * 2
+
+
 @in_loop
 async def test_a_broker_and_a_name_server_ask_who_may_do_what(tmp_path: Path) -> None:
     def no_pulls(request: Request[Any], context: RequestContext) -> Response | None:
