@@ -176,15 +176,15 @@ class RemotingServer:
         )
 
     def _is_full(self) -> bool:
-        waiting = sum(len(port.silent) for port in self._ports)
+        waiting = sum(port.waiting for port in self._ports)
         return len(self.connections) + waiting >= self._connections_max
 
     def _admits(self, host: str) -> bool:
         """Whether an address may have one more connection."""
         if not self._per_address:
             return True
-        silent = sum(one == host for port in self._ports for _, one in port.silent.values())
-        return self._by_address[host] + silent < self._per_address
+        waiting = sum(port.waiting_from(host) for port in self._ports)
+        return self._by_address[host] + waiting < self._per_address
 
     def _opened(self, connection: Connection) -> None:
         self.connections[connection] = None
@@ -294,6 +294,7 @@ class ListeningPort:
         self._admits = admits
         self.silent: dict[socket.socket, tuple[float, str]] = {}
         """Connections without a first byte, when they came, and from where."""
+        self._handshaking: dict[socket.socket, str] = {}
         self._opening: dict[asyncio.Task[Any], socket.socket] = {}
         self._again: asyncio.TimerHandle | None = None
         self._failing = False
@@ -308,6 +309,16 @@ class ListeningPort:
         self.close_silent(self._loop.time())
         for opening in self._opening:
             opening.cancel()
+
+    @property
+    def waiting(self) -> int:
+        """Connections without a first byte, or in their TLS handshake."""
+        return len(self.silent) + len(self._handshaking)
+
+    def waiting_from(self, host: str) -> int:
+        """How many of them are from this address."""
+        hosts = [*(one for _, one in self.silent.values()), *self._handshaking.values()]
+        return hosts.count(host)
 
     def close_silent(self, since: float) -> None:
         """Close connections that came at that time or before, and have sent nothing."""
@@ -349,8 +360,7 @@ class ListeningPort:
             first = accepted.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             if accepted not in self.silent:
-                host = peer.rpartition(":")[0].strip("[]")
-                self.silent[accepted] = (self._loop.time(), host)
+                self.silent[accepted] = (self._loop.time(), _host_of(peer))
                 self._loop.add_reader(accepted, self._look, accepted, peer, tls)
             return
         except OSError:
@@ -372,6 +382,8 @@ class ListeningPort:
 
     def _open(self, accepted: socket.socket, options: dict[str, Any], peer: str = "") -> None:
         """``peer``: its address, if it speaks TLS."""
+        if peer:
+            self._handshaking[accepted] = _host_of(peer)
         opening = asyncio.ensure_future(
             self._loop.connect_accepted_socket(self._connection, accepted, **options)
         )
@@ -380,6 +392,7 @@ class ListeningPort:
 
     def _opened(self, peer: str, opening: asyncio.Task[Any]) -> None:
         accepted = self._opening.pop(opening)
+        self._handshaking.pop(accepted, None)
         if opening.cancelled():
             accepted.close()
         elif isinstance(error := opening.exception(), Exception):
@@ -408,6 +421,10 @@ class ListeningPort:
 def _peer(address: Any) -> str:
     """``host:port`` of what ``accept`` gave."""
     return join_address(str(address[0]), int(address[1]))
+
+
+def _host_of(peer: str) -> str:
+    return peer.rpartition(":")[0].strip("[]")
 
 
 def leave_some() -> None:

@@ -55,6 +55,8 @@ UNSENT_MAX: Final = 1024 * 1024
 """A slave that does not read has so many bytes waiting for it at most, and a turn's."""
 SLAVES_MAX: Final = 64
 """Connections at a time; more are refused."""
+STRANGERS_MAX: Final = 256
+"""Connections that have not said who they are; more wait in the system's queue."""
 GATHER_S: Final = 0.005
 """So long an ASYNC_MASTER gathers messages for its slaves."""
 LOOK_S: Final = 0.5
@@ -109,13 +111,18 @@ class MasterLink:
             raise ConfigError(f"{error} (that is haListenPort, for slaves)") from None
         self._ports = [
             ListeningPort(
-                one, lambda: SlavePeer(self), self._tls, lambda: False, lambda _host: True
+                one, lambda: SlavePeer(self), self._tls, self._is_full, lambda _host: True
             )
             for one in sockets
         ]
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
         address = sockets[0].getsockname()
         return str(address[0]), int(address[1])
+
+    def _is_full(self) -> bool:
+        """Whether so many are there that have not said who they are that others wait."""
+        silent = sum(port.waiting for port in self._ports)
+        return len(self._unproven) + silent >= STRANGERS_MAX
 
     async def close(self) -> None:
         """Take no slaves any more, and close the connections. May be called twice."""
@@ -140,7 +147,9 @@ class MasterLink:
     def came(self, slave: SlavePeer) -> None:
         """One has connected that has to shake hands; of too many, the oldest makes room."""
         if len(self._unproven) >= SLAVES_MAX:
-            next(iter(self._unproven)).refuse("others came, too, and it has not proved itself yet")
+            oldest = next(iter(self._unproven))
+            del self._unproven[oldest]
+            oldest.refuse("others came, too, and it has not proved itself yet")
         self._unproven[slave] = asyncio.get_running_loop().time()
 
     @property
@@ -467,6 +476,12 @@ class SlaveLink:
         host = host.strip("[]")
         loop = asyncio.get_running_loop()
         plain = self._rules.is_plain(host)
+        if not plain and self._rules.credentials is None:
+            self._failed(
+                "with access control on a slave takes only a master that proves what it is: set "
+                f"innerClientAuthenticationCredentials, or name {host} in haAllowedPeers"
+            )
+            return REFUSED_S
         tls = None if plain or self._tls is None else self._tls.at(loop.time())
         try:
             wanted = self.store.log.end or await self.begin_at()

@@ -12,7 +12,7 @@ import pytest
 from tests.loops import in_loop
 from tests.unit.broker.talking import SMALL
 from tests.unit.remoting.certificates import Pair
-from tests.unit.remoting.serving import raw_peer
+from tests.unit.remoting.serving import RawPeer, raw_peer
 
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.broker.broker import Broker
@@ -198,6 +198,34 @@ async def test_strangers_that_say_nothing_make_room_for_those_that_come(
         assert [await one.read() for one in silent[:2]] == [None, None], "closed"
         async with slave_of(master, tmp_path / "s", **user("secret")) as slave:
             await copies(master, slave)
+
+
+@in_loop
+async def test_of_many_strangers_at_once_the_newest_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "SLAVES_MAX", 2)
+    async with running(tmp_path / "m", **user("secret")) as master:
+        host, _, port = master.ha_address.rpartition(":")
+        peers = await asyncio.gather(*(RawPeer.connect(host, int(port)) for _ in range(8)))
+        ended = [asyncio.create_task(peer.read()) for peer in peers]
+        await until(lambda: sum(task.done() for task in ended) == 6)
+        assert all(task.result() is None for task in ended if task.done())
+        await asyncio.gather(*(peer.close() for peer in peers), *ended)
+
+
+@in_loop
+async def test_a_slave_that_cannot_prove_itself_takes_nothing_from_a_master_that_does_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone = {"authentication_enabled": True}
+    async with (
+        running(tmp_path / "m") as master,
+        slave_of(master, tmp_path / "s", **alone) as slave,
+    ):
+        await until(lambda: "takes only a master that proves what it is" in caplog.text)
+        assert master.replication.figures()["haSlaves"] == "0"
+        assert slave.store.log.end == 0
 
 
 @in_loop

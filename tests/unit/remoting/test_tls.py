@@ -144,6 +144,19 @@ async def test_a_first_byte_that_comes_late_is_waited_for_and_others_are_served_
 
 
 @in_loop
+async def test_a_handshake_under_way_counts_as_a_connection_of_its_address(pair: Pair) -> None:
+    async with (
+        serving(answering(), tls=pair.server(), per_address=2) as (_, host, port),
+        raw_peer(host, port) as one,
+        raw_peer(host, port) as two,
+    ):
+        for peer in (one, two):
+            peer.write(b"\x16")
+        async with raw_peer(host, port) as three:
+            assert await three.read() is None, "closed at once"
+
+
+@in_loop
 async def test_a_server_that_closes_closes_those_that_have_sent_nothing(pair: Pair) -> None:
     async with (
         serving(answering(), tls=pair.server()) as (server, host, port),
