@@ -109,7 +109,7 @@ def test_filters_on_a_messages_address_are_dealt_with_by_ranges(
 def test_how_much_filters_narrow_a_read_is_logged(
     fake: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, "turbopump"):
         planned(fake, EqualTo(TOPIC, "T"), LessThan(OFFSET, 2), EqualTo(("tags",), "A"))
         said = "filters that Spark pushed: 2 of 3 queues, 4 of their 25 offsets, tags A"
         assert said in caplog.messages
