@@ -387,7 +387,7 @@ class KeyWalk:
     ) -> None:
         self._files = files
         self._wanted = key_hash, begin_ms, end_ms
-        self._left = [file for file in files if file.end_offset >= behind]
+        self._left = [file for file in files if not behind or file.end_offset >= behind]
         self._number = self._walked = 0
         self.errors: list[OSError] = []
 
