@@ -406,7 +406,7 @@ async def prepared_namesrv(directory: Path) -> AsyncIterator[Prepared]:
         for code in (RequestCode.REGISTER_BROKER, RequestCode.PUT_KV_CONFIG):
             answer = await peer.ask(good[code])
             assert answer.code == 0, answer
-        yield Prepared(peer, frozenset(good), good, NAMESRV_TABLES)
+        yield Prepared(peer, server.router.codes, good, NAMESRV_TABLES)
     finally:
         await peer.remoting.close()
         await server.close()
@@ -499,6 +499,16 @@ def bad_body(trial: Trial) -> Iterator[Trial]:
 def _given(trial: Trial) -> list[msgspec.structs.FieldInfo]:
     declared = msgspec.structs.fields(DECLARED[trial.code])
     return [field for field in declared if field.encode_name in trial.fields]
+
+
+def of_no_server(code: int) -> Iterator[Trial]:
+    """A request of a code that is to be refused whatever comes with it: bare, with fields, and
+    with noise."""
+    declared = msgspec.structs.fields(DECLARED[code]) if code in DECLARED else ()
+    names = [field.encode_name for field in declared] or ["topic", "group"]
+    yield Trial(code, {})
+    yield Trial(code, dict.fromkeys(names, "1"), b"{}")
+    yield Trial(code, dict.fromkeys(names, NASTY), b"\x00\xff" * 20)
 
 
 SPOILT: Final = (incomplete, unreadable, bad_names, low_numbers, high_numbers, bad_body)

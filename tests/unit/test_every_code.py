@@ -16,6 +16,7 @@ from tests.unit.every_code import (
     SPOILT,
     Answers,
     Prepared,
+    of_no_server,
     prepared_broker,
     prepared_namesrv,
 )
@@ -102,6 +103,23 @@ async def test_what_is_odd_and_taken_all_the_same_does_no_harm(
                 answers = [await server.peer.ask(trial) for trial in spoil(server.good[code])]
                 assert {str(answer.code) for answer in answers} == set(column.split("/")), code
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) in ([], ["store"])
+
+
+@SERVERS
+@in_loop(watched)
+async def test_what_the_page_says_is_refused_is_so_whatever_comes_with_it(
+    tmp_path: Path, prepare: Prepare, expected: Answers
+) -> None:
+    in_words = {*OF_ACCESS_CONTROL, *(UNSERVED if expected is BROKER_ANSWERS else ())}
+    said = {}
+    async with prepare(tmp_path) as server:
+        before = await server.state()
+        for code in set(RequestCode) - expected.keys():
+            answers = [await server.peer.ask(trial) for trial in of_no_server(code)]
+            said[int(code)] = {answer.code for answer in answers}
+        assert await server.state() == before
+    assert said == {code: {1 if code in in_words else 3} for code in said}
+    assert len(said) == len(RequestCode) - len(expected) > 50
 
 
 def test_every_code_of_apaches_is_answered_or_refused_somewhere() -> None:
