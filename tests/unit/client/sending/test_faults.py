@@ -238,6 +238,8 @@ async def test_a_queue_of_an_ordered_topic_whose_broker_is_not_there_costs_an_at
         assert {result.queue.broker_name for result in results} == {"broker-a"}
         with pytest.raises(SendError, match="broker gone has no master at the moment"):
             await producer.send("orders", b"x", queue=MessageQueue("orders", "gone", 1))
+        with pytest.raises(SendError, match="broker gone has no master at the moment"):
+            await producer.send("orders", b"x", sharding_key="2")  # 50 % 4: the third of the four
 
 
 @in_loop(simulated)
