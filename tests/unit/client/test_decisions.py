@@ -4,6 +4,9 @@ send."""
 from __future__ import annotations
 
 import random
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -15,7 +18,7 @@ from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.process_queue import ProcessQueue, PullLimits
 from turbopump.client.consumer.rebalance import queue_change
 from turbopump.client.consumer.subscription import tag_subscription
-from turbopump.client.environment import Environment, name_server_addresses
+from turbopump.client.environment import Environment, name_server_addresses, program_name
 from turbopump.client.routes import inherited_route, topic_route
 from turbopump.client.sending.outgoing import Outgoing, SendFrames
 from turbopump.client.sending.queue_chooser import FaultStrategy, LatencyFaults, RoundRobin
@@ -39,6 +42,27 @@ BOTH = TopicRouteData(
 
 def queues(*pairs: tuple[str, int]) -> list[MessageQueue]:
     return [MessageQueue("t", broker, queue_id) for broker, queue_id in pairs]
+
+
+@pytest.mark.parametrize(
+    ("module", "file", "name"),
+    [
+        ("shop.billing.__main__", "/x/__main__.py", "shop-billing"),
+        ("shop.tool", "/x/tool.py", "shop-tool"),
+        (None, "/opt/my shop/send.orders.py", "send-orders"),
+        (None, "", "python"),
+        (None, "/x/\u20ac.py", "python"),
+        (None, "/x/" + "n" * 100, "n" * 64),
+    ],
+)
+def test_a_program_is_called_by_its_module_or_file_in_characters_of_groups(
+    monkeypatch: pytest.MonkeyPatch, module: str | None, file: str, name: str
+) -> None:
+    main = ModuleType("__main__")
+    main.__spec__ = None if module is None else ModuleSpec(module, None)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(sys, "argv", [file])
+    assert program_name() == name
 
 
 def received(offset: int) -> Delivery:

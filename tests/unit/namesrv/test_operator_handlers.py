@@ -1,5 +1,6 @@
 """What operators ask a name server: KV configuration, lists of special topics, its own settings."""
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -71,6 +72,19 @@ async def test_a_change_that_is_not_on_the_disk_is_not_called_a_success(world: W
     answer = await world.peer().ask(put("T", "broker-a:4"))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "not on the disk" in (answer.remark or "")
+
+
+@in_loop(play, kv_config_path=FILE)
+async def test_the_log_lists_all_texts_every_ten_minutes(
+    world: World, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.peer().ask(put("T", "broker-a:4"))
+    line = "KV configuration namespace='ORDER_TOPIC_CONFIG' key='T' value='broker-a:4'"
+    with caplog.at_level(logging.INFO, "turbopump.namesrv"):
+        await asyncio.sleep(590)
+        assert line not in caplog.messages
+        await asyncio.sleep(610)
+    assert caplog.messages.count(line) == 2
 
 
 @in_loop(play, order_message_enable=True)

@@ -11,6 +11,7 @@ from tests.loops import in_loop
 from tests.unit.namesrv.world import HOST, NAMESRV, World, play, registered
 
 from turbopump.errors import ConfigError, ResponseError
+from turbopump.message.codec import body_crc32
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import V3_0_11, V5_0_0, ResponseCode
@@ -52,6 +53,17 @@ async def test_a_registered_broker_is_found_by_topic(world: World, /) -> None:
     route = await world.peer().route("T")
     assert route is not None
     assert [queue.broker_name for queue in route.queue_datas] == ["broker-a"]
+    assert route.broker_datas[0].broker_addrs == {0: broker.address}
+
+
+@in_loop(play)
+async def test_a_registration_that_wants_no_answer_is_taken(world: World, /) -> None:
+    broker = world.peer()
+    body = registered(("T", "U")).encode()
+    await broker.tell(broker.registration(body_crc32=body_crc32(body)), body)
+    await asyncio.sleep(1)
+    route = await broker.route("T")
+    assert route is not None
     assert route.broker_datas[0].broker_addrs == {0: broker.address}
 
 

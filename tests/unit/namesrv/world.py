@@ -104,6 +104,10 @@ class Peer:
 
         return await self._process.start(call())
 
+    async def tell(self, request: Request[Any], body: bytes = b"") -> None:
+        """Send a request that is not answered."""
+        await self._process.start(self._client.send_oneway(NAMESRV, request, body))
+
     async def register(
         self,
         topics: tuple[str, ...] = ("T", "U"),

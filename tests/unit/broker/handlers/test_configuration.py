@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.talking import Talk, converse
+from tests.unit.broker.talking import Talk, converse, talking, watched
 
+from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.config.properties import decode_text
 from turbopump.config.setting import hot_keys
@@ -65,6 +68,21 @@ async def test_a_change_is_in_force_when_it_is_answered(talk: Talk, /, key: str)
     assert "started without a file" in (changed.remark or "")
     assert await ask(talk) == code
     assert decode_text((await talk.client.ask(GetBrokerConfig())).body.decode())[key] == value
+
+
+@in_loop(watched)
+async def test_a_change_is_saved_in_the_file_that_the_broker_was_started_with(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("# ours\nbrokerName=broker-a\ntraceOn = true\n")
+    make = partial(Broker, file=file)
+    async with talking(tmp_path / "store", make=make, max_message_size=65_536) as talk:
+        text = b"traceOn=false\nfileReservedTime=5\n"
+        assert await talk.client.code(UpdateBrokerConfig(), text) == (ResponseCode.SUCCESS, "")
+        assert file.read_text() == (
+            "# ours\nbrokerName=broker-a\ntraceOn=false\nfileReservedTime=5\n"
+        )
 
 
 @in_loop(converse, max_message_size=65_536)
