@@ -432,6 +432,7 @@ class SlaveLink:
         self.fault: str | None = None
         """Why the slave does not copy now; None while it does."""
         self._known = asyncio.Event()
+        self._said = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -450,8 +451,12 @@ class SlaveLink:
     def go_to(self, address: str | None) -> None:
         """This is where the master's HA port is; None or empty: there is no master at present, or
         it takes no slaves, and one that still sends is listened to."""
+        if address == "" and not self._said:
+            self._said = True
+            log.warning("the master takes no slaves: set its haListenPort to a free one")
         if not address or address == self.address:
             return
+        self._said = False
         log.info("master's HA address changes old=%s new=%s", self.address, address)
         self.address = address
         self._known.set()

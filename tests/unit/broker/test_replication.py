@@ -14,6 +14,8 @@ from turbopump.event_loop import loop_factory
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.replication import ExchangeHAInfo
 from turbopump.protocol.requests.send import EndTransaction, SendMessageV2
+from turbopump.remoting.router import Router
+from turbopump.remoting.server import RemotingServer
 from turbopump.replication.link import TURN_SIZE, UNSENT_MAX
 from turbopump.replication.stream import REPORT, TRANSFER_HEAD
 
@@ -122,6 +124,20 @@ async def test_a_slave_is_told_where_its_master_is(replicas: Replicas, /) -> Non
     assert await replicas.client_of(SLAVE).code(told) == (0, "")
     await same_logs(master, slave)
     await eventually(lambda: slave.tables.topics.find("T"))
+
+
+@in_loop(with_replicas)
+async def test_a_slave_says_that_the_ha_port_of_its_master_was_taken(
+    replicas: Replicas, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = RemotingServer(Router())
+    await replicas.simulation.loop.create_process(MASTER).start(other.listen(MASTER, 10912))
+    await replicas.master()
+    await replicas.slave()
+    await asyncio.sleep(100)
+    told = [one for one in caplog.messages if "the master takes no slaves" in one]
+    assert told == ["the master takes no slaves: set its haListenPort to a free one"]
+    assert "cannot be reached" not in caplog.text
 
 
 @pytest.mark.parametrize("flush", FlushDiskType)
