@@ -189,7 +189,10 @@ def every_command(name: str, command: click.Command) -> Iterator[tuple[str, clic
     yield name, command
     if not isinstance(command, click.Group):
         return
-    for inner, one in command.commands.items():
+    context = click.Context(command)
+    for inner in command.list_commands(context):
+        one = command.get_command(context, inner)
+        assert one is not None
         yield from every_command(f"{name} {inner}", one)
 
 
