@@ -16,11 +16,12 @@ from typing import Any, Final
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import group_members, group_names, group_offsets, running_info
+from turbopump.admin.replication import seconds_left
 from turbopump.admin.topics import find_topic, topic_names, users_topics
 from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.clock import Clock
 from turbopump.config import properties
-from turbopump.config.addresses import is_loopback
+from turbopump.config.addresses import host_of, is_loopback
 from turbopump.errors import ConfigError, ConnectError, ProtocolError, RemotingError, ResponseError
 from turbopump.message.rules import DLQ_PREFIX, did_you_mean
 from turbopump.protocol.codes import LanguageCode, ResponseCode
@@ -554,7 +555,8 @@ def judge_replication(
         if slave.in_sync:
             continue
         rate = slave.transferred_byte_in_second
-        left = f", about {-(-slave.diff // rate)} s at {rate:,} bytes/s" if rate > 0 else ""
+        seconds = seconds_left(slave.diff, rate)
+        left = "" if rate <= 0 else f", about {seconds} s at {rate:,} bytes/s"
         wrong(
             f"its slave {slave.addr} is {slave.diff:,} bytes behind{left}",
             f"look at that slave's disk and at the network; {show} shows how it goes on",
@@ -725,7 +727,7 @@ def _its_time(table: Mapping[str, str]) -> float | None:
 
 
 def _is_of_this_machine(address: str) -> bool:
-    return is_loopback(address.rpartition(":")[0].strip("[]"))
+    return is_loopback(host_of(address))
 
 
 def _number(text: str | None) -> float | None:

@@ -17,7 +17,7 @@ from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import group_members, group_names, group_offsets
 from turbopump.clock import Clock
 from turbopump.config import properties
-from turbopump.errors import ClientError, ConfigError, ProtocolError, RemotingError
+from turbopump.errors import ClientError, ConfigError, ProtocolError, RemotingError, ResponseError
 from turbopump.message.rules import did_you_mean, is_system_topic
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.configuration import GetBrokerConfig
@@ -144,10 +144,12 @@ async def _look(servers: Servers, broker: DrainedBroker, seconds: float, left: f
             members = await group_members(servers, here, group)
             (behind if members else unread)[group] = count
     slaves: dict[str, int] = {}
-    answer = await servers.exchange(broker.address, GetBrokerHaStatus(), timeout=ANSWER_S)
-    if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # Apache's 4.x
+    try:
         status = await servers.call(broker.address, GetBrokerHaStatus(), timeout=ANSWER_S)
         slaves = {one.addr or "?": one.diff for one in status.ha_connection_info}
+    except ResponseError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # Apache's 4.x
+            raise
     figures = await servers.call(broker.address, GetBrokerRuntimeInfo(), timeout=ANSWER_S)
     return DrainState(
         seconds,

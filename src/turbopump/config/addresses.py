@@ -58,6 +58,11 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def host_of(address: str) -> str:
+    """The host of what ``join_address`` made."""
+    return address.rpartition(":")[0].strip("[]")
+
+
 def is_loopback(host: str) -> bool:
     """True when only this machine can reach `host`. An unknown name counts as reachable from
     elsewhere."""

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from turbopump.config.addresses import join_address
+from turbopump.config.addresses import host_of, join_address
 from turbopump.config.tls import ServerTls, TlsMode
 from turbopump.errors import ConfigError
 from turbopump.protocol.frame import FRAME_SIZE_MAX
@@ -360,7 +360,7 @@ class ListeningPort:
             first = accepted.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             if accepted not in self.silent:
-                self.silent[accepted] = (self._loop.time(), _host_of(peer))
+                self.silent[accepted] = (self._loop.time(), host_of(peer))
                 self._loop.add_reader(accepted, self._look, accepted, peer, tls)
             return
         except OSError:
@@ -383,7 +383,7 @@ class ListeningPort:
     def _open(self, accepted: socket.socket, options: dict[str, Any], peer: str = "") -> None:
         """``peer``: its address, if it speaks TLS."""
         if peer:
-            self._handshaking[accepted] = _host_of(peer)
+            self._handshaking[accepted] = host_of(peer)
         opening = asyncio.ensure_future(
             self._loop.connect_accepted_socket(self._connection, accepted, **options)
         )
@@ -421,10 +421,6 @@ class ListeningPort:
 def _peer(address: Any) -> str:
     """``host:port`` of what ``accept`` gave."""
     return join_address(str(address[0]), int(address[1]))
-
-
-def _host_of(peer: str) -> str:
-    return peer.rpartition(":")[0].strip("[]")
 
 
 def leave_some() -> None:
