@@ -2,8 +2,8 @@
 
 Master and slave have the same log, byte for byte. So what a scrub, a start or a reader finds
 damaged here is asked for there, message by message (request 33), checked, and put where it belongs.
-What the device cannot read is left alone: that disk is to be replaced. A reader waits for it, but
-no longer than the copies take to answer.
+What the device cannot read is left alone: that disk is to be replaced. A reader waits until all
+that is due has been asked for: 2 s a message and copy at most.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from turbopump.broker.background import stop_task
@@ -22,11 +23,13 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.turns import awaited
 from turbopump.store.disk import Disk, Piece
 from turbopump.store.log.parsed_entry import queue_position
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import DamagedMessage
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
+from turbopump.store.queues.lookup import StoredEntry
 from turbopump.store.repair.scrub import Scrub
 
 log = logging.getLogger(__name__)
@@ -47,7 +50,7 @@ class Range(NamedTuple):
     end: int
 
 
-def damaged_ranges(damages: Iterable[DamagedMessage]) -> list[Range]:
+def damaged_ranges(damages: Iterable[DamagedMessage | StoredEntry]) -> list[Range]:
     """Where a read has found them."""
     return [Range(one.offset, one.offset + one.size) for one in damages]
 
@@ -101,13 +104,9 @@ class LogRepair:
 
     async def tried(self, ranges: Iterable[Range]) -> bool:
         """The same for who waits: whether it is worth reading again."""
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def then() -> None:
-            if not over.done():
-                over.set_result(None)
-
-        if not self.fetch(ranges, then):
+        over: asyncio.Future[None]
+        over, done, _ = awaited()
+        if not self.fetch(ranges, partial(done, None)):
             return False
         await over
         return True
@@ -213,12 +212,8 @@ class LogRepair:
         if segment_log.files.at(start) is not file:
             raise StoreError("its file was deleted meanwhile")
         segment_log.put_right(start, data)
-        synced: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
-
-        def done(error: OSError | None) -> None:
-            if not synced.done():
-                synced.set_result(error)
-
+        synced: asyncio.Future[OSError | None]
+        synced, done, _ = awaited()
         self.disk.start_sync([file.segment], done)
         if (error := await synced) is not None:
             raise error

@@ -16,6 +16,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, cast
 
+from turbopump.config.addresses import host_of
 from turbopump.config.tls import ClientTls, ServerTls, TlsMode
 from turbopump.errors import (
     ConfigError,
@@ -298,7 +299,7 @@ class SlavePeer(asyncio.Protocol):
         try:
             reported = connection.received(data, self._link.span, now)
         except ProtocolError as error:
-            self._refuse(error)
+            self._fail(error)
             return
         if begins and connection.next is not None:
             log.info(
@@ -355,7 +356,7 @@ class SlavePeer(asyncio.Protocol):
                     pieces.append(data)
                 left -= TRANSFER_HEAD.size + sent.size
         except (ProtocolError, OSError) as error:
-            self._refuse(error)
+            self._fail(error)
             return
         if pieces and self._transport is not None:
             self._transport.writelines(pieces)
@@ -390,12 +391,12 @@ class SlavePeer(asyncio.Protocol):
     def _has_read(self, wanted: Transfer, found: Found) -> None:
         self._reading = False
         if isinstance(found, OSError):
-            self._refuse(found)
+            self._fail(found)
         elif self._transport is not None:
             self._transport.write(TRANSFER_HEAD.pack(*wanted) + found)
             self.pump()
 
-    def _refuse(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         _refused(self.address, error, kind=str(error))
         self.close()
 
@@ -477,25 +478,24 @@ class SlaveLink:
 
     async def _copy_from(self, address: str) -> float:
         """Copy as long as the connection lasts; how long to wait then."""
-        host, _, port = address.rpartition(":")
-        host = host.strip("[]")
+        host, port = host_of(address), address.rpartition(":")[2]
         loop = asyncio.get_running_loop()
-        plain = self._rules.is_plain(host)
-        if not plain and self._rules.credentials is None:
-            self._failed(
-                "with access control on a slave takes only a master that proves what it is: set "
-                f"innerClientAuthenticationCredentials, or name {host} in haAllowedPeers"
-            )
-            return REFUSED_S
-        tls = None if plain or self._tls is None else self._tls.at(loop.time())
+        handshake, tls = None, None
+        if not self._rules.is_plain(host):
+            credentials = self._rules.credentials
+            if credentials is None:
+                self._failed(
+                    "with access control on a slave takes only a master that proves what it is: "
+                    f"set innerClientAuthenticationCredentials, or name {host} in haAllowedPeers"
+                )
+                return REFUSED_S
+            handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
+            tls = None if self._tls is None else self._tls.at(loop.time())
         try:
             wanted = self.store.log.end or await self.begin_at()
             async with asyncio.timeout(CONNECT_S):
                 _, peer = await loop.create_connection(
-                    lambda: MasterPeer(self, wanted, None if plain else self._handshake()),
-                    host,
-                    int(port),
-                    ssl=tls,
+                    lambda: MasterPeer(self, wanted, handshake), host, int(port), ssl=tls
                 )
         except RemotingError as error:
             self._failed(f"the master does not say what its log has: {error}")
@@ -522,10 +522,6 @@ class SlaveLink:
                 cause += "; both need the same innerClientAuthenticationCredentials"
         self._failed(cause)
         return REFUSED_S
-
-    def _handshake(self) -> SlaveHandshake | None:
-        known = self._rules.credentials
-        return None if known is None else SlaveHandshake(known, secrets.token_bytes(NONCE_SIZE))
 
     @property
     def accepted(self) -> bool:

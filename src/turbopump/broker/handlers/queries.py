@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from turbopump.broker.consumers import ClientTable
-from turbopump.broker.log_repair import LogRepair, Range
+from turbopump.broker.log_repair import LogRepair, damaged_ranges
 from turbopump.broker.reading import answer
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.codes import ResponseCode
@@ -81,9 +81,7 @@ class QueriesHandler:
         )
 
         def respond(answer: ByKey) -> Response[QueryMessageReply]:
-            self.repair.fetch(
-                Range(entry.offset, entry.offset + len(entry.data)) for entry in answer.damaged
-            )
+            self.repair.fetch(damaged_ranges(answer.damaged))
             for entry in answer.damaged:
                 _damaged(entry.offset, entry.fault, kind=entry.offset)
             for error in answer.errors:
@@ -122,7 +120,7 @@ class QueriesHandler:
                 return context.refused(entry.message.topic) or Response(body=entry.data)
             remark = f"can not find message by the offset, {request.offset}"
             if entry is not None:
-                self.repair.fetch([Range(entry.offset, entry.offset + len(entry.data))])
+                self.repair.fetch(damaged_ranges([entry]))
                 _damaged(request.offset, entry.fault, kind=request.offset)
                 remark += f": it is damaged ({entry.fault})"
             return refusal(ResponseCode.SYSTEM_ERROR, remark)

@@ -166,7 +166,7 @@ class TopicsHandler:
             self._topics.find(name) is None
             and self._topics.create_by_sending(name, model, queues, unit_flag) is None
         ):
-            remark = f"{request.default_topic} cannot be inherited by new topics such as {name}"
+            remark = f"{model} cannot be inherited by new topics such as {name}"
             return refusal(ResponseCode.NO_PERMISSION, remark)
         return self._safe(self._topics)
 

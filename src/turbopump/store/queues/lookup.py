@@ -51,6 +51,11 @@ class StoredEntry(NamedTuple):
     fault: str | None = None
 
     @property
+    def size(self) -> int:
+        """Its bytes."""
+        return len(self.data)
+
+    @property
     def message(self) -> ReceivedMessage:
         return decode_entry(self.data, check_crc=False)
 
