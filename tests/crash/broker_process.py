@@ -26,6 +26,14 @@ time."""
 NAME = "broker-crash"
 
 
+async def kill_process(process: asyncio.subprocess.Process | None) -> None:
+    """kill -9, and wait until it is gone."""
+    if process is not None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
 class BrokerProcess:
     """`settings` are Apache's keys; `directory` is the store's, `home` where its configuration and
     log go (both survive).
@@ -138,10 +146,7 @@ class BrokerProcess:
     async def kill(self) -> None:
         """kill -9, and wait until it is gone."""
         process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.communicate()
+        await kill_process(process)
 
     async def stop(self) -> None:
         """A clean stop."""

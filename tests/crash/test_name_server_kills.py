@@ -2,13 +2,12 @@
 routes every topic that was made, and goes on to route new ones."""
 
 import asyncio
-import contextlib
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.crash.broker_process import SETTINGS, BrokerProcess, free_port
+from tests.crash.broker_process import SETTINGS, BrokerProcess, free_port, kill_process
 from tests.loops import in_loop
 
 from turbopump.errors import RemotingError
@@ -48,10 +47,7 @@ class NameServerProcess:
 
     async def kill(self) -> None:
         process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.communicate()
+        await kill_process(process)
 
 
 @in_loop

@@ -3,14 +3,13 @@ message fails twice for one kill."""
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tests.crash.broker_process import SETTINGS, BrokerProcess
+from tests.failed_attempts import FailedAttempts
 
-from turbopump.client.hooks import SendContext, SendHook
 from turbopump.client.producer import Producer
 from turbopump.client.pull_consumer import PullConsumer
 from turbopump.errors import TurbopumpError
@@ -19,17 +18,6 @@ from turbopump.message.message import MessageQueue
 TOPIC, QUEUES = "three", 4
 PRODUCERS, LANES = 4, 16
 WAIT_S_MAX = 30.0
-
-
-class FailedAttempts(SendHook):
-    """A hook that counts the attempts that failed, by message."""
-
-    def __init__(self) -> None:
-        self.of: Counter[str] = Counter()
-
-    def after(self, context: SendContext) -> None:
-        if context.error is not None:
-            self.of[context.msg_id] += 1
 
 
 class Senders:

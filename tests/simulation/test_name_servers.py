@@ -5,10 +5,10 @@ is."""
 import asyncio
 from collections import Counter
 
+from tests.failed_attempts import FailedAttempts
 from tests.loops import in_loop
 from tests.unit.broker.registering import NAME_SERVERS, World, tell
 
-from turbopump.client.hooks import SendContext, SendHook
 from turbopump.client.producer import Producer
 from turbopump.errors import TurbopumpError
 
@@ -46,17 +46,6 @@ PRODUCER = "10.0.0.51"
 PAUSE_S = 4.0
 ALONE_S = 600.0
 """How long known routes serve without any name server."""
-
-
-class FailedAttempts(SendHook):
-    """Counts the attempts that failed, by message."""
-
-    def __init__(self) -> None:
-        self.of: Counter[str] = Counter()
-
-    def after(self, context: SendContext) -> None:
-        if context.error is not None:
-            self.of[context.msg_id] += 1
 
 
 class Sending:
