@@ -118,7 +118,7 @@ async def campaign(
     async with AsyncExitStack() as stack:
         brokers = await stack.enter_async_context(three_brokers(home))
         namesrv = brokers["sync"].namesrv
-        ours = OurClients(namesrv, sorted(brokers), history, rng, pause_s=0.1 if java else 0.4)
+        ours = OurClients(namesrv, sorted(brokers), history, rng, pause_s=0.2 if java else 0.4)
         clients: list[OurClients | JavaClients] = [ours]
         if java:
             clients.append(JavaClients(namesrv, sorted(brokers), history, home / "java"))

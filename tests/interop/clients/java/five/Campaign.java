@@ -31,7 +31,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 final class Campaign {
     private static final int[] LEVELS_S = {1, 2, 1, 1};
     private static final int QUEUES = 4;
-    private static final long PAUSE_MS = 100;
+    private static final long PAUSE_MS = 200;
     private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
 
     private final String namesrv;
