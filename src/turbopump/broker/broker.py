@@ -448,7 +448,11 @@ class Broker:
             self.ha_address,
             lambda reply: self._master_is_at(reply.master_addr, reply.ha_server_addr),
             signer,
+            # a new one has no slave that is about to come back
+            awaits_slaves=config.slave_acks > 0 and store.log.end > 0,
         )
+        if self.replication.master is not None:
+            self.replication.master.on_in_sync = self._registration.takes_sends
         self._routes = TopicRoutes(config, topics, clock, signer)
         self._cleaning = Cleaning(store, config)
         if config.scrub_bytes_per_second:

@@ -41,6 +41,7 @@ from turbopump.protocol.requests.namesrv import (
 )
 from turbopump.protocol.requests.topics import (
     PERM_READ,
+    PERM_WRITE,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
 )
@@ -49,6 +50,8 @@ from turbopump.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
 
+WITHOUT_SLAVE_S: Final = 3.0
+"""Longest that a restarted master which waits for slaves is announced without write permission."""
 PAUSE_MIN_S: Final = 0.1
 PAUSE_MAX_S: Final = 1.5
 """Between two attempts at a name server that cannot be reached; with the 3 s for which a connection
@@ -69,7 +72,8 @@ class NameServerRegistration:
     """Keeps the name servers up to date. ``address`` and ``ha_address``: what they are told,
     ``host:port`` each; ``ha_address`` is empty if nothing listens there, for Apache's name server
     requires the field. ``master_is_at`` gets what they answer to a slave. ``signer``: of the
-    broker's own account."""
+    broker's own account. ``awaits_slaves``: clients are to send elsewhere until ``takes_sends``, or
+    until WITHOUT_SLAVE_S are over (RocketMQ: they are told to send at once)."""
 
     def __init__(
         self,
@@ -79,6 +83,8 @@ class NameServerRegistration:
         ha_address: str,
         master_is_at: Callable[[RegisterBrokerReply], None] = lambda _reply: None,
         signer: RequestSigner | None = None,
+        *,
+        awaits_slaves: bool = False,
     ) -> None:
         self._config = config
         self._timeout = config.register_broker_timeout_mills / 1000
@@ -88,7 +94,10 @@ class NameServerRegistration:
             tls=config.client_tls,
             signer=signer,
         )
-        self._announcement = announcement = Announcement(config, topics, address, ha_address)
+        self._announcement = announcement = Announcement(
+            config, topics, address, ha_address, takes_sends=not awaits_slaves
+        )
+        self._patience: asyncio.TimerHandle | None = None
         self._name_servers = {
             server: ToldNameServer(
                 server, self._remoting, announcement, self._timeout, master_is_at
@@ -98,8 +107,19 @@ class NameServerRegistration:
 
     def start(self) -> None:
         """Register, and go on registering until ``close``."""
+        if not self._announcement.takes_sends:
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(WITHOUT_SLAVE_S, self.takes_sends)
         for server in self._name_servers.values():
             server.start()
+
+    def takes_sends(self) -> None:
+        """Enough slaves are in sync, or it is not waited for them any longer: clients may send
+        here."""
+        if self._announcement.takes_sends:
+            return
+        self._announcement.takes_sends = True
+        self.all_again()
 
     def changed(self, topic: str) -> None:
         """A topic was made, changed or deleted: register it, beside the caller."""
@@ -126,6 +146,8 @@ class NameServerRegistration:
     async def close(self) -> None:
         """Unregister everywhere (as far as they answer within two seconds) and close the
         connections."""
+        if self._patience is not None:
+            self._patience.cancel()
         servers = self._name_servers.values()
         await asyncio.gather(*(server.stop() for server in servers))
         request = UnregisterBroker(
@@ -150,23 +172,32 @@ class Announcement:
 
     If reading or writing is not in the broker's own permission (``brokerPermission``), clients see
     every topic here without what is missing, and send or read elsewhere (apache/rocketmq
-    ``BrokerController.registerBrokerAll``).
+    ``BrokerController.registerBrokerAll``). While it does not take sends yet, writing is missing.
     """
 
     def __init__(
-        self, config: BrokerConfig, topics: TopicTable, address: str, ha_address: str
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        address: str,
+        ha_address: str,
+        *,
+        takes_sends: bool = True,
     ) -> None:
         self._config = config
         self._topics = topics
         self._address = address
         self._ha_address = ha_address
         self.entries = topics.entries
+        self.takes_sends = takes_sends
         self._permission = READ_WRITE
         self.read_settings()
 
     def read_settings(self) -> None:
         """The broker's permission may have changed: then all of its topics have."""
         permission = self._config.broker_permission
+        if not self.takes_sends:
+            permission &= ~PERM_WRITE
         if permission == self._permission:
             return
         self._permission = permission

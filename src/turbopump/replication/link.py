@@ -63,8 +63,10 @@ GATHER_S: Final = 0.005
 LOOK_S: Final = 0.5
 """How often times are looked at: heartbeats, silence, who is in sync."""
 CONNECT_S: Final = 3.0
-AGAIN_S: Final = 1.0
-"""Between two attempts at a master that cannot be reached."""
+AGAIN_MIN_S: Final = 0.1
+AGAIN_MAX_S: Final = 1.0
+AGAIN_GROWTH: Final = 1.25
+"""Between two attempts at a master that cannot be reached: one that is restarted is found soon."""
 REFUSED_S: Final = 5.0
 """The same where what came could not be taken."""
 
@@ -90,6 +92,8 @@ class MasterLink:
         self.rules = rules
         self.replicas = Replicas(settings)
         self.slaves: list[SlavePeer] = []
+        self.on_in_sync: Callable[[], None] = lambda: None
+        """Is called when enough slaves are in sync that were too few before."""
         self._unproven: dict[SlavePeer, float] = {}
         self._durable_only = durable_only
         self._tls = (
@@ -236,7 +240,10 @@ class MasterLink:
                 else "enough slaves are in sync wanted=%d",
                 self.settings.acks,
             )
+        begins = confirmed.alone and not replicas.alone
         confirmed.copied_to(replicas.copied, alone=replicas.alone)
+        if begins:
+            self.on_in_sync()
 
 
 class SlavePeer(asyncio.Protocol):
@@ -434,6 +441,7 @@ class SlaveLink:
         """Why the slave does not copy now; None while it does."""
         self._known = asyncio.Event()
         self._said = False
+        self._again = AGAIN_MIN_S
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -499,13 +507,13 @@ class SlaveLink:
                 )
         except RemotingError as error:
             self._failed(f"the master does not say what its log has: {error}")
-            return AGAIN_S
+            return self._next_pause()
         except (ssl.SSLError, ConnectionResetError) as error:
             self._failed(f"no TLS connection to the master at {address}: {failure_words(error)}")
             return REFUSED_S
         except (OSError, TimeoutError, ValueError) as error:
             self._failed(f"the master cannot be reached at {address}: {error or 'no answer'}")
-            return AGAIN_S
+            return self._next_pause()
         self.peer = peer
         log.info("copying from the master address=%s from=%d", address, wanted)
         try:
@@ -516,12 +524,17 @@ class SlaveLink:
         if cause is None:
             if peer.connection.accepted:
                 self._failed(f"the connection to the master at {address} has ended")
-                return AGAIN_S
+                self._again = AGAIN_MIN_S
+                return self._next_pause()
             cause = f"the master at {address} does not take this slave: its log says why"
             if peer.shakes_hands:
                 cause += "; both need the same innerClientAuthenticationCredentials"
         self._failed(cause)
         return REFUSED_S
+
+    def _next_pause(self) -> float:
+        pause, self._again = self._again, min(self._again * AGAIN_GROWTH, AGAIN_MAX_S)
+        return pause
 
     @property
     def accepted(self) -> bool:

@@ -77,8 +77,8 @@ class Replicas:
         self.simulation.end(host, power_cut=power_cut)
         self._ended.pop(host).cancel()
 
-    def client_of(self, host: str) -> Client:
-        client = Client(f"{host}:10911")
+    def client_of(self, host: str, *, port: int = 10911) -> Client:
+        client = Client(f"{host}:{port}")
         self._clients.append(client)
         return client
 

@@ -6,12 +6,22 @@ from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.replicas import MASTER, SLAVE, Replicas, eventually, same_logs, with_replicas
+from tests.unit.broker.replicas import (
+    MASTER,
+    NAMESRV,
+    SLAVE,
+    Replicas,
+    eventually,
+    same_logs,
+    with_replicas,
+)
 from tests.unit.broker.talking import talking
 
+from turbopump.broker.registration import WITHOUT_SLAVE_S
 from turbopump.config.broker_config import BrokerRole, FlushDiskType
 from turbopump.event_loop import loop_factory
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.namesrv import GetRouteInfo
 from turbopump.protocol.requests.replication import ExchangeHAInfo
 from turbopump.protocol.requests.send import EndTransaction, SendMessageV2
 from turbopump.remoting.router import Router
@@ -167,6 +177,45 @@ async def test_a_sync_master_answers_when_its_slave_has_the_message(
     await same_logs(master, await replicas.slave(flush_disk_type=flush))
     await eventually(lambda: not master.store.confirmed.alone)
     await sender.send(b"again")
+
+
+async def permission(replicas: Replicas, topic: str = "T") -> int:
+    """What the name server says that clients may do with a topic: 4 read, 2 write."""
+    client = replicas.client_of(NAMESRV, port=9876)
+    route = await client.remoting.call(client.address, GetRouteInfo(topic=topic))
+    (queues,) = route.queue_datas
+    return queues.perm
+
+
+@in_loop(with_replicas)
+async def test_a_restarted_sync_master_is_not_written_to_before_its_slave_is_in_sync(
+    replicas: Replicas, /
+) -> None:
+    await replicas.master(**SYNC)
+    await replicas.client_of(MASTER).create()
+    assert await permission(replicas) == 6, "a new one has no slave that is about to come back"
+    await replicas.slave()
+    await eventually(lambda: not replicas.brokers[MASTER].store.confirmed.alone)
+    await replicas.client_of(MASTER).send(b"before")
+    for restart in range(3):
+        await replicas.stop(MASTER)
+        master = await replicas.master(**SYNC)
+        assert await permission(replicas) == 4
+        await replicas.client_of(MASTER).create("T%d" % restart)
+        assert await permission(replicas, "T%d" % restart) == 4
+        await eventually(lambda master=master: not master.store.confirmed.alone, seconds=0.5)
+        await asyncio.sleep(0.1)
+        assert await permission(replicas) == 6
+        assert await permission(replicas, "T%d" % restart) == 6
+    replicas.kill(SLAVE)
+    await replicas.stop(MASTER)
+    await replicas.master(**SYNC)
+    await asyncio.sleep(WITHOUT_SLAVE_S - 0.1)
+    assert await permission(replicas) == 4
+    await asyncio.sleep(0.2)
+    assert await permission(replicas) == 6, (
+        "it is better to have a message on one disk than on none"
+    )
 
 
 @in_loop(with_replicas)
