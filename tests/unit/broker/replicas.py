@@ -17,6 +17,8 @@ from turbopump.store.message_store import MessageStore
 from turbopump.testing.simulation import Simulation
 
 NAMESRV, MASTER, SLAVE, SECOND_SLAVE = "10.0.0.9", "10.0.1.1", "10.0.1.2", "10.0.1.3"
+SYNC = {"broker_role": BrokerRole.SYNC_MASTER, "in_sync_replicas": 2}
+"""A master that waits for one slave."""
 
 
 class Replicas:

@@ -10,6 +10,7 @@ from tests.unit.broker.replicas import (
     MASTER,
     NAMESRV,
     SLAVE,
+    SYNC,
     Replicas,
     eventually,
     same_logs,
@@ -28,8 +29,6 @@ from turbopump.remoting.router import Router
 from turbopump.remoting.server import RemotingServer
 from turbopump.replication.link import TURN_SIZE, UNSENT_MAX
 from turbopump.replication.stream import REPORT, TRANSFER_HEAD
-
-SYNC = {"broker_role": BrokerRole.SYNC_MASTER, "in_sync_replicas": 2}
 
 
 @in_loop(with_replicas)
@@ -201,12 +200,12 @@ async def test_a_restarted_sync_master_is_not_written_to_before_its_slave_is_in_
         await replicas.stop(MASTER)
         master = await replicas.master(**SYNC)
         assert await permission(replicas) == 4
-        await replicas.client_of(MASTER).create("T%d" % restart)
-        assert await permission(replicas, "T%d" % restart) == 4
+        await replicas.client_of(MASTER).create(f"T{restart}")
+        assert await permission(replicas, f"T{restart}") == 4
         await eventually(lambda master=master: not master.store.confirmed.alone, seconds=0.5)
         await asyncio.sleep(0.1)
         assert await permission(replicas) == 6
-        assert await permission(replicas, "T%d" % restart) == 6
+        assert await permission(replicas, f"T{restart}") == 6
     replicas.kill(SLAVE)
     await replicas.stop(MASTER)
     await replicas.master(**SYNC)

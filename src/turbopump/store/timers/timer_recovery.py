@@ -90,7 +90,7 @@ def _load(
     log = timers.log
     if checkpoint.redo_before:
         timers.redo_before = checkpoint.redo_before
-        return "the program was stopped while the timer log was made anew"
+        return "this broker was a slave, or was stopped while the timer log was made anew"
     try:
         log.files.load()
         log.remove_before(checkpoint.log_begin)
