@@ -1,5 +1,5 @@
 """What a slave copies from its master beside the log: topics, groups, request modes, the offsets of
-consumers and of delay levels, and how far the timers are.
+consumers and of delay levels, what ordered pops have taken, and how far the timers are.
 
 The rule: nothing is copied unless the log is, and what says how far something is counts only when
 the log here has come as far as the master's had, or a takeover would leave messages out. Our own
@@ -20,6 +20,7 @@ import msgspec
 from turbopump.broker.background import stop_task
 from turbopump.broker.groups import GroupTable, RequestModes
 from turbopump.broker.handlers.topics import TopicRecords
+from turbopump.broker.pop.offsets import OrderInfo, OrderInfoTable
 from turbopump.broker.schedule.delays import Delays
 from turbopump.broker.schedule.timers import Timers
 from turbopump.errors import ProtocolError, RemotingError, ResponseError, StoreError
@@ -31,7 +32,6 @@ from turbopump.protocol.requests.assignment import MessageRequestModeTable
 from turbopump.protocol.requests.groups import GetAllGroups, SubscriptionGroupWrapper
 from turbopump.protocol.requests.offsets import ConsumerOffsetTable, DelayOffsetTable
 from turbopump.protocol.requests.replication import (
-    KNOWN_VERSION,
     LOG_END,
     LOG_START,
     PARTIAL,
@@ -71,6 +71,7 @@ class SlaveTables:
     records: TopicRecords
     groups: GroupTable
     modes: RequestModes
+    order: OrderInfo
     delays: Delays
     timers: Timers
     remoting: RemotingClient
@@ -78,7 +79,7 @@ class SlaveTables:
     """The master's address, `host:port`; None: it is not known."""
     rounds: int = 0
     """How often everything was copied."""
-    _known: dict[type[Request[Any]], str] = field(default_factory=dict)
+    _known: dict[type[msgspec.Struct], str] = field(default_factory=dict)
     _task: asyncio.Task[None] | None = None
     _fault: str | None = None
     _needed_from: int | None = None
@@ -141,22 +142,31 @@ class SlaveTables:
 
     async def _copy_all(self, master: str) -> float:
         """One round; seconds until the next."""
-        topics = await self._ask(master, GetAllTopicConfig())
-        groups = await self._ask(master, GetAllGroups())
-        modes = await self._ask(master, GetAllMessageRequestMode(), optional=True)
+        topics = await self._ask(master, GetAllTopicConfig(), TopicConfigSerializeWrapper)
+        groups = await self._ask(master, GetAllGroups(), SubscriptionGroupWrapper)
+        modes = await self._ask(
+            master, GetAllMessageRequestMode(), MessageRequestModeTable, optional=True
+        )
         ours = topics.ext is not None and TABLE_VERSION in topics.ext
         if not ours and (end := await self._log_end(master, topics)) < self.store.log.end:
             raise StoreError(  # ours refuses such a slave
                 f"the master's log ends at {end}, and the slave's at {self.store.log.end}"
             )
-        await self._take(GetAllTopicConfig, topics, TopicConfigSerializeWrapper, self._take_topics)
-        await self._take(GetAllGroups, groups, SubscriptionGroupWrapper, self._take_groups)
-        await self._take(GetAllMessageRequestMode, modes, MessageRequestModeTable, self._take_modes)
-        offsets = await self._ask(master, GetAllConsumerOffset())
+        await self._take(topics, TopicConfigSerializeWrapper, self._take_topics)
+        await self._take(groups, SubscriptionGroupWrapper, self._take_groups)
+        await self._take(modes, MessageRequestModeTable, self._take_modes)
+        offsets = await self._ask(master, GetAllConsumerOffset(), ConsumerOffsetTable)
+        order = (
+            await self._ask(master, GetAllConsumerOffset(order_info=True), OrderInfoTable)
+            if ours
+            else None
+        )
         delays = await self._ask(master, GetAllDelayOffset())
         timers = await self._ask(master, GetTimerCheckpoint(), optional=True)
         if await self._has_log(await self._log_end(master, delays)):
-            await self._take(GetAllConsumerOffset, offsets, ConsumerOffsetTable, self._take_offsets)
+            await self._take(offsets, ConsumerOffsetTable, self._take_offsets)
+            if order is not None:
+                await self._take(order, OrderInfoTable, self._take_order)
             if delays.body:
                 self.delays.copy(fastjson.decode(delays.body, DelayOffsetTable).offset_table)
             if timers.code == ResponseCode.SUCCESS and timers.body:
@@ -166,23 +176,27 @@ class SlaveTables:
             self.rounds += 1
         return EVERY_S if ours else APACHE_EVERY_S
 
-    async def _ask(self, master: str, request: Request[Any], *, optional: bool = False) -> Command:
-        """The whole answer. ``optional``: Apache's 4.9 does not know the request."""
-        kind = type(request)
-        known = self._known.get(kind)
-        if known is not None and KNOWN_VERSION in kind.__struct_fields__:
+    async def _ask(
+        self,
+        master: str,
+        request: Request[Any],
+        table: type[msgspec.Struct] | None = None,
+        *,
+        optional: bool = False,
+    ) -> Command:
+        """The whole answer, or what has changed in a ``table`` that is known already. ``optional``:
+        Apache's 4.9 does not know the request."""
+        known = self._known.get(table) if table is not None else None
+        if known is not None:
             request = msgspec.structs.replace(request, known_version=known)
         answer = await self.remoting.exchange(master, request, timeout=ANSWER_S)
         if answer.code != ResponseCode.SUCCESS and not optional:
-            raise ResponseError(answer.code, answer.remark, request=kind.__name__, address=master)
+            name = type(request).__name__
+            raise ResponseError(answer.code, answer.remark, request=name, address=master)
         return answer
 
     async def _take(
-        self,
-        kind: type[Request[Any]],
-        answer: Command,
-        table: type[TableT],
-        take: Callable[[TableT, bool], Any],
+        self, answer: Command, table: type[TableT], take: Callable[[TableT, bool], Any]
     ) -> None:
         """Let ``take`` have the table of an answer, and whether it is all of it; an answer without
         a body says that nothing has changed."""
@@ -194,7 +208,7 @@ class SlaveTables:
             if done is not None:
                 await done
         if TABLE_VERSION in ext:
-            self._known[kind] = ext[TABLE_VERSION]
+            self._known[table] = ext[TABLE_VERSION]
 
     async def _take_topics(self, table: TopicConfigSerializeWrapper, whole: bool) -> None:
         topics = self.records.topics
@@ -215,6 +229,9 @@ class SlaveTables:
 
     def _take_offsets(self, table: ConsumerOffsetTable, whole: bool) -> None:
         self.records.offsets.copy(table, whole=whole)
+
+    def _take_order(self, table: OrderInfoTable, _whole: bool) -> None:
+        self.order.copy(table)
 
     async def _log_end(self, master: str, answer: Command) -> int:
         """Where the master's log ended when it answered."""

@@ -343,7 +343,9 @@ class BrokerConfig(AccessConfig):
         "plain_acl.yml; `turbopump auth import` turns it into users and policies",
     )
     enable_controller_mode: bool = unserved(
-        False, "election by a controller", "replication comes with a later release"
+        False,
+        "election by a controller",
+        "the controller comes with a later release; a slave is made the master by hand",
     )
     enable_d_leger_commit_log: bool = unserved(
         False, "a DLedger commit log", "its files are not those of this store"

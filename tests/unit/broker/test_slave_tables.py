@@ -1,13 +1,27 @@
 """What a slave has of its master beside the log, and what it goes on with as the master."""
 
 import asyncio
+from collections import Counter
+from contextlib import suppress
 from typing import Any
 
+import pytest
 from tests.loops import in_loop
-from tests.unit.broker.replicas import MASTER, SLAVE, Replicas, eventually, same_logs, with_replicas
+from tests.unit.broker.popping import Popper
+from tests.unit.broker.replicas import (
+    MASTER,
+    SLAVE,
+    SYNC,
+    Replicas,
+    eventually,
+    same_logs,
+    with_replicas,
+)
 
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerRole
+from turbopump.errors import TurbopumpError
+from turbopump.message.codec import decode_entries
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.assignment import (
     MessageRequestMode,
@@ -15,14 +29,16 @@ from turbopump.protocol.requests.assignment import (
     SetMessageRequestModeRequestBody,
 )
 from turbopump.protocol.requests.groups import DeleteGroup
-from turbopump.protocol.requests.offsets import UpdateConsumerOffset
+from turbopump.protocol.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import DeleteTopic
 
+READER: dict[str, Any] = {"consumer_group": "g", "topic": "T", "queue_id": 0}
+
 
 def commit(offset: int, queue_id: int = 0, **fields: Any) -> UpdateConsumerOffset:
-    values = {"consumer_group": "g", "topic": "T", **fields}
-    return UpdateConsumerOffset(queue_id=queue_id, commit_offset=offset, **values)
+    values = {**READER, "queue_id": queue_id, **fields}
+    return UpdateConsumerOffset(commit_offset=offset, **values)
 
 
 async def a_round_later(broker: Broker) -> None:
@@ -182,3 +198,128 @@ async def test_a_slave_keeps_what_its_master_keeps(replicas: Replicas, /) -> Non
     await a_round_later(slave)
     wanted = [ask() for ask in slave.store.retention.needed_from]
     assert wanted == [master.store.log.start]
+
+
+class OneReader:
+    """Reads a queue message by message and commits each, at the master or at who has become it;
+    when it read what."""
+
+    def __init__(self, replicas: Replicas, slave: Broker) -> None:
+        self._replicas = replicas
+        self._slave = slave
+        self._clock = replicas.simulation.clock(SLAVE)
+        self.read: list[tuple[bytes, int]] = []
+        """Body, and epoch milliseconds."""
+        self.copied_ms: list[int] = []
+        """How long each commit took to come to the slave."""
+
+    async def read_on(self, host: str) -> None:
+        """Read from where the group stands, until the broker is gone."""
+        client = self._replicas.client_of(host)
+        with suppress(TurbopumpError):
+            at = await client.remoting.call(client.address, QueryConsumerOffset(**READER))
+            offset = at.offset or 0
+            while True:
+                answer, header = await client.pull(offset, suspend_ms=5000, consumer_group="g")
+                for message in decode_entries(answer.body):
+                    self.read.append((message.body, self._clock.now_ms()))
+                    offset = message.queue_offset + 1
+                    await client.code(commit(offset))
+                    await asyncio.sleep(0.05)
+                offset = header.next_begin_offset
+
+    async def watch_the_slave(self) -> None:
+        """Until cancelled."""
+        offsets, loop = self._slave.tables.offsets, asyncio.get_running_loop()
+        master = self._replicas.brokers[MASTER].tables.offsets
+        while True:
+            wanted, began = master.find("g", "T", 0) or 0, loop.time()
+            while (offsets.find("g", "T", 0) or 0) < wanted:
+                await asyncio.sleep(0.01)
+            self.copied_ms.append(round((loop.time() - began) * 1000))
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("killed_after_s", [4.0, 4.3])
+@in_loop(with_replicas)
+async def test_a_takeover_by_hand_repeats_two_seconds_at_most_and_delivers_nothing_early(
+    replicas: Replicas, /, killed_after_s: float
+) -> None:
+    levels = {"message_delay_level": "1s 2s 60s"}
+    await replicas.master(**SYNC, **levels)
+    slave = await replicas.slave(**levels)
+    sender, clock = replicas.client_of(MASTER), replicas.simulation.clock(MASTER)
+    await sender.create()
+    await sender.join("c1")
+    await a_round_later(slave)
+    reader = OneReader(replicas, slave)
+    work = [
+        asyncio.ensure_future(reader.read_on(MASTER)),
+        asyncio.ensure_future(reader.watch_the_slave()),
+    ]
+    due: dict[bytes, int] = {}
+    began = clock.now_ms()
+    number = 0
+    while clock.now_ms() < began + killed_after_s * 1000:
+        number += 1
+        kind = ("", "DELAY\x011\x02", "DELAY\x012\x02", "timer")[number % 4]
+        body, now = b"%s %d" % (kind[:5].encode(), number), clock.now_ms()
+        due[body] = now + {0: 0, 1: 1000, 2: 2000, 3: 1500}[number % 4]
+        if kind == "timer":
+            kind = f"TIMER_DELIVER_MS\x01{due[body]}\x02"
+        await sender.send(body, properties=kind)
+        await asyncio.sleep(0.05)
+    killed_ms = clock.now_ms()
+    replicas.kill(MASTER)
+    for task in work:
+        task.cancel()
+    await asyncio.gather(*work, return_exceptions=True)
+    before = len(reader.read)
+    await replicas.stop(SLAVE)
+    await replicas.broker(SLAVE, BrokerRole.ASYNC_MASTER, **levels)
+    going_on = asyncio.ensure_future(reader.read_on(SLAVE))
+    await eventually(lambda: {body for body, _ in reader.read} == due.keys())
+    await asyncio.sleep(5)
+    going_on.cancel()
+    await asyncio.gather(going_on, return_exceptions=True)
+
+    assert before > 20
+    first = dict(reversed(reader.read))
+    again = [body for body, count in Counter(body for body, _ in reader.read).items() if count > 1]
+    assert all(first[body] >= killed_ms - 2000 for body in again)
+    assert all(at >= due[body] for body, at in reader.read), "nothing comes early"
+    assert len(reader.copied_ms) > 5
+    assert max(reader.copied_ms) <= 1000
+
+
+@in_loop(with_replicas)
+async def test_what_was_popped_stays_popped_at_the_new_master_until_it_is_visible_again(
+    replicas: Replicas, /
+) -> None:
+    await replicas.master(**SYNC)
+    slave = await replicas.slave()
+    client, now_ms = replicas.client_of(MASTER), replicas.simulation.clock(SLAVE).now_ms
+    for topic in ("T", "ordered"):
+        await client.create(topic)
+    await eventually(lambda: not replicas.brokers[MASTER].store.confirmed.alone)
+    for topic in ("T", "ordered"):
+        for body in (b"a", b"b", b"c"):
+            await client.send(body, topic=topic)
+    popper, in_order = Popper(client, now_ms), Popper(client, now_ms, "ordered", "o")
+    a, _b = await popper.pop(max_msg_nums=2)
+    first, _second = await in_order.pop(max_msg_nums=2, order=True)
+    for one, its in ((a, popper), (first, in_order)):
+        assert await its.ack(one) == 0
+    visible_ms = now_ms() + 10_000
+    await a_round_later(slave)
+    replicas.kill(MASTER)
+    await replicas.stop(SLAVE)
+    await replicas.broker(SLAVE, BrokerRole.ASYNC_MASTER)
+    popper.client = in_order.client = replicas.client_of(SLAVE)
+    assert [one.body for one in await popper.pop()] == [b"c"]
+    assert await in_order.pop(order=True) == []
+    assert now_ms() < visible_ms - 1000
+    (again,) = await popper.until(1, 30)
+    assert (again.body, again.attempt) == (b"b", 1)
+    assert now_ms() >= visible_ms - 1000
+    assert [one.body for one in await in_order.until(2, 30, order=True)] == [b"b", b"c"]

@@ -44,6 +44,7 @@ class ReplicationHandler:
     store: MessageStore
     replication: Replication
     offsets: SavedTable[Any]
+    order_info: SavedTable[Any]
     delays: SavedTable[Any]
     request_modes: SavedTable[Any]
     timers: Timers
@@ -65,7 +66,8 @@ class ReplicationHandler:
     async def all_offsets(
         self, request: GetAllConsumerOffset, _context: RequestContext
     ) -> Response[None]:
-        body, ext = await table_answer(self.offsets, request.known_version)
+        table = self.order_info if request.order_info else self.offsets
+        body, ext = await table_answer(table, request.known_version)
         return Response(body=body, ext=ext)
 
     async def all_delays(

@@ -210,7 +210,12 @@ class OrderInfo(SavedTable[OrderInfoTable]):
 
     def load(self) -> None:
         """Read the file. Raises OSError."""
-        self._table = {key: dict(queues) for key, queues in self._load().table.items()}
+        self._table = self._load().table
+
+    def copy(self, table: OrderInfoTable) -> None:
+        """Take a master's."""
+        self._table = table.table
+        self._changed()
 
     def blocked_until(
         self, queue: GroupQueue, now_ms: int, attempt_id: str | None = None
@@ -241,7 +246,7 @@ class OrderInfo(SavedTable[OrderInfoTable]):
         taken.counts = counts
         taken.following = following if following > end else None
         self._table.setdefault(f"{queue.topic}@{queue.group}", {})[queue.queue_id] = taken
-        self._dirty = True
+        self._changed()
         kind = queue_kind_of(queue.topic)
         entries = [
             (message_key(kind, queue.queue_id, offset), count) for offset, count in counts.items()
@@ -267,7 +272,7 @@ class OrderInfo(SavedTable[OrderInfoTable]):
         if offset not in offsets:
             raise LookupError(f"offset {offset} was not taken by the last pop of its queue")
         taken.done |= 1 << offsets.index(offset)
-        self._dirty = True
+        self._changed()
         left = taken.left()
         return left[0] if left else taken.following or offsets[-1] + 1
 
@@ -276,17 +281,21 @@ class OrderInfo(SavedTable[OrderInfoTable]):
         taken = self._find(queue)
         if taken is not None and taken.pop_time == pop_time_ms:
             taken.visible_at = {**(taken.visible_at or {}), offset: visible_at_ms}
-            self._dirty = True
+            self._changed()
 
     def forget(self, queue: GroupQueue) -> None:
         """The group goes on elsewhere."""
         queues = self._table.get(f"{queue.topic}@{queue.group}", {})
         if queues.pop(queue.queue_id, None) is not None:
-            self._dirty = True
+            self._changed()
 
     def save_now(self) -> None:
         if self._table or self._dirty:
             super().save_now()
+
+    def _changed(self) -> None:
+        self._dirty = True
+        self.revision += 1
 
     def _content(self) -> OrderInfoTable:
         return OrderInfoTable(table=self._table)

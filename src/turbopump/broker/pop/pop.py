@@ -64,6 +64,7 @@ class Pop:
         """One past the timers' queue when offsets were saved the last time."""
         self.offsets = PopOffsets(tables.offsets, store.durable)
         self.order = OrderInfo(tables.order_info)
+        self.order.begun_ms = tables.begun_ms
         self.order.load()
         tables.save_too(self.order)
         self.revive_log = ReviveLog(config, forwarding, clock)

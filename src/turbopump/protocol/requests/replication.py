@@ -5,7 +5,8 @@ GET_TIMER_CHECK_POINT, 61 GET_TIMER_METRICS.
 
 Ours: a slave names the version of a table that it has (``known_version``). The answer has its own
 version in the header, and in the body what has changed since: nothing, or some entries (then the
-header says so), or all of it. Apache's brokers pass over both."""
+header says so), or all of it. With ``order_info`` it asks for the file `consumerOrderInfo.json` in
+place of the offsets. Apache's brokers pass over both."""
 
 from __future__ import annotations
 
@@ -26,7 +27,6 @@ LOG_END: Final = "logEnd"
 """Field of an answer: where the master's log ended when it was made."""
 LOG_START: Final = "logStart"
 """And where it began."""
-KNOWN_VERSION: Final = "known_version"
 
 
 class GetTimerCheckpoint(Request[None], kw_only=True):
@@ -50,10 +50,12 @@ class GetTimerMetrics(Request[TimerMetrics], kw_only=True):
 
 
 class GetAllConsumerOffset(Request[None], kw_only=True):
-    """The offsets of all groups; the answer's body is a ``ConsumerOffsetTable``."""
+    """The offsets of all groups; the answer's body is a ``ConsumerOffsetTable``. ``order_info``,
+    ours: what ordered pops have taken; an ``OrderInfoTable``."""
 
     code = RequestCode.GET_ALL_CONSUMER_OFFSET
     known_version: str | None = None
+    order_info: bool | None = None
 
 
 class GetAllDelayOffset(Request[None], kw_only=True):
@@ -70,7 +72,8 @@ class GetAllMessageRequestMode(Request[None], kw_only=True):
 
 
 class NotifyMinBrokerIdChange(Request[None], kw_only=True):
-    """A name server says which replica acts for a master that is gone."""
+    """A name server says which replica acts for a master that is gone: passed over, as by Apache's
+    broker without `enableSlaveActingMaster`."""
 
     code = RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE
     min_broker_id: Int64 | None = None
@@ -138,7 +141,8 @@ class GetBrokerHaStatus(Request[HARuntimeInfo], kw_only=True):
 
 
 class ResetMasterFlushOffset(Request[None], kw_only=True):
-    """Tell a slave up to where its master's log is on the disk."""
+    """Tell a slave up to where its master's log is on the disk: passed over; Apache's slave keeps
+    the number, and shows it in its answer to 907."""
 
     code = RequestCode.RESET_MASTER_FLUSH_OFFSET
     master_flush_offset: Int64
