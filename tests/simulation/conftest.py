@@ -33,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "seeds_of_sim(count): `make sim` runs so many, at least")
     config.stash[TOLD] = defaultdict(Figures)
 
 
@@ -93,6 +94,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         seeds = [one]
     else:
         count = config.getoption("--seeds", None) or int(os.environ.get("TURBOPUMP_SEEDS", SAMPLE))
+        of_sim = metafunc.definition.get_closest_marker("seeds_of_sim")
+        if of_sim is not None and "TURBOPUMP_SIM_MINUTES" in os.environ:
+            count = max(count, of_sim.args[0])
         first = config.getoption("--first-seed", 1)
         seeds = list(range(first, first + count))
     metafunc.parametrize("seed", seeds, ids=[f"seed={seed}" for seed in seeds])

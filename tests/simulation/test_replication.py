@@ -1,12 +1,15 @@
-"""A master that waits for one of two slaves, through isolation, one-way loss, kills, power cuts of
-one and of all at once: what was acknowledged is on every broker in the end, and all logs are the
-same."""
+"""A master that waits for one of two slaves, through isolation and one-way loss, and meanwhile
+through kills, power cuts of one and of all at once: what was acknowledged is on every broker in the
+end, and all logs are the same."""
 
 import asyncio
-import os
 import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
 
+import pytest
 from tests.loops import on_a_client_s_host
+from tests.simulation.figures import Figures
 from tests.unit.broker.replicas import (
     MASTER,
     SECOND_SLAVE,
@@ -25,7 +28,7 @@ from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.testing.simulation import Simulation
 
 HOSTS = (MASTER, SLAVE, SECOND_SLAVE)
-SECONDS = float(os.environ.get("TURBOPUMP_SIM_MINUTES", "0.5")) * 60
+SECONDS = 30.0
 """How long the mischief of one seed lasts, in virtual time."""
 HEALED_S = 10.0
 SETTINGS = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "slave_timeout": 1000}
@@ -41,6 +44,7 @@ class Story:
         self.rng: random.Random = self.simulation.random
         self.acknowledged: set[bytes] = set()
         self.sending = True
+        self.deeds: Counter[str] = Counter()
 
     async def start(self, host: str) -> None:
         if host == MASTER:
@@ -65,33 +69,45 @@ class Story:
                 self.acknowledged.add(body)
             await asyncio.sleep(self.rng.uniform(0, 0.2))
 
-    async def break_something(self) -> None:
-        """For a while."""
+    async def go_on(self, deed: Callable[[], Awaitable[str]]) -> None:
+        """One after the other of a kind, for SECONDS."""
+        loop = self.simulation.loop
+        end = loop.time() + SECONDS
+        while loop.time() < end:
+            await asyncio.sleep(self.rng.uniform(0, 10))
+            self.deeds[await deed()] += 1
+
+    async def break_the_network(self) -> str:
+        """Between two hosts, for a while; what was done."""
         rng, network = self.rng, self.simulation.network
         one, other = rng.sample(HOSTS, 2)
-        deed = rng.randrange(6)
-        seconds = rng.uniform(0.5, 25)
-        if deed == 0:
-            network.cut(one, other)
-            await asyncio.sleep(seconds)
-            network.heal(one, other)
-        elif deed == 1:
-            network.cut(one, other)
-            network.cut(other, one)
-            await asyncio.sleep(seconds)
-            network.heal(one, other)
-            network.heal(other, one)
-        elif deed == 2:
+        deed = rng.choice(["one_way_losses", "isolations", "resets"])
+        if deed == "resets":
             network.reset(one, other)
-        elif deed == 3:  # the power of all at once
+            return deed
+        ways = [(one, other), (other, one)][: 1 if deed == "one_way_losses" else 2]
+        for way in ways:
+            network.cut(*way)
+        await asyncio.sleep(rng.uniform(0.5, 25))
+        for way in ways:
+            network.heal(*way)
+        return deed
+
+    async def end_programs(self) -> str:
+        """Of one host, for a while, or of all at once; what was done."""
+        rng = self.rng
+        deed = rng.choice(["kills", "power_cuts", "power_cuts_of_all"])
+        if deed == "power_cuts_of_all":
             for host in HOSTS:
                 self.replicas.kill(host, power_cut=True)
             for host in rng.sample(HOSTS, len(HOSTS)):
                 await self.start(host)
-        else:
-            self.replicas.kill(one, power_cut=deed == 5)
-            await asyncio.sleep(seconds)
-            await self.start(one)
+            return deed
+        one = rng.choice(HOSTS)
+        self.replicas.kill(one, power_cut=deed == "power_cuts")
+        await asyncio.sleep(rng.uniform(0.5, 25))
+        await self.start(one)
+        return deed
 
     def check(self) -> None:
         """The logs are the same, and have all that was acknowledged."""
@@ -106,7 +122,7 @@ class Story:
             assert self.acknowledged <= found, host
 
 
-async def war(simulation: Simulation) -> None:
+async def war(simulation: Simulation, figures: Figures) -> None:
     async with started(simulation) as replicas:
         story = Story(replicas)
         for host in HOSTS:
@@ -115,23 +131,25 @@ async def war(simulation: Simulation) -> None:
         master = replicas.brokers[MASTER].store
         await eventually(lambda: not master.confirmed.alone)
         sending = asyncio.create_task(story.send(client))
-        loop = simulation.loop
-        end = loop.time() + SECONDS
-        while loop.time() < end:
-            await asyncio.sleep(story.rng.uniform(0, 10))
-            await story.break_something()
+        await asyncio.gather(story.go_on(story.break_the_network), story.go_on(story.end_programs))
         story.sending = False
+        healed = simulation.loop.time()
         await sending
         stores = [replicas.brokers[host].store for host in HOSTS]
         await eventually(
             lambda: (
                 len({end for store in stores for end in (store.log.end, store.durable.value)}) == 1
             ),
-            HEALED_S,
+            healed + HEALED_S - simulation.loop.time(),
         )
         story.check()
+        figures.most(seconds_until_all_logs_were_the_same=simulation.loop.time() - healed)
+        figures.count(acknowledged=len(story.acknowledged), lost=0, **story.deeds)
         assert len(story.acknowledged) > 10
 
 
-def test_nothing_acknowledged_is_lost_and_all_logs_become_the_same(seed: int) -> None:
-    on_a_client_s_host(war, seed=seed)
+@pytest.mark.seeds_of_sim(100)
+def test_nothing_acknowledged_is_lost_and_all_logs_become_the_same(
+    seed: int, figures: Figures
+) -> None:
+    on_a_client_s_host(lambda simulation: war(simulation, figures), seed=seed)
