@@ -1,11 +1,13 @@
 """For every test: hypothesis draws the same examples each time, and a slow machine is no failure.
 The header tells which functions run, and on whose loop. ``TURBOPUMP_TEST_LOOP=uvloop`` in the
-environment: on uvloop's, as programs do that use it."""
+environment: on uvloop's, as programs do that use it, and without the tests that run on a
+simulation's loop, which would be the same again."""
 
 import asyncio
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 from tests.fuzzing import FACTOR, examples
 
@@ -23,6 +25,17 @@ if LOOP == "uvloop":
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A run in the background: the programs that tests start and interrupt would ignore it as well.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if LOOP == "asyncio":
+        return
+    virtual = [
+        item for item in items if getattr(getattr(item, "function", None), "in_virtual_time", False)
+    ]
+    config.hook.pytest_deselected(items=virtual)
+    gone = set(virtual)
+    items[:] = [item for item in items if item not in gone]
 
 
 def pytest_report_header() -> str:

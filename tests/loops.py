@@ -13,6 +13,9 @@ follows are fixtures and parameters, as in every test of pytest.
 A runner is a function whose first parameter is the story to run. Its other parameters without a
 default are fixtures that it needs itself. Those with a default, and keywords, are given to
 ``in_loop``, or come from a parameter of the test with the same name.
+
+A test whose runner is a simulation has the attribute ``in_virtual_time``: it runs on the
+simulation's loop, whatever loop the run of pytest is for.
 """
 
 from __future__ import annotations
@@ -84,6 +87,7 @@ def _test_of(story: Story, runner: Runner, config: dict[str, Any]) -> Callable[.
         told = functools.partial(story, **{name: fixtures[name] for name in names})
         runner(told, **{name: fixtures[name] for name in own}, **config)
 
+    test.in_virtual_time = runner in (simulated, on_a_client_s_host)  # type: ignore[attr-defined]
     more = [parameter for parameter in needed if parameter.name not in names]
     test.__signature__ = signature.replace(parameters=[*more, *parameters])  # type: ignore[attr-defined]
     return test

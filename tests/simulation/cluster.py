@@ -62,13 +62,13 @@ class Cluster:
         for host in CONSUMERS:
             self._keep(host, self._consumer)
 
-    async def drain(self) -> None:
+    async def drain(self, seconds_max: float = DRAIN_SECONDS_MAX) -> None:
         """Stop producing and wait until the group has everything; returns silently if it does not
         get there in time.
         """
         self.producing = False
         loop = self.simulation.loop
-        deadline = loop.time() + DRAIN_SECONDS_MAX
+        deadline = loop.time() + seconds_max
         while loop.time() < deadline and (self._sending() or self.ledger.missing(GROUP)):
             await asyncio.sleep(5)
 

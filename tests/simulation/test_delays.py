@@ -19,7 +19,7 @@ from tests.unit.broker.talking import Client
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import PushConsumer
-from turbopump.config.delay_levels import parse_delay_levels
+from turbopump.config.delay_levels import DEFAULT_LEVELS, parse_delay_levels
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.errors import RemotingError
 from turbopump.message.codec import decode_entries
@@ -41,7 +41,9 @@ CALM = {
 """What would otherwise take most of the test's seconds."""
 SETTLED_S = 5.0
 """So long after a start of the broker its lateness is not judged."""
-LADDER_S = [10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
+APACHE_LADDER_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+LADDER_S = APACHE_LADDER_S if WHOLE else tuple(step // 10 for step in APACHE_LADDER_S)
+"""The delays of levels 3 to 18. The sample has a tenth of them: the whole lasts 7 hours."""
 
 
 @dataclass
@@ -157,6 +159,12 @@ async def test_a_day_of_delayed_messages_with_memory_drops_loses_none_and_is_nev
     figures.sample(late_ms=[round(each * 1000, 1) for each in late])
 
 
+def test_unless_told_otherwise_a_broker_has_apache_s_ladder() -> None:
+    assert parse_delay_levels(DEFAULT_LEVELS) == tuple(
+        1000 * seconds for seconds in (1, 5, *APACHE_LADDER_S)
+    )
+
+
 @in_loop(simulated)
 async def test_the_ladder_of_retries_has_sixteen_steps_and_ends_as_one_dead_letter(
     simulation: Simulation, /, figures: Figures
@@ -174,14 +182,16 @@ async def test_the_ladder_of_retries_has_sixteen_steps_and_ends_as_one_dead_lett
         raise ValueError("not today")
 
     async def main() -> None:
-        world = OneBroker(simulation, {"namesrv_addr": "10.0.0.9:9876", **CALM})
+        levels = " ".join(f"{seconds}s" for seconds in (1, 5, *LADDER_S))
+        settings = {"namesrv_addr": "10.0.0.9:9876", "message_delay_level": levels, **CALM}
+        world = OneBroker(simulation, settings)
         await world.up()
         await world.client.create()
         clock = simulation.clock("10.0.0.2")
-        settings = {"clock": clock, "random": simulation.source("client"), "local_ip": "10.0.0.2"}
+        client = {"clock": clock, "random": simulation.source("client"), "local_ip": "10.0.0.2"}
         async with (
-            PushConsumer("10.0.0.9:9876", group="g", topic="T", handler=handle, **settings),  # type: ignore[arg-type]
-            Producer("10.0.0.9:9876", group="p", **settings) as producer,  # type: ignore[arg-type]
+            PushConsumer("10.0.0.9:9876", group="g", topic="T", handler=handle, **client),  # type: ignore[arg-type]
+            Producer("10.0.0.9:9876", group="p", **client) as producer,  # type: ignore[arg-type]
         ):
             sent = await producer.send("T", b"body", tags="paid", keys=["k"])
             await asyncio.sleep(sum(LADDER_S) + 60)
