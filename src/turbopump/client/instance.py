@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final
 
 from turbopump import errors
@@ -195,6 +196,8 @@ class ClientInstance:
         """Counts changes among the members: a heartbeat that was written before one is stale."""
         self._introduced: set[str] = set()
         self._introducing: dict[str, asyncio.Task[None]] = {}
+        self._languages: dict[str, int] = {}
+        """What the broker at an address is written in, as it has answered a heartbeat."""
         self._warned: dict[str, str] = {}
         """What a broker, by address, last said against our heartbeat."""
         self._silent: dict[str, float] = {}
@@ -350,6 +353,7 @@ class ClientInstance:
 
     def _disconnected(self, address: str) -> None:
         self._introduced.discard(address)
+        self._languages.pop(address, None)
         self._silent.pop(address, None)
         for member in self._members:
             member.on_disconnect(address)
@@ -368,6 +372,14 @@ class ClientInstance:
         """Wait until the broker knows this client on the open connection. Raises RemotingError."""
         while address not in self._introduced:
             await asyncio.shield(self._introduce(address))
+
+    async def language(self, address: str) -> int | None:
+        """What the broker is written in (``LanguageCode``), by its answer to a heartbeat, which
+        needs no right. Raises RemotingError if there is none."""
+        if address not in self._languages:
+            with suppress(errors.ResponseError):
+                await asyncio.shield(self._introduce(address))
+        return self._languages.get(address)
 
     def forget_introduction(self, address: str) -> None:
         """The broker says that it does not know us: introduce again before the next use."""
@@ -441,6 +453,7 @@ class ClientInstance:
         except errors.CallTimeoutError:
             await self.abandon_if_silent(address, asked)
             raise
+        self._languages[address] = answer.language
         if answer.code != ResponseCode.SUCCESS:
             raise errors.ResponseError(
                 answer.code, answer.remark, request="Heartbeat", address=address

@@ -38,7 +38,10 @@ from turbopump.protocol.requests.send import ConsumerSendMsgBack
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker
 
 PUB, SUB = Credentials("pub", "p"), Credentials("sub", "s")
-POLICIES = {PUB: [("Topic:T", "Pub")], SUB: [("Topic:T", "Sub"), ("Group:G", "Sub")]}
+POLICIES = {
+    PUB: [("Topic:T", "Pub"), ("Topic:fresh", "Pub")],
+    SUB: [("Topic:T", "Sub"), ("Group:G", "Sub")],
+}
 
 
 @asynccontextmanager
@@ -182,6 +185,20 @@ async def test_a_transaction_is_committed_by_who_may_only_publish(
             taken.done()
         assert taken.body == b"1"
     assert denials(caplog) == []
+
+
+@in_loop
+async def test_the_first_message_of_a_topic_is_sent_by_who_may_only_publish_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as running:
+        async with Producer(running.namesrv, credentials=PUB) as producer:
+            result = await producer.send("fresh", b"1")
+        assert (result.queue.topic, result.queue_offset) == ("fresh", 0)
+    assert denials(caplog) == []
+    assert [
+        record.getMessage() for record in caplog.records if "fresh" in record.getMessage()
+    ] == []
 
 
 @in_loop

@@ -173,7 +173,7 @@ class ScriptedBroker:
         """Whether a group without a place hears 0, as of a queue whose first message is still in
         the broker's memory."""
         self.language = LanguageCode.PYTHON
-        """What a broker of this kind is written in, as answers to GetMaxOffset say."""
+        """What a broker of this kind is written in, as its answers to heartbeats say."""
         self.takes_back = False
         """Whether consumers may send messages back; they are not brought again."""
         self.further: list[
@@ -362,7 +362,7 @@ class ScriptedBroker:
             )
         )
 
-    def _heartbeat(self, request: Heartbeat, context: RequestContext) -> Response:
+    def _heartbeat(self, request: Heartbeat, context: RequestContext) -> bytes:
         data = fastjson.decode(context.body, HeartbeatData)
         self.heartbeats.append(data)
         if data.producer_data_set:
@@ -373,7 +373,8 @@ class ScriptedBroker:
             self.members[group][data.client_id or ""] = context.peer
             if new:
                 self.notify(group)
-        return Response()
+        answer = Command(0, opaque=context.opaque, flag=1, language=self.language)
+        return encode_command(answer)
 
     def _unregister(self, request: UnregisterClient, context: RequestContext) -> Response:
         self.farewells.append(request)
@@ -463,18 +464,9 @@ class ScriptedBroker:
         self.committed[*place, request.queue_id or 0] = request.commit_offset or 0
         return Response()
 
-    def _max(self, request: GetMaxOffset, context: RequestContext) -> Response | bytes:
+    def _max(self, request: GetMaxOffset, context: RequestContext) -> Response:
         key = request.topic, request.queue_id
-        offset = OffsetReply(offset=self.min_offset[key] + len(self.entries[key]))
-        return (
-            Response(offset)
-            if self.language is LanguageCode.PYTHON
-            else encode_command(
-                Command(
-                    0, opaque=context.opaque, flag=1, language=self.language, ext=offset.to_ext()
-                )
-            )
-        )
+        return Response(OffsetReply(offset=self.min_offset[key] + len(self.entries[key])))
 
     def _min(self, request: GetMinOffset, context: RequestContext) -> Response:
         return Response(OffsetReply(offset=self.min_offset[request.topic, request.queue_id]))

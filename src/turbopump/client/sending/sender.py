@@ -459,13 +459,11 @@ class TopicCreation:
             topic_sys_flag=FLAG_UNIT if self._instance.unit_mode else None,
             if_absent=True,
         )
-        question, remoting = GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0), self._instance.remoting
+        instance = self._instance
         try:
-            # any answer, also a refusal, says what it comes from; a broker of Apache's would give
-            # an operator's topic other queues
-            answer = await remoting.exchange(address, question, timeout=timeout)
-            if answer.language == LanguageCode.PYTHON:
-                await remoting.call(address, request, timeout=timeout)
+            # a broker of Apache's would give an operator's topic other queues
+            if await instance.language(address) == LanguageCode.PYTHON:
+                await instance.remoting.call(address, request, timeout=timeout)
         except RemotingError as error:
             return str(error)
         return None
