@@ -231,10 +231,11 @@ class Doctor:
         self.findings += found
         slow = took_ms > SLOW_MS
         version = table.get("brokerVersionDesc", "of an unknown version")
+        version = version.removeprefix("V").replace("_", ".").lower()
         self._find(
             Level.NOTE if slow else Level.OK,
             subject,
-            f"{address} answers in {took_ms:.0f} ms; {version}, {_clock(table, asked)}, "
+            f"{address} answers in {took_ms:.0f} ms; RocketMQ {version}, {_clock(table, asked)}, "
             f"{_room(table)}",
             "look at the load of its machine and at the network" if slow else "",
         )
@@ -747,7 +748,7 @@ def _bytes(text: str | None) -> int:
 
 def _clock(table: Mapping[str, str], now_ms: float) -> str:
     its_ms = _its_time(table)
-    return "clock unknown" if its_ms is None else f"clock {(its_ms - now_ms) / 1000:+.0f} s"
+    return "clock unknown" if its_ms is None else f"clock {round((its_ms - now_ms) / 1000)} s off"
 
 
 def _room(table: Mapping[str, str]) -> str:
@@ -756,12 +757,12 @@ def _room(table: Mapping[str, str]) -> str:
 
 
 def _software(answer: Command) -> str:
-    """``JAVA 5.3.3``; from 4.5.0 on Apache's numbers go up by two with each version."""
+    """``RocketMQ 5.3.3 (JAVA)``; from 4.5.0 on Apache's numbers go up by two with each version."""
     known = {code.value: code.name for code in LanguageCode}
     since_450 = answer.version - 312
     digits = 450 + since_450 // 2
     version = ".".join(str(digits)) if since_450 >= 0 else "before 4.5.0"
-    return f"{known.get(answer.language, 'of an unknown language')} {version}"
+    return f"RocketMQ {version} ({known.get(answer.language, 'of an unknown language')})"
 
 
 def _of_name_server(error: Exception) -> tuple[str, str]:

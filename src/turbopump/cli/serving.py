@@ -198,6 +198,7 @@ def print_effective(
         else:
             origin = "defaults"
         origins.setdefault(origin, {})[known.key] = values[known.key]
+    click.echo("# can be given with -c; docs/reference/configuration.md says what each key does")
     for origin in sorted(origins, key="defaults".__eq__):
         click.echo(f"# from {origin}\n{encode(origins[origin])}", nl=False)
 

@@ -148,9 +148,9 @@ async def test_where_nothing_is_wrong_that_is_said_of_each() -> None:
             found = await examined(running.namesrv, topic="orders", group="billing")
     assert [finding.level for finding in found] == [Level.OK] * 4
     name_server, broker, topic, group = (finding.says for finding in found)
-    assert name_server == "PYTHON 5.3.3, knows 1 broker"
+    assert name_server == "RocketMQ 5.3.3 (PYTHON), knows 1 broker"
     assert broker.startswith(f"{running.broker_address} answers in ")
-    assert "; V5_3_3, clock +0 s, disk " in broker or "clock -0 s" in broker
+    assert "; RocketMQ 5.3.3, clock 0 s off, disk " in broker
     assert topic == "2 queues on broker-test, 3 messages are kept"
     assert group == "1 consumer, nothing waits for it"
 

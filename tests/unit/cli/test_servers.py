@@ -19,6 +19,7 @@ Start = Callable[..., Any]
 
 PRINTED = Path(__file__).parents[1] / "config" / "apache_5_3_3_broker.conf"
 """What Apache's ``BrokerStartup -p`` prints."""
+HEAD = "# can be given with -c; docs/reference/configuration.md says what each key does"
 READY = r"^ready namesrv=(127\.0\.0\.1):(\d+)$"
 
 
@@ -32,13 +33,13 @@ def test_p_prints_a_file_that_says_the_same(
     first = run(command, "-p", "--port", "1234")
     assert first.returncode == 0
     lines = first.stdout.splitlines()
-    assert lines[:3] == ["# from the command line", "listenPort=1234", "# from defaults"]
-    assert len(lines) == len(list(settings_of(config))) + 2
+    assert lines[:4] == [HEAD, "# from the command line", "listenPort=1234", "# from defaults"]
+    assert len(lines) == len(list(settings_of(config))) + 3
     conf = tmp_path / "server.conf"
     conf.write_text(first.stdout)
     again = run(command, "-p", "-c", str(conf)).stdout.splitlines()
-    assert again[0] == f"# from {conf}"
-    assert sorted(again[1:]) == sorted(line for line in lines if not line.startswith("#"))
+    assert again[:2] == [HEAD, f"# from {conf}"]
+    assert sorted(again[2:]) == sorted(line for line in lines if not line.startswith("#"))
     assert load(conf).listen_port == 1234
 
 
@@ -48,6 +49,7 @@ def test_p_says_which_values_come_from_the_file_of_tls(run: Run, tmp_path: Path)
     tls.write_text("tls.enable=true\ntls.server.mode=disabled\n")
     lines = run("broker", "-p", "-c", str(conf)).stdout.splitlines()
     assert lines[: lines.index("# from defaults")] == [
+        HEAD,
         f"# from {tls}",
         "tls.server.mode=disabled",
         "tls.enable=true",
