@@ -7,12 +7,14 @@ retries: that is the caller's.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
 import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -210,18 +212,17 @@ class RemotingClient:
             await asyncio.sleep(0)
 
     async def _open(self, address: str) -> Connection:
+        """A name is looked up each time; of its addresses each but the last has its share of the
+        time."""
         host, port = split_address(address)
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(
-                        self.router, on_close=lambda closed: self._closed(address, closed)
-                    ),
-                    host,
-                    port,
-                    ssl=None if self._tls is None else self._tls.at(loop.time()),
-                )
+                *others, last = await addresses_of(host, port)
+                for other in others:
+                    with suppress(OSError):  # TimeoutError is one
+                        async with asyncio.timeout(self._connect_timeout / (len(others) + 1)):
+                            return await self._open_at(other, port, address, host)
+                return await self._open_at(last, port, address, host)
         except TimeoutError:
             raise ConnectError(
                 f"no connection to {address} within {self._connect_timeout:.1f} s"
@@ -231,6 +232,16 @@ class RemotingClient:
             raise ConnectError(f"no TLS connection to {address}: {why}") from None
         except OSError as error:
             raise ConnectError(f"cannot connect to {address}: {_reason(error)}") from None
+
+    async def _open_at(self, peer: str, port: int, address: str, host: str) -> Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: Connection(self.router, on_close=lambda closed: self._closed(address, closed)),
+            peer,
+            port,
+            ssl=None if self._tls is None else self._tls.at(loop.time()),
+            server_hostname=None if self._tls is None else host,
+        )
         return connection
 
     def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
@@ -259,6 +270,16 @@ def _reason(error: OSError) -> str:
     if error.errno is None or isinstance(error, socket.gaierror):
         return error.strerror or str(error)
     return os.strerror(error.errno)
+
+
+async def addresses_of(host: str, port: int) -> list[str]:
+    """What a host name stands for now, at least one; an address stands for itself. Raises
+    OSError."""
+    with suppress(ValueError):
+        ipaddress.ip_address(host)
+        return [host]
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(at[0]) for *_, at in found))
 
 
 def split_address(address: str) -> tuple[str, int]:

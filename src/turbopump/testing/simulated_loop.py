@@ -26,6 +26,7 @@ import asyncio
 import contextvars
 import heapq
 import random
+import socket
 import struct
 import threading
 import warnings
@@ -332,6 +333,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def remove_reader(self, fd: object) -> bool:
         return self.network is not None and self.network.watch(fd, None)
 
+    async def getaddrinfo(  # type: ignore[override]
+        self, host: str, port: int, **_options: object
+    ) -> list[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int]]]:
+        if self.network is None:
+            _forbid("the resolver")
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, port))
+            for address in self.network.names.get(host, (host,))
+        ]
+
     def run_in_executor(self, executor: object, func: object, *args: object) -> NoReturn:
         _forbid(f"a thread for {func!r}: use the seam that the simulation replaces (disk, clock)")
 
@@ -339,7 +350,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     add_signal_handler = _forbidden("a signal handler")
     add_writer = _forbidden("a file descriptor to watch")
     create_datagram_endpoint = _forbidden("a datagram socket")
-    getaddrinfo = _forbidden("the resolver")
     subprocess_exec = subprocess_shell = _forbidden("a child process")
 
 

@@ -58,6 +58,8 @@ class SimulatedNetwork:
         self._connections: dict[SimulatedTransport, tuple[str, str]] = {}
         self._silent: set[str] = set()
         self._next_port: dict[str, int] = {}
+        self.names: dict[str, tuple[str, ...]] = {}
+        """What names stand for; may be changed at any time. Another name is a host's own."""
         self._changed = asyncio.Event()
         loop.network = self
 

@@ -16,11 +16,14 @@ from turbopump.remoting.client import RemotingClient
 from turbopump.testing.simulation import Simulation, simulate
 
 BROKER = "10.0.0.1"
+SECOND = "10.0.0.2"
+"""Of a second broker, ``broker-b``."""
 NAME_SERVERS = ("10.0.0.100", "10.0.0.101")
 
 
 class World:
-    """Two name servers that can be started and killed, a broker that knows both, and a client."""
+    """Two name servers that can be started and killed, a broker (or two) that knows both, and a
+    client."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -36,13 +39,13 @@ class World:
         await process.start(begin())
 
     async def start_broker(
-        self, name_servers: Sequence[str] = NAME_SERVERS, **settings: Any
+        self, name_servers: Sequence[str] = NAME_SERVERS, host: str = BROKER, **settings: Any
     ) -> float:
         """Returns how many seconds the start took."""
-        process = self.simulation.boot(BROKER)
+        process = self.simulation.boot(host)
         config = BrokerConfig(
-            broker_name="broker-a",
-            bind_address=BROKER,
+            broker_name="broker-b" if host == SECOND else "broker-a",
+            bind_address=host,
             namesrv_addr=";".join(f"{host}:9876" for host in name_servers),
             store_path_root_dir="/store",
             mapped_file_size_commit_log=1 << 20,
@@ -53,12 +56,12 @@ class World:
         )
 
         async def begin() -> None:
-            self.broker = Broker(
-                config,
-                disk=self.simulation.disk(BROKER).mount(),
-                clock=self.simulation.clock(BROKER),
+            broker = Broker(
+                config, disk=self.simulation.disk(host).mount(), clock=self.simulation.clock(host)
             )
-            await self.broker.start()
+            if host == BROKER:
+                self.broker = broker
+            await broker.start()
 
         begun = self.simulation.loop.time()
         await process.start(begin())
@@ -72,14 +75,15 @@ class World:
             self._client.exchange(address, request, body, timeout=30)
         )
 
-    async def create(self, topic: str) -> None:
+    async def create(self, topic: str, *, on: Sequence[str] = (BROKER,)) -> None:
         request = CreateTopic(topic=topic, read_queue_nums=3, write_queue_nums=3)
-        assert (await self.ask(f"{BROKER}:10911", request)).code == 0
+        for host in on:
+            assert (await self.ask(f"{host}:10911", request)).code == 0
 
-    async def make_topics(self, made: list[str]) -> None:
+    async def make_topics(self, made: list[str], *, on: Sequence[str] = (BROKER,)) -> None:
         """One after the other, without end."""
         while True:
-            await self.create(f"T{len(made)}")
+            await self.create(f"T{len(made)}", on=on)
             made.append(f"T{len(made)}")
             await asyncio.sleep(self.simulation.random.random())
 

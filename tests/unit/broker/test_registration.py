@@ -86,6 +86,27 @@ async def test_a_name_server_that_lost_its_memory_learns_everything_again(world:
 
 
 @in_loop(tell)
+async def test_a_name_server_that_comes_back_at_another_address_is_found_by_its_name(
+    world: World, /
+) -> None:
+    names = world.simulation.network.names
+    names["namesrv.example"] = NAME_SERVERS[:1]
+    await world.start_name_server(NAME_SERVERS[0])
+    await world.start_broker(["namesrv.example"])
+    await world.create("T")
+    assert await world.route("namesrv.example", "T") == [("broker-a", 3)]
+    world.simulation.end(NAME_SERVERS[0], power_cut=False)
+    await asyncio.sleep(0.5)
+    names["namesrv.example"] = NAME_SERVERS  # the old address may be told of for a while
+    world.simulation.network.silence(NAME_SERVERS[0])
+    await world.start_name_server(NAME_SERVERS[1])
+    await asyncio.sleep(5)
+    assert await world.route(NAME_SERVERS[1], "T") == [("broker-a", 3)]
+    await world.create("U")
+    assert await world.route("namesrv.example", "U") == [("broker-a", 3)]
+
+
+@in_loop(tell)
 async def test_a_drained_broker_stays_so_while_it_gets_new_topics_and_groups(
     world: World, /
 ) -> None:

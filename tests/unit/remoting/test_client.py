@@ -280,6 +280,57 @@ async def test_a_host_that_does_not_answer_takes_no_longer_than_asked(
     await client.close()
 
 
+@in_loop(on_a_client_s_host)
+async def test_a_name_leads_to_the_first_of_its_addresses_that_answers(
+    simulation: Simulation, /
+) -> None:
+    silent, refuses, serves, client = "10.0.0.5", "10.0.0.6", "10.0.0.7", RemotingClient()
+    simulation.boot(silent)
+    simulation.network.silence(silent)
+    simulation.boot(refuses)
+    simulation.network.names["servers.example"] = (silent, refuses, serves)
+    with pytest.raises(ConnectError, match=r"cannot connect to servers\.example:1: Connection ref"):
+        await client.connect("servers.example:1")
+    patient, process = Patient(), simulation.boot(serves)
+    await process.start(RemotingServer(patient.router).listen(serves, 1))
+    begun = simulation.loop.time()
+    await client.connect("servers.example:1")
+    assert simulation.loop.time() - begun < 1.5
+    assert client.connected("servers.example:1")
+    await client.close()
+
+
+@in_loop(on_a_client_s_host)
+async def test_a_name_is_looked_up_again_when_its_connection_has_ended(
+    simulation: Simulation, /
+) -> None:
+    client = RemotingClient()
+    for host in ("10.0.0.5", "10.0.0.6"):
+        simulation.network.names["server.example"] = (host,)
+        process = simulation.boot(host)
+        await process.start(RemotingServer(Router()).listen(host, 1))
+        with pytest.raises(ResponseError, match="not supported"):
+            await client.call("server.example:1", MAX)
+        simulation.end(host, power_cut=False)
+        await asyncio.sleep(1)
+        assert not client.connected("server.example:1")
+    await client.close()
+
+
+@in_loop
+async def test_a_name_that_nobody_knows_is_told_in_the_system_s_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def unknown(*_: object, **_options: object) -> list[Any]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
+    client = RemotingClient()
+    with pytest.raises(ConnectError, match=r"to server\.invalid:1: Name or service not known"):
+        await client.connect("server.invalid:1")
+    await client.close()
+
+
 @pytest.mark.parametrize(
     "address", ["", "host", "host:", ":1", "host:x", "host:65536", "host:-1", "host:²", "host:1:"]
 )
