@@ -46,6 +46,9 @@ DEFAULT_TOPIC_QUEUES: Final = 4
 (``defaultTopicQueueNums``)."""
 TIMEOUT_S: Final = 3.0
 """For one round of asking all name servers; a caller with more time asks again."""
+SHRUNK_S: Final = 5.0
+"""When a route that has lost a broker is asked for again: a name server that has just started hears
+of the brokers one after the other, of the last one within this time."""
 DOUBT_S: Final = 1.0
 """Name servers are asked about a topic once in this time at most because of calls that fail."""
 
@@ -170,6 +173,7 @@ class Routes:
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
         self._asked_at: dict[str, float] = {}
         """When a topic with a route was asked about last, by the loop's time."""
+        self._shrunk: dict[str, asyncio.TimerHandle] = {}
         self._meant: dict[str, str] = {}
         """What is said of the topic that was meant, by one that is not there."""
 
@@ -261,6 +265,8 @@ class Routes:
     def close(self) -> None:
         for task in self._asking.values():
             task.cancel()
+        for timer in self._shrunk.values():
+            timer.cancel()
 
     def _asked(self, key: str, task: asyncio.Task[TopicRoute]) -> None:
         del self._asking[key]
@@ -294,9 +300,17 @@ class Routes:
         if before is not None and not before.inherited and route.inherited:
             return before
         self._meant.pop(route.topic, None)
+        if before is not None and not before.addresses.keys() <= route.addresses.keys():
+            self._ask_again(route)
         self.known[route.topic] = route
         self._on_change(route)
         return route
+
+    def _ask_again(self, shrunk: TopicRoute) -> None:
+        loop, topic = asyncio.get_running_loop(), shrunk.topic
+        if topic in self._shrunk:
+            self._shrunk[topic].cancel()
+        self._shrunk[topic] = loop.call_later(SHRUNK_S, self._question, topic, shrunk.inherited)
 
     async def _ask_name_servers(self, topic: str) -> TopicRoute | RouteFailure:
         unreachable: dict[str, str] = {}

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 from tests.loops import in_loop, simulated
 from tests.unit.client.producers import producer_of
-from tests.unit.client.scripted_cluster import scripted_cluster
+from tests.unit.client.scripted_cluster import scripted_cluster, until
 
+from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.push_consumer import PushConsumer
 from turbopump.message.message import Message
 from turbopump.protocol.frame import JSON, ROCKETMQ
@@ -16,29 +17,39 @@ from turbopump.protocol.requests.offsets import UpdateConsumerOffset
 from turbopump.testing.simulation import Simulation
 
 
+@pytest.mark.parametrize(
+    ("heartbeat_s", "commit_s", "route_s"), [(10.0, 50.0, 5.0), (30.0, 2.0, 60.0)]
+)
 @in_loop(simulated)
-async def test_heartbeats_and_commits_come_as_often_as_asked_for(simulation: Simulation, /) -> None:
+async def test_a_client_beats_commits_and_polls_routes_as_often_as_asked_for(
+    simulation: Simulation, /, heartbeat_s: float, commit_s: float, route_s: float
+) -> None:
     async def handle(message: Message) -> None: ...
 
     async with scripted_cluster(simulation) as cluster:
-        intervals = {"heartbeat_interval": 10.0, "commit_interval": 60.0, "route_interval": 5.0}
+        async with producer_of(cluster) as producer:
+            await producer.send("orders", b"x")
+        begun = simulation.loop.time()
         async with PushConsumer(
             cluster.name_server.address,
             group="g",
             topic="orders",
             handler=handle,
-            **intervals,
+            consume_from=ConsumeFrom.FIRST,
+            heartbeat_interval=heartbeat_s,
+            commit_interval=commit_s,
+            route_interval=route_s,
             **cluster.settings,
         ):
-            await asyncio.sleep(5)
-            beats = len(cluster.broker.heartbeats)
-            async with producer_of(cluster) as producer:
-                await producer.send("orders", b"x")
-            await asyncio.sleep(50)
-            assert cluster.broker.requests(UpdateConsumerOffset) == []
-            assert len(cluster.broker.heartbeats) - beats >= 5
-            await asyncio.sleep(10)
-            assert cluster.broker.requests(UpdateConsumerOffset) != []
+            await until(lambda: cluster.broker.requests(UpdateConsumerOffset) != [])
+            assert simulation.loop.time() - begun == pytest.approx(commit_s, abs=0.5)
+            beats, asked = len(cluster.broker.heartbeats), len(cluster.name_server.asked)
+            await asyncio.sleep(120)
+            assert len(cluster.broker.heartbeats) - beats == pytest.approx(120 / heartbeat_s, abs=1)
+            topics = {"orders", "%RETRY%g"}
+            assert set(cluster.name_server.asked[asked:]) <= topics
+            polls = cluster.name_server.asked[asked:].count("orders")
+            assert polls == pytest.approx(120 / route_s, abs=1)
 
 
 @pytest.mark.parametrize(("setting", "form"), [("JSON", JSON), ("ROCKETMQ", ROCKETMQ)])

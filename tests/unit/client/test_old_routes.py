@@ -23,6 +23,7 @@ from tests.unit.client.scripted_cluster import (
 )
 
 from turbopump.client.producer import Producer
+from turbopump.client.routes import SHRUNK_S
 from turbopump.client.selectors import by_hash
 from turbopump.client.transaction_producer import TransactionProducer, TransactionState
 from turbopump.errors import ConnectError, RouteNotFoundError, SendError
@@ -436,3 +437,26 @@ async def test_a_broker_of_apaches_is_not_asked_to_make_a_topic_which_could_be_a
         (wish,) = cluster.brokers[1].requests(CreateTopic)
         assert wish.if_absent
     assert caplog.messages == []
+
+
+@in_loop(simulated)
+async def test_a_broker_that_a_name_server_has_not_heard_of_yet_is_back_within_seconds(
+    simulation: Simulation, /
+) -> None:
+    async with scripted_cluster(simulation, brokers=2) as cluster, producer_of(cluster) as producer:
+        name_server, (first, _) = cluster.name_server, cluster.brokers
+        both = await producer.publish_queues("orders")
+        name_server.route("orders", first)  # as after its start
+        asked = len(name_server.asked)
+        await until(lambda: len(name_server.asked) > asked)
+        name_server.route("orders", *cluster.brokers)
+        await asyncio.sleep(1)
+        assert {queue.broker_name for queue in await producer.publish_queues("orders")} == {
+            first.name
+        }
+        await asyncio.sleep(SHRUNK_S)
+        assert await producer.publish_queues("orders") == both
+        name_server.route("orders", first)  # and for good
+        asked = len(name_server.asked)
+        await asyncio.sleep(59)
+        assert len(name_server.asked) - asked == 3
