@@ -7,10 +7,10 @@ from collections import Counter
 
 from tests.failed_attempts import FailedAttempts
 from tests.loops import in_loop
-from tests.unit.broker.registering import NAME_SERVERS, World, tell
+from tests.unit.broker.registering import BROKER, NAME_SERVERS, SECOND, World, tell
 
 from turbopump.client.producer import Producer
-from turbopump.errors import TurbopumpError
+from turbopump.errors import RemotingError, TurbopumpError
 
 RESTARTS = 10
 """Of each seed."""
@@ -39,6 +39,43 @@ async def test_a_name_server_that_starts_again_has_every_topic_within_five_secon
     making.cancel()
     await asyncio.sleep(WHOLE_S)
     assert await world.topics(restarted) == await world.topics(steady) >= set(made)
+
+
+BOTH = (BROKER, SECOND)
+LOOK_S = 0.05
+
+
+async def whole(world: World, host: str, topics: list[str]) -> bool:
+    """Whether the name server tells of both brokers' queues in each of these topics."""
+    try:
+        routes = [await world.route(host, topic) for topic in topics]
+    except RemotingError:  # the connection was to the one before
+        return False
+    return all(sorted(route) == [("broker-a", 3), ("broker-b", 3)] for route in routes)
+
+
+@in_loop(tell)
+async def test_a_name_server_that_starts_again_tells_of_one_broker_of_two_for_five_seconds_at_most(
+    world: World, /, seed: int
+) -> None:
+    restarted, chance = NAME_SERVERS[0], world.simulation.random
+    for host in NAME_SERVERS:
+        await world.start_name_server(host)
+    for host in BOTH:
+        await world.start_broker(host=host)
+    made: list[str] = []
+    making = asyncio.ensure_future(world.make_topics(made, on=BOTH))
+    for _ in range(RESTARTS):
+        world.simulation.end(restarted, power_cut=chance.random() < 0.5)
+        await asyncio.sleep(chance.choice([0.0, 0.3, 4.0, 20.0]))
+        await world.start_name_server(restarted)
+        before, begun = made.copy(), world.simulation.loop.time()
+        while not await whole(world, restarted, before[-3:]):
+            assert world.simulation.loop.time() - begun < WHOLE_S
+            await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(chance.choice([1.0, 5.0, 40.0]))
+        assert await whole(world, restarted, made[:-1])
+    making.cancel()
 
 
 THREE = (*NAME_SERVERS, "10.0.0.102")
