@@ -22,7 +22,7 @@ from turbopump.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE
 from turbopump.protocol.command import Command, TypedJsonHeader, decode_command
 from turbopump.protocol.frame import FRAME_SIZE_MAX, JSON, Frame, FrameReader
 from turbopump.protocol.request import HeaderT
-from turbopump.remoting.backlog import Backlog
+from turbopump.remoting.backlog import FULL_READ, Backlog
 from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.router import (
     LATER,
@@ -56,6 +56,10 @@ all of them. One write and one answer may exceed it: 8 MiB in all."""
 
 WRITE_SIZE: Final = 1024 * 1024
 """Answers of so many bytes are written at once, and do not wait for the others of their turn."""
+
+PIECE_SIZE: Final = 128 * 1024
+"""TLS is given so many bytes at a time, and only while it takes them. What it has got it copies,
+and does not say how much of that waits in the layer below."""
 
 SMALL_SIZE: Final = 1024
 """Smaller answers are not counted: the requests of one read do not fill a write with them."""
@@ -99,6 +103,7 @@ class Connection(asyncio.Protocol):
         "_flush_due",
         "_frame_waits",
         "_held",
+        "_in_pieces",
         "_lag",
         "_loop",
         "_memory",
@@ -110,10 +115,13 @@ class Connection(asyncio.Protocol):
         "_peer_ended",
         "_reader",
         "_reading_paused",
+        "_rests",
         "_router",
         "_sweep",
         "_swept_by",
         "_tasks",
+        "_unsent",
+        "_unsent_size",
         "_usual",
         "_writers",
         "accepted",
@@ -164,6 +172,10 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._out_size = 0
+        self._in_pieces = False
+        self._unsent: deque[bytes] = deque()
+        """Pieces that TLS has not been given."""
+        self._unsent_size = 0
         self._flush_due = False
         self.interrupted = False
         """The frames behind one may not be handled at once: it has closed the connection, answers
@@ -178,7 +190,7 @@ class Connection(asyncio.Protocol):
         self._usual: msgspec.json.Decoder[TypedJsonHeader[Any]] | None = None
         self._opaque = 0
         self._peer_ended = False
-        self._frame_waits = self._reading_paused = False
+        self._frame_waits = self._rests = self._reading_paused = False
         self._sweep: asyncio.TimerHandle | None = None
         self._swept_by = 0.0
         self._end: asyncio.TimerHandle | None = None
@@ -189,8 +201,13 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclasses of asyncio.Transport.
         self.transport = transport = cast(asyncio.Transport, transport)
-        # A server wants to know as soon as anything waits for the peer to read it.
-        transport.set_write_buffer_limits(high=WAITING_MAX if self._memory is None else 0)
+        if self._memory is None:
+            transport.set_write_buffer_limits(high=WAITING_MAX)
+        else:
+            # A server wants to know as soon as anything waits for the peer to read it. To TLS 0 is
+            # reached by nothing that waits.
+            self._in_pieces = transport.get_extra_info("sslcontext") is not None
+            transport.set_write_buffer_limits(high=1 if self._in_pieces else 0)
         name = transport.get_extra_info("peername") or ("?", 0)
         self.peer_ip, self.peer_port = str(name[0]), int(name[1])
         self.peer = (
@@ -223,6 +240,8 @@ class Connection(asyncio.Protocol):
         # on last, so that the good ones before it are answered.
         self.last_read = now = self._loop.time()
         reader, backlog = self._reader, self._backlog
+        if len(data) >= FULL_READ and self._memory is not None:
+            self._rest_if_much_was_read(len(data))
         frames = reader.feed(data)
         if reader.held or self._held:
             if not reader.held:
@@ -270,6 +289,10 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.writing_paused = False
+        if self._unsent:
+            self._write_pieces()
+            if self.writing_paused:
+                return
         self._wake_writers()
         if self._lag is not None:
             self._backlog.resume(self)
@@ -279,6 +302,7 @@ class Connection(asyncio.Protocol):
         self.transport = None
         self.writing_paused = False
         self._out.clear()
+        self._drop_unsent()
         lag, self._lag = self._lag, None
         if self._memory is not None:
             self._memory.count(self, 0)
@@ -414,6 +438,10 @@ class Connection(asyncio.Protocol):
         seconds loses it."""
         if self.transport is not None and self._end is None:
             self._flush()
+            pieces = list(self._unsent)
+            self._drop_unsent()
+            for piece in pieces:
+                self.transport.write(piece)
             self.transport.close()
             self._end = self._loop.call_later(CLOSE_WAIT_S, self.abort)
 
@@ -429,7 +457,11 @@ class Connection(asyncio.Protocol):
         """Whether so much waits for the peer to read it that nothing more is handled for it."""
         if not self.writing_paused or self._memory is None or self.transport is None:
             return False
-        return self._memory.tight or self.transport.get_write_buffer_size() >= WAITING_MAX
+        return self._memory.tight or self._unread(self.transport) >= WAITING_MAX
+
+    def _unread(self, transport: asyncio.Transport) -> int:
+        """Bytes that wait for the peer to read them."""
+        return transport.get_write_buffer_size() + self._unsent_size
 
     def when_room(self, action: Callable[[], None]) -> None:
         """Call ``action`` in its turn, when the connection is not ``full`` any more or has ended.
@@ -529,10 +561,21 @@ class Connection(asyncio.Protocol):
         self.last_read = self.frame_began = self._loop.time()
         self._read_or_pause()
 
+    def _rest_if_much_was_read(self, size: int) -> None:
+        self._rests = not self._backlog.may_read_on(self, size)
+        if self._rests:
+            self._read_or_pause()
+
+    def read_on(self) -> None:
+        """Others have had their turn: read the peer again."""
+        self._rests = False
+        self._read_or_pause()
+
     def _read_or_pause(self) -> None:
-        """Read from the peer, unless a frame, or those behind unread answers, wait."""
+        """Read from the peer, unless it had its share of this turn, or a frame, or those behind
+        unread answers, wait."""
         transport = self.transport
-        paused = self._frame_waits or (self._lag is not None and self._lag.is_behind)
+        paused = self._rests or self._frame_waits or (self._lag is not None and self._lag.is_behind)
         if transport is None or paused == self._reading_paused or transport.is_closing():
             return
         self._reading_paused = paused
@@ -552,7 +595,7 @@ class Connection(asyncio.Protocol):
         if lag is not None:
             self._held += lag.unhandled_size
             if self.writing_paused and self.transport is not None:
-                self._held += lag.unread(self.transport.get_write_buffer_size(), now)
+                self._held += lag.unread(self._unread(self.transport), now)
         return self._held
 
     def weight(self, now: float) -> float:
@@ -582,6 +625,7 @@ class Connection(asyncio.Protocol):
         self.closed = self.interrupted = True
         self._reader.drop()
         self._out.clear()
+        self._drop_unsent()
         self.abort()
         self.transport = None
 
@@ -769,12 +813,28 @@ class Connection(asyncio.Protocol):
         out = self._out
         if out and self.transport is not None:
             data = out[0] if len(out) == 1 else b"".join(out)
-            self.transport.write(data)
+            if self._in_pieces and (self._unsent or len(data) > PIECE_SIZE):
+                pieces = range(0, len(data), PIECE_SIZE)
+                self._unsent.extend([data[at : at + PIECE_SIZE] for at in pieces])
+                self._unsent_size += len(data)
+                self._write_pieces()
+            else:
+                self.transport.write(data)
             if self.writing_paused and self._lag is not None:
-                self._lag.wrote(len(data), self.transport.get_write_buffer_size())
+                self._lag.wrote(len(data), self._unread(self.transport))
                 self._count()
         out.clear()
         self._out_size = 0
+
+    def _write_pieces(self) -> None:
+        while self._unsent and not self.writing_paused and self.transport is not None:
+            piece = self._unsent.popleft()
+            self._unsent_size -= len(piece)
+            self.transport.write(piece)
+
+    def _drop_unsent(self) -> None:
+        self._unsent.clear()
+        self._unsent_size = 0
 
     # --- deadlines: one timer per connection, not one per call
 

@@ -62,6 +62,13 @@ _too_many = RepeatedLine(
     logging.WARNING,
     "connection refused, its address has as many as it may (maxConnectionsPerAddress) address=%s",
 )
+_cannot_accept = RepeatedLine(
+    log,
+    logging.ERROR,
+    "no more connections can be accepted cause=%s: those that are open go on, new ones wait; raise "
+    "the limit of open files (ulimit -n) or let fewer clients connect",
+)
+_accepts_again = RepeatedLine(log, logging.INFO, "connections are accepted again")
 _lost_at_once = RepeatedLine(log, logging.WARNING, "accepted connection failed cause=%s")
 
 IDLE_TIMEOUT_S: Final = 120.0
@@ -341,7 +348,7 @@ class ListeningPort:
                 return
             if self._failing:
                 self._failing = False
-                log.info("connections are accepted again")
+                _accepts_again()
             host = str(address[0])
             if not self._admits(host):
                 _too_many(host)
@@ -405,11 +412,7 @@ class ListeningPort:
     def _pause(self, cause: str) -> None:
         if not self._failing:
             self._failing = True
-            log.error(
-                "no more connections can be accepted cause=%s: those that are open go on, new ones "
-                "wait; raise the limit of open files (ulimit -n) or let fewer clients connect",
-                cause,
-            )
+            _cannot_accept(cause)
         self._loop.remove_reader(self._socket)
         self._again = self._loop.call_later(ACCEPT_AGAIN_S, self._go_on)
 

@@ -6,6 +6,7 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.loops import in_loop, on_a_client_s_host
@@ -36,10 +37,10 @@ def answering(asked: Callable[[], object] = lambda: None) -> Router:
 
 
 async def serving(
-    simulation: Simulation, asked: Callable[[], object] = lambda: None
+    simulation: Simulation, asked: Callable[[], object] = lambda: None, **options: Any
 ) -> RemotingServer:
     process = simulation.boot(HOST)
-    server: RemotingServer = process.call(RemotingServer, answering(asked))
+    server: RemotingServer = process.call(lambda: RemotingServer(answering(asked), **options))
     await process.start(server.listen(HOST, PORT))
     return server
 
@@ -51,6 +52,7 @@ class Peer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
         transport.write(frame(GetMinOffset(topic="T", queue_id=0), 1))
 
     def data_received(self, data: bytes) -> None:
@@ -102,6 +104,24 @@ async def test_without_a_descriptor_new_connections_wait_and_the_others_go_on(
     assert len(server.connections) == 6
     assert all(peer.received for peer in [first, *peers])
     assert caplog.messages[-1] == "connections are accepted again"
+
+
+@in_loop(on_a_client_s_host)
+async def test_that_a_server_is_full_is_said_once_while_clients_come_and_go(
+    simulation: Simulation, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "turbopump.remoting")
+    await serving(simulation, connections_max=10)
+    peers = await connect(simulation, 10)
+    for _ in range(20):  # one goes, another has its place, and a third waits
+        peers += await connect(simulation, 2)
+        peers.pop(0).transport.close()
+        await asyncio.sleep(0.25)
+    lines = [message for message in caplog.messages if "accepted" in message]
+    assert len(lines) == 2
+    assert "no more connections can be accepted" in lines[0]
+    await asyncio.sleep(10)
+    assert "more in 10 s" in caplog.text
 
 
 @in_loop(on_a_client_s_host)

@@ -12,7 +12,7 @@ from tests.unit.remoting.serving import frame, raw_peer, serving
 from tests.unit.remoting.wire import SlowWire
 
 from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset, OffsetReply
-from turbopump.remoting.backlog import RESUME_S, Backlog
+from turbopump.remoting.backlog import FULL_READ, READ_A_TURN, RESUME_S, Backlog
 from turbopump.remoting.connection import TURN_S, WAITING_MAX, WRITE_SIZE, Connection
 from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.router import RequestContext, Response, Router
@@ -187,6 +187,36 @@ async def test_connections_that_go_on_take_turns(loop: HandClock, /) -> None:
         wire.read()
     await turns(10)
     assert [number // 100 for number in stage.handled[:6]] == [0, 1, 2] * 2
+
+
+def read_until_paused(connection: Connection, wire: SlowWire) -> int:
+    """Full reads, one after the other as uvloop makes them; how many until there is a pause."""
+    reads = 0
+    while not wire.is_paused:
+        connection.data_received(bytes(FULL_READ))
+        reads += 1
+    return reads
+
+
+@in_loop(play)
+async def test_peers_that_send_faster_than_they_are_read_take_turns(loop: HandClock, /) -> None:
+    stage = Stage(loop)
+    peers = [stage.connect() for _ in range(3)]
+    for connection, _ in peers:
+        connection.data_received((16 * MIB - 4).to_bytes(4) + bytes(4))  # a frame begins
+    assert [read_until_paused(*peer) for peer in peers] == [READ_A_TURN // FULL_READ + 1, 1, 1]
+    await turns(1)
+    assert [wire.is_paused for _, wire in peers] == [False, False, True]
+    assert read_until_paused(*peers[0]) == READ_A_TURN // FULL_READ + 1
+    await turns(1)
+    assert [wire.is_paused for _, wire in peers] == [False, False, False], "first come, first read"
+    read_until_paused(*peers[0])
+    connection, wire = peers[1]
+    read_until_paused(connection, wire)
+    wire.lose()
+    await turns()
+    assert not peers[0][1].is_paused
+    assert wire.is_paused, "nothing is asked of one that has ended"
 
 
 @in_loop(play)
@@ -369,6 +399,7 @@ async def test_more_large_frames_than_fit_are_slowed_down_and_none_is_refused(
         hung = Sender(stage, 100 + number, hangs=True)
         while hung.rest:
             hung.send()
+            await turns()
     loop.now += 1.0
     good = [Sender(stage, number) for number in range(30)]
     peak = 0

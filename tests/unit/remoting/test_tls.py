@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 from tests.loops import in_loop
 from tests.unit.remoting.certificates import Pair
-from tests.unit.remoting.serving import frame, raw_peer, serving, until
+from tests.unit.remoting.serving import RawPeer, frame, raw_peer, serving, until
 
 from turbopump.config.tls import ClientAuth, ClientTls, ServerTls, TlsMode
 from turbopump.errors import ConfigError, ConnectError, RemotingError
 from turbopump.protocol.requests.offsets import GetMinOffset, OffsetReply
 from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.connection import PIECE_SIZE, WAITING_MAX
 from turbopump.remoting.router import Response, Router
-from turbopump.remoting.tls import LOOK_AGAIN_S, ServerContext, keep_buffers_small
+from turbopump.remoting.tls import LOOK_AGAIN_S, ClientContext, ServerContext, keep_buffers_small
 from turbopump.repeated_line import report_all
 
 BODY_SIZE = 300_000
@@ -108,6 +109,63 @@ async def test_with_small_buffers_a_connection_takes_less_and_carries_the_same(
             taken.append(tracemalloc.get_traced_memory()[0])
             tracemalloc.stop()
     assert taken[0] - taken[1] > 2 * 180 * 1024  # both ends
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@in_loop(on_loop)
+async def test_what_a_peer_has_not_read_waits_before_tls_where_it_is_counted(pair: Pair) -> None:
+    context = ClientContext(pair.trusted()).at(0.0)
+    numbers = list(range(1, 101))
+    async with serving(answering(), tls=pair.server()) as (server, host, port):
+        peer = RawPeer(*await asyncio.open_connection(host, port, ssl=context))
+        peer.write(*(frame(GetMinOffset(topic="T", queue_id=0), number) for number in numbers))
+        await until(lambda: server.memory.total >= WAITING_MAX)
+        (connection,) = server.connections
+        assert connection.transport is not None
+        assert connection.transport.get_write_buffer_size() <= 2 * PIECE_SIZE
+        answers = [await peer.read() for _ in numbers]
+        assert [answer and answer.opaque for answer in answers] == numbers
+        assert all(answer and len(answer.body) == BODY_SIZE for answer in answers)
+        assert server.memory.total == 0
+        await peer.close()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@in_loop(on_loop)
+async def test_a_peer_that_reads_is_served_over_tls_though_others_do_not_read(pair: Pair) -> None:
+    context = ClientContext(pair.trusted()).at(0.0)
+    asked = [frame(GetMinOffset(topic="T", queue_id=0), number) for number in range(50)]
+    async with (
+        serving(answering(), tls=pair.server(), memory_max=6 << 20) as (server, host, port),
+        raw_peer(host, port) as silent,
+    ):
+        silent.write(*asked)
+        await until(lambda: server.memory.tight)
+        peer = RawPeer(*await asyncio.open_connection(host, port, ssl=context))
+        for number, each in enumerate(asked):
+            peer.write(each)
+            answer = await peer.read()
+            assert answer is not None
+            assert answer.opaque == number
+        assert server.memory.tight
+        await peer.close()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@in_loop(on_loop)
+async def test_a_server_that_closes_sends_what_waits_before_tls(pair: Pair) -> None:
+    context = ClientContext(pair.trusted()).at(0.0)
+    async with serving(answering(), tls=pair.server()) as (server, host, port):
+        peer = RawPeer(*await asyncio.open_connection(host, port, ssl=context))
+        peer.write(*(frame(GetMinOffset(topic="T", queue_id=0), number) for number in range(100)))
+        await until(lambda: server.memory.total >= WAITING_MAX)
+        (connection,) = server.connections
+        connection.close()
+        answers = 0
+        while await peer.read() is not None:
+            answers += 1
+        assert answers * BODY_SIZE > WAITING_MAX
+        await peer.close()
 
 
 @in_loop
