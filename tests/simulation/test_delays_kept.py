@@ -178,20 +178,21 @@ async def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(
 
 @pytest.mark.parametrize("restarted", [False, True])
 @in_loop(on_a_client_s_host)
-async def test_a_damaged_message_is_passed_over_with_a_line(
+async def test_damaged_messages_are_passed_over_with_a_line(
     simulation: Simulation, /, restarted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with one_broker(simulation, message_delay_level=LEVELS) as world:
         for number in range(5):
             await world.delay(b"body %d" % number, 2)
         log = world.broker.store.log
-        at = bytes(log.files.files[0].buffer).index(b"body 2")
-        log.files.files[0].buffer[at] ^= 1
+        for damaged in (b"body 2", b"body 3"):
+            at = bytes(log.files.files[0].buffer).index(damaged)
+            log.files.files[0].buffer[at] ^= 1
         if restarted:
             await world.stop()
             await world.up()
         await asyncio.sleep(6)
-        assert await world.delivered() == [b"body %d" % number for number in (0, 1, 3, 4)]
+        assert await world.delivered() == [b"body %d" % number for number in (0, 1, 4)]
     lines = [
         record.getMessage()
         for record in caplog.records

@@ -239,7 +239,7 @@ async def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(
 
 @pytest.mark.parametrize("restarted", [False, True])
 @in_loop(on_a_client_s_host)
-async def test_a_damaged_message_is_passed_over_with_a_line(
+async def test_damaged_messages_are_passed_over_with_a_line(
     simulation: Simulation, /, restarted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with one_broker(simulation, **SMALL) as world:

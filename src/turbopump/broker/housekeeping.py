@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from turbopump.config.broker_config import BrokerConfig
+from turbopump.repeated_line import RepeatedLine
 from turbopump.store.disk import Disk
 from turbopump.store.disk_space import SpaceLevel
 from turbopump.store.message_store import MessageStore
@@ -18,6 +19,9 @@ from turbopump.store.repair.scrub import Scrub, ScrubNumbers
 from turbopump.store.retention import NextStep
 
 log = logging.getLogger(__name__)
+_action_failed = RepeatedLine(
+    log, logging.ERROR, "repeating action failed, it is tried again action=%s cause=%r"
+)
 
 
 class Timetable:
@@ -40,8 +44,9 @@ class Timetable:
             due = due + interval if due + interval > now else now + interval
             try:
                 action()
-            except Exception:
-                log.exception("repeating action failed action=%s", _name(action))
+            except Exception as error:
+                name = _name(action)
+                _action_failed(name, error, kind=name, exc_info=True)
             return due - loop.time()
 
         self._repeat(interval, run)

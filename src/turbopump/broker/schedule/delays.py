@@ -43,6 +43,7 @@ from turbopump.protocol.requests.offsets import DelayOffsetTable
 from turbopump.protocol.requests.send import SendMessage
 from turbopump.protocol.requests.topics import DataVersion
 from turbopump.remoting.router import Refusal, refusal
+from turbopump.repeated_line import RepeatedLine
 from turbopump.store.json_table import JsonTable
 from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.message_store import MessageStore
@@ -61,6 +62,9 @@ SLEEP_MAX_S: Final = 60.0
 machine is suspended."""
 
 log = logging.getLogger(__name__)
+_not_delivered = RepeatedLine(
+    log, logging.ERROR, "delayed message not delivered level=%d queue_offset=%d cause=%s"
+)
 
 
 class Delays(SavedTable[DelayOffsetTable]):
@@ -341,10 +345,7 @@ class DelayLevel:
         return None
 
     def _pass_over(self, queue_offset: int, cause: str) -> None:
-        log.error(
-            f"delayed message not delivered level={self.number} queue_offset={queue_offset} "
-            f"cause={cause}"
-        )
+        _not_delivered(self.number, queue_offset, cause, kind=self.number)
 
 
 async def read_units(reads: ColdReads, queue: ConsumeQueue, index: int, count: int) -> bytes:

@@ -209,7 +209,7 @@ async def test_more_pulls_than_may_wait_are_told_to_come_again(
 
 
 @in_loop(after_a_restart)
-async def test_a_damaged_message_is_passed_over_with_a_line_in_the_log(
+async def test_damaged_messages_are_passed_over_with_a_line_in_the_log(
     talk: Talk, /, reads: Reads, caplog: pytest.LogCaptureFixture
 ) -> None:
     reads.let_go()
