@@ -2,8 +2,9 @@
 
 Master and slave have the same log, byte for byte. So what a scrub, a start or a reader finds
 damaged here is asked for there, message by message (request 33), checked, and put where it belongs.
-What the device cannot read is left alone: that disk is to be replaced. A reader waits until all
-that is due has been asked for: 2 s a message and copy at most.
+Nothing is written that cannot have been there: a copy may have another log. What the device cannot
+read is left alone: that disk is to be replaced. A reader waits until all that is due has been asked
+for: 2 s a message and copy at most.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from typing import Final, NamedTuple
 from turbopump.broker.background import stop_task
 from turbopump.broker.reading import ask, read_pieces
 from turbopump.errors import ProtocolError, RemotingError, StoreError
-from turbopump.message.codec import entry_fault
+from turbopump.message.codec import FIXED_SIZE, entry_fault, lengths_fault
+from turbopump.message.properties import SysFlag
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.turns import awaited
 from turbopump.store.disk import Disk, Piece
-from turbopump.store.log.parsed_entry import queue_position
+from turbopump.store.log.parsed_entry import parse_entry
 from turbopump.store.message_store import MessageStore
+from turbopump.store.queues.batch_consume_queue import COUNT_MAX
 from turbopump.store.queues.checked_entries import DamagedMessage
-from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
+from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue
 from turbopump.store.queues.lookup import StoredEntry
 from turbopump.store.repair.scrub import Scrub
 
@@ -188,16 +191,25 @@ class LogRepair:
     def _fault(self, entry: bytes, at: int, end: int) -> str | None:
         """What is wrong with what a copy has sent."""
         crc_required = self.store.log.requires_crc(at)
-        fault = entry_fault(entry, at, crc_required=crc_required)
-        if fault is None and at + len(entry) > end:
-            fault = f"its message there has {len(entry)} bytes, more than are damaged here"
-        if fault is None:
-            topic, queue_id, index = queue_position(entry)
-            queue = self.store.queues.find(topic, queue_id)
-            unit = None if queue is None or queue.is_batch else queue.unit(index)
-            if unit is not None and unit[1] != NO_MESSAGE_SIZE and unit[:2] != (at, len(entry)):
-                fault = f"it has another log: queue offset {index} of {topic} is at {unit[0]} here"
-        return fault
+        fault = entry_fault(entry, at, crc_required=crc_required) or lengths_fault(entry)
+        if fault is not None:
+            return fault
+        if at + len(entry) > end:
+            return f"its message there has {len(entry)} bytes, more than are damaged here"
+        parsed = parse_entry(entry, at)
+        if parsed is None:
+            return "the topic of its message there is no name of a topic"
+        if parsed.sys_flag & SysFlag.TRANSACTION_PREPARED:
+            return None  # it is in no queue
+        index, possible = parsed.queue_offset, at // FIXED_SIZE
+        if parsed.sys_flag & SysFlag.INNER_BATCH:
+            possible *= COUNT_MAX
+        if index > possible:
+            return (
+                f"its message there has the queue offset {index}, and {possible} can be before it"
+            )
+        queue = self.store.queues.find(parsed.topic, parsed.queue_id)
+        return None if queue is None or queue.is_batch else _queue_fault(queue, entry, at, index)
 
     async def _put(self, start: int, data: bytes) -> None:
         """Raises StoreError if it cannot be put there, OSError."""
@@ -227,3 +239,19 @@ class LogRepair:
             store.unit_repair,
         )
         await ask(store.cold_reads, scrub.check(start, start + len(data)))
+
+
+def _queue_fault(queue: ConsumeQueue, entry: bytes, at: int, index: int) -> str | None:
+    """Why this entry cannot have this queue offset. One for which the queue has no unit lies
+    before the first or behind the last that has one, with room for those between."""
+    unit, edge = queue.unit(index), index
+    if unit is None:
+        edge = queue.min_index if index < queue.min_index else queue.max_index - 1
+        unit = queue.unit(edge)
+    if unit is None or unit[1] == NO_MESSAGE_SIZE:
+        return None
+    between = index - edge
+    room = at - unit[0] if between > 0 else unit[0] - at
+    if unit[:2] == (at, len(entry)) if not between else abs(between) * FIXED_SIZE <= room:
+        return None
+    return f"it has another log: queue offset {edge} of {queue.topic} is at {unit[0]} here"

@@ -255,18 +255,31 @@ def entry_fault(
         return None  # written by one encoder and unchanged since: its lengths add up
     if crc_required:
         return "its CRC (property __CRC32#) is missing"
-    at = 84 + 12 * ((entry[39] >> 4 & 1) + (entry[39] >> 5 & 1))  # the bits of v6 hosts
-    body_end = at + 4 + int.from_bytes(entry[at : at + 4])
-    topic_at = body_end + (2 if magic == MAGIC_V2 else 1)
-    topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
-    if (
-        topic_end + 2 > size
-        or topic_end + 2 + int.from_bytes(entry[topic_end : topic_end + 2]) != size
-    ):
-        return "the lengths of body, topic and properties do not add up"
+    at, body_end, fault = _lengths(entry)
+    if fault is not None:
+        return fault
     if body_end > at + 4 and crc32(memoryview(entry)[at + 4 : body_end]) & 0x7FFFFFFF != body_crc:
         return "bodyCRC does not fit the body"
     return None
+
+
+def lengths_fault(entry: bytes) -> str | None:
+    """Why the lengths in a good entry cannot be; None: they add up. For entries that somebody else
+    has sent, who may have made a CRC for any bytes."""
+    return _lengths(entry)[2]
+
+
+def _lengths(entry: bytes) -> tuple[int, int, str | None]:
+    """Where the body's length stands and where the body ends, and what is wrong."""
+    at = 84 + 12 * ((entry[39] >> 4 & 1) + (entry[39] >> 5 & 1))  # the bits of v6 hosts
+    body_end = at + 4 + int.from_bytes(entry[at : at + 4])
+    topic_at = body_end + (2 if entry[7] == MAGIC_V2 & 0xFF else 1)
+    topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
+    if topic_end + 2 > len(entry) or topic_end + 2 + int.from_bytes(
+        entry[topic_end : topic_end + 2]
+    ) != len(entry):
+        return at, body_end, "the lengths of body, topic and properties do not add up"
+    return at, body_end, None
 
 
 def head_fault(head: bytes, position: int | None = None) -> str | None:

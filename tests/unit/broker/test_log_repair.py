@@ -3,6 +3,7 @@ reader, by a start and by the scrub. In virtual time."""
 
 import asyncio
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from tests.loops import in_loop
@@ -11,7 +12,7 @@ from tests.unit.broker.talking import Client
 
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import FlushDiskType
-from turbopump.message.codec import decode_entries
+from turbopump.message.codec import CRC_SUFFIX_SIZE, decode_entries, entry_fault
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.store.repair.scrub import FIRST_REST_S
 
@@ -52,6 +53,20 @@ def harm(broker: Broker, number: int, at: int = -30) -> None:
     log_file.buffer[offset - log_file.start + at % size] ^= 1
 
 
+def forge(broker: Broker, number: int, at: int, value: bytes) -> None:
+    """Change bytes of a message, and its CRC with them."""
+    offset, size = unit(broker, number)
+    log_file = broker.store.log.files.at(offset)
+    assert log_file is not None
+    begin, end = offset - log_file.start, offset - log_file.start + size
+    entry = bytearray(log_file.buffer[begin:end])
+    entry[at : at + len(value)] = value
+    crc = b"%010d" % (crc32(entry[:-CRC_SUFFIX_SIZE]) & 0x7FFFFFFF)
+    entry[-11:-1] = crc[::-1]
+    assert entry_fault(bytes(entry), offset, crc_required=True) is None
+    log_file.buffer[begin:end] = entry
+
+
 async def bodies(client: Client) -> list[bytes]:
     """What one pull of everything gives."""
     answer, _ = await client.pull(0)
@@ -69,6 +84,30 @@ async def test_a_reader_gets_what_a_copy_has(replicas: Replicas, /, host: str, a
     assert await bodies(replicas.client_of(host)) == BODIES
     assert replicas.brokers[host].log_repair.mended == 2
     await same_logs(replicas.brokers[MASTER], replicas.brokers[SLAVE])
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "why"),
+    [
+        (20, (1 << 40).to_bytes(8), "has the queue offset 1099511627776, and"),
+        (20, (1 << 63).to_bytes(8), "has the queue offset 9223372036854775808, and"),
+        (20, COUNT.to_bytes(8), "another log: queue offset 19 of T is at"),
+        (20, (5).to_bytes(8), "another log: queue offset 5 of T is at"),
+        (100, (5).to_bytes(2), "the lengths of body, topic and properties do not add up"),
+        (99, b"/", "the topic of its message there is no name of a topic"),
+    ],
+    ids=["far", "negative", "behind the end", "another's", "length of properties", "topic"],
+)
+@in_loop(with_replicas)
+async def test_what_cannot_be_there_is_not_written_though_its_crc_fits(
+    replicas: Replicas, /, caplog: pytest.LogCaptureFixture, at: int, value: bytes, why: str
+) -> None:
+    master, slave = await pair(replicas)
+    forge(slave, 15, at, value)
+    harm(master, 15)
+    assert await bodies(replicas.client_of(MASTER)) == [*BODIES[:15], *BODIES[16:]]
+    assert master.log_repair.mended == 0
+    assert why in caplog.text
 
 
 @in_loop(with_replicas)
