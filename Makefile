@@ -26,10 +26,10 @@ interop: $(VENV)/.ready   ## foreign clients against our servers, our clients ag
 	$(RUN) tests/two_lanes.py interop
 
 BENCHES = -mbench -mbench.clients -mbench.clients.consuming -mbench.clients.end_to_end -mbench.sql_pulls -mbench.held_polls \
-          -mbench.limits -mbench.name_server -mbench.replicas -mbench.recovery -mbench.after_restart -mbench.cold_reader -mbench.spark_kafka -mbench.spark_scan -mbench.spark_pipeline tests/spark/measure_read.py \
+          -mbench.limits -mbench.signed_requests -mbench.name_server -mbench.replicas -mbench.recovery -mbench.after_restart -mbench.cold_reader -mbench.spark_kafka -mbench.spark_scan -mbench.spark_pipeline tests/spark/measure_read.py \
           -mbench.many_topics '-mbench.many_topics --part sends --topics 1000 --descriptors 1024 --no-apache'
 
-bench: $(VENV)/.ready     ## our broker and Apache's in turn: ratios; then producers, consumers, filters, held polls, what one client can do to another, name servers, masters with slaves, recovery, pulls after a restart, a cold reader, thousands of topics; the Spark source, Kafka's, a scan of a log, pipelines, and a tuple per row
+bench: $(VENV)/.ready     ## our broker and Apache's in turn: ratios; then producers, consumers, filters, held polls, what one client can do to another, what access control costs, name servers, masters with slaves, recovery, pulls after a restart, a cold reader, thousands of topics; the Spark source, Kafka's, a scan of a log, pipelines, and a tuple per row
 	@missed=; for part in $(BENCHES); do echo "$(RUN) $$part"; $(RUN) $$part || missed="$$missed $$part ($$?)"; done; \
 	if test -n "$$missed"; then echo "missed (1) or failed (2):$$missed"; exit 1; fi
 

@@ -1,8 +1,11 @@
 """What access control adds to a request: sends of 1 KiB, whole frames as Java's client writes them,
 handled with authentication off, on, and with a bare `hmac.digest` of the same bytes in its place.
 
-The one rule: one process, no network and no store, so that what differs within a round is the check
-alone: the handler answers at once.
+Two rules. One process, no network and no store, so that what differs within a round is the check
+alone: the handler answers at once. And like is compared with like: the check in a request with a
+digest in a request, and the check in a loop of its own with a digest in such a loop, for in a loop
+all code and data stay in the processor's cache. Both are wanted; what a check in a request costs of
+a digest in a loop is told, too.
 """
 
 import asyncio
@@ -23,7 +26,7 @@ from turbopump.compiled import KIND
 from turbopump.protocol.frame import frame_head
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.remoting.connection import Connection
-from turbopump.remoting.router import Authorise, Router
+from turbopump.remoting.router import Authorise, RequestContext, Router
 
 GOAL = 2.0
 SECRET = "a long and random secret"
@@ -78,6 +81,17 @@ def connection(access: Authorise | None) -> Connection:
     return made
 
 
+def asked(frame: bytes) -> tuple[SendMessageV2, RequestContext]:
+    """A request as a server is asked for it."""
+    seen: list[tuple[SendMessageV2, RequestContext]] = []
+    router = Router()
+    router.add(SendMessageV2, lambda request, context: seen.append((request, context)))
+    made = Connection(router)
+    made.connection_made(_Wire())
+    made.data_received(frame)
+    return seen[0]
+
+
 def microseconds(call: Callable[[], object], count: int) -> float:
     """CPU time of one call."""
     started = time.process_time()
@@ -90,7 +104,7 @@ def microseconds(call: Callable[[], object], count: int) -> float:
 @click.option("--rounds", default=15, show_default=True)
 @click.option("--count", default=4000, show_default=True, help="Requests of a window.")
 def main(rounds: int, count: int) -> None:
-    """Measure, and fail where a signed request costs more than it may."""
+    """Measure; exit status 1 where a check costs more than it may."""
     sys.exit(asyncio.run(measured(rounds, count)))
 
 
@@ -108,11 +122,14 @@ async def measured(rounds: int, count: int) -> int:
         hmac.digest(secret, content, "sha1")
 
     hmac_alone = connection(bare)
+    request, context = asked(signed)
+    assert access(request, context) is None
     cases: dict[str, Callable[[], object]] = {
         "off, not signed": lambda: off.data_received(unsigned),
         "off, signed": lambda: off.data_received(signed),
         "hmac.digest alone": lambda: hmac_alone.data_received(signed),
         "on, signed": lambda: on.data_received(signed),
+        "the check in a loop": lambda: access(request, context),
         "hmac.digest in a loop": lambda: hmac.digest(secret, content, "sha1"),
     }
     windows: dict[str, list[float]] = {name: [] for name in cases}
@@ -122,14 +139,19 @@ async def measured(rounds: int, count: int) -> int:
     for name, found in windows.items():
         click.echo(f"{name:22} {median(found):6.2f} µs  ({min(found):.2f}-{max(found):.2f})")
     rows = list(zip(*windows.values(), strict=True))
-    ratios = [(on - off) / (alone - off) for _, off, alone, on, _ in rows]
-    in_loop = median((on - off) / loop for _, off, _, on, loop in rows)
-    click.echo(
-        f"{KIND}: the check costs {median(ratios):.2f} x ({min(ratios):.2f}-{max(ratios):.2f}) a "
-        f"bare hmac.digest of the same {len(content):,} bytes in its place, {in_loop:.2f} x one in "
-        f"a loop of its own; wanted <= {GOAL:.0f}"
-    )
-    return 0 if median(ratios) <= GOAL else 1
+    ratios = {
+        "in a request": [(on - off) / (alone - off) for _, off, alone, on, _, _ in rows],
+        "in a loop of its own": [check / digest for *_, check, digest in rows],
+    }
+    click.echo(f"{KIND}: the check costs, of a bare hmac.digest of the same {len(content):,} bytes")
+    for where, found in ratios.items():
+        click.echo(
+            f"  {median(found):.2f} x ({min(found):.2f}-{max(found):.2f}), both {where}; "
+            f"wanted <= {GOAL:.0f}"
+        )
+    mixed = median((on - off) / digest for _, off, _, on, _, digest in rows)
+    click.echo(f"  {mixed:.2f} x, the check in a request and the digest in a loop")
+    return 0 if all(median(found) <= GOAL for found in ratios.values()) else 1
 
 
 if __name__ == "__main__":
