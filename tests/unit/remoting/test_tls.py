@@ -1,13 +1,12 @@
 """TLS and plain text on one port, with certificates that fit, that do not, and that change."""
 
 import asyncio
-import logging
 import ssl
 import tracemalloc
 import warnings
 from asyncio import sslproto
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -354,23 +353,39 @@ def shown_certificate(host: str, port: int) -> bytes:
 
 
 @in_loop
-async def test_a_replaced_certificate_is_in_force_for_new_connections_and_no_old_one_is_lost(
-    pair: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_a_certificate_replaced_under_load_is_in_force_and_no_request_of_others_fails(
+    pair: Pair,
 ) -> None:
-    caplog.set_level(logging.INFO)
-    loop = asyncio.get_running_loop()
-    async with (
-        serving(answering(), tls=pair.server()) as (_, host, port),
-        client_of(pair.trusted()) as old,
-    ):
-        assert await ask(old, f"{host}:{port}") == 5
+    loop, over, asked = asyncio.get_running_loop(), asyncio.Event(), [0] * 4
+    askers: list[asyncio.Task[None]] = []
+
+    async def ask_on(number: int, client: RemotingClient, address: str) -> None:
+        while not over.is_set():
+            assert await asyncio.gather(*(ask(client, address) for _ in range(8))) == [5] * 8
+            asked[number] += 1
+
+    async with AsyncExitStack() as stack:
+        _, host, port = await stack.enter_async_context(serving(answering(), tls=pair.server()))
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        for number in range(len(asked)):
+            old = await stack.enter_async_context(client_of(pair.trusted()))
+            assert await ask(old, f"{host}:{port}") == 5
+            asking = group.create_task(ask_on(number, old, f"{host}:{port}"))
+            askers.append(asking)
         before = Path(pair.certificate).read_bytes()
         pair.make()
         begun = loop.time()
         while await asyncio.to_thread(shown_certificate, host, port) == before:
-            assert await ask(old, f"{host}:{port}") == 5
+            await asyncio.sleep(0)
         assert loop.time() - begun < 2
-        assert await ask(old, f"{host}:{port}") == 5
+        new = await stack.enter_async_context(client_of(pair.trusted()))
+        assert await ask(new, f"{host}:{port}") == 5
+        since = list(asked)
+        async with asyncio.timeout(20):
+            while not all(now > then for now, then in zip(asked, since, strict=True)):
+                await asyncio.sleep(0)
+        over.set()
+        await asyncio.gather(*askers)
 
 
 def test_files_that_cannot_be_used_leave_the_last_context_in_force(
