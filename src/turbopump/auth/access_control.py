@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,11 +23,13 @@ from turbopump.auth.accounts import Accounts, User
 from turbopump.auth.policies import Action, Decision, Entry, Policies, ResourceType
 from turbopump.auth.rules import RULES, Need, Rule, Who, consumed, need
 from turbopump.auth.signatures import ACCESS_KEY, signed_in_fields, signed_in_header
+from turbopump.errors import ProtocolError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import JSON
 from turbopump.protocol.request import Request
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import UNREAD, Refusal, RequestContext, refusal
+from turbopump.remoting.turns import Steps, finished
 from turbopump.repeated_line import RepeatedLine
 
 audit = logging.getLogger("turbopump.audit")
@@ -41,6 +43,11 @@ KNOWN_MAX: Final = 10_000
 """What was allowed and is kept in mind."""
 NAME_SIZE_MAX: Final = 300
 """Characters of a topic or group in that."""
+LARGE_BODY: Final = 8 * 1024
+"""Bytes of a body above which what it asks for is judged in steps: of so many resources each."""
+STEP: Final = 50
+NOTED_MAX: Final = 20
+"""Resources that the log names of those that a request needs."""
 HEADER_SIZE: Final = 64 * 1024
 """Bytes of a JSON header that is read here; a larger one is read with care, as odd ones are."""
 _CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
@@ -99,16 +106,19 @@ class AccessControl:
         self._accounts = accounts
         self._known.clear()
 
-    def __call__(self, request: Request[Any], context: RequestContext) -> Refusal | None:
-        """None: it may be handled; else the answer that refuses it."""
+    def __call__(
+        self, request: Request[Any], context: RequestContext
+    ) -> Refusal | Steps[Refusal | None] | None:
+        """None: it may be handled; else the answer that refuses it; in steps for a large body that
+        names what is asked for."""
         user, code, peer = self._sender(context), context.code, context.peer
         if user is None:
             if code not in self._settings.unsigned:
-                claimed = (context.command.ext or {}).get(ACCESS_KEY, "-")
+                claimed = _fields(context).get(ACCESS_KEY, "-")
                 self._note_denied(claimed[:80], code, peer, "-", "not signed rightly")
                 return NOT_KNOWN
             user = NOBODY
-        peer.accepted = True
+        peer.user = user.name
         if request is UNREAD:
             return None
         key, known_by = KEYS.get(code), None
@@ -127,7 +137,10 @@ class AccessControl:
             return None
         if rule.message:
             context.judge_topic = _TopicsOfMessages(self, user, code, peer, rule.message)
-        return self._decide(user, rule, request, context, known_by)
+        judging = self._decide(user, rule, request, context, known_by)
+        if rule.from_body and len(context.body) > LARGE_BODY:
+            return judging
+        return finished(judging)
 
     # --- who
 
@@ -136,11 +149,11 @@ class AccessControl:
         frame, body, version = context.frame, context.body, context.version
         try:
             if frame.serialize_type != JSON or len(frame.header) > HEADER_SIZE:
-                found = signed_in_fields(context.command.ext, body, version)
+                found = signed_in_fields(_fields(context), body, version)
             else:
                 found = signed_in_header(frame.header, body, version)
-        except msgspec.DecodeError:  # such as a number for a text
-            found = signed_in_fields(context.command.ext, body, version)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # a number for a text
+            found = signed_in_fields(_fields(context), body, version)
         if found is None:
             return None
         name, signature, content = found
@@ -157,7 +170,7 @@ class AccessControl:
         request: Request[Any],
         context: RequestContext,
         key: Hashable = None,
-    ) -> Refusal | None:
+    ) -> Steps[Refusal | None]:
         """What the rule of a request says about a user who is not Super. ``key``: for what it is
         kept in mind."""
         code, peer = context.code, context.peer
@@ -169,13 +182,22 @@ class AccessControl:
             self._note_denied(user.name, code, peer, "-", f"it is for {rule.text}")
             remark = f"User:{user.name} may not send request {code}: it is for {rule.text}"
             return refusal(ResponseCode.NO_PERMISSION, remark)
-        asked, why = [], []
+        asked, why, count = list[str](), list[str](), 0
         for wanted in rule.needs(request, context.body, self._clusters() or ("",)):
             entry = self._allowing(user, peer, wanted)
             if entry is None:
                 return self.judge(user, code, peer, wanted)
-            asked.append(str(wanted))
-            why.append(str(entry))
+            count += 1
+            if count <= NOTED_MAX:
+                asked.append(str(wanted))
+                why.append(str(entry))
+            if count % STEP == 0:
+                yield
+        if count > NOTED_MAX:
+            asked.append(f"{count - NOTED_MAX} more")
+        if rule.produces:
+            mine = self._accounts.policies.get(user.name, _NO_POLICIES)
+            context.may_produce = mine.allow_somewhere(ResourceType.TOPIC, Action.PUB, peer.peer_ip)
         known = "; ".join(asked) or "-", "; ".join(why) or "any account"
         if key is not None and all(len(text) <= NAME_SIZE_MAX for text in asked):
             if len(self._known) >= KNOWN_MAX:
@@ -215,6 +237,14 @@ class AccessControl:
 
     def _note_denied(self, name: str, code: int, peer: Connection, asked: str, why: str) -> None:
         _denied(name, code, asked, peer.peer, why, kind=(name, code, asked, peer.peer_ip))
+
+
+def _fields(context: RequestContext) -> Mapping[str, str]:
+    """The header fields of a request; none, if what its request does not declare cannot be read."""
+    try:
+        return context.command.ext or {}
+    except ProtocolError:
+        return {}
 
 
 @dataclass(frozen=True, slots=True)

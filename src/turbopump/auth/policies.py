@@ -184,16 +184,31 @@ class Policies:
 
     custom: tuple[Entry, ...] = ()
     default: tuple[Entry, ...] = ()
+    _tables: tuple[tuple[PolicyType, _Table], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        tables = tuple((type_, _Table(entries)) for type_, entries in self.by_type())
+        object.__setattr__(self, "_tables", tables)
 
     def deciding(
         self, asked: Resource, actions: Sequence[Action], source: str
     ) -> tuple[PolicyType, Entry] | None:
         """The entry that decides; None: there is none, which means no."""
-        for type_, entries in self.by_type():
-            matching = [entry for entry in entries if entry.matches(asked, actions, source)]
-            if matching:
-                return type_, min(matching, key=_order)
+        for type_, table in self._tables:
+            for entries in table.entries_for(asked):
+                matching = [entry for entry in entries if entry.matches(asked, actions, source)]
+                if matching:
+                    return type_, min(matching, key=_order)
         return None
+
+    def allow_somewhere(self, type_: ResourceType, action: Action, source: str) -> bool:
+        """Whether an entry allows an action on some resource of this type."""
+        return any(
+            entry.decision is Decision.ALLOW
+            and entry.matches(replace(entry.resource, type=type_), (action,), source)
+            for entry in (*self.custom, *self.default)
+            if entry.resource.type in (type_, ResourceType.ANY)
+        )
 
     def by_type(self) -> tuple[tuple[PolicyType, tuple[Entry, ...]], ...]:
         """Both, in the order in which they count."""
@@ -226,12 +241,35 @@ class Policies:
 
     def _with(self, type_: PolicyType, entries: Iterable[Entry]) -> Policies:
         made = tuple(entries)
-        return replace(self, **{"custom" if type_ is PolicyType.CUSTOM else "default": made})
+        if type_ is PolicyType.CUSTOM:
+            return replace(self, custom=made)
+        return replace(self, default=made)
 
     def allow(self, asked: Resource, actions: Sequence[Action], source: str) -> bool:
         """Whether they allow any of these actions."""
         found = self.deciding(asked, actions, source)
         return found is not None and found[1].decision is Decision.ALLOW
+
+
+class _Table:
+    """Entries, those for one literal name by it: a user may have thousands of them, and each
+    request would look at all. A literal name comes before all others."""
+
+    __slots__ = ("_literal", "_others")
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._literal: dict[Resource, list[Entry]] = {}
+        self._others: list[Entry] = []
+        for entry in entries:
+            resource = entry.resource
+            if resource.pattern is Pattern.LITERAL and resource.type is not ResourceType.ANY:
+                self._literal.setdefault(resource, []).append(entry)
+            else:
+                self._others.append(entry)
+
+    def entries_for(self, asked: Resource) -> tuple[Sequence[Entry], Sequence[Entry]]:
+        """Those that may match, the nearer ones first."""
+        return self._literal.get(asked, ()), self._others
 
 
 def _order(entry: Entry) -> tuple[tuple[bool, int, int], bool]:

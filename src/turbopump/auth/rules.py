@@ -30,6 +30,7 @@ from turbopump.message.rules import DEFAULT_TOPIC, HALF_TOPIC, RETRY_PREFIX
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Request
+from turbopump.protocol.requests.clients import ConsumerData, HeartbeatData, read_heartbeat
 
 PUB, SUB, GET, LIST = Action.PUB, Action.SUB, Action.GET, Action.LIST
 CREATE, UPDATE, DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
@@ -64,7 +65,8 @@ class Need(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What a rule asks for: ``actions`` on the resources of this type whose names are read from a
-    request. ``always``: on the one without a name, too, if it names none."""
+    request. ``about``: which of them, for the page. ``always``: on the one without a name, too, if
+    it names none."""
 
     type: ResourceType
     names: Reading
@@ -80,31 +82,47 @@ class Ask:
 @dataclass(frozen=True, slots=True)
 class Rule:
     """``asks``: all of them. ``message``: actions of which one is needed on the topic of a message
-    that is found. ``from_body``: what is asked for stands in the body. ``key``: the header fields
-    that decide, of requests that come often."""
+    that is found. ``from_body``: what is asked for stands in the body; ``pieces``: how a large one
+    is read. ``produces``: of producers that it names only those count whose user may publish to
+    some topic. ``key``: the header fields that decide, of requests that come often."""
 
     asks: tuple[Ask, ...] = ()
     who: Who = Who.POLICY
     message: tuple[Action, ...] = ()
     from_body: bool = False
+    pieces: Callable[[bytes], Iterator[Any]] | None = None
+    produces: bool = False
     key: Callable[[Any], Hashable] | None = None
     apache: str = ""
 
-    def needs(self, request: Request[Any], body: bytes, clusters: Collection[str]) -> list[Need]:
-        """Everything that a request needs. Raises FastjsonError for a body that cannot be read."""
-        content = None
-        if self.from_body and request.body is not None:
-            content = fastjson.decode_request(body or b"{}", request.body)
-        found: dict[Need, None] = {}
-        for ask in self.asks:
-            for name in _each(ask.names(request, content, clusters), always=ask.always):
-                found[need(ask.type, name, ask.actions)] = None
-        return list(found)
+    def needs(
+        self, request: Request[Any], body: bytes, clusters: Collection[str]
+    ) -> Iterator[Need]:
+        """Everything that a request needs, each once. Raises FastjsonError for a body that cannot
+        be read."""
+        found: set[Need] = set()
+        for content in self._contents(request, body):
+            for ask in self.asks:
+                for name in _each(ask.names(request, content, clusters), always=ask.always):
+                    wanted = need(ask.type, name, ask.actions)
+                    if wanted not in found:
+                        found.add(wanted)
+                        yield wanted
+
+    def _contents(self, request: Request[Any], body: bytes) -> Iterator[Any]:
+        if not self.from_body or request.body is None:
+            yield None
+        elif self.pieces is not None:
+            yield from self.pieces(body)
+        else:
+            yield fastjson.decode_request(body or b"{}", request.body)
 
     @property
     def text(self) -> str:
         """Who may, in words."""
         parts = [str(ask) for ask in self.asks] or [self.who.value]
+        if self.produces:
+            parts.append("its groups of producers count with Pub on some topic")
         if self.message:
             parts.append(f"Topic of the message that is found: {' or '.join(self.message)}")
         return "; ".join(dict.fromkeys(parts))
@@ -163,9 +181,9 @@ def cluster(action: Action, of: str = "") -> Ask:
     )
 
 
-def topics(read: Reading, *actions: Action) -> Ask:
+def topics(read: Reading, *actions: Action, about: str = "") -> Ask:
     """Actions on topics that are found otherwise."""
-    return Ask(ResourceType.TOPIC, read, actions, always=False)
+    return Ask(ResourceType.TOPIC, read, actions, about, always=False)
 
 
 def groups(read: Reading, *actions: Action) -> Ask:
@@ -194,6 +212,17 @@ def _ended(request: Any, _body: Any, _clusters: Collection[str]) -> Names:
 def is_reply_topic(name: str, clusters: Collection[str]) -> bool:
     """Whether the replies in one of these clusters travel through it."""
     return name.endswith(REPLY_TOPIC) and name.removesuffix(REPLY_TOPIC) in clusters
+
+
+def _beats(body: bytes) -> Iterator[HeartbeatData]:
+    """A heartbeat, as its handler reads it: a large one a consumer at a time."""
+    data = read_heartbeat(body)
+    if isinstance(data, HeartbeatData):
+        yield data
+    else:
+        for piece in data.consumer_data_set:
+            consumer = fastjson.decode_request(bytes(piece), ConsumerData)
+            yield HeartbeatData(consumer_data_set=(consumer,))
 
 
 def _beating_groups(_request: Any, beat: Any, _clusters: Collection[str]) -> Names:
@@ -260,6 +289,9 @@ _ADMINISTERED: Final = (
     "Cluster: Update, with which an account may give itself every right by a policy"
 )
 
+_OF_REPLIES: Final = "other than CLUSTER_REPLY_TOPIC"
+_REPLYING: Final = Rule((topics(_sent, PUB, about=_OF_REPLIES),), apache=_UNCHECKED)
+
 RULES: Final[Mapping[int, Rule]] = {
     # Messages out and in.
     RequestCode.SEND_MESSAGE: sending(
@@ -268,11 +300,11 @@ RULES: Final[Mapping[int, Rule]] = {
     ),
     RequestCode.SEND_MESSAGE_V2: sending("as 10"),
     RequestCode.SEND_BATCH_MESSAGE: sending("as 10"),
-    RequestCode.SEND_REPLY_MESSAGE: Rule((topics(_sent, PUB),), apache=_UNCHECKED),
-    RequestCode.SEND_REPLY_MESSAGE_V2: Rule((topics(_sent, PUB),), apache=_UNCHECKED),
+    RequestCode.SEND_REPLY_MESSAGE: _REPLYING,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _REPLYING,
     RequestCode.RECALL_MESSAGE: Rule((topic(PUB),)),
     RequestCode.END_TRANSACTION: Rule(
-        (topics(_ended, PUB),),
+        (topics(_ended, PUB, about="if it is named, other than RMQ_SYS_TRANS_HALF_TOPIC"),),
         message=(PUB,),
         apache="the topic that the request names, if it names one, be it that of half messages, "
         "which a broker's question names; not that of the half message",
@@ -307,7 +339,11 @@ RULES: Final[Mapping[int, Rule]] = {
     ),
     # Clients and their groups.
     RequestCode.HEART_BEAT: Rule(
-        (groups(_beating_groups, SUB), topics(_beating_topics, SUB)), from_body=True
+        (groups(_beating_groups, SUB), topics(_beating_topics, SUB)),
+        from_body=True,
+        pieces=_beats,
+        produces=True,
+        apache="every account may belong to every group of producers",
     ),
     RequestCode.UNREGISTER_CLIENT: Rule((group(SUB, always=False),)),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: Rule((group(SUB, GET),)),
@@ -439,7 +475,9 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.EXCHANGE_BROKER_HA_INFO: Rule(who=Who.BROKERS, apache="Cluster: Update"),
     RequestCode.RESET_MASTER_FLUSH_OFFSET: Rule(who=Who.BROKERS, apache="Cluster: Update"),
     # Name servers. Apache's have no access control at all.
-    RequestCode.GET_ROUTEINFO_BY_TOPIC: Rule((topics(_routed, PUB, SUB, GET),)),
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: Rule(
+        (topics(_routed, PUB, SUB, GET, about=f"{_OF_REPLIES} and {DEFAULT_TOPIC}"),)
+    ),
     RequestCode.REGISTER_BROKER: Rule(who=Who.BROKERS, apache="Cluster: Update"),
     RequestCode.UNREGISTER_BROKER: Rule(who=Who.BROKERS, apache="Cluster: Update"),
     RequestCode.BROKER_HEARTBEAT: Rule(who=Who.BROKERS, apache="Cluster: Update"),

@@ -28,6 +28,7 @@ from turbopump.remoting.router import (
     LATER,
     UNREAD,
     Outcome,
+    Refusal,
     RequestContext,
     RequestHandler,
     Response,
@@ -124,7 +125,6 @@ class Connection(asyncio.Protocol):
         "_unsent_size",
         "_usual",
         "_writers",
-        "accepted",
         "answers",
         "closed",
         "frame_began",
@@ -137,6 +137,7 @@ class Connection(asyncio.Protocol):
         "peer_port",
         "transport",
         "turns",
+        "user",
         "writing_paused",
     )
 
@@ -159,8 +160,9 @@ class Connection(asyncio.Protocol):
         self.last_read = self.opened_at = 0.0
         self.frame_began = 0.0
         """When the frame began of which a part is there; 0: there is none."""
-        self.accepted = False
-        """A user whom the server knows has asked for something, where users are asked for."""
+        self.user: str | None = None
+        """The user who has asked for something last, where users are asked for; None: nobody whom
+        the server knows."""
         self.closed = False
         self._router = router
         self._backlog = backlog if backlog is not None else Backlog.never_busy()
@@ -656,6 +658,8 @@ class Connection(asyncio.Protocol):
             outcome = None if authorise is None else authorise(header.ext, context)
             if outcome is None:
                 outcome = handler(header.ext, context)
+            elif not isinstance(outcome, Response):
+                outcome = _once_allowed(outcome, handler, header.ext, context)
         except Exception as error:
             outcome = failure_response(error, context)
         self.settle(outcome, context)
@@ -685,7 +689,7 @@ class Connection(asyncio.Protocol):
             )
             authorise = self._router.authorise
             refused = None if authorise is None else authorise(UNREAD, context)
-            context.answer(found if refused is None else refused)
+            context.answer(refused if isinstance(refused, Response) else found)
             return None
         return found
 
@@ -925,6 +929,14 @@ class _Lag:
 def _size(frame: Frame) -> int:
     """Bytes of memory that a frame takes."""
     return len(frame.header) + len(frame.body) + FRAME_OVERHEAD
+
+
+def _once_allowed(
+    judging: Steps[Refusal | None], handler: RequestHandler, request: Any, context: RequestContext
+) -> Steps[Any]:
+    """What the handler makes of a request that is judged in steps, or why it is refused."""
+    refused = yield from judging
+    return handler(request, context) if refused is None else refused
 
 
 def _with_frame(steps: Steps[Any], context: RequestContext) -> Steps[Any]:

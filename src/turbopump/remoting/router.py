@@ -135,8 +135,9 @@ Outcome = (
 )
 RequestHandler = Callable[[Any, "RequestContext"], Outcome[Any]]
 
-Authorise = Callable[[Request[Any], "RequestContext"], Refusal | None]
-"""Says whether a request may be handled: None, or the answer that refuses it. It is asked between
+Authorise = Callable[[Request[Any], "RequestContext"], Refusal | Steps[Refusal | None] | None]
+"""Says whether a request may be handled: None, or the answer that refuses it; of one that names
+thousands of resources in steps, while others have their turn. It is asked between
 decoding and the handler, for every request of a server, and sees the typed request, and in the
 context every header field as it came (``command.ext``, with AccessKey and Signature), the raw body
 that a signature covers, and the peer. Each server has a router, so it knows whose request it is. Of
@@ -156,7 +157,8 @@ class RequestContext(msgspec.Struct, gc=False):
 
     ``command`` is the whole command with every header field as it came; it is decoded when first
     asked for. ``judge_topic``: where ``authorise`` could not know the topic of a message that the
-    request names by its place alone, what judges it (``refused``).
+    request names by its place alone, what judges it (``refused``). ``may_produce``: whether the
+    producers of a heartbeat count.
     """
 
     peer: Connection
@@ -168,6 +170,7 @@ class RequestContext(msgspec.Struct, gc=False):
     body: bytes
     decoded: Command | None = None
     judge_topic: Callable[[str, str | None], Refusal | None] | None = None
+    may_produce: bool = True
 
     @property
     def command(self) -> Command:

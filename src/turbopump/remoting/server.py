@@ -226,7 +226,7 @@ class RemotingServer:
         if self.router.authorise is not None:
             oldest = now - min(ACCEPTANCE_S, self._idle_timeout)
             for connection in list(self._unaccepted):
-                if connection.accepted:
+                if connection.user is not None:
                     del self._unaccepted[connection]
                 elif connection.opened_at <= oldest:
                     _not_accepted(connection.peer)

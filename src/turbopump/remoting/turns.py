@@ -128,6 +128,15 @@ class Turns:
         return True
 
 
+def finished(steps: Steps[T]) -> T:
+    """The outcome of work that is known to be short, all of it now."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
 def awaited() -> tuple[asyncio.Future[T], Callable[[T], None], Callable[[Exception], None]]:
     """A future for one who waits, and what to call with the outcome or the error. They do nothing
     if the task that waited was cancelled."""

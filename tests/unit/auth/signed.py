@@ -94,13 +94,21 @@ class Door:
             size = len(frame) - len(command.body)
             header = json.dumps(json.loads(frame[8:size])).encode()
             frame = frame_head(len(header), len(command.body)) + header + command.body
-        self._wire.written.clear()
-        self.connection.data_received(frame)
+        (answer,) = self.take(frame)
         self.connection.close()
-        answers = FrameReader().feed(bytes(self._wire.written))
-        (answer,) = [decode_command(each) for each in answers]
         assert answer.flag & FLAG_RESPONSE
         return answer
+
+    def take(self, frame: bytes) -> list[Command]:
+        """The answers to bytes of any kind."""
+        self._wire.written.clear()
+        self.connection.data_received(frame)
+        return self.answers
+
+    @property
+    def answers(self) -> list[Command]:
+        """What was answered to the last bytes until now."""
+        return [decode_command(each) for each in FrameReader().feed(bytes(self._wire.written))]
 
 
 # --- Servers that run with access control.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from dataclasses import replace
@@ -35,12 +36,20 @@ from turbopump.auth.reference import page
 from turbopump.auth.rules import RULES, Who
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.protocol.codes import RequestCode, ResponseCode
-from turbopump.protocol.command import Command
-from turbopump.protocol.frame import JSON, ROCKETMQ
+from turbopump.protocol.command import Command, encode_command
+from turbopump.protocol.frame import JSON, ROCKETMQ, frame_head
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.access import CreateUser, UserInfo
-from turbopump.protocol.requests.send import EndTransaction, SendMessageV2
-from turbopump.remoting.router import Router
+from turbopump.protocol.requests.clients import LARGE_HEARTBEAT, Heartbeat
+from turbopump.protocol.requests.send import (
+    EndTransaction,
+    SendMessageV2,
+    SendReplyMessage,
+    SendReplyMessageV2,
+)
+from turbopump.remoting.router import Refusal, RequestContext, Response, Router
+from turbopump.remoting.turns import Steps
+from turbopump.repeated_line import report_all
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker
 
 DOC = Path(__file__).parents[3] / "docs" / "reference" / "access-rules.md"
@@ -93,7 +102,7 @@ def test_every_rule_that_reads_a_body_is_tried_with_one() -> None:
 async def test_the_answer_to_each_code_is_the_table_s(code: int) -> None:
     """Through a door behind which everything is handled, so that nothing else can refuse."""
     asked, rule = request(code), RULES[code]
-    wanted = rule.needs(asked, body(code), CLUSTERS)
+    wanted = list(rule.needs(asked, body(code), CLUSTERS))
     exactly = [Entry(one.resource, frozenset(one.actions[-1:]), Decision.ALLOW) for one in wanted]
 
     def answered(control: Any, user: str | None, secret: str | None = None) -> bool:
@@ -139,8 +148,8 @@ async def check_all(running: RunningBroker, address: str, router: Router) -> Non
         stranger = await answer_of(address, code, None)
         assert stranger == (16, NOT_KNOWN.remark), code
         assert await answer_of(address, code, wrong) == stranger, code
-        needs_something = RULES[code].who is not Who.POLICY or RULES[code].needs(
-            request(code), body(code), CLUSTERS
+        needs_something = RULES[code].who is not Who.POLICY or list(
+            RULES[code].needs(request(code), body(code), CLUSTERS)
         )
         answer, remark = await answer_of(address, code, bob)
         assert (answer == 16 and (remark or "").startswith("User:bob")) == bool(needs_something)
@@ -164,6 +173,90 @@ async def test_a_running_broker_answers_each_code_as_the_table_says() -> None:
 async def test_a_running_name_server_answers_each_code_as_the_table_says() -> None:
     async with running_broker(**ON) as running:
         await check_all(running, running.namesrv, running.name_server.router)
+
+
+MAY_PUBLISH: Final = (allow("Topic:T", Action.PUB),)
+MAY_CONSUME: Final = (allow("Topic:T", Action.SUB), allow("Group:G", Action.SUB))
+
+
+@pytest.mark.parametrize("kind", [SendReplyMessage, SendReplyMessageV2])
+@pytest.mark.parametrize("may", [MAY_PUBLISH, MAY_CONSUME], ids=["Pub", "Sub"])
+@in_loop
+async def test_everybody_replies_through_the_cluster_s_topic_others_need_pub(
+    kind: type[Request[Any]], may: tuple[Entry, ...]
+) -> None:
+    answers = []
+    for topic in ("DefaultCluster_REPLY_TOPIC", "Other_REPLY_TOPIC", "T"):
+        asked = msgspec.structs.replace(filled(kind), topic=topic)
+        answers.append(Door(access(*may), [kind]).send(signed(asked)).code)
+    assert answers == [0, 16, 0 if may is MAY_PUBLISH else 16]
+
+
+@pytest.mark.parametrize("may", [MAY_PUBLISH, MAY_CONSUME], ids=["Pub", "Sub"])
+@in_loop
+async def test_a_heartbeat_needs_sub_for_consumers_and_its_producers_count_with_pub(
+    may: tuple[Entry, ...],
+) -> None:
+    producers = {"clientID": "c", "producerDataSet": [{"groupName": "CLIENT_INNER_PRODUCER"}]}
+    consumes = BODIES[34] | producers  # type: ignore[operator]
+    for beat, code in ((producers, 0), (consumes, 0 if may is MAY_CONSUME else 16)):
+        door = Door(access(*may), [Heartbeat])
+        assert door.send(signed(Heartbeat(), json.dumps(beat).encode())).code == code
+        assert [each.may_produce for each in door.contexts] == [may is MAY_PUBLISH][code:]
+
+
+@pytest.mark.parametrize("size", [1000, 7000], ids=["whole", "in pieces"])
+@pytest.mark.parametrize("others", ["", "one that is denied"])
+@in_loop
+async def test_a_heartbeat_of_thousands_of_topics_leaves_others_their_turn(
+    size: int, others: str
+) -> None:
+    control = access(allow("Topic:t*", Action.SUB), allow("Group:G", Action.SUB))
+    steps = 0
+
+    def authorise(request: Request[Any], context: RequestContext) -> Steps[Refusal | None]:
+        nonlocal steps
+        judging = control(request, context)
+        assert judging is not None
+        assert not isinstance(judging, Response)
+        while True:
+            try:
+                next(judging)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            steps += 1
+            yield
+
+    topics = [{"topic": f"t{number}", "subString": "*"} for number in range(size)]
+    topics += [{"topic": others, "subString": "*"}] if others else []
+    beat = {"clientID": "c", "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": topics}]}
+    body_ = json.dumps(beat).encode()
+    assert (len(body_) > LARGE_HEARTBEAT) == (size > 1000)
+    door = Door(authorise, [Heartbeat])
+    door.take(encode_command(signed(Heartbeat(), body_)))
+    async with asyncio.timeout(20):
+        while not door.answers:
+            await asyncio.sleep(0)
+    (answer,) = door.answers
+    assert (answer.code, len(door.handled)) == ((16, 0) if others else (0, 1))
+    assert steps == (size + 1) // 50
+
+
+@in_loop
+async def test_denials_that_are_alike_are_one_line_with_their_number(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "turbopump.audit"):
+        for topic in ("U", "V", "U", "U"):
+            asked = SendMessageV2(**{**SENT, "topic": topic})
+            Door(access(*MAY_PUBLISH), [SendMessageV2]).send(signed(asked))
+        report_all()
+    line = "denied user=ann code=310 asked=Topic:{} Pub peer=127.0.0.1:1 rule=no policy{}"
+    assert [record.getMessage() for record in caplog.records] == [
+        line.format("U", ""),
+        line.format("V", ""),
+        line.format("U", " (the last of 2 more in 10 s)"),
+    ]
 
 
 @in_loop
@@ -250,6 +343,19 @@ async def test_a_header_of_any_form_is_signed_by_its_fields(form: str) -> None:
         if fault == "another body":
             command.body = b"Body"
         assert door.send(command, spaced=form == "with spaces").code == code
+
+
+@pytest.mark.parametrize(
+    "value", [b'"\xff"', b'"\xc3"', b"7"], ids=["no UTF-8", "half a character", "a number"]
+)
+@in_loop
+async def test_fields_that_cannot_be_read_make_a_stranger_of_who_asks(value: bytes) -> None:
+    """Those that the request does not declare: of them the handler would not have known."""
+    fields = b'"topic":"T","queueId":0,"AccessKey":"ann","Signature":%b' % value
+    header = b'{"code":30,"opaque":1,"extFields":{%b}}' % fields
+    asked = BY_CODE[RequestCode.GET_MAX_OFFSET]
+    (answer,) = Door(access(), [asked]).take(frame_head(len(header), 0) + header)
+    assert (answer.code, answer.remark) == (16, NOT_KNOWN.remark)
 
 
 @in_loop

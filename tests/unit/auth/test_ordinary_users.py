@@ -33,8 +33,11 @@ from turbopump.protocol.requests.access import (
     PolicyInfo,
     UserInfo,
 )
+from turbopump.protocol.requests.clients import Heartbeat, HeartbeatData, ProducerData
+from turbopump.protocol.requests.consumers import GetProducerConnectionList
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.protocol.requests.send import ConsumerSendMsgBack
+from turbopump.remoting.client import RemotingClient
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker
 
 PUB, SUB = Credentials("pub", "p"), Credentials("sub", "s")
@@ -185,6 +188,42 @@ async def test_a_transaction_is_committed_by_who_may_only_publish(
             taken.done()
         assert taken.body == b"1"
     assert denials(caplog) == []
+
+
+def beat(client_id: str) -> HeartbeatData:
+    """What Java's producer says, which has a producer of the client itself, too."""
+    groups = ("writers", "CLIENT_INNER_PRODUCER")
+    producers = tuple(ProducerData(group_name=name) for name in groups)
+    return HeartbeatData(client_id=client_id, producer_data_set=producers)
+
+
+async def writers(admin: RemotingClient, address: str) -> list[str | None]:
+    found = await admin.call(address, GetProducerConnectionList(producer_group="writers"))
+    return [one.client_id for one in found.connection_set]
+
+
+@in_loop
+async def test_who_may_publish_nothing_is_asked_about_no_half_message() -> None:
+    async with serving() as running, asking() as admin, asking(PUB) as pub, asking(SUB) as sub:
+        at = running.broker_address
+        await sub.call(at, Heartbeat(), beat("sub's"))
+        await pub.call(at, Heartbeat(), beat("pub's"))
+        assert await writers(admin, at) == ["pub's"]
+
+
+@in_loop
+async def test_the_client_id_of_another_user_s_client_that_is_connected_is_not_taken_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as running, asking() as admin, asking(PUB) as again:
+        at = running.broker_address
+        async with asking(PUB) as pub:
+            await pub.call(at, Heartbeat(), beat("c"))
+            await admin.call(at, Heartbeat(), beat("c"))
+            assert await writers(admin, at) == ["c"]
+            assert "client id clientId=c user=admin" in caplog.text
+            await again.call(at, Heartbeat(), beat("c"))
+            assert await writers(admin, at) == ["c", "c"]
 
 
 @in_loop

@@ -21,7 +21,7 @@ MIN = GetMinOffset(topic="T", queue_id=5)
 def accept_known(request: Any, context: RequestContext) -> Refusal | None:
     """Accepts who asks for a queue."""
     if isinstance(request, GetMinOffset):
-        context.peer.accepted = True
+        context.peer.user = "ann"
         return None
     return refusal(ResponseCode.NO_PERMISSION, "access denied")
 

@@ -8,7 +8,6 @@ Source: apache/rocketmq ``ClientManageProcessor``, ``ConsumerManageProcessor``,
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -67,8 +66,6 @@ NOTICE_AT_ONCE: Final = 50
 NOTICE_PAUSE_S seconds a member: each then asks for the whole list, which takes some 0.1 ms."""
 NOTICE_PAUSE_S: Final = 0.001
 NOTICE_PAUSE_MAX_S: Final = 2.0
-LARGE_HEARTBEAT: Final = 256 * 1024
-"""Bytes of one whose groups are read one by one: those of 1,000 take 3 ms together."""
 LEFT_IN_A_TURN: Final = 500
 """The same of those that a lost connection leaves."""
 
@@ -77,6 +74,12 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 _no_heartbeat = RepeatedLine(
     log, logging.WARNING, "client sends no heartbeat, closing its connection peer=%s"
+)
+_another_s = RepeatedLine(
+    log,
+    logging.WARNING,
+    "producers of a heartbeat passed over, another user's client that is connected has its client "
+    "id clientId=%s user=%s peer=%s other_user=%s",
 )
 _no_offsets = RepeatedLine(
     log, logging.WARNING, "consumer does not give its offsets group=%s client=%s cause=%s"
@@ -115,13 +118,30 @@ class ClientsHandler:
     ) -> Outcome[requests.HeartbeatReply]:
         """RocketMQ reports no conflicts. The remark beside code 0 is read by our clients and by no
         other."""
-        data = _read_heartbeat(context.body)
+        try:
+            data = requests.read_heartbeat(context.body)
+        except ProtocolError as error:
+            raise BodyError(f"the body cannot be read as HeartbeatData: {error}") from None
         if not data.client_id:
             return refusal(ResponseCode.SYSTEM_ERROR, "the heartbeat has no clientID")
-        return self._note(data, context)
+        producing = bool(data.producer_data_set) and self._may_produce(data.client_id, context)
+        return self._note(data, context, producing=producing)
+
+    def _may_produce(self, client_id: str, context: RequestContext) -> bool:
+        """Whether the groups of producers in a heartbeat count: the broker asks their members about
+        half messages, and sends replies to the client id. RocketMQ: they always do."""
+        peer, holder = context.peer, self.clients.find_producer(client_id)
+        if holder is not None and not holder.closed and holder.user != peer.user:
+            _another_s(client_id, peer.user, peer.peer, holder.user, kind=(client_id, peer.user))
+            return False
+        return context.may_produce
 
     def _note(
-        self, data: requests.HeartbeatData | requests.HeartbeatInPieces, context: RequestContext
+        self,
+        data: requests.HeartbeatData | requests.HeartbeatInPieces,
+        context: RequestContext,
+        *,
+        producing: bool,
     ) -> Generator[None, None, Response[requests.HeartbeatReply]]:
         """Note what a heartbeat says, a step for each group."""
         peer, now, language = context.peer, context.peer.now(), int(context.command.language)
@@ -161,7 +181,7 @@ class ClientsHandler:
             if peer.closed:
                 self.connection_lost(peer)
                 break
-        for producer in () if peer.closed else data.producer_data_set:
+        for producer in data.producer_data_set if producing and not peer.closed else ():
             if producer.group_name:
                 self.clients.add_producer(*who, producer.group_name, now, language)
                 yield
@@ -313,13 +333,6 @@ class ClientsHandler:
         frame = encode_command(request_command(notice, opaque=0, oneway=True))
         for peer in members:
             peer.send_frame(frame)
-
-
-def _read_heartbeat(body: bytes) -> requests.HeartbeatData | requests.HeartbeatInPieces:
-    if len(body) > LARGE_HEARTBEAT:
-        with contextlib.suppress(ProtocolError):  # it is no strict JSON, or no heartbeat
-            return fastjson.decode(body, requests.HeartbeatInPieces)
-    return _read(body or b"{}", requests.HeartbeatData)
 
 
 def _read(text: bytes, kind: type[T]) -> T:

@@ -3,11 +3,15 @@ GET_CONSUMER_LIST_BY_GROUP, 40 NOTIFY_CONSUMER_IDS_CHANGED, 46 CHECK_CLIENT_CONF
 
 from __future__ import annotations
 
+import contextlib
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
+from turbopump.errors import ProtocolError
 from turbopump.message.java import Int32, Int64
+from turbopump.protocol import fastjson
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Reply, Request
 
@@ -136,6 +140,18 @@ class HeartbeatInPieces(msgspec.Struct, kw_only=True, rename="camel"):
     consumer_data_set: tuple[msgspec.Raw, ...] = ()
     heartbeat_fingerprint: Int32 = 0
     without_sub: bool = False
+
+
+LARGE_HEARTBEAT: Final = 256 * 1024
+"""Bytes of one whose groups are read one by one: those of 1,000 take 3 ms together."""
+
+
+def read_heartbeat(body: bytes) -> HeartbeatData | HeartbeatInPieces:
+    """The body of a heartbeat, a large one in pieces. Raises FastjsonError."""
+    if len(body) > LARGE_HEARTBEAT:
+        with contextlib.suppress(ProtocolError):  # it is no strict JSON, or no heartbeat
+            return fastjson.decode(body, HeartbeatInPieces)
+    return fastjson.decode_request(body or b"{}", HeartbeatData)
 
 
 class ConsumerIdList(msgspec.Struct, kw_only=True, rename="camel"):
