@@ -20,12 +20,15 @@ RUNS: Final = 2_000_000
 INPUT_S_MAX: Final = 0.1
 GROWTH_KIB_MAX: Final = 64 * 1024
 WARM: Final = 1000
+INSTRUMENTED: Final = [
+    f"turbopump.{room}" for room in ("protocol", "message", "auth", "replication")
+]
 
 
 def fuzz(name: str, runs: int, corpus: Path) -> None:
     import atheris
 
-    with atheris.instrument_imports(include=["turbopump.protocol", "turbopump.message"]):
+    with atheris.instrument_imports(include=INSTRUMENTED):
         from tests.fuzz_targets import TARGETS
 
     target = TARGETS[name]

@@ -8,6 +8,7 @@ examples (tests/unit/test_fuzz_targets.py), `make fuzz` millions, guided by cove
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import ssl
 import tempfile
@@ -19,21 +20,34 @@ from pathlib import Path
 from typing import Final
 
 from tests.loops import outcome_of
+from tests.unit.auth.signed import ANN, USERS, Door, access, allow, signed
 from tests.unit.remoting.certificates import Pair
 from tests.unit.remoting.serving import frame
 
+from turbopump.auth.policies import Action
+from turbopump.auth.signatures import Credentials, signed_content
 from turbopump.errors import HeaderError, ProtocolError
 from turbopump.message.batch import decode_batch, encode_batch
 from turbopump.message.message import Message
 from turbopump.message.properties import decode_properties, property_value
 from turbopump.protocol import fastjson
-from turbopump.protocol.command import decode_command
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import decode_command, encode_command
 from turbopump.protocol.fastjson_read import FastjsonError
-from turbopump.protocol.frame import JSON, ROCKETMQ, Frame, FrameReader
+from turbopump.protocol.frame import JSON, ROCKETMQ, Frame, FrameReader, frame_head
 from turbopump.protocol.requests.clients import HeartbeatData
 from turbopump.protocol.requests.namesrv import RegisterBrokerBody
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.remoting.tls import ServerContext
+from turbopump.replication.handshake import (
+    HELLO,
+    NONCE_SIZE,
+    PROOF_SIZE,
+    MasterHandshake,
+    PeerRules,
+    SlaveHandshake,
+)
+from turbopump.replication.stream import REPORT, TRANSFER_HEAD, ReportReader, TransferReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,9 @@ HEARTBEAT = (
     b'{"clientID":"c","consumerDataSet":[{"groupName":"g","messageModel":"CLUSTERING",'
     b'"subscriptionDataSet":[{"topic":"t","subString":"*","tagsSet":[]}]}],"producerDataSet":[]}'
 )
+SIGNED_BODY: Final = b"body"
+BROKERS: Final = Credentials("broker", "secret")
+SLAVES_NONCE, MASTERS_NONCE = b"\1" * NONCE_SIZE, b"\2" * NONCE_SIZE
 HELLO_SIZE_MAX: Final = 16_384
 
 
@@ -107,6 +124,98 @@ def first_bytes_of_tls(data: bytes) -> None:
         side.do_handshake()
 
 
+def signed_header(data: bytes) -> None:
+    """The header of a request to a server with access control. What is handled has the fields that
+    were signed, whoever reads them; all else is refused in the words for strangers and users."""
+    _loop().run_until_complete(_signed_header(data))
+
+
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()
+
+
+async def _signed_header(header: bytes) -> None:
+    door = Door(access(allow("Topic:*", Action.PUB)), [SendMessageV2])
+    answers = door.take(frame_head(len(header), len(SIGNED_BODY)) + header + SIGNED_BODY)
+    door.connection.connection_lost(None)
+    for context in door.contexts:
+        fields = context.command.ext or {}
+        content = signed_content(fields, SIGNED_BODY, context.command.version)
+        assert USERS[ANN].key.has_signed(content, fields["Signature"])
+    for answer in answers:
+        assert answer.code in (0, ResponseCode.NO_PERMISSION) or door.connection.user is not None
+        assert "internal error" not in (answer.remark or "")
+
+
+def ha_slave(data: bytes) -> None:
+    """What a slave says to a master that asks for a proof: the handshake, then its reports."""
+    _in_pieces(data, lambda: MasterHandshake(_RULES, "10.0.0.2", MASTERS_NONCE), ReportReader)
+
+
+def ha_master(data: bytes) -> None:
+    """What a master says to a slave that asks for a proof: the handshake, then the log."""
+    _in_pieces(data, lambda: SlaveHandshake(BROKERS, SLAVES_NONCE), lambda: TransferReader(None))
+
+
+_RULES: Final = PeerRules(closed=True, credentials=BROKERS)
+
+
+def _in_pieces(
+    data: bytes,
+    handshake: Callable[[], MasterHandshake | SlaveHandshake],
+    stream: Callable[[], ReportReader | TransferReader],
+) -> None:
+    """The same comes of a conversation, whole and in two pieces, and nothing without a proof."""
+    whole, cut = [
+        _said(pieces, handshake(), stream())
+        for pieces in ((data,), (data[: len(data) // 2], data[len(data) // 2 :]))
+    ]
+    assert whole == cut
+    if whole[1] is not None:
+        assert data.startswith(HELLO)
+        assert len(data) >= len(HELLO) + NONCE_SIZE + PROOF_SIZE
+
+
+def _said(
+    pieces: tuple[bytes, ...],
+    handshake: MasterHandshake | SlaveHandshake,
+    stream: ReportReader | TransferReader,
+) -> tuple[bytes, list[int] | bytes | None, bool]:
+    """What is said to a peer, what its stream holds (None: the handshake is not over), and whether
+    it is listened to."""
+    said = b""
+    held: list[int] | bytes | None = None
+    try:
+        for piece in pieces:
+            rest: bytes | None = piece
+            if held is None:
+                step = handshake.received(piece)
+                said, rest = said + step.said, step.rest
+            if rest is not None:
+                more = stream.feed(rest)
+                held = more if held is None else held + more  # type: ignore[operator]
+    except ProtocolError:
+        return b"", None, False
+    return said, held, True
+
+
+def _conversation() -> tuple[bytes, bytes]:
+    """All that a slave and a master of one cluster say, with the begin of the stream."""
+    slave, master = (
+        SlaveHandshake(BROKERS, SLAVES_NONCE),
+        MasterHandshake(_RULES, "", MASTERS_NONCE),
+    )
+    hello = slave.begin()
+    greeting = master.received(hello).said
+    proof = slave.received(greeting).said
+    answer = master.received(proof).said
+    return (
+        hello + proof + REPORT.pack(0) + REPORT.pack(7),
+        greeting + answer + TRANSFER_HEAD.pack(0, 3) + b"log" + TRANSFER_HEAD.pack(3, 0),
+    )
+
+
 @functools.cache
 def _context() -> ServerContext:
     with tempfile.TemporaryDirectory() as directory:
@@ -129,6 +238,12 @@ def _header(form: int) -> bytes:
     return read.header
 
 
+def _signed() -> bytes:
+    (read,) = FrameReader().feed(encode_command(signed(SEND, SIGNED_BODY)))
+    return read.header
+
+
+FROM_SLAVE, FROM_MASTER = _conversation()
 TARGETS: Final[Mapping[str, Target]] = {
     "frame": Target(frames, frame(SEND, 7, b"body") + frame(SEND, 8)),
     "json-header": Target(functools.partial(header, form=JSON), _header(JSON)),
@@ -139,4 +254,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "properties": Target(properties, b"TAGS\x01a\x02KEYS\x01k \xc3\xa9\x02"),
     "register-body": Target(registration, RegisterBrokerBody().encode_compressed()),
     "tls": Target(first_bytes_of_tls, _hello()),
+    "signed-header": Target(signed_header, _signed()),
+    "ha-slave": Target(ha_slave, FROM_SLAVE),
+    "ha-master": Target(ha_master, FROM_MASTER),
 }
