@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import Frame
-from turbopump.remoting.router import Refusal, refusal
+from turbopump.remoting.router import Refusal, encoder_of, refusal
 
 if TYPE_CHECKING:
     from turbopump.remoting.connection import Connection
@@ -103,7 +103,9 @@ class Backlog:
         self._held_since: float | None = None
         self._still_until = 0.0
         self.refused: Counter[BacklogRefusal] = Counter()
-        self._last_refusal: tuple[tuple[BacklogRefusal, int, int], Refusal] | None = None
+        self._last_refusal: (
+            tuple[tuple[BacklogRefusal, int, int], Callable[[int], bytes]] | None
+        ) = None
         self._resumed: dict[Connection, None] = {}
         self._goes_on = False
         """Whether the loop will come to those that are resumed."""
@@ -336,7 +338,8 @@ class Backlog:
         waited, last = now - waiting.arrived, self._last_refusal
         alike = (why, int(now * 1000), int(waited * 1000))
         if last is None or last[0] != alike:
-            last = self._last_refusal = alike, self._refuse(why, waited, len(self._line))
+            answer = encoder_of(self._refuse(why, waited, len(self._line)))
+            last = self._last_refusal = alike, answer
         waiting.connection.refuse(waiting.frame, last[1])
 
     def _pop(self) -> _QueuedRequest:

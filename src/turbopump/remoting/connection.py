@@ -777,20 +777,17 @@ class Connection(asyncio.Protocol):
         elif response is not None and not context.is_oneway:
             self.send_frame(response)
 
-    def refuse(self, frame: Frame, response: Response[Any]) -> None:
-        """Answer a request that was not handled."""
-        head: TypedJsonHeader[Any] | Command
-        found = self._router.typed(frame.header) if frame.serialize_type == JSON else None
-        if found is not None:
-            head = found[0]
-        else:
+    def refuse(self, frame: Frame, answer: Callable[[int], bytes]) -> None:
+        """Answer a request that was not handled with what ``answer`` makes of its number."""
+        head: Any = self._router.number(frame)
+        if head is None:
             try:
                 head = decode_command(frame)
             except ProtocolError as error:
                 self._give_up(error)
                 return
         if not head.flag & FLAG_ONEWAY:
-            self.send_response(head.opaque, response)
+            self.send_frame(answer(head.opaque))
 
     def _give_up(self, error: ProtocolError) -> None:
         _bad_frame(self.peer, error)

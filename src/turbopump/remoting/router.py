@@ -217,6 +217,16 @@ class RequestWithBodyType(RequestType[RequestT, ReplyT], Protocol[RequestT, Body
     def body(self) -> type[BodyT]: ...
 
 
+class _Number(msgspec.Struct):
+    """What of a header is wanted to refuse it."""
+
+    opaque: int
+    flag: int = 0
+
+
+_number_decoder: Final = msgspec.json.Decoder(_Number)
+
+
 class Router:
     """A table from request code to (request type, handler). ``authorise``: who may do what; None:
     everyone may do everything."""
@@ -231,6 +241,8 @@ class Router:
         ] = {}
         self._codes: dict[bytes, int] = {}
         self._patient: set[int] = set()
+        self._patient_begins: set[bytes] = set()
+        """How their headers begin, as most clients write them: twelve bytes."""
         self.refusals: dict[int, Refusal] = {}
         """Codes that are known, and answered with a reason instead of "not supported"."""
 
@@ -252,9 +264,11 @@ class Router:
         code = int(declared.code)
         assert code not in self.routes, f"code {code} has two handlers"
         self.routes[code] = (declared, handler)
-        self._codes[b'{"code":%d,' % code] = code
+        begin = b'{"code":%d,' % code
+        self._codes[begin] = code
         if may_wait:
             self._patient.add(code)
+            self._patient_begins.add(begin)
 
     def add_with_body(
         self,
@@ -306,6 +320,8 @@ class Router:
 
     def may_wait(self, frame: Frame) -> bool:
         """Whether a request, which may have any form, is one that may stand in the line."""
+        if frame.header[:12] in self._patient_begins and frame.serialize_type == JSON:
+            return True  # nearly always
         if frame.serialize_type == JSON and frame.header.startswith(b'{"code":'):
             code = frame.header[8:24].partition(b",")[0]
             if code.strip().isdigit():
@@ -315,6 +331,17 @@ class Router:
         except ProtocolError:
             return False
         return command.code in self._patient and not command.is_response
+
+    @staticmethod
+    def number(frame: Frame) -> _Number | None:
+        """The number and flag of a request, read in a third of the time that ``typed`` takes; None:
+        ``decode_command`` reads them, or says what is wrong."""
+        if frame.serialize_type != JSON or len(frame.header) > FEW_FIELDS_SIZE:
+            return None
+        try:
+            return _number_decoder.decode(frame.header)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
 
     def resolve(self, command: Command) -> tuple[TypedJsonHeader[Any], RequestHandler] | Refusal:
         """The same of a command in any form, or the answer that says why it has no handler."""
@@ -351,7 +378,7 @@ def encode_response(opaque: int, response: Response[Any]) -> bytes:
     """The frame that answers request ``opaque``."""
     reply, body, remark = response.reply, response.body, response.remark
     if reply is None and not body and not response.ext and remark is not None and remark.isascii():
-        return _encode_refusal(opaque, int(response.code), remark)
+        return _EncodedRefusal(int(response.code), remark).frame(opaque)
     if response.has_body:
         body = fastjson.encode(reply)
     return _response_frame(opaque, response, body)
@@ -385,12 +412,27 @@ def _response_frame(opaque: int, response: Response[Any], body: bytes) -> bytes:
     )
 
 
-def _encode_refusal(opaque: int, code: int, remark: str) -> bytes:
-    """A frame of nothing but code and remark. A broker that has more to do than it can refuses many
-    thousands of requests a second: that must cost less than doing what they ask."""
-    begin, ident, said, end = _REFUSAL
-    header = b"%b%d%b%d%b%b%b" % (begin, code, ident, opaque, said, _encode_remark(remark), end)
-    return frame_head(len(header), 0) + header
+def encoder_of(response: Refusal) -> Callable[[int], bytes]:
+    """What makes the frame that answers a request from its number, for many that are refused alike:
+    a broker that has more to do than it can refuses thousands a second."""
+    if response.remark is None or not response.remark.isascii():
+        return lambda opaque: encode_response(opaque, response)
+    return _EncodedRefusal(int(response.code), response.remark).frame
+
+
+class _EncodedRefusal:
+    """An answer of nothing but code and remark, encoded but for the number of the request."""
+
+    __slots__ = ("_begin", "_end")
+
+    def __init__(self, code: int, remark: str) -> None:
+        begin, ident, said, end = _REFUSAL
+        self._begin = b"%b%d%b" % (begin, code, ident)
+        self._end = b"%b%b%b" % (said, _encode_remark(remark), end)
+
+    def frame(self, opaque: int) -> bytes:
+        header = b"%b%d%b" % (self._begin, opaque, self._end)
+        return frame_head(len(header), 0) + header
 
 
 _encode_remark: Final = msgspec.json.Encoder().encode

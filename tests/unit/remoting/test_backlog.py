@@ -26,6 +26,7 @@ from turbopump.remoting.router import (
     Response,
     Router,
     encode_response,
+    encoder_of,
     refusal,
 )
 
@@ -411,9 +412,9 @@ async def test_at_the_end_what_waits_is_handled_or_refused(loop: HandClock, /) -
     st.text(st.characters(exclude_categories=["Cs"])),
 )
 def test_a_refusal_is_encoded_as_any_answer(opaque: int, code: ResponseCode, remark: str) -> None:
-    assert encode_response(opaque, refusal(code, remark)) == encode_command(
-        Command(code, opaque=opaque, flag=FLAG_RESPONSE, remark=remark)
-    )
+    wanted = encode_command(Command(code, opaque=opaque, flag=FLAG_RESPONSE, remark=remark))
+    assert encode_response(opaque, refusal(code, remark)) == wanted
+    assert encoder_of(refusal(code, remark))(opaque) == wanted
 
 
 HEADERS = {
