@@ -1,5 +1,5 @@
-"""A name server process that is killed and started again while topics are made: within seconds it
-routes every topic that was made, and goes on to route new ones."""
+"""A name server process that is killed and started again while topics are made on two brokers:
+within seconds it routes every topic that was made, to both, and goes on to route new ones."""
 
 import asyncio
 import sys
@@ -11,7 +11,7 @@ from tests.crash.broker_process import SETTINGS, BrokerProcess, free_port, kill_
 from tests.loops import in_loop
 
 from turbopump.errors import RemotingError
-from turbopump.protocol.requests.namesrv import GetAllTopicList
+from turbopump.protocol.requests.namesrv import GetAllTopicList, GetRouteInfo
 from turbopump.remoting.client import RemotingClient
 
 KILLS, SAMPLE = 5, 1
@@ -50,33 +50,52 @@ class NameServerProcess:
         await kill_process(process)
 
 
+def broker_process(directory: Path, name: str, server: NameServerProcess) -> BrokerProcess:
+    settings = {**SETTINGS, "brokerName": name}
+    home, store = directory / name, directory / f"store-{name}"
+    return BrokerProcess(home, store, settings, namesrv=server.address)
+
+
 @in_loop
 async def test_a_killed_name_server_routes_every_topic_within_seconds(
     tmp_path: Path, full: bool, measured: Callable[[str], None]
 ) -> None:
     client, made, seconds = RemotingClient(), list[str](), list[float]()
 
-    async def make_topics(broker: BrokerProcess) -> None:
+    async def make_topics(*brokers: BrokerProcess) -> None:
         while True:
-            await broker.create_topic(f"T{len(made)}", 2)
+            for broker in brokers:
+                await broker.create_topic(f"T{len(made)}", 2)
             made.append(f"T{len(made)}")
 
     async def missing() -> set[str]:
-        """Topics that were made, and that the name server does not route."""
-        wanted = set(made)
+        """Topics that were made, and that the name server does not route, or (of the last twenty)
+        to one broker alone."""
+        wanted = made.copy()
         try:
             answer = await client.call(server.address, GetAllTopicList())
+            routes = [
+                await client.call(server.address, GetRouteInfo(topic=topic))
+                for topic in wanted[-20:]
+            ]
         except RemotingError:
-            return wanted
-        return wanted - set(answer.topic_list)
+            return set(wanted)
+        partial = {
+            topic
+            for topic, route in zip(wanted[-20:], routes, strict=True)
+            if len(route.broker_datas) < 2
+        }
+        return (set(wanted) - set(answer.topic_list)) | partial
 
     server = NameServerProcess(tmp_path)
-    home, store = tmp_path / "broker", tmp_path / "store"
     await server.start()
     try:
-        async with BrokerProcess(home, store, SETTINGS, namesrv=server.address) as broker:
-            await broker.start()
-            making = asyncio.ensure_future(make_topics(broker))
+        async with (
+            broker_process(tmp_path, "broker-a", server) as one,
+            broker_process(tmp_path, "broker-b", server) as other,
+        ):
+            await asyncio.gather(one.start(), other.start())
+            making = asyncio.ensure_future(make_topics(one, other))
             for _ in range(KILLS if full else SAMPLE):
                 count = len(made)
                 while len(made) < count + 20:

@@ -52,6 +52,8 @@ class RunningConfiguration:
     given: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[Any], None] | None = None
     """Sees what a change would come to, and raises ConfigError for what cannot be."""
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """A disk has several threads: two at once would each keep what the other has read."""
 
     @classmethod
     def of(
@@ -115,8 +117,9 @@ class RunningConfiguration:
             text = (disk.read_file(path) or b"").decode("utf-8", "replace")
             disk.replace_file(path, properties.with_values(text, changed).encode())
 
-        disk.start(write, done.set_result)
-        error = await done
+        async with self._writing:
+            disk.start(write, done.set_result)
+            error = await done
         if error is None:
             return None
         log.error("configuration file cannot be written file=%s cause=%s", path, error)

@@ -68,7 +68,9 @@ def test_the_file_that_apaches_broker_prints_starts_this_one_if_others_may_reach
     assert refused.returncode == 2
     assert "--insecure" in refused.stderr
     broker = start(*command, "--insecure")
-    broker.wait_for(r"^ready broker=192\.0\.2\.2:\d+$")
+    address = broker.wait_for(r"^ready broker=(192\.0\.2\.2:\d+)$")[1]
+    booted = rf"The broker\[\S+, {address}\] boot success\. serializeType=JSON"
+    assert re.fullmatch(booted, broker.lines[0])
     code, _ = broker.stop(signal.SIGTERM)
     assert code == 0
 
@@ -116,6 +118,8 @@ def test_a_name_server_says_that_it_is_ready_and_stops_cleanly(
 ) -> None:
     server = start("namesrv", "--port", "0")
     host, port = server.wait_for(READY).groups()
+    booted = f"The Name Server boot success. serializeType=JSON, address {host}:{port}"
+    assert server.lines == [booted, f"ready namesrv={host}:{port}"]
     with socket.create_connection((host, int(port)), timeout=5) as connection:
         code, log = server.stop(number)
         assert connection.recv(1) == b""

@@ -12,6 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, MutableMapping
 from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from turbopump.client.consumer.offsets import LocalOffsets, OffsetStore
 from turbopump.client.consumer.rebalance import QueueChange
@@ -117,7 +118,7 @@ class CommittedTable(QueueTable[CommittedT]):
     ) -> None:
         super().__init__(instance, group, subscriptions)
         self._offsets = offsets
-        self._committing: dict[MessageQueue, asyncio.Lock] = {}
+        self._committing = WeakValueDictionary[MessageQueue, asyncio.Lock]()
 
     def done_offsets(self) -> dict[MessageQueue, int]:
         """Up to where each queue is done."""

@@ -1,0 +1,49 @@
+"""Settings that are changed while a server runs, and the file that keeps them."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.loops import in_loop
+
+from turbopump.config.namesrv_config import NAMESRV_KEYS, NamesrvConfig
+from turbopump.config.running import RunningConfiguration
+
+
+class TwoThreads:
+    """A disk with one file, on which an operation that waits is done while another one reads."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self._waiting: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
+
+    def read_file(self, path: Path) -> bytes | None:
+        text = self.text
+        self._go_on()
+        return text
+
+    def replace_file(self, path: Path, data: bytes) -> None:
+        self.text = data
+
+    def start(self, operation: Callable[[], None], done: Callable[[OSError | None], None]) -> None:
+        self._waiting.append((operation, done))
+        asyncio.get_running_loop().call_later(0.001, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._waiting:
+            operation, done = self._waiting.pop(0)
+            operation()
+            done(None)
+
+
+@in_loop
+async def test_changes_that_come_together_are_all_kept() -> None:
+    disk = TwoThreads(b"# ours\n")
+    running = RunningConfiguration(NamesrvConfig(), NAMESRV_KEYS, Path("/namesrv.conf"))
+    changes = [running.change(f"{key}=false") for key in ("enableTopicList", "enableAllTopicList")]
+    assert await asyncio.gather(*(running.keep(one, disk) for one in changes)) == [None, None]
+    assert set(disk.text.splitlines()) == {
+        b"# ours",
+        b"enableTopicList=false",
+        b"enableAllTopicList=false",
+    }
