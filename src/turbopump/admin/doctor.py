@@ -790,7 +790,7 @@ def _of_broker(address: str, error: Exception) -> tuple[str, str]:
 
 def _denied(error: ResponseError) -> str:
     if error.code == ResponseCode.NO_PERMISSION:
-        return "access control is on: what you ask for needs credentials that may do it"
+        return "access control is on: name a user who may do it, with --credentials FILE"
     return LOG_OF_BROKER
 
 
