@@ -213,9 +213,10 @@ class RouteTable:
 
     def add_write_perm(self, name: str) -> int:
         """Give every topic of a broker read and write permission; returns how many topics it
-        has."""
+        has. RocketMQ: new topics can inherit from none of them any more, until the broker
+        registers a newer version of its topics."""
         self._drained.discard(name)
-        return self._change_perms(name, lambda perm: PERM_READ | PERM_WRITE)
+        return self._change_perms(name, lambda perm: perm | PERM_READ | PERM_WRITE)
 
     def set_queues(self, topic: str, queues: list[QueueData]) -> str | None:
         """Give a topic these queues; None, or the name of one that is no registered broker, and

@@ -280,6 +280,16 @@ def test_write_permission_is_taken_until_it_is_given_back_whatever_the_broker_re
     assert table.wipe_write_perm("nobody") == 0
 
 
+def test_new_topics_can_inherit_from_a_broker_that_was_given_write_permission_back() -> None:
+    table = RouteTable()
+    table.register(registration(MASTER), "c1", 0.0)
+    table.set_queues("TBW102", [QueueData(broker_name="broker-a", perm=7)])
+    table.wipe_write_perm("broker-a")
+    assert perms_of(table, "TBW102") == {"broker-a": 5}
+    table.add_write_perm("broker-a")
+    assert perms_of(table, "TBW102") == {"broker-a": 7}
+
+
 def test_a_broker_that_comes_back_can_be_written_to_again() -> None:
     table = RouteTable()
     for leave in (
