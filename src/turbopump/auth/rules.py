@@ -203,6 +203,12 @@ def _routed(request: Any, _body: Any, clusters: Collection[str]) -> Names:
     return () if known else (request.topic,)
 
 
+def _measured(request: Any, _body: Any, _clusters: Collection[str]) -> Names:
+    """The topic of a queue, unless it is the one that new topics inherit from, which has no
+    messages: producers ask about it whether a broker answers at all."""
+    return () if request.topic == DEFAULT_TOPIC else (request.topic,)
+
+
 def _ended(request: Any, _body: Any, _clusters: Collection[str]) -> Names:
     """The topic of a transaction, if it is named. Clients that were asked name that of half
     messages, as the question does."""
@@ -374,7 +380,9 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Rule(
         (topic(SUB, GET),), apache=("Get alone, so that a consumer with Sub cannot begin at a time")
     ),
-    RequestCode.GET_MAX_OFFSET: Rule((topic(SUB, GET),), apache="as 29"),
+    RequestCode.GET_MAX_OFFSET: Rule(
+        (topics(_measured, SUB, GET, about=f"(but {DEFAULT_TOPIC})"),), apache="as 29"
+    ),
     RequestCode.GET_MIN_OFFSET: Rule((topic(SUB, GET),), apache="as 29"),
     RequestCode.GET_EARLIEST_MSG_STORETIME: Rule((topic(SUB, GET),), apache="as 29"),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Rule((topic(UPDATE), group(UPDATE, of="group"))),

@@ -35,6 +35,7 @@ from turbopump.protocol.requests.access import (
 )
 from turbopump.protocol.requests.clients import Heartbeat, HeartbeatData, ProducerData
 from turbopump.protocol.requests.consumers import GetProducerConnectionList
+from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.protocol.requests.send import ConsumerSendMsgBack
 from turbopump.remoting.client import RemotingClient
@@ -238,6 +239,18 @@ async def test_the_first_message_of_a_topic_is_sent_by_who_may_only_publish_ther
     assert [
         record.getMessage() for record in caplog.records if "fresh" in record.getMessage()
     ] == []
+
+
+@in_loop
+async def test_a_producer_may_ask_whether_a_broker_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as running, asking(PUB) as pub:
+        at = running.broker_address
+        assert (await pub.call(at, GetMaxOffset(topic="TBW102", queue_id=0))).offset == 0
+        assert denials(caplog) == []
+        with pytest.raises(ResponseError, match="no permission to access Topic:T"):
+            await pub.call(at, GetMaxOffset(topic="T", queue_id=0))
 
 
 @in_loop
