@@ -142,6 +142,16 @@ class AccessControl:
             return judging
         return finished(judging)
 
+    def may_publish(self, peer: Connection, topic: str) -> bool:
+        """Whether the user who has asked last over a connection may publish to a topic now."""
+        user = self._accounts.users.get(peer.user or "")
+        if user is None or not user.enabled:
+            return not self._settings.authorization and peer.user == NOBODY.name
+        if user.is_super or not self._settings.authorization:
+            return True
+        wanted = need(ResourceType.TOPIC, topic, (Action.PUB,))
+        return self._allowing(user, peer, wanted) is not None
+
     # --- who
 
     def _sender(self, context: RequestContext) -> User | None:

@@ -372,6 +372,7 @@ class Broker:
             topics,
             self._clients,
             clock,
+            lambda peer, topic: self.access is None or self.access.control.may_publish(peer, topic),
         )
         self.interceptors = Interceptors()
         for interceptor in (

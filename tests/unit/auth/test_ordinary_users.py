@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from tests.loops import in_loop
@@ -37,21 +38,22 @@ from turbopump.protocol.requests.clients import Heartbeat, HeartbeatData, Produc
 from turbopump.protocol.requests.consumers import GetProducerConnectionList
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.pull import ViewMessageById
-from turbopump.protocol.requests.send import ConsumerSendMsgBack
+from turbopump.protocol.requests.send import CheckTransactionState, ConsumerSendMsgBack
 from turbopump.remoting.client import RemotingClient
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker
 
-PUB, SUB = Credentials("pub", "p"), Credentials("sub", "s")
+PUB, SUB, OTHER = Credentials("pub", "p"), Credentials("sub", "s"), Credentials("other", "o")
 POLICIES = {
     PUB: [("Topic:T", "Pub"), ("Topic:fresh", "Pub")],
     SUB: [("Topic:T", "Sub"), ("Group:G", "Sub")],
+    OTHER: [("Topic:U", "Pub")],
 }
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[RunningBroker]:
-    """Servers with the two users, and the topics T, theirs, and secret, with a message."""
-    async with running_broker(**ON) as running, asking() as admin:
+async def serving(**settings: Any) -> AsyncIterator[RunningBroker]:
+    """Servers with the users, and the topics T, theirs, and secret, with a message."""
+    async with running_broker(**ON, **settings) as running, asking() as admin:
         await running.create_topic("T", credentials=ADMINISTRATOR)
         await running.create_topic("secret", credentials=ADMINISTRATOR)
         for user, may in POLICIES.items():
@@ -210,6 +212,37 @@ async def test_who_may_publish_nothing_is_asked_about_no_half_message() -> None:
         await sub.call(at, Heartbeat(), beat("sub's"))
         await pub.call(at, Heartbeat(), beat("pub's"))
         assert await writers(admin, at) == ["pub's"]
+
+
+@in_loop
+async def test_half_messages_go_to_nobody_who_may_not_publish_to_their_topic() -> None:
+    asked: list[CheckTransactionState] = []
+
+    async def local(_message: Message, _what: object) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    async with (
+        serving(transaction_time_out=1, transaction_check_interval=50) as running,
+        asking(OTHER) as other,
+    ):
+        other.router.add(CheckTransactionState, lambda request, _context: asked.append(request))
+        await other.call(running.broker_address, Heartbeat(), beat("other's"))
+        async with (
+            TransactionProducer(
+                running.namesrv,
+                group="writers",
+                executor=local,
+                checker=lambda _message: TransactionState.COMMIT,
+                topics=["T"],
+                credentials=PUB,
+            ) as producer,
+            consumer(running) as one,
+        ):
+            for number in range(4):  # members of a group are asked in turn
+                await producer.send_in_transaction(Message("T", b"%d" % number))
+                (taken,) = await one.take(1)
+                taken.done()
+    assert asked == []
 
 
 @in_loop

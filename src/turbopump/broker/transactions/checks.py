@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -70,6 +71,7 @@ class _Absent(NamedTuple):
     then (ms since 1970), or until one is there."""
 
     group: str
+    topic: str
     until: int
     times: int
 
@@ -77,7 +79,8 @@ class _Absent(NamedTuple):
 @dataclass(slots=True, eq=False)
 class TransactionChecks:
     """Asks. ``asked``, ``unheard`` (no producer of the group was connected) and ``given_up`` count
-    half messages since the start."""
+    half messages since the start. ``may_publish``: whether the user of a connection may publish to
+    a topic: nobody else gets its half messages. RocketMQ: whoever is in the group does."""
 
     config: BrokerConfig
     store: MessageStore
@@ -86,6 +89,7 @@ class TransactionChecks:
     clients: ClientTable[Connection]
     clock: Clock
     endings: Endings
+    may_publish: Callable[[Connection, str], bool]
     asked: int = 0
     unheard: int = 0
     given_up: int = 0
@@ -143,12 +147,20 @@ class TransactionChecks:
 
     def _any_is_back(self) -> bool:
         """Whether a producer is there of a group that was away."""
-        return any(
-            self._is_there_now(group) for group in {one.group for one in self._absent.values()}
-        )
+        awaited = {(one.group, one.topic) for one in self._absent.values()}
+        return any(bool(self._producers(*one)) for one in awaited)
 
-    def _is_there_now(self, group: str) -> bool:
-        return any(not peer.closed for peer in self.clients.producers.get(group, ()))
+    def _producers(self, group: str, topic: str) -> list[Connection]:
+        """The connections of a group that may be asked about messages of a topic."""
+        may: dict[tuple[str | None, str], bool] = {}
+        found = []
+        for peer in self.clients.producers.get(group, ()):
+            who = peer.user, peer.peer_ip
+            if who not in may:
+                may[who] = self.may_publish(peer, topic)
+            if may[who] and not peer.closed:
+                found.append(peer)
+        return found
 
     @property
     def _end(self) -> int:
@@ -277,7 +289,7 @@ class TransactionChecks:
     async def _ask_or_put_off(self, half: HalfMessage) -> _Step:
         due = self._due(half)
         if due is None:
-            producer = await self._producer_of(half.group)
+            producer = await self._producer_of(half.group, half.topic)
             if producer is None:
                 return await self._wait_for_producer(half)
             await self.ask(half, producer)
@@ -336,7 +348,7 @@ class TransactionChecks:
         if (
             absent is None
             or absent.until <= self.clock.now_ms()
-            or self._is_there_now(absent.group)
+            or self._producers(absent.group, absent.topic)
         ):
             return None
         in_the_way = offset == self.endings.pending.offset and self._in_the_way()
@@ -361,7 +373,7 @@ class TransactionChecks:
         wait_ms = min(self.config.transaction_check_interval << min(times, 16), ABSENT_MAX_MS)
         until = self.clock.now_ms() + wait_ms
         if kept:
-            self._absent[offset] = _Absent(half.group, until, times)
+            self._absent[offset] = _Absent(half.group, half.topic, until, times)
         return _Step(until, copied=offset != half.offset)
 
     async def _put_behind(self, half: HalfMessage, properties: str) -> PutResult:
@@ -388,10 +400,10 @@ class TransactionChecks:
         self.endings.pending.passed(half.offset)
         self.given_up += 1
 
-    async def _producer_of(self, group: str) -> Connection | None:
+    async def _producer_of(self, group: str, topic: str) -> Connection | None:
         """A connection of the group, in turn; the next one if it does not take what was written
         before."""
-        members = [peer for peer in self.clients.producers.get(group, ()) if not peer.closed]
+        members = self._producers(group, topic)
         self._turn += 1
         for number in range(min(len(members), PRODUCERS_TRIED)):
             peer = members[(self._turn + number) % len(members)]

@@ -71,6 +71,7 @@ class Transactions:
         topics: TopicTable,
         clients: ClientTable[Connection],
         clock: Clock,
+        may_publish: Callable[[Connection, str], bool],
     ) -> None:
         self._store = store
         self._forwarding = forwarding
@@ -87,7 +88,7 @@ class Transactions:
         )
         self.endings = Endings(forwarding, flush, pending, self._ops, self._saved)
         self.checks = TransactionChecks(
-            config, store, forwarding, topics, clients, clock, self.endings
+            config, store, forwarding, topics, clients, clock, self.endings, may_publish
         )
         self._ended_known = asyncio.Event()
         self._copies_known = asyncio.Event()
