@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fuzzing import some
 
 from turbopump.message.codec import decode_entries
 from turbopump.store.files import StorePaths
@@ -71,7 +72,7 @@ class Machine:
 def test_what_was_recovered_after_a_kill_is_on_the_disk_before_it_counts_as_flushed() -> None:
     """A kill leaves unsynced messages in the page cache: recovery finds them, and a power cut may
     still take them."""
-    for seed in range(40):
+    for seed in some(range(40)):
         machine = Machine(seed)
         for number in range(20):
             machine.put(b"%d" % number)
@@ -87,7 +88,7 @@ def test_what_was_recovered_after_a_kill_is_on_the_disk_before_it_counts_as_flus
 def test_units_that_recovery_cut_off_do_not_come_back_and_point_into_other_messages() -> None:
     """The queue's sync may overtake the log's. What is cut off then must be cut off on the disk
     before new messages follow."""
-    for seed in range(60):
+    for seed in some(range(60)):
         machine = Machine(seed)
         for number in range(30):
             machine.put(b"old %d" % number)
@@ -110,7 +111,7 @@ def test_units_that_recovery_cut_off_do_not_come_back_and_point_into_other_messa
 def test_a_unit_torn_by_a_power_cut_is_not_believed() -> None:
     """A unit of 20 bytes may lie across two sectors of which one survived: it then points
     anywhere."""
-    for seed in range(150):
+    for seed in some(range(150)):
         machine = Machine(seed)
         sent = [b"%d" % number for number in range(200)]
         for body in sent[:100]:

@@ -57,7 +57,10 @@ def files() -> Parsed:
 
 def nested_stories(module: ast.Module) -> Iterator[str]:
     """Coroutines within functions that are stories by their names."""
-    for function in ast.walk(module):
+    every = list(ast.walk(module))
+    if not any(isinstance(one, ast.AsyncFunctionDef) and one.name in STORIES for one in every):
+        return
+    for function in every:
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             for inner in ast.walk(function):
                 named = isinstance(inner, ast.AsyncFunctionDef) and inner.name in STORIES

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tests.readable import is_readable
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
+"""It is a second where nothing else runs; a machine that is loaded may take its time."""
 SRC = Path(__file__).parents[3] / "src"
 
 

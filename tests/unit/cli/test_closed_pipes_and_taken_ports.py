@@ -39,7 +39,7 @@ def test_commands_run_with_closed_standard_streams(
 def test_servers_started_with_closed_streams_stop_cleanly() -> None:
     served = "turbopump dev --namesrv-port 0 --broker-port 0 <&- >> out & pid=$!"
     done = in_shell(
-        f'cd "$(mktemp -d)"; : > out; {served}; until grep -q ready out; do :; done; '
+        f'cd "$(mktemp -d)"; : > out; {served}; until grep -q ready out; do sleep 0.05; done; '
         "kill $pid; wait $pid"
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 from tests.loops import in_loop
 from tests.unit.namesrv.registrations import MASTER, OTHER, SECOND_SLAVE, SLAVE, registration
 from tests.unit.namesrv.world import World, play
@@ -62,7 +63,7 @@ acts = st.one_of(
 )
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.booleans(), st.lists(acts, min_size=1, max_size=6))
 def test_a_kept_route_is_the_tables_until_its_topic_is_told_to_have_changed(
     acting: bool, done: list[Act]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.fuzzing import some
 from tests.unit.store.directory import SEGMENT, Directory, bodies, put
 
 from turbopump.errors import StoreDamagedError, StoreLockedError
@@ -104,7 +105,7 @@ def test_a_torn_tail_ends_the_log_at_the_last_whole_message(tmp_path: Path) -> N
     store.close()
     data = last_segment(twin).read_bytes()
 
-    for at in range(start + 1, end - 2):  # the last two bytes are zero anyway: no properties
+    for at in some(range(start + 1, end - 2)):  # the last two bytes are zero anyway: no properties
         last_segment(twin).write_bytes(torn(data, at))
         found = twin.copy(tmp_path / "c").open()
         assert bodies(found) == [b"whole"], f"cut at {at}"
@@ -235,7 +236,7 @@ def test_whichever_message_is_damaged_every_other_one_is_served(tmp_path: Path) 
         put(store, body)
     twin = directory.copy(tmp_path / "b")
     store.close()
-    for number in range(len(sent) - 1):
+    for number in some(range(len(sent) - 1)):
         copy = twin.copy(tmp_path / "c")
         garble(copy, sent[number])
         found = copy.open()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 from tests.unit.store.batches import BatchDirectory, messages, put_inner, queue_of, unit_bytes
 from tests.unit.store.directory import put
 
@@ -62,12 +63,7 @@ def damage_entry(store: MessageStore, unit: BatchUnit) -> None:
     file.buffer[unit.offset - file.start + 110] ^= 1
 
 
-@settings(
-    derandomize=True,
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     units=st.sets(st.integers(0, len(COUNTS) - 1)),
     entries=st.sets(st.integers(0, len(COUNTS) - 1), max_size=4),
