@@ -5,6 +5,7 @@ is gone, and every later write or sync fails, as if the machine were off. It nei
 nor lies about fsync. Needs root and loop devices.
 """
 
+import errno
 import fcntl
 import os
 import shutil
@@ -94,6 +95,24 @@ class Ext4:
             fcntl.ioctl(fd, EXT4_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
         finally:
             os.close(fd)
+
+
+def fill(path: Path) -> None:
+    """Write until nothing fits any more."""
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 16, 1 << 12):
+            while True:
+                try:
+                    file.write(bytes(size))
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    break
+
+
+def free(path: Path) -> None:
+    """Give it back."""
+    path.unlink()
 
 
 def _run(*command: str) -> None:

@@ -6,7 +6,6 @@ what is left and gives it back.
 """
 
 import asyncio
-import errno
 import os
 import random
 import time
@@ -89,9 +88,9 @@ class Rounds:
                     for _ in range(20):
                         await self._send_next(producer)
                 for number in range(kills):
-                    fill(filler.with_name(f"filler{number}"))
+                    power.fill(filler.with_name(f"filler{number}"))
                     await broker.kill()
-                    fill(filler)  # what the kill has freed
+                    power.fill(filler)  # what the kill has freed
                     await broker.start()
                     self.found = await pulled(broker.namesrv, TOPIC)
                     async with Producer(broker.namesrv, retries=0, send_timeout=8.0) as producer:
@@ -99,7 +98,7 @@ class Rounds:
                         filler.unlink()
                         if number + 1 == kills:
                             for each in file_system.mount_point.glob("filler*"):
-                                free(each)
+                                power.free(each)
                             freed = time.monotonic()
                             while not await self._send_next(producer):
                                 assert time.monotonic() - freed < 3 * WRITABLE_SECONDS_MAX
@@ -123,14 +122,14 @@ class Rounds:
                 await broker.create_topic(TOPIC, count)
                 async with Producer(broker.namesrv, retries=0, send_timeout=8.0) as producer:
                     assert await self._send(producer, 0, b"the log has room")
-                    fill(filler)
+                    power.fill(filler)
                     units = 1
                     while await self._send(producer, 0, b"unit %d" % units):
                         units += 1
                     assert units <= PAGE // UNIT_SIZE, "there is no block for more"
                     for queue_id in range(1, count):
                         assert not await self._send(producer, queue_id, b"first"), "no block"
-                    free(filler)
+                    power.free(filler)
                     for queue_id in range(count):
                         await self._send_when_free(producer, queue_id, b"after")
                 assert (await pulled(broker.namesrv, TOPIC)).items() >= self.acknowledged.items()
@@ -140,14 +139,14 @@ class Rounds:
 
     async def _round(self, producer: Producer, filler: Path) -> None:
         await self._send_next(producer)
-        fill(filler)
+        power.fill(filler)
         for _ in range(400):
             if not await self._send_next(producer):
                 break
         else:
             raise AssertionError("3 MB were taken on a full disk")
         await self._send_next(producer)
-        free(filler)
+        power.free(filler)
         await self._send_when_free(producer, self._number % QUEUES, b"")
 
     async def _send_when_free(self, producer: Producer, queue_id: int, body: bytes) -> None:
@@ -178,23 +177,6 @@ class Rounds:
         if result.status is SendStatus.OK:
             self.acknowledged[queue.queue_id, result.queue_offset] = body
         return True
-
-
-def fill(path: Path) -> None:
-    """Write until nothing fits any more."""
-    with path.open("wb", buffering=0) as file:
-        for size in (1 << 20, 1 << 16, 1 << 12):
-            while True:
-                try:
-                    file.write(bytes(size))
-                except OSError as error:
-                    if error.errno != errno.ENOSPC:
-                        raise
-                    break
-
-
-def free(path: Path) -> None:
-    path.unlink()
 
 
 def test_a_full_disk_refuses_and_comes_back_by_itself(

@@ -7,19 +7,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.crash.broker_process import SETTINGS, BrokerProcess
+from tests.crash.broker_process import BrokerProcess
+from tests.crash.replica_pair import BOTH, MASTER, PATIENCE_S, SLAVE, all_bodies, in_sync
 from tests.unit.broker.talking import Client
 
 from turbopump.errors import TurbopumpError
 from turbopump.message.codec import decode_entries
-from turbopump.protocol.requests.pull import PullMessageReply
 from turbopump.protocol.requests.send import SendMessageV2
 
 OUTSTANDING = 16
-PATIENCE_S = 60.0
-BOTH: dict[str, object] = {**SETTINGS, "flushDiskType": "ASYNC_FLUSH"}
-MASTER: dict[str, object] = {**BOTH, "brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}
-SLAVE: dict[str, object] = {**BOTH, "brokerRole": "SLAVE", "brokerId": 1}
 
 
 class Seen:
@@ -55,25 +51,6 @@ class Seen:
         async with asyncio.timeout(PATIENCE_S):
             while len(self.acknowledged) < count:
                 await asyncio.sleep(0.01)
-
-
-async def in_sync(client: Client) -> None:
-    """Wait until a send is acknowledged: the slave is there."""
-    async with asyncio.timeout(PATIENCE_S):
-        while (await client.ask(SendMessageV2(topic="T", queue_id=0), b"first")).code != 0:
-            await asyncio.sleep(0.05)
-
-
-async def all_bodies(client: Client) -> set[bytes]:
-    found: set[bytes] = set()
-    offset = 0
-    while True:
-        answer, header = await client.pull(offset)
-        assert isinstance(header, PullMessageReply)
-        found |= {message.body for message in decode_entries(answer.body)}
-        if header.next_begin_offset <= offset:
-            return found
-        offset = header.next_begin_offset
 
 
 async def killed(home: Path, rng: random.Random) -> tuple[Seen, set[bytes]]:

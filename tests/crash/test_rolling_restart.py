@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from tests.crash.broker_process import SETTINGS, BrokerProcess
+from tests.crash.broker_process import BrokerProcess
+from tests.crash.replica_pair import MASTER, SLAVE
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.draining import drain, find_broker, set_write_permission
@@ -24,13 +25,6 @@ TOPIC, QUEUES, LANES = "rolling", 2, 8
 ROUTES_S = 1.0
 """How often these clients ask for routes; 30 s unless they are told."""
 PATIENCE_S = 120.0
-MASTER: dict[str, object] = {
-    **SETTINGS,
-    "flushDiskType": "ASYNC_FLUSH",
-    "brokerRole": "SYNC_MASTER",
-    "inSyncReplicas": 2,
-}
-SLAVE: dict[str, object] = {**MASTER, "brokerRole": "SLAVE", "brokerId": 1}
 
 
 class Traffic:
