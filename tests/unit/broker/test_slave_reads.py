@@ -7,6 +7,7 @@ from tests.unit.broker.replicas import (
     MASTER,
     NAMESRV,
     SLAVE,
+    SYNC,
     Replicas,
     eventually,
     same_logs,
@@ -82,6 +83,28 @@ async def test_an_offset_that_the_slave_does_not_have_yet_is_kept_and_waited_for
         await client.send(b"%d" % number)
     answer = await held
     assert answer.code == ResponseCode.SUCCESS
+
+
+@in_loop(with_replicas)
+async def test_who_has_read_at_the_slave_what_the_master_does_not_show_yet_is_not_sent_back(
+    replicas: Replicas, /
+) -> None:
+    master = await replicas.master(**SYNC)
+    slave = await replicas.slave()
+    client, network = replicas.client_of(MASTER), replicas.simulation.network
+    await client.create()
+    await eventually(lambda: not master.store.confirmed.alone)
+    network.cut(SLAVE, MASTER)  # no acknowledgement comes
+    sending = asyncio.ensure_future(client.send(b"0"))
+    await eventually(lambda: slave.store.max_offset("T", 0) == 1)
+    assert master.store.max_offset("T", 0) == 0
+    answer, header = await client.pull(1)
+    assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_NOT_FOUND, 1)
+    held = asyncio.ensure_future(client.messages(1, suspend_ms=5000))
+    network.heal(SLAVE, MASTER)
+    await sending
+    await client.send(b"1")
+    assert [message.body for message in await held] == [b"1"]
 
 
 @in_loop(with_replicas)

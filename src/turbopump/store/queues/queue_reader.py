@@ -218,8 +218,11 @@ def _read_messages(
 def _outside(queue: ConsumeQueue, offset: int, *, after_crash: bool) -> GetResult | None:
     """The answer for an offset that the queue does not have. A reader beyond the end after a crash
     has read messages that the crash lost. Their offsets are given again: it reads on from where the
-    queue ended at the start."""
+    queue ended at the start. Else what is beyond the shown end may be there, not confirmed yet: a
+    slave shows a message before its master knows that it has it."""
     low, high = queue.min_index, queue.end.value
+    if high < offset <= queue.max_index and not after_crash:
+        return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
     if high == 0:
         return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
     if offset < low:
