@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 LANES = 3
 WITHOUT = "--ignore={}".format
-APART = ("tests/unit/broker", "tests/unit/cli", "tests/unit/client")
+APART = ("tests/unit/store", "tests/unit/broker", "tests/unit/client", "tests/unit/cli")
 ALONE = [
     "tests/crash/test_io_errors.py::"
     "test_a_log_that_is_taken_from_a_broker_ends_acknowledgements_and_costs_nothing_before",
@@ -37,19 +37,26 @@ HERE = (
     ["tests/unit", "tests/golden", *map(WITHOUT, APART)],
     ["tests/spark", "bench/tests/test_against_our_broker.py"],
     ["tests/crash", *map("--deselect={}".format, ALONE)],
-    *([suite] for suite in APART),
     ["tests/simulation"],
+    *([suite] for suite in APART),
 )
 """Every other test, the longest run first."""
 ON_UVLOOP = ["tests/unit/client", "tests/unit/test_blocking.py"]
-NEWEST = ["tests/unit", "tests/golden", *map(WITHOUT, APART)]
-BETWEEN = [
-    "tests/unit",
-    "tests/golden",
-    *map(WITHOUT, ("tests/unit/broker", "tests/unit/cli", "tests/unit/store")),
-]
+SAME_EVERYWHERE = (
+    "tests/unit/test_guide.py",
+    "tests/unit/test_house.py",
+    "tests/unit/test_how_tests_are_written.py",
+    "tests/unit/test_links.py",
+    "tests/unit/broker",
+    "tests/unit/cli",
+)
+"""What other Pythons leave out: it looks at texts, or runs what the rest tests in pieces."""
+NEWEST = ["tests/unit", "tests/golden", *map(WITHOUT, (*SAME_EVERYWHERE, "tests/unit/client"))]
+BETWEEN = ["tests/unit", "tests/golden", *map(WITHOUT, (*SAME_EVERYWHERE, "tests/unit/store"))]
 """For Pythons between the oldest and the newest: two thirds of the tests, a quarter of their
 seconds."""
+OTHERS = {"TURBOPUMP_FUZZ": "0.25"}
+"""Other Pythons draw as much arbitrary input as ``make test``."""
 
 
 def main() -> int:
@@ -87,12 +94,8 @@ def main() -> int:
                 )
             )
         for version, python in reversed(others):
-            if version == newest:
-                runs.append(
-                    lanes.submit(run, version, python, NEWEST, shown=False, TURBOPUMP_PURE="1")
-                )
-            else:
-                runs.append(lanes.submit(run, version, python, BETWEEN, shown=False))
+            suites, pure = (NEWEST, {"TURBOPUMP_PURE": "1"}) if version == newest else (BETWEEN, {})
+            runs.append(lanes.submit(run, version, python, suites, shown=False, **OTHERS, **pure))
         statuses = [each.result() for each in runs]
     statuses.append(run(here, Path(sys.executable), ALONE))
     return next((status for status in statuses if status), 0)
