@@ -58,7 +58,7 @@ all of them. One write and one answer may exceed it: 8 MiB in all."""
 WRITE_SIZE: Final = 1024 * 1024
 """Answers of so many bytes are written at once, and do not wait for the others of their turn."""
 
-PIECE_SIZE: Final = 128 * 1024
+PIECE_SIZE: Final = 256 * 1024
 """TLS is given so many bytes at a time, and only while it takes them. What it has got it copies,
 and does not say how much of that waits in the layer below."""
 
