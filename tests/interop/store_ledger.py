@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tests.interop.our_clients import (
     CALL_SECONDS,
@@ -158,6 +160,31 @@ class Ledger:
                     }
                     await self._check_finding(finder, topic, repeats=killed and apache)
         await self._check_commits(namesrv, killed=killed)
+
+    def check_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """The same of the rows that Spark reads from the files of the log."""
+        by_topic: dict[str, dict[str, Mapping[str, Any]]] = {topic: {} for topic in self._sent}
+        for row in rows:
+            if row["topic"] in by_topic:
+                found = by_topic[row["topic"]]
+                assert row["properties"]["n"] not in found, row
+                found[row["properties"]["n"]] = row
+        for topic, sent in self._sent.items():
+            assert len(by_topic[topic]) == len(sent), topic
+            for message, result in sent:
+                row = by_topic[topic][message.properties["n"]]
+                assert bytes(row["body"]) == message.body
+                assert (row["tags"], row["keys"].split(" ")) == (message.tags, message.keys)
+                assert row["properties"].items() >= message.properties.items()
+                assert (row["bornHost"].rpartition(":")[0], row["reconsumeTimes"]) == (
+                    self._host,
+                    0,
+                )
+                if result is not None:
+                    place = row["queueId"], row["queueOffset"], row["commitLogOffset"]
+                    queue_id, offset = result.queue.queue_id, result.queue_offset
+                    assert place == (queue_id, offset, offset_of(result))
+                    assert row["msgId"] == result.msg_id
 
     async def _check_commits(self, namesrv: str, *, killed: bool) -> None:
         """The group is where it was; a broker that was killed may have kept an earlier place, for

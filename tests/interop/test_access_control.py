@@ -234,7 +234,7 @@ async def test_our_commands_make_a_user_who_then_does_what_the_policy_says(
 
 
 def test_the_spark_source_reads_with_credentials_and_is_refused_without(
-    cluster: ApacheCluster,
+    cluster: ApacheCluster, tmp_path: Path
 ) -> None:
     pytest.importorskip("pyspark")
     from turbopump.spark.batch import BatchReader
@@ -265,6 +265,16 @@ def test_the_spark_source_reads_with_credentials_and_is_refused_without(
             for row in batch.to_pylist()
         ]
         assert sorted(found) == [b"1", b"3", b"5", b"7", b"9"]
+    in_file = tmp_path / "keys.yml"
+    in_file.write_text("".join(f"{name}: {text}\n" for name, text in keys.items()))
+    environment = {"TURBOPUMP_ACCESS_KEY": USER.access_key, "TURBOPUMP_SECRET_KEY": USER.secret_key}
+    for options in (
+        read_options({**given, "credentialsFile": str(in_file)}, {}),
+        read_options(given, environment),
+    ):
+        reader = BatchReader(options)
+        counts = [batch.num_rows for task in reader.partitions() for batch in reader.read(task)]
+        assert sum(counts) == 10
     stream = StreamReader(read_options({**given, **keys, "commitGroup": "spark-guarded"}))
     begin = stream.initialOffset()
     stream.commit(begin)

@@ -1,38 +1,15 @@
-"""One Spark session for all tests: a JVM takes up to 20 s to start."""
+"""One Spark session for all tests of Spark."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-
-from turbopump.spark.session import end_session, rocketmq_session
+from tests.spark.spark_session import quick_session
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    root = Path(__file__).parents[2]
-    with pytest.MonkeyPatch.context() as patch:
-        # Spark's Python workers import the plain reader from tests/ and the package from src/.
-        path = os.pathsep.join((str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")))
-        patch.setenv("PYTHONPATH", path)
-        session = rocketmq_session(
-            "turbopump tests",
-            master="local[2]",
-            conf={
-                "spark.ui.enabled": "false",
-                "spark.ui.showConsoleProgress": "false",
-                "spark.sql.shuffle.partitions": "2",
-                "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-                "spark.sql.session.timeZone": "UTC",
-                "spark.log.level": "ERROR",
-                # Short work on few cores: the second compiler and the parallel collector cost more
-                # than they save.
-                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-            },
-        )
+    with quick_session(tmp_path_factory.mktemp("warehouse")) as session:
         yield session
-        end_session(session)

@@ -17,8 +17,10 @@ from turbopump.cli import main
 from turbopump.errors import ConfigError, DataLossError, OffsetGapError
 from turbopump.message.message import MessageQueue
 from turbopump.spark import archive as lakes
+from turbopump.spark.offsets import Offsets
 from turbopump.spark.pipelines import ArchiveReport, archive, json_bodies
 from turbopump.spark.pipelines.running import Progress, ProgressLine, spark_sentence
+from turbopump.spark.reading import RangesPartition
 
 Archive = Callable[..., ArchiveReport]
 
@@ -234,20 +236,20 @@ def test_rows_that_are_not_those_of_the_offsets_are_not_committed(
     cluster: FakeCluster, run: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.fill("T", 0, 10)
-    from turbopump.spark.pipelines import archiving
+    from turbopump.spark import planning
 
-    real = archiving.ArchiveRun.wanted_rows
-    for condition, said in (("queueOffset < 9", "9 rows .* for the offsets 0 to 9"),):
-        monkeypatch.setattr(
-            archiving.ArchiveRun, "wanted_rows", lambda *given, c=condition: real(*given).where(c)
-        )
-        with pytest.raises(OffsetGapError, match=said):
+    real = planning.tasks
+
+    def less(begins: Offsets, ends: Offsets, *given: Any) -> list[RangesPartition]:
+        return real(begins, {queue: end - 1 for queue, end in ends.items()}, *given)
+
+    def twice(*given: Any) -> list[RangesPartition]:
+        return real(*given) * 2
+
+    for wrong, rows in ((less, 9), (twice, 20)):
+        monkeypatch.setattr(planning, "tasks", wrong)
+        with pytest.raises(OffsetGapError, match=f"{rows} rows were written for the offsets 0 to"):
             run("T")
-    monkeypatch.setattr(
-        archiving.ArchiveRun, "wanted_rows", lambda *given: real(*given).union(real(*given))
-    )
-    with pytest.raises(OffsetGapError, match="20 rows were written for the offsets 0 to 9"):
-        run("T")
     assert lakes.offsets(tmp_path) == {}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import SparkSession
 from tests.golden.recorded import ALL, FIVE
 from tests.spark.stored_log import (
@@ -394,6 +394,21 @@ def test_spark_reads_a_log_in_several_tasks(spark: SparkSession, store: Path) ->
         row["body"] for number, row in enumerate(expected) if number != 5
     ]
     assert rows.columns[-2:] == ["segment", "status"]
+
+
+def test_a_log_is_not_written_nor_followed(spark: SparkSession, store: Path) -> None:
+    said = "reads the files of a log, in batches"
+    rows = spark.read.format("rocketmqCommitlog").load(str(store))
+    with pytest.raises((AnalysisException, PythonException), match=said):
+        rows.write.format("rocketmqCommitlog").mode("append").save(str(store))
+    with pytest.raises((AnalysisException, PythonException, StreamingQueryException), match=said):
+        (
+            spark.readStream.format("rocketmqCommitlog")
+            .load(str(store))
+            .writeStream.format("noop")
+            .start()
+            .awaitTermination(120)
+        )
 
 
 def test_any_session_finds_the_format_by_itself(spark: SparkSession, store: Path) -> None:

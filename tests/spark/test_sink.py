@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +242,46 @@ def test_a_row_that_cannot_be_sent_fails_the_write_with_its_content(
         "row 1 of task 0, attempt 0, was not sent: (body=None): its body is null; a message needs "
         "one (0 rows of this task are stored)"
     ) in str(caught.value)
+    assert "Traceback (most recent call last)" not in str(caught.value)
+
+
+def test_delays_times_and_queues_of_rows_reach_the_broker(
+    spark: SparkSession, broker: BrokerThread
+) -> None:
+    broker.create_topic("placed", 3)
+    due = datetime.now(UTC) + timedelta(seconds=2)
+    rows: list[tuple[Any, ...]] = [
+        (b"queue", None, None, 2),
+        (b"level", 1, None, None),
+        (b"time", None, due, None),
+    ]
+    columns = "body binary, delayLevel int, deliverAt timestamp, queueId int"
+    write(spark.createDataFrame(rows, columns).coalesce(1), broker, topic="placed")
+    came_from = spark.createDataFrame(
+        [(b"kept", 1, 7)], "body binary, queueId int, queueOffset long"
+    )
+    write(came_from, broker, topic="placed", keepQueueId="true")
+    wait_for(broker, "placed", 4)
+    found = {bytes(row.body): row for row in read(spark, broker, "placed").collect()}
+    assert (found[b"queue"].queueId, found[b"kept"].queueId) == (2, 1)
+    level = found[b"level"]
+    assert level.storeTimestamp - level.bornTimestamp >= timedelta(seconds=0.9)
+    assert level.properties["DELAY"] == "1"
+    # the broker's timer goes by whole seconds
+    assert found[b"time"].storeTimestamp.timestamp() >= due.timestamp() - 1
+
+
+def test_speculation_is_refused_beside_a_key(spark: SparkSession, broker: BrokerThread) -> None:
+    """As if Spark had been started with it: that makes it a setting of the session."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.legacy.setCommandRejectsSparkCoreConfs", "false")
+    session.conf.set("spark.speculation", "true")
+    broker.create_topic("one-attempt", 1)
+    rows = session.createDataFrame([("a",)], "body string")
+    with pytest.raises(PythonException, match=r"needs spark\.speculation=false"):
+        write(rows, broker, topic="one-attempt", idempotencyKey="body")
+    write(rows, broker, topic="one-attempt")
+    assert read(spark, broker, "one-attempt").count() == 1
 
 
 def test_the_row_that_a_broker_refuses_is_found_among_its_neighbours(broker: BrokerThread) -> None:

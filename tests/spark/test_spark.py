@@ -207,8 +207,13 @@ def test_an_error_of_ours_is_shown_without_the_traceback_of_a_worker(
     cluster.fill("T", 0, 5)
     beyond = '{"T":{"broker-a":{"0":9}}}'
     rows = read(spark, cluster)
+    cluster.fill("T", 1, 5)
+    cluster.queues["T", 1].remove_oldest(3)
+    removed = '{"T":{"broker-a":{"1":0}}}'
     wrong: dict[str, Callable[[], object]] = {
         "startingOffsets says 9": lambda: read(spark, cluster, startingOffsets=beyond).collect(),
+        # told by a task, not when the read is planned
+        "messages 0 to 2": lambda: read(spark, cluster, startingOffsets=removed).collect(),
         "option startingTimestamp": lambda: read(spark, cluster, startingTimestamp="soon"),
         "T@broker-a:0, which ends at 5": lambda: stream(
             spark, cluster, tmp_path, startingOffsets=beyond

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,7 @@ from pyspark.errors import PySparkException
 
 from turbopump.errors import ConfigError, DataLossError, LakeError, OffsetGapError
 from turbopump.message.message import MessageQueue
+from turbopump.spark import planning
 from turbopump.spark.offsets import Offsets, admit, encode_offsets
 from turbopump.spark.options import COLUMN_NAMES, read_options
 from turbopump.spark.pipelines.bodies import with_parsed
@@ -44,6 +45,7 @@ from turbopump.spark.pipelines.lake import (
 from turbopump.spark.pipelines.running import Progress
 from turbopump.spark.pipelines.writing import (
     REPORT_COLUMN,
+    Fetching,
     FileWriting,
     TaskReport,
     checked_columns,
@@ -323,14 +325,10 @@ class ArchiveRun:
             return self.lake.append(
                 before, Batch(begins=begins, ends=ends, lost={}, files=()), self.at_step
             )
-        rows = self.wanted_rows(begins, ends)
-        definition = self.lake.definition
-        if definition.bodies is not None:
-            rows = with_parsed(rows, definition.bodies)
-        writing = FileWriting(str(self.lake.staging.absolute()), before.version + 1, definition)
-        reports = self._patiently(
-            lambda: rows.mapInArrow(writing, f"{REPORT_COLUMN} string").collect()
-        )
+        staging = str(self.lake.staging.absolute())
+        writing = FileWriting(staging, before.version + 1, self.lake.definition)
+        reported = self._job(begins, ends, writing)
+        reports = self._patiently(reported.collect)
         tasks = [msgspec.json.decode(row[REPORT_COLUMN], type=TaskReport) for row in reports]
         lost = self._missing(tasks, begins, ends)
         files = tuple(file for task in tasks for file in task.files)
@@ -345,8 +343,21 @@ class ArchiveRun:
         progress.add(count)
         return after
 
-    def wanted_rows(self, begins: Offsets, ends: Offsets) -> DataFrame:
-        """The messages between two sets of offsets."""
+    def _job(self, begins: Offsets, ends: Offsets, writing: FileWriting) -> DataFrame:
+        """Reading and writing the messages between two sets of offsets; the rows are reports."""
+        report, bodies = f"{REPORT_COLUMN} string", self.lake.definition.bodies
+        if bodies is not None and bodies.kind == "json":  # which Spark reads, so it has the rows
+            return with_parsed(self._rows(begins, ends), bodies).mapInArrow(writing, report)
+        options = replace(
+            self.known,
+            columns=self.lake.definition.columns,
+            partitions_max=self.known.partitions_max or _parallelism(self.spark),
+        )
+        tasks = planning.tasks(begins, ends, options)
+        numbers = self.spark.range(0, len(tasks), 1, len(tasks))
+        return numbers.mapInArrow(Fetching(tasks, options, writing), report)
+
+    def _rows(self, begins: Offsets, ends: Offsets) -> DataFrame:
         return (
             self.spark.read.format("rocketmq")
             .options(**self.options)
@@ -438,6 +449,14 @@ class ArchiveRun:
                 for topic in self.topics:  # which waits for them
                     self.cluster.offsets_max(self.cluster.queues(topic))
         raise AssertionError("unreachable")
+
+
+def _parallelism(spark: SparkSession) -> int | None:
+    """None with Spark Connect, whose clients cannot see it: each queue is a task then."""
+    try:
+        return spark.sparkContext.defaultParallelism
+    except PySparkException:
+        return None
 
 
 def _rows_in_files(lake: Lake, before: Snapshot, after: Snapshot) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What an executor does: rows into staged Parquet files, one for each topic and hour.
+"""What an executor does: messages into staged Parquet files, one for each topic and hour.
 
 The one rule: what it writes is nothing until the driver commits it, so a task may run twice or be
 killed. Each file has a name of its own, and is durable before it is reported. It must not know the
@@ -23,11 +23,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from turbopump.errors import ConfigError
-from turbopump.spark.options import arrow_schema, column_names
+from turbopump.spark.options import ReadOptions, arrow_schema, column_names
 from turbopump.spark.pipelines.bodies import body_columns, split_bodies
 from turbopump.spark.pipelines.lake import DATA, REJECTED, Bodies, DataFile, Definition
 from turbopump.spark.plain_errors import hidden_traceback
-from turbopump.spark.reading import keep_what_is_loaded
+from turbopump.spark.reading import RangesPartition, keep_what_is_loaded, read_partition
 
 NEEDED_COLUMNS: Final = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
 """What a table cannot be without: its partitions, and what tells a row from every other."""
@@ -151,6 +151,22 @@ class FileWriting:
     def _open(self, table: str, topic: str, hour: int, schema: pa.Schema) -> OpenFile:
         name = f"part-{self.version:08d}-{uuid.uuid4().hex}.parquet"
         return OpenFile(Path(self.staging) / name, table, topic, hour, schema)
+
+
+@dataclass(frozen=True)
+class Fetching:
+    """How a task reads its messages from the brokers and writes them. They never become rows of the
+    JVM, in which they would cost more than all the rest."""
+
+    tasks: list[RangesPartition]
+    options: ReadOptions
+    writing: FileWriting
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """For ``mapInArrow`` over the numbers of tasks: a row as ``FileWriting`` gives for each."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self.writing(read_partition(self.tasks[number], self.options))
 
 
 @dataclass
