@@ -287,6 +287,17 @@ def test_the_half_written_end_of_a_crashed_log_is_truncated(store: Path) -> None
     assert 60 < bad["storeSize"] <= 80
 
 
+def test_files_that_were_made_beforehand_are_no_damage(store: Path, kind: str) -> None:
+    """Brokers make the next file, or two, before the log comes to it."""
+    expected = plain_rows(store)
+    last = segments(store)[-1]
+    for number in (1, 2):
+        blank = last.with_name(f"{int(last.name) + number * SEGMENT_SIZE:020}")
+        blank.write_bytes(bytes(SEGMENT_SIZE))
+        for tasks in (1, 7):
+            assert read_log(store, tasks) == expected
+
+
 def test_units_that_are_wrong_change_nothing(store: Path) -> None:
     expected = plain_rows(store)
     queue = next((store / "consumequeue" / "orders" / "0").iterdir())

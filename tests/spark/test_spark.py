@@ -218,6 +218,9 @@ def test_an_error_of_ours_is_shown_without_the_traceback_of_a_worker(
         "T@broker-a:0, which ends at 5": lambda: stream(
             spark, cluster, tmp_path, startingOffsets=beyond
         ),
+        "endingOffsets is for batch reads": lambda: stream(
+            spark, cluster, tmp_path, endingOffsets="latest"
+        ),
         "it is not said where to write": lambda: (
             rows.write.format("rocketmq").mode("append").save()
         ),

@@ -23,6 +23,7 @@ from turbopump.spark.log_scan import (
     about_written,
     dispatched_end,
     first_good_entry,
+    is_blank,
     scan,
     store_time_at,
 )
@@ -216,6 +217,8 @@ def _parts(
 ) -> list[LogRange]:
     """A part for each segment that may have what is asked for."""
     live = store is not None and _is_live(store)
+    while len(segments) > 1 and is_blank(str(segments[-1].path)):
+        segments = segments[:-1]  # brokers make the next files beforehand: the log ends before
     parts = []
     for number, segment in enumerate(segments):
         is_last = number + 1 == len(segments)

@@ -418,6 +418,13 @@ def _pieces(fd: int, begin: int, end: int, overlap: int) -> Iterator[tuple[int, 
         at = first + count
 
 
+def is_blank(path: str) -> bool:
+    """Whether nothing was written yet into a segment, whatever its size."""
+    with _open(path) as fd:
+        size = os.fstat(fd).st_size
+        return not _may_hold_data(fd, 0, size) or next(_pieces(fd, 0, size, 0), None) is None
+
+
 def about_written(path: str, size: int) -> int:
     """About how many of the first ``size`` bytes of a segment are written: some pages are looked
     at, as if all behind the log's end were zeros, and nothing before."""

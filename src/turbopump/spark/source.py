@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 
-from turbopump.errors import ConfigError
+from turbopump.errors import ConfigError, TurbopumpError
 from turbopump.spark.plain_errors import plain_errors
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from turbopump.spark.commitlog import CommitLogReader
     from turbopump.spark.options import ReadOptions
     from turbopump.spark.sink import BatchWriter, StreamWriter
-    from turbopump.spark.stream import StreamReader
     from turbopump.spark.write_options import Layout, WriteOptions
 
 
@@ -60,11 +59,13 @@ class RocketMQDataSource(DataSource):
         options = self._settled(schema)
         return PushingBatchReader(options) if options.filter_pushdown else BatchReader(options)
 
-    @plain_errors
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
-        from turbopump.spark.stream import StreamReader
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from turbopump.spark.stream import RefusedStream, StreamReader
 
-        return StreamReader(self._settled(schema))
+        try:
+            return StreamReader(self._settled(schema))
+        except TurbopumpError as error:
+            return RefusedStream(error)
 
     @plain_errors
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -143,9 +144,10 @@ class CommitLogDataSource(DataSource):
 
     streamWriter = writer  # noqa: N815
 
-    @plain_errors
-    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802
-        raise ConfigError(_READ_ONLY)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from turbopump.spark.stream import RefusedStream
+
+        return RefusedStream(ConfigError(_READ_ONLY))
 
 
 def _check_schema(given: StructType, offered: pa.Schema) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -319,6 +319,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._options, broker_patience=PLANNING_PATIENCE_S if skips else None
             )
         return self._cluster
+
+
+class RefusedStream(DataSourceStreamReader):
+    """A stream that cannot be, and says why when it is first asked. What ``streamReader`` itself
+    raises PySpark 4.3 hides behind an UnboundLocalError of its own."""
+
+    def __init__(self, error: TurbopumpError) -> None:
+        self._error = error
+
+    @plain_errors
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise self._error
+
+    initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815
 
 
 def _share_within(waiting: list[OffsetRange], averages: list[float], size_max: int) -> float:
