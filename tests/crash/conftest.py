@@ -1,6 +1,6 @@
 """How much of each row is run, and the figures that come out.
 
-`make test` runs a sample of every row, all of them together within 90 s; `make crash` (`--full`)
+`make test` runs a sample of every row, some two minutes of all of them; `make crash` (`--full`)
 runs what `docs/explanations/durability.md` promises. What a row measured is printed at the end, to
 be copied into that page.
 """
