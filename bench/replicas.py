@@ -73,7 +73,6 @@ class Pair:
         settings: dict[str, str | int | bool] = {
             "brokerRole": "SLAVE",
             "brokerId": 1,
-            "haMasterAddress": f"127.0.0.1:{self.ha_port}",
             "mappedFileSizeCommitLog": SEGMENT_SIZE,
             "flushDiskType": "ASYNC_FLUSH",
         }
@@ -87,6 +86,8 @@ class Pair:
     def _apache_slave(
         self, stack: ExitStack, home: Path, settings: dict[str, str | int | bool]
     ) -> int:
+        # Apache's 5.3.3 sets haMasterAddress before there is a client to set it in: it is lost, and
+        # the slave would copy nothing. Without it the name server says where the master is.
         cluster = ApacheCluster(
             NEWEST,
             directory=home,
@@ -108,6 +109,7 @@ class Pair:
             "brokerName": "broker-a",
             "listenPort": free_ports(-2, 0, 1),
             "storePathRootDir": str(home / "store"),
+            "haMasterAddress": f"127.0.0.1:{self.ha_port}",
         }
         conf.write_text(properties_text({**own, **settings}))
         where = ("-c", str(conf), "-n", self.master.namesrv)
@@ -143,7 +145,12 @@ def pair_of(name: str, directory: Path, cores: Cores, **settings: str | int) -> 
     with ExitStack() as stack, running_on(cores.broker):
         start = start_apache if name == APACHE else start_ours
         # on a busy machine neither refuses what has waited
-        more = {"flushDiskType": "ASYNC_FLUSH", "brokerFastFailureEnable": False, **settings}
+        more = {
+            "flushDiskType": "ASYNC_FLUSH",
+            "brokerFastFailureEnable": False,
+            "brokerIP2": "127.0.0.1",
+            **settings,
+        }
         master = start(stack, directory / "master", more)
         yield Pair(master, directory, master.port + 1)
 
