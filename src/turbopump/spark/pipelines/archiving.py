@@ -82,7 +82,14 @@ _CHOOSING: Final = (
     "broker_offline",
 )
 """Options of the source, by their field, that would leave messages out."""
-_AWAY: Final = ("ConnectError", "ConnectionLostError", "CallTimeoutError", "RouteNotFoundError")
+_AWAY: Final = (
+    "ConnectError",
+    "ConnectionLostError",
+    "CallTimeoutError",
+    "RouteNotFoundError",
+    "RemotingError",
+)
+"""What Spark's error says if a broker, or every name server (RemotingError), was away."""
 _log = logging.getLogger(__name__)
 
 
