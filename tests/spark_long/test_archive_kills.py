@@ -45,8 +45,14 @@ class Runs:
     """Runs of the archive, and what was sent so far."""
 
     def __init__(
-        self, servers: Servers, lake: Path, format_name: str, environment: dict[str, str]
+        self,
+        servers: Servers,
+        lake: Path,
+        pipeline: str,
+        format_name: str,
+        environment: dict[str, str],
     ) -> None:
+        self.pipeline = pipeline
         self.servers = servers
         self.lake = lake
         self.format_name = format_name
@@ -57,13 +63,12 @@ class Runs:
         with Producer(self.servers.name_server) as producer:
             for begin in range(self.sent, self.sent + ROUND, 100):
                 numbers = range(begin, begin + 100)
-                texts = [f'{{"n": {n}}}' if n % 10 else f"no JSON {n}" for n in numbers]
-                producer.send_batch([Message("T", text) for text in texts])
+                producer.send_batch([Message("T", body_of(n)) for n in numbers])
         self.sent += ROUND
 
     def start(self, *kill: str, master: str = "local[2]") -> subprocess.Popen[str]:
         arguments = str(self.lake), self.servers.name_server, self.format_name, master, *kill
-        return self.pipelines.start("archive", *arguments)
+        return self.pipelines.start(self.pipeline, *arguments)
 
     def writing(self, master: str = "local[2]") -> subprocess.Popen[str]:
         """A run of which a task has begun a file."""
@@ -88,7 +93,7 @@ class Runs:
         lake = open_lake(self.lake)
         snapshot = lake.snapshot()
         found = 0
-        for table in ("data", "_rejected"):
+        for table in ("data", "_rejected") if self.pipeline == "archive" else ("data",):
             rows = archive.dataset(self.lake, table)
             read = rows.to_table(columns=["queueId", "queueOffset"])
             assert len(places(read)) == read.num_rows
@@ -103,6 +108,10 @@ class Runs:
         if not snapshot.unfinished:
             assert found == snapshot.messages == sum(archive.offsets(self.lake).values())
         assert found <= self.sent
+
+
+def body_of(number: int) -> str:
+    return f'{{"n": {number}}}' if number % 10 else f"no JSON {number}"
 
 
 def places(table: pa.Table) -> set[tuple[int, int]]:
@@ -138,11 +147,14 @@ def kill_the_broker(runs: Runs) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds executors in /proc")
-@pytest.mark.parametrize("format_name", ["parquet", "delta"])
+@pytest.mark.parametrize(
+    ("pipeline", "format_name"),
+    [("archive", "parquet"), ("archive", "delta"), ("archive-as-is", "parquet")],
+)
 def test_kills_lose_and_double_nothing(
-    servers: Servers, tmp_path: Path, environment: dict[str, str], format_name: str
+    servers: Servers, tmp_path: Path, environment: dict[str, str], pipeline: str, format_name: str
 ) -> None:
-    runs = Runs(servers, tmp_path / "lake", format_name, environment)
+    runs = Runs(servers, tmp_path / "lake", pipeline, format_name, environment)
     try:
         kill_and_check(runs)
     finally:
@@ -161,10 +173,15 @@ def kill_and_check(runs: Runs) -> None:
         kill(runs)
         runs.check()
         name = getattr(kill, "__qualname__", "?").split(".")[0]
-        print(f"{format_name} {number + 1}/{KILLS} {name} {time.monotonic() - began:.0f} s")
+        seconds = time.monotonic() - began
+        print(f"{runs.pipeline} {format_name} {number + 1}/{KILLS} {name} {seconds:.0f} s")
     report = finished(runs.start())
     runs.check()
     assert report["lake_rows"] == report["lake_messages"] == runs.sent
+    if runs.pipeline == "archive-as-is":
+        kept = archive.dataset(runs.lake).to_table(columns=["body"])["body"].to_pylist()
+        assert sorted(kept) == sorted(body_of(n).encode() for n in range(runs.sent))
+        return
     rejected = archive.dataset(runs.lake, "_rejected").to_table(columns=["body", "reason"])
     numbers = archive.dataset(runs.lake).to_table(columns=["n"])["n"].to_pylist()
     assert sorted(numbers) == [n for n in range(runs.sent) if n % 10]
