@@ -115,7 +115,7 @@ async def restarted(servers: Servers, name: str, pair: tuple[BrokerProcess, Brok
     await slave.stop()
     await slave.start()
     async with asyncio.timeout(PATIENCE_S):
-        while not (await servers.call(master.address, GetBrokerHaStatus())).ha_connection_info:
+        while not (await servers.call(master.address, GetBrokerHaStatus())).in_sync_slave_nums:
             await asyncio.sleep(0.1)
     await master.stop()
     await master.start()

@@ -133,7 +133,8 @@ class Replication:
                     addr=peer.address,
                     slave_ack_offset=one.acked,
                     diff=behind,
-                    in_sync=behind < self._config.ha_max_gap_not_in_sync,
+                    # RocketMQ: also one that has not said yet what it has
+                    in_sync=one.next is not None and behind < self._config.ha_max_gap_not_in_sync,
                     transferred_byte_in_second=one.rate(now),
                     transfer_from_where=one.next if one.next is not None else -1,
                 )

@@ -68,7 +68,7 @@ AGAIN_MAX_S: Final = 1.0
 AGAIN_GROWTH: Final = 1.25
 """Between two attempts at a master that cannot be reached: one that is restarted is found soon."""
 REFUSED_S: Final = 5.0
-"""The same where what came could not be taken."""
+"""The same where what came could not be taken; longest where the master closed at once."""
 
 
 class MasterLink:
@@ -510,7 +510,7 @@ class SlaveLink:
             return self._next_pause()
         except (ssl.SSLError, ConnectionResetError) as error:
             self._failed(f"no TLS connection to the master at {address}: {failure_words(error)}")
-            return REFUSED_S
+            return self._next_pause(REFUSED_S)
         except (OSError, TimeoutError, ValueError) as error:
             self._failed(f"the master cannot be reached at {address}: {error or 'no answer'}")
             return self._next_pause()
@@ -526,14 +526,17 @@ class SlaveLink:
                 self._failed(f"the connection to the master at {address} has ended")
                 self._again = AGAIN_MIN_S
                 return self._next_pause()
-            cause = f"the master at {address} does not take this slave: its log says why"
+            cause = f"the master at {address} stops or does not take this slave: its log says why"
             if peer.shakes_hands:
                 cause += "; both need the same innerClientAuthenticationCredentials"
+            self._failed(cause)
+            return self._next_pause(REFUSED_S)  # one that was stopping may be back at once
         self._failed(cause)
         return REFUSED_S
 
-    def _next_pause(self) -> float:
-        pause, self._again = self._again, min(self._again * AGAIN_GROWTH, AGAIN_MAX_S)
+    def _next_pause(self, longest: float = AGAIN_MAX_S) -> float:
+        pause = min(self._again, longest)
+        self._again = min(pause * AGAIN_GROWTH, longest)
         return pause
 
     @property

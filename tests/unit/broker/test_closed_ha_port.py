@@ -20,6 +20,7 @@ from turbopump.config.broker_config import BrokerConfig, BrokerRole
 from turbopump.config.tls import ClientTls, TlsMode
 from turbopump.event_loop import loop_factory
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.replication import HARuntimeInfo
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
@@ -81,6 +82,10 @@ async def test_brokers_of_one_cluster_copy_with_a_handshake(tmp_path: Path) -> N
         slave_of(master, tmp_path / "s", **user("secret")) as slave,
     ):
         await copies(master, slave)
+
+
+def ha_status(master: Broker) -> HARuntimeInfo:
+    return master.replication.status(asyncio.get_running_loop().time())
 
 
 def on_servers_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -185,6 +190,17 @@ async def test_an_address_that_both_allow_needs_neither_handshake_nor_tls(tmp_pa
         slave_of(master, tmp_path / "s") as slave,
     ):
         await copies(master, slave, pair.trusted())
+
+
+@in_loop
+async def test_a_slave_that_has_not_said_what_it_has_is_not_called_in_sync(tmp_path: Path) -> None:
+    async with running(tmp_path / "m") as master:
+        host, _, port = master.ha_address.rpartition(":")
+        async with raw_peer(host, int(port)):
+            await until(lambda: ha_status(master).ha_connection_info)
+            assert ha_status(master).in_sync_slave_nums == 0
+            async with slave_of(master, tmp_path / "s"):
+                await until(lambda: ha_status(master).in_sync_slave_nums == 1)
 
 
 @in_loop

@@ -178,6 +178,26 @@ async def test_a_sync_master_answers_when_its_slave_has_the_message(
     await sender.send(b"again")
 
 
+@in_loop(with_replicas)
+async def test_a_slave_that_was_refused_once_comes_again_before_clients_send(
+    replicas: Replicas, /
+) -> None:
+    await replicas.master(**SYNC)
+    await replicas.client_of(MASTER).create()
+    await replicas.client_of(MASTER).ask(SendMessageV2(topic="T", queue_id=0), b"before")
+    slave = await replicas.slave()
+    await same_logs(replicas.brokers[MASTER], slave)
+    await replicas.stop(MASTER)
+    only_proven = {"authentication_enabled": True, "ha_allowed_peers": ""}
+    await replicas.master(**SYNC, **only_proven)
+    link = slave.replication.slave
+    assert link is not None
+    await eventually(lambda: "stops or does not take this slave" in (link.fault or ""))
+    await replicas.stop(MASTER)
+    master = await replicas.master(**SYNC)
+    await eventually(lambda: not master.store.confirmed.alone, seconds=WITHOUT_SLAVE_S / 2)
+
+
 async def permission(replicas: Replicas, topic: str = "T") -> int:
     """What the name server says that clients may do with a topic: 4 read, 2 write."""
     client = replicas.client_of(NAMESRV, port=9876)
