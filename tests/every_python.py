@@ -4,11 +4,11 @@ plain Python, all but the command line, the broker and the clients; those betwee
 with the interpreter and its loop. The clients' tests run a second time on uvloop, where users have
 it: its timers and its clock are others than asyncio's.
 
-Three runs of pytest at a time, on the two cores that a machine has at least: a third of their time
-is waiting, for messages that are due, for processes, for disks. The first is shown as it goes, the
-others when they have ended; the few tests that look at the clock come last and alone. Other Pythons
-are looked for on the PATH and among pyenv's versions; each gets a small environment of its own
-(`.venv-3.12`, …), made once. Any failure fails the run; a Python that is not there is named.
+Three runs of pytest at a time, on the two cores that a machine has at least: they also wait, for
+messages that are due, for processes, for disks. The first is shown as it goes, the others when they
+have ended; the few tests that look at the clock come last and alone. Other Pythons are looked for
+on the PATH and among pyenv's versions; each gets a small environment of its own (`.venv-3.12`, …),
+made once. Any failure fails the run; a Python that is not there is named.
 """
 
 from __future__ import annotations

@@ -251,7 +251,11 @@ def _queue_fault(queue: ConsumeQueue, entry: bytes, at: int, index: int) -> str 
     if unit is None or unit[1] == NO_MESSAGE_SIZE:
         return None
     between = index - edge
-    room = at - unit[0] if between > 0 else unit[0] - at
-    if unit[:2] == (at, len(entry)) if not between else abs(between) * FIXED_SIZE <= room:
+    if between == 0:
+        possible = unit[:2] == (at, len(entry))
+    else:
+        room = at - unit[0] if between > 0 else unit[0] - at
+        possible = abs(between) * FIXED_SIZE <= room
+    if possible:
         return None
     return f"it has another log: queue offset {edge} of {queue.topic} is at {unit[0]} here"
