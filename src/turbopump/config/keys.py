@@ -4,12 +4,10 @@ Each key is honoured (a configuration field has it), accepted without effect, or
 of Apache are data: `apache_keys.txt`. This module must not know values that are set.
 """
 
-import difflib
 import enum
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import get_type_hints
 
 from turbopump.config.setting import LONG_MAX, SettingsClass, settings_of
@@ -60,8 +58,10 @@ def classify(name: str, table: KeyTable) -> KeyFinding:
             if key.reason
             else KeyFinding(KeyClass.HONOURED)
         )
+    from difflib import get_close_matches  # only a mistyped key needs it
+
     by_lower = {known.lower(): known for known in table}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
+    near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
     return KeyFinding(KeyClass.UNKNOWN, nearest=by_lower[near[0]] if near else "")
 
 
@@ -105,6 +105,8 @@ def key_table(config: type[SettingsClass], *parts: str, only_5: str = "") -> Key
 def _lines() -> Iterator[tuple[str, str, str]]:
     """Part, line of a key, and the reason above it."""
     part = reason = ""
+    from importlib.resources import files  # clients never read it
+
     text = files("turbopump.config").joinpath("apache_keys.txt").read_text("utf-8")
     for line in text.splitlines():
         if line.startswith("["):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from turbopump.config.keys import key_table
+from turbopump.config.keys import KeyTable, key_table
 from turbopump.config.properties import read_properties
 from turbopump.config.setting import build, setting
 from turbopump.errors import ConfigError
@@ -210,14 +210,15 @@ class TlsConfig:
         )
 
 
-TLS_KEYS = key_table(TlsConfig, "tls")
+def _keys() -> KeyTable:
+    return key_table(TlsConfig, "tls")
 
 
 def with_tls_file(texts: Mapping[str, str]) -> dict[str, str]:
     """The texts of a configuration, with those of the file that `tls.config.file` names in their
     place. Raises ConfigError for one that cannot be read, unless it is the default."""
     path = tls_file(build(TlsConfig, texts, {}))
-    return dict(texts) if path is None else dict(texts) | read_properties(path, TLS_KEYS)
+    return dict(texts) if path is None else dict(texts) | read_properties(path, _keys())
 
 
 def tls_file(config: TlsConfig) -> str | None:
@@ -248,6 +249,6 @@ def tls_of(given: Mapping[str, str | None], environment: Mapping[str, str]) -> C
     file, trust = told["tls_config"], told["tls_trust"]
     if switch in ("false", "0") or not (switch or file or trust):
         return None
-    config = build(TlsConfig, read_properties(file, TLS_KEYS) if file else {}, {})
+    config = build(TlsConfig, read_properties(file, _keys()) if file else {}, {})
     tls = config.tls_of_clients()
     return dataclasses.replace(tls, trust=trust) if trust else tls

@@ -73,6 +73,14 @@ def test_what_comes_before_the_front_door_is_short(run_python: Callable[[str], s
     assert not {"click", "typing"} & set(modules)
 
 
+def test_a_client_starts_without_the_settings_of_servers(run_python: Callable[[str], str]) -> None:
+    """They are a quarter of what a command's start takes."""
+    lines = "import sys\nimport turbopump.cli.topic\nprint(*sorted(sys.modules))\n"
+    modules = run_python(lines).split()
+    assert "turbopump.config.tls" in modules
+    assert not {"turbopump.config.broker_config", "importlib.resources"} & set(modules)
+
+
 @pytest.mark.parametrize(
     "use", ["import turbopump\nturbopump.Producer", "from turbopump.blocking import Producer"]
 )

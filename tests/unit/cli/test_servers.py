@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from turbopump.config import BrokerConfig, NamesrvConfig, load_broker_config, load_namesrv_config
+from turbopump.config.broker_config import BrokerConfig, load_broker_config
+from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
 from turbopump.config.setting import settings_of
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

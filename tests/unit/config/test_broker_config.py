@@ -8,16 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from turbopump.config import (
-    BrokerConfig,
-    FlushDiskType,
-    NamesrvConfig,
-    effective,
-    load_broker_config,
-    load_namesrv_config,
-)
+from turbopump.config.broker_config import BrokerConfig, FlushDiskType, load_broker_config
+from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
 from turbopump.config.properties import decode_text, encode
-from turbopump.config.setting import build, settings_of
+from turbopump.config.setting import build, effective, settings_of
 from turbopump.errors import ConfigError
 
 APACHES_OWN_EXAMPLE = """\

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from turbopump.config import BrokerConfig, NamesrvConfig
-from turbopump.config.broker_config import BROKER_KEYS
+from turbopump.config.broker_config import BROKER_KEYS, BrokerConfig
 from turbopump.config.keys import KeyClass, KeyTable, classify
-from turbopump.config.namesrv_config import NAMESRV_KEYS
+from turbopump.config.namesrv_config import NAMESRV_KEYS, NamesrvConfig
 from turbopump.config.reference import page
 from turbopump.config.running import RunningConfiguration
 from turbopump.config.setting import SettingsClass, effective, settings_of
