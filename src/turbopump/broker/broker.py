@@ -442,7 +442,7 @@ class Broker:
                 self.timers,
                 RemotingClient(tls=config.client_tls, signer=signer),
             )
-            link.begin_at = tables_of_master.first_offset
+            link.begin_at = tables_of_master.begin_at
         self._registration = NameServerRegistration(
             config,
             topics,

@@ -432,8 +432,10 @@ class SlaveLink:
         self.flushes = flushes or ack_flushed
         self._rules = rules
         self._tls = None if tls is None or not rules.closed else ClientContext(tls)
-        self.begin_at: Callable[[], Awaitable[int]] = _from_last_file
-        """From where on an empty slave wants the log."""
+        self.begin_at: Callable[[], Awaitable[int]] = self._log_end
+        """From where on the slave wants the log; 0: from the file that the master is writing, as
+        Apache's slave, whose master nobody can ask. Raises RemotingError if nobody can say so,
+        CopyError if the master is not to be copied."""
         self.address: str | None = None
         """The master's HA address, `host:port`; None: it is not known."""
         self.peer: MasterPeer | None = None
@@ -500,7 +502,7 @@ class SlaveLink:
             handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
             tls = None if self._tls is None else self._tls.at(loop.time())
         try:
-            wanted = self.store.log.end or await self.begin_at()
+            wanted = await self.begin_at()
             async with asyncio.timeout(CONNECT_S):
                 _, peer = await loop.create_connection(
                     lambda: MasterPeer(self, wanted, handshake), host, int(port), ssl=tls
@@ -508,6 +510,9 @@ class SlaveLink:
         except RemotingError as error:
             self._failed(f"the master does not say what its log has: {error}")
             return self._next_pause()
+        except CopyError as error:
+            self._failed(str(error))
+            return REFUSED_S
         except (ssl.SSLError, ConnectionResetError) as error:
             self._failed(f"no TLS connection to the master at {address}: {failure_words(error)}")
             return self._next_pause(REFUSED_S)
@@ -534,6 +539,9 @@ class SlaveLink:
         self._failed(cause)
         return REFUSED_S
 
+    async def _log_end(self) -> int:
+        return self.store.log.end
+
     def _next_pause(self, longest: float = AGAIN_MAX_S) -> float:
         pause = min(self._again, longest)
         self._again = min(pause * AGAIN_GROWTH, longest)
@@ -554,11 +562,6 @@ class SlaveLink:
         if cause != self.fault:
             log.error("the slave does not copy cause=%s", cause)
         self.fault = cause
-
-
-async def _from_last_file() -> int:
-    """As Apache's slave, whose master nobody can ask."""
-    return 0
 
 
 class MasterPeer(asyncio.Protocol):

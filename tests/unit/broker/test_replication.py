@@ -311,6 +311,31 @@ async def test_a_slave_ahead_of_its_master_is_refused_in_words_and_keeps_its_log
 
 
 @in_loop(with_replicas)
+async def test_an_old_master_with_messages_that_the_new_one_has_not_is_refused_in_words(
+    replicas: Replicas, /
+) -> None:
+    await replicas.master()
+    slave = await replicas.slave()
+    old = replicas.client_of(MASTER)
+    await old.create()
+    await old.send(b"both have it")
+    await eventually(lambda: slave.store.max_offset("T", 0) == 1)
+    await replicas.stop(SLAVE)
+    await old.send(b"a: the old one alone")
+    replicas.kill(MASTER)
+    await replicas.broker(SLAVE, BrokerRole.ASYNC_MASTER)
+    new = replicas.client_of(SLAVE)
+    for number in range(2):  # so its log is the longer one, and goes on where that of the old ends
+        await new.send(b"%d: the new one alone" % number)
+    rejoined = await replicas.broker(MASTER, BrokerRole.SLAVE, broker_id=1)
+    link = rejoined.replication.slave
+    assert link is not None
+    await eventually(lambda: link.fault is not None)
+    assert "another log" in str(link.fault)
+    assert rejoined.store.max_offset("T", 0) == 2
+
+
+@in_loop(with_replicas)
 async def test_a_slave_is_made_the_master_by_its_role_and_takes_messages(
     replicas: Replicas, /
 ) -> None:
