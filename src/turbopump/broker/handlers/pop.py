@@ -16,11 +16,17 @@ from typing import Final, TypeVar
 from turbopump.broker.consumers import TAG, Subscription, no_property_filter, read_subscription
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
-from turbopump.broker.handlers.pull import ban_remark
 from turbopump.broker.pop.held_pops import ANY_QUEUE, TopicGroup
+from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.pop.reader import QUEUES_AT_ONCE, PoppedEntries, PopQuery, peek
 from turbopump.broker.pop.records import COUNT_MAX
+from turbopump.broker.read_checks import (
+    ban_remark,
+    no_group_remark,
+    no_queue_remark,
+    no_topic_remark,
+)
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
@@ -152,15 +158,7 @@ class PopHandler:
         pop, line = self._pop, TopicGroup(wish.topic, wish.group)
         revive_queue_id = ORDER_REVIVE_QUEUE if wish.ordered else pop.revive_log.next_queue()
         taken = PoppedEntries(self._clock.now_ms(), revive_queue_id)
-        draw = self._random.randrange(100)
-        queues = pop.view.topic_queues(line, queue_id, draw)
-        if not wish.ordered:
-            retries = pop.view.retry_queues(line)
-            queues = (
-                retries + queues
-                if draw < self._config.pop_from_retry_probability
-                else queues + retries
-            )
+        queues = self._drawn_queues(line, queue_id, retries=not wish.ordered)
         try:
             await pop.reader.take(wish, queues, taken)
             if taken.checkpoint_stored is not None:
@@ -200,6 +198,17 @@ class PopHandler:
             return _nothing(wish, taken, ResponseCode.POLLING_FULL)
         return None
 
+    def _drawn_queues(self, line: TopicGroup, queue_id: int, *, retries: bool) -> list[GroupQueue]:
+        """The queues to read, in an order that is drawn: with ``retries`` those of the retry topic
+        come first or last."""
+        draw = self._random.randrange(100)
+        queues = self._pop.view.topic_queues(line, queue_id, draw)
+        if not retries:
+            return queues
+        again = self._pop.view.retry_queues(line)
+        first = draw < self._config.pop_from_retry_probability
+        return again + queues if first else queues + again
+
     # --- looking
 
     async def peek(
@@ -216,16 +225,8 @@ class PopHandler:
         )
         if refused is not None:
             return refused
-        line, queue_id = (
-            TopicGroup(request.topic, request.consumer_group),
-            max(request.queue_id, ANY_QUEUE),
-        )
-        draw = self._random.randrange(100)
-        queues = self._pop.view.topic_queues(line, queue_id, draw)
-        retries = self._pop.view.retry_queues(line)
-        queues = (
-            retries + queues if draw < self._config.pop_from_retry_probability else queues + retries
-        )
+        line = TopicGroup(request.topic, request.consumer_group)
+        queues = self._drawn_queues(line, max(request.queue_id, ANY_QUEUE), retries=True)
         try:
             data, left = await peek(
                 self._store,
@@ -346,29 +347,18 @@ class PopHandler:
             )
         topic = self._topics.find(topic_name)
         if topic is None:
-            return refuse(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{topic_name[:128]}] not exist, apply first please! Create it (turbopump "
-                "topic create)",
-            )
+            return refuse(ResponseCode.TOPIC_NOT_EXIST, no_topic_remark(topic_name))
         if not topic.readable:
             return refuse(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic_name}] {what} message is forbidden"
             )
         if queue_id >= topic.read_queue_nums:
             return refuse(
-                ResponseCode.INVALID_PARAMETER,
-                f"queueId[{queue_id}] is illegal, topic:[{topic_name}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
-                f"consumer:[{group_name[:128]}]",
+                ResponseCode.INVALID_PARAMETER, no_queue_remark(queue_id, topic, group_name)
             )
         group = self._groups.find(group_name)
         if group is None:
-            return refuse(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{group_name[:128]}] does not exist; create it, use a legal "
-                "name, or set autoCreateSubscriptionGroup=true on the broker",
-            )
+            return refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, no_group_remark(group_name))
         if not group.consume_enable:
             return refuse(
                 ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}"

@@ -18,6 +18,7 @@ from turbopump.broker.pop.held_pops import TopicGroup
 from turbopump.broker.pop.offsets import GroupQueue
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.pop.records import Checkpoint, PopKey
+from turbopump.broker.read_checks import no_queue_remark, no_topic_remark
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
@@ -280,16 +281,9 @@ class PopAcksHandler:
     ) -> Refusal | None:
         topic = self.topics.find(request.topic)
         if topic is None:
-            return refusal(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{request.topic[:128]}] not exist, apply first please!",
-            )
+            return refusal(ResponseCode.TOPIC_NOT_EXIST, no_topic_remark(request.topic))
         if not 0 <= request.queue_id < topic.read_queue_nums:
-            remark = (
-                f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
-                f"consumer:[{request.consumer_group}]"
-            )
+            remark = no_queue_remark(request.queue_id, topic, request.consumer_group)
             return refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
         low = self.store.min_offset(request.topic, request.queue_id)
         high = self.store.max_offset(request.topic, request.queue_id)

@@ -13,35 +13,28 @@ import re
 from dataclasses import InitVar, dataclass, replace
 from functools import partial
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from turbopump.broker.cold_flow import ColdFlow
-from turbopump.broker.consumers import (
-    TAG,
-    ClientTable,
-    Subscription,
-    no_property_filter,
-    read_subscription,
-)
+from turbopump.broker.consumers import ClientTable
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.log_repair import LogRepair, damaged_ranges
 from turbopump.broker.offsets import ConsumerOffsets
+from turbopump.broker.read_checks import EVERYTHING, PullChecks, PullFilters
 from turbopump.broker.reading import answer
 from turbopump.broker.statistics import Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.filtering.tag import ALL, code_filter
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import JSON, Frame, frame_head
-from turbopump.protocol.requests.clients import ConsumeType, MessageModel, SubscriptionData
+from turbopump.protocol.requests.clients import ConsumeType
 from turbopump.protocol.requests.pull import (
     LitePullMessage,
     PullMessage,
     PullMessageReply,
     PullSysFlag,
 )
-from turbopump.protocol.requests.topics import PERM_READ
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import (
     Outcome,
@@ -55,7 +48,6 @@ from turbopump.remoting.router import (
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult, GetStatus
-from turbopump.store.queues.queue_reader import PropertyFilter, TagsFilter
 
 SUSPEND_MAX_S: Final = 120.0
 """Longest that a pull is held, whatever it asks for."""
@@ -415,158 +407,3 @@ def _found(opaque: int, result: GetResult) -> bytes:
     ).encode()
     data = result.data
     return b"".join((frame_head(len(header), len(data)), header, data))
-
-
-# --- What is asked of a pull before a queue is read: whether it may be, and which messages it is to
-# be given.
-#
-# Order of checks and codes: apache/rocketmq ``PullMessageProcessor``. It must not know how queues
-# are read or who waits.
-
-FORBIDDEN_BROKER: Final = 1
-FORBIDDEN_GROUP: Final = 2
-FORBIDDEN_TOPIC: Final = 3
-FORBIDDEN_BROADCAST: Final = 4
-FORBIDDEN_SUBSCRIPTION: Final = 5
-
-
-class PullFilters(NamedTuple):
-    """Which messages a pull is to be given: judges of tag codes and of properties, None where
-    everything will do."""
-
-    accept: TagsFilter
-    matches: PropertyFilter | None
-
-
-EVERYTHING: Final = PullFilters(None, None)
-
-
-@dataclass(eq=False)
-class PullChecks:
-    """By the broker's settings, its topics and groups, and what groups subscribe to."""
-
-    config: BrokerConfig
-    topics: TopicTable
-    groups: GroupTable
-    clients: ClientTable[Connection]
-
-    def refusal(self, request: PullMessage) -> Response[PullMessageReply] | None:
-        """Why this pull may not be, or None."""
-        config = self.config
-        if not config.broker_permission & PERM_READ:
-            return forbidden(
-                FORBIDDEN_BROKER, f"the broker[{config.broker_ip1}] pulling message is forbidden"
-            )
-        if request.sys_flag & PullSysFlag.LITE_PULL and not config.lite_pull_message_enable:
-            return forbidden(
-                FORBIDDEN_BROKER,
-                f"the broker[{config.broker_ip1}] for lite pull consumer is forbidden",
-            )
-        group = self.groups.find(request.consumer_group)
-        if group is None:
-            return refusal(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{request.consumer_group[:128]}] does not exist; create it, "
-                "use a legal name, or set autoCreateSubscriptionGroup=true on the broker",
-            )
-        if not group.consume_enable:
-            return forbidden(
-                FORBIDDEN_GROUP, f"subscription group no permission, {request.consumer_group}"
-            )
-        topic = self.topics.find(request.topic)
-        if topic is None:
-            return refusal(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{request.topic[:128]}] not exist, apply first please! Create it "
-                "(turbopump topic create)",
-            )
-        if not topic.readable:
-            return forbidden(
-                FORBIDDEN_TOPIC, f"the topic[{request.topic}] pulling message is forbidden"
-            )
-        if not 0 <= request.queue_id < topic.read_queue_nums:
-            return refusal(
-                ResponseCode.INVALID_PARAMETER,
-                f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
-                f"consumer:[{request.consumer_group}]",
-            )
-        # RocketMQ: a pull that brings its own subscription passes.
-        if self.groups.bans and self.groups.is_banned(request.consumer_group, request.topic):
-            return forbidden(
-                FORBIDDEN_SUBSCRIPTION, ban_remark(request.consumer_group, request.topic)
-            )
-        return None
-
-    def wants(self, request: PullMessage) -> PullFilters | Response[PullMessageReply]:
-        """What this pull is to be given: from the request itself, or from the group's heartbeat."""
-        if request.sys_flag & PullSysFlag.SUBSCRIPTION:
-            if request.subscription == ALL and request.expression_type == TAG:  # nearly always
-                return EVERYTHING
-            data = SubscriptionData(
-                topic=request.topic,
-                sub_string=request.subscription,
-                expression_type=request.expression_type,
-            )
-            try:
-                subscription = read_subscription(data)
-            except ValueError as error:
-                return refusal(
-                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                    f"parse the consumer's subscription failed: {error}",
-                )
-            return self._judges(subscription, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
-        group = self.clients.groups.get(request.consumer_group)
-        if group is None:
-            return refusal(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's group info not exist: {request.consumer_group}; send a "
-                "heartbeat first",
-            )
-        config = self.groups.find(request.consumer_group)
-        if (
-            config is not None
-            and not config.consume_broadcast_enable
-            and group.message_model is MessageModel.BROADCASTING
-        ):
-            return forbidden(
-                FORBIDDEN_BROADCAST,
-                f"the consumer group[{request.consumer_group}] can not consume by broadcast way",
-            )
-        known = group.subscriptions.get(request.topic)
-        if known is None:
-            return refusal(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's subscription not exist: group {request.consumer_group}, "
-                f"topic {request.topic}",
-            )
-        if known.data.sub_version < request.sub_version:
-            return refusal(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
-            )
-        return self._judges(known, ResponseCode.FILTER_DATA_NOT_EXIST)
-
-    def _judges(
-        self, subscription: Subscription, fault_code: int
-    ) -> PullFilters | Response[PullMessageReply]:
-        kind = subscription.data.expression_type
-        if kind not in (None, "", TAG) and not self.config.enable_property_filter:
-            return no_property_filter(kind)
-        if subscription.fault is not None:
-            return refusal(
-                fault_code,
-                "parse the consumer's subscription failed, your expression may be wrong: "
-                f"{subscription.fault}",
-            )
-        accept, matches = code_filter(subscription.codes), subscription.matches
-        return EVERYTHING if accept is None and matches is None else PullFilters(accept, matches)
-
-
-def ban_remark(group: str, topic: str) -> str:
-    """What a group is told that an operator has banned from a topic (353)."""
-    return f"the consumer group[{group}] is forbidden for topic[{topic}]"
-
-
-def forbidden(kind: int, remark: str) -> Response[PullMessageReply]:
-    header = PullMessageReply(next_begin_offset=0, min_offset=0, max_offset=0, forbidden_type=kind)
-    return Response(header, code=ResponseCode.NO_PERMISSION, remark=remark)
