@@ -25,6 +25,7 @@ from turbopump.store.disk import Found, Piece
 from turbopump.store.log.cold_reads import ColdReads, ReadState, Steps
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.checked_entries import GetResult
+from turbopump.store.queues.lookup import Lookup, StoredEntry
 from turbopump.store.queues.queue_reader import PropertyFilter
 
 T = TypeVar("T")
@@ -93,6 +94,14 @@ async def ask(reads: ColdReads, steps: Steps[T]) -> T:
     except StopIteration as end:
         value: T = end.value
         return value
+
+
+def entry_for(context: RequestContext, lookup: Lookup, offset: int) -> Steps[StoredEntry | None]:
+    """The entry that a request names by its place in the log alone. RocketMQ: whatever looks like
+    an entry there, and with access control, too."""
+    if context.judge_topic is None:  # who asks may read everything
+        return lookup.entry_at(offset)
+    return lookup.proven_entry_at(offset)
 
 
 async def read_pieces(reads: ColdReads, pieces: Sequence[Piece]) -> list[Found]:

@@ -25,7 +25,9 @@ from turbopump import (
     TransactionState,
 )
 from turbopump.errors import ResponseError
+from turbopump.message.codec import ENTRY_HEAD, FIXED_SIZE, MAGIC_V1
 from turbopump.message.ids import decode_offset_msg_id
+from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.access import (
     AclInfo,
     CreateAcl,
@@ -43,19 +45,22 @@ from turbopump.remoting.client import RemotingClient
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker
 
 PUB, SUB, OTHER = Credentials("pub", "p"), Credentials("sub", "s"), Credentials("other", "o")
+BOTH = Credentials("both", "b")
 POLICIES = {
     PUB: [("Topic:T", "Pub"), ("Topic:fresh", "Pub")],
     SUB: [("Topic:T", "Sub"), ("Group:G", "Sub")],
     OTHER: [("Topic:U", "Pub")],
+    BOTH: [("Topic:both", "All"), ("Group:B", "Sub")],
 }
 
 
 @asynccontextmanager
 async def serving(**settings: Any) -> AsyncIterator[RunningBroker]:
-    """Servers with the users, and the topics T, theirs, and secret, with a message."""
+    """Servers with the users, and the topics T and both, theirs, and secret, with a message."""
     async with running_broker(**ON, **settings) as running, asking() as admin:
         await running.create_topic("T", credentials=ADMINISTRATOR)
         await running.create_topic("secret", credentials=ADMINISTRATOR)
+        await running.create_topic("both", credentials=ADMINISTRATOR)
         for user, may in POLICIES.items():
             name, subject = user.access_key, f"User:{user.access_key}"
             entries = [
@@ -300,3 +305,34 @@ async def test_a_message_is_not_had_by_its_place_without_sub_on_its_topic() -> N
         await sub.call(at, ConsumerSendMsgBack(group="G", offset=mine_at, delay_level=0))
         with pytest.raises(ResponseError, match="no permission to access Topic:secret"):
             await sub.call(at, ConsumerSendMsgBack(group="G", offset=other_at, delay_level=0))
+
+
+def entry_in_a_body(topic: bytes, position: int, behind: int) -> bytes:
+    """What looks like a message of a topic at a place of the log, whose properties go on for so
+    many bytes behind it: into the messages of others."""
+    size = FIXED_SIZE + len(topic) + behind
+    host = bytes(8)
+    head = ENTRY_HEAD.pack(size, MAGIC_V1, 0, 0, 0, 0, position, 0, 0, host, 0, host, 0, 0, 0)
+    return head + bytes([len(topic)]) + topic + behind.to_bytes(2)
+
+
+@in_loop
+async def test_a_body_that_looks_like_a_message_opens_nothing_of_what_lies_behind_it() -> None:
+    # a CRC of whole entries is no secret, either: one can be made that fits whatever follows
+    async with serving(enabled_append_prop_crc=False) as running, asking(BOTH) as both:
+        at = running.broker_address
+        _, _, first_at = decode_offset_msg_id(await send(running, b"1", "both"))
+        found = await both.exchange(at, ViewMessageById(topic="both", offset=first_at))
+        next_at = first_at + len(found.body)
+        # a send of one byte less has its body there
+        false_at = next_at + ENTRY_HEAD.size
+        body = entry_in_a_body(b"both", false_at, behind=600)
+        _, _, sent_at = decode_offset_msg_id(await send(running, body, "both"))
+        await send(running, b"what others may not see" * 20, "secret")
+        assert sent_at == next_at
+        answer = await both.exchange(at, ViewMessageById(topic="both", offset=false_at))
+        assert (answer.code, answer.body) == (ResponseCode.SYSTEM_ERROR, b"")
+        with pytest.raises(ResponseError, match="look message by offset failed"):
+            await both.call(at, ConsumerSendMsgBack(group="B", offset=false_at, delay_level=0))
+        # those that are one in a queue are found as before
+        await both.call(at, ConsumerSendMsgBack(group="B", offset=sent_at, delay_level=0))

@@ -28,7 +28,7 @@ from turbopump.broker.consumers import (
 )
 from turbopump.broker.dead_letters import retry_topic
 from turbopump.broker.groups import GroupTable, RequestModes
-from turbopump.broker.reading import read
+from turbopump.broker.reading import entry_for, read
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import BodyError, CallTimeoutError, ProtocolError, RemotingError
@@ -416,7 +416,7 @@ class ClientQuestionsHandler:
                 "key or unique id finds it"
             )
             return refusal(ResponseCode.SYSTEM_ERROR, remark)
-        entry = await read(self.reads, self.store.lookup.entry_at(offset))
+        entry = await read(self.reads, entry_for(context, self.store.lookup, offset))
         if entry is None or entry.fault is not None:
             why = "it is not there (any more)" if entry is None else entry.fault
             return refusal(

@@ -14,7 +14,7 @@ from typing import Final
 
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.log_repair import LogRepair, damaged_ranges
-from turbopump.broker.reading import answer
+from turbopump.broker.reading import answer, entry_for
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.pull import (
@@ -125,7 +125,7 @@ class QueriesHandler:
                 remark += f": it is damaged ({entry.fault})"
             return refusal(ResponseCode.SYSTEM_ERROR, remark)
 
-        return answer(self.reads, self.lookup.entry_at(request.offset), respond, context)
+        return answer(self.reads, entry_for(context, self.lookup, request.offset), respond, context)
 
     def earliest(
         self, request: GetEarliestMsgStoreTime, context: RequestContext

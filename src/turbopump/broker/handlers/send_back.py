@@ -22,7 +22,7 @@ from turbopump.broker.dead_letters import (
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.interceptors import Destination
-from turbopump.broker.reading import read
+from turbopump.broker.reading import entry_for, read
 from turbopump.broker.statistics import SNDBCK_PUT_NUMS, Statistics
 from turbopump.broker.topics import TopicTable
 from turbopump.config.broker_config import BrokerConfig
@@ -97,7 +97,7 @@ class SendBackHandler:
         self, request: ConsumerSendMsgBack, group: SubscriptionGroupConfig, context: RequestContext
     ) -> Response[None]:
         try:
-            entry = await read(self.reads, self.lookup.entry_at(request.offset))
+            entry = await read(self.reads, entry_for(context, self.lookup, request.offset))
             if entry is None or entry.fault is not None:
                 remark = f"look message by offset failed, {request.offset}"
                 if entry is not None:

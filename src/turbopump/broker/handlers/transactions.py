@@ -74,12 +74,9 @@ class TransactionsHandler:
     ) -> Response[None]:
         self._under_way += 1
         try:
-            half = await self._find(request)
+            half = await self._find(request, context)
             if isinstance(half, Response):
                 return half
-            refused = context.refused(half.topic)
-            if refused is not None:
-                return refused
             await self._transactions.end(half, outcome, lasting=not context.is_oneway)
             return Response()
         except MessageError as error:
@@ -96,8 +93,10 @@ class TransactionsHandler:
         finally:
             self._under_way -= 1
 
-    async def _find(self, request: EndTransaction) -> HalfMessage | Response[None]:
-        message = await self._transactions.message_at(request.commit_log_offset)
+    async def _find(
+        self, request: EndTransaction, context: RequestContext
+    ) -> HalfMessage | Response[None]:
+        message = await self._transactions.message_at(request.commit_log_offset, context)
         half = read_half(message) if message is not None and message.topic == HALF_TOPIC else None
         if half is None:
             return _failed(
@@ -105,6 +104,9 @@ class TransactionsHandler:
                 f"{request.commit_log_offset} of the log of this broker; "
                 "it may be too old, or of another broker"
             )
+        refused = context.refused(half.topic)  # before anything is told of it
+        if refused is not None:
+            return refused
         if not request.from_transaction_check and half.immunity_ms is not None:
             immunity = max(half.immunity_ms, self._config.transaction_time_out)
             age = self._clock.now_ms() - half.message.born_timestamp
@@ -137,7 +139,7 @@ class TransactionsHandler:
             _, _, offset = decode_offset_msg_id(request.msg_id or "")
         except ProtocolError as error:
             return _failed(f"Put message back to {HALF_TOPIC} failed: {error}")
-        message = await self._transactions.message_at(offset)
+        message = await self._transactions.message_at(offset, context)
         half = read_half(message) if message is not None else None
         if message is None or half is None:
             return _failed(

@@ -13,7 +13,7 @@ from turbopump.broker.background import stop_task
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.forwarding import FlushWait, Forwarding
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.reading import ask
+from turbopump.broker.reading import ask, entry_for
 from turbopump.broker.topics import TopicTable
 from turbopump.broker.transactions.checks import TransactionChecks
 from turbopump.broker.transactions.endings import Endings, OpQueue, PendingHalves, SavedOffsets
@@ -40,6 +40,7 @@ from turbopump.message.properties import (
 from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.requests.send import TransactionOutcome
 from turbopump.remoting.connection import Connection
+from turbopump.remoting.router import RequestContext
 from turbopump.store.log.cold_reads import Steps
 from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.lookup import StoredEntry
@@ -237,12 +238,12 @@ class Transactions:
 
     # --- for the handlers
 
-    async def message_at(self, offset: int) -> ReceivedMessage | None:
-        """The good message at this offset of the log, on the disk if that is promised; None if none
+    async def message_at(self, offset: int, context: RequestContext) -> ReceivedMessage | None:
+        """For a request: the good message at this offset of the log, on the disk if that is promised; None if none
         begins there."""
         if self._store.confirmed.value <= offset < self._store.log.end:
             await self._flush.confirmed(offset + 1)  # its producer did not want to wait
-        entry = await ask(self._store.cold_reads, self._store.lookup.entry_at(offset))
+        entry = await ask(self._store.cold_reads, entry_for(context, self._store.lookup, offset))
         return entry.message if entry is not None and entry.fault is None else None
 
     async def end(self, half: HalfMessage, outcome: TransactionOutcome, *, lasting: bool) -> bool:

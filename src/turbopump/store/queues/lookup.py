@@ -141,6 +141,17 @@ class Lookup:
             offset, data, entry_fault(data, offset, crc_required=self.log.requires_crc(offset))
         )
 
+    def proven_entry_at(self, offset: int) -> Steps[StoredEntry | None]:
+        """As ``entry_at``, of a good entry that its queue has there; None for anything else. A body
+        may hold what looks like an entry, with lengths that reach into the messages behind it, and
+        a CRC that fits whatever they are: who may not read those asks here."""
+        entry = yield from self.entry_at(offset)
+        if entry is None or entry.fault is not None:
+            return None
+        queued = yield from self.entry_in_queue(*queue_position(entry.data))
+        proven = queued is not None and queued.fault is None and queued.offset == offset
+        return entry if proven else None
+
     def entry_in_queue(self, topic: str, queue_id: int, index: int) -> Steps[StoredEntry | None]:
         """The entry of a queue offset; None if it is not there (yet, or any more)."""
         queue = self.queues.find(topic, queue_id)
