@@ -110,9 +110,10 @@ def timer_message(message: ReceivedMessage, precision: int) -> TimerMessage | st
     return TimerMessage(message, out, due, until, topic, queue_id, unique_id, recalled)
 
 
-Recalls = dict[str, set[tuple[int, int]]]
-"""What the recalls in a slot name: of each name the first and the last slot (ms) in which the
-message that is meant may be."""
+Recalls = dict[tuple[str, str], set[tuple[int, int]]]
+"""What the recalls in a slot name: of each topic and name the first and the last slot (ms) in which
+the message that is meant may be. A recall is of its own topic, whatever name it was sent with: who
+may publish to one topic recalls nothing of another."""
 
 
 def is_recalled(message: TimerMessage, recalls: Recalls) -> bool:
@@ -121,7 +122,7 @@ def is_recalled(message: TimerMessage, recalls: Recalls) -> bool:
     return any(
         due <= message.due <= until
         for name in message.names
-        for due, until in recalls.get(name, ())
+        for due, until in recalls.get((message.topic, name), ())
     )
 
 

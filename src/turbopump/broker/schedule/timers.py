@@ -324,7 +324,8 @@ class Timers:
                 message = (await self._repair.read([(offset, due.sizes[number])]))[offset]
             self._repair.check(due, number, [message])
             if isinstance(message, TimerMessage) and message.recalled is not None:
-                names.setdefault(message.recalled, set()).add((message.due, message.until))
+                meant = names.setdefault((message.topic, message.recalled), set())
+                meant.add((message.due, message.until))
             if number % SLICE == 0:
                 await asyncio.sleep(0)
         return names

@@ -239,8 +239,8 @@ class Transactions:
     # --- for the handlers
 
     async def message_at(self, offset: int, context: RequestContext) -> ReceivedMessage | None:
-        """For a request: the good message at this offset of the log, on the disk if that is promised; None if none
-        begins there."""
+        """For a request: the good message at this offset of the log, on the disk if that is
+        promised; None if none begins there."""
         if self._store.confirmed.value <= offset < self._store.log.end:
             await self._flush.confirmed(offset + 1)  # its producer did not want to wait
         entry = await ask(self._store.cold_reads, entry_for(context, self._store.lookup, offset))

@@ -296,6 +296,21 @@ async def test_a_recalled_message_is_not_delivered_and_others_are(
         assert sorted(await talk.client.all_bodies()) == [b"0", b"1", b"3"]
 
 
+@pytest.mark.parametrize("name", ["T+U1", "U1"])
+@in_loop(in_virtual_time)
+async def test_a_recall_that_is_sent_to_a_topic_is_of_no_message_of_another(
+    talk: Talk, simulation: Simulation, /, name: str
+) -> None:
+    await talk.client.create()
+    await talk.client.create("other")
+    deliver = now_ms(talk) // 1000 * 1000 + 5000
+    await send_at(talk, deliver, "U1")
+    text = props("U1", TIMER_DELIVER_MS=deliver, TIMER_DEL_UNIQKEY=name)
+    await talk.client.send(b"0", "other", properties=text)
+    await asyncio.sleep(10)
+    assert await talk.client.all_bodies() == [b"later"]
+
+
 @in_loop(in_virtual_time)
 async def test_a_recall_is_taken_up_to_the_moment_of_delivery_and_refused_after_it(
     talk: Talk, simulation: Simulation, /
