@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import os
 import random
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,6 +18,7 @@ from typing import Protocol
 
 from turbopump.auth.server_access import LOOK_INTERVAL_S as ACCESS_LOOK_S
 from turbopump.auth.server_access import NoAccessControl, ServerAccess, inner_signer
+from turbopump.auth.signatures import RequestSigner
 from turbopump.broker.background import TurnShare
 from turbopump.broker.cold_flow import ColdFlow, cold_strategy
 from turbopump.broker.consumers import ClientTable
@@ -51,7 +51,6 @@ from turbopump.broker.housekeeping import (
     LOOK_INTERVAL_S,
     SPACE_INTERVAL_S,
     Cleaning,
-    RecoveryProgress,
     Scrubbing,
     StallWatch,
     Timetable,
@@ -72,6 +71,7 @@ from turbopump.broker.schedule.timers import timers_of
 from turbopump.broker.send_queue import SendQueue
 from turbopump.broker.slave_tables import SlaveTables
 from turbopump.broker.statistics import RuntimeInfo, Statistics
+from turbopump.broker.store_opening import log_error, log_info, open_store, store_config
 from turbopump.broker.tables import SAVE_AGAIN_S, Tables
 from turbopump.broker.topics import QueueKinds
 from turbopump.broker.transactions.half_messages import HalfMessageInterceptor
@@ -88,19 +88,13 @@ from turbopump.config.broker_config import (
 )
 from turbopump.config.running import RunningConfiguration
 from turbopump.errors import ConfigError, NotStartedError
-from turbopump.message.delivery_time import DelayLevels
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
 from turbopump.store.disk import Disk, SystemDisk
-from turbopump.store.disk_space import SpaceLimits
-from turbopump.store.files import StorePaths
 from turbopump.store.log.cold_reads import ReadPace
 from turbopump.store.message_store import MessageStore, StoreConfig
-from turbopump.store.queues.checked_entries import ReadLimits
-from turbopump.store.recovery.recovery import RecoveryReport
-from turbopump.store.retention import RetentionRules
 
 log = logging.getLogger(__name__)
 
@@ -110,8 +104,6 @@ MASTER_LOOK_S = 1.0
 FIRST_REGISTRATION_S = 3.0
 """Longest that a start waits for name servers; a silent one must not keep the broker from serving
 those who know it."""
-DAMAGES_LOGGED = 100
-"""Damaged ranges that get a line each at the start; all of them are counted."""
 
 
 _Step = Callable[[], Awaitable[None] | None]
@@ -242,26 +234,18 @@ class Broker:
         """The store and the tables beside it, recovered; who is connected, and the figures."""
         config, clock, loop = self.config, self.clock, asyncio.get_running_loop()
         self.sends = SendQueue(config)
-        progress, kinds = RecoveryProgress(clock.monotonic), QueueKinds(disk, settings.paths)
-        store = self._store = MessageStore.open(
-            settings,
-            disk,
-            clock,
-            _log_error,
-            progress.reached,
-            kinds.is_batch,
-            log_info=_log_info,
-            on_slow_append=self.sends.append_took,
+        kinds = QueueKinds(disk, settings.paths)
+        store = self._store = open_store(
+            settings, disk, clock, kinds.is_batch, self.sends.append_took
         )
         self._ends.callback(self._close_store)
         pace = ReadPace(config.cold_read_share / 100, lambda: store.log.end, loop.call_later)
         store.log.files.read_ahead(enabled=config.data_read_ahead_enable)
         store.cold_reads.take_turns(loop.call_soon, clock.monotonic, pace)
-        _report_recovery(config.store_path_root_dir, store.recovery)
         log.info("hot functions: %s", KIND)
 
         tables = self._tables = Tables(
-            config, store, settings.paths, disk, clock, _log_error, _log_info, loop.call_soon
+            config, store, settings.paths, disk, clock, log_error, log_info, loop.call_soon
         )
         kinds.table = tables.topics
         self._request_modes = RequestModes(config, tables.request_modes)
@@ -354,6 +338,15 @@ class Broker:
 
     def _make_parts(self, settings: StoreConfig, disk: Disk) -> None:
         """What moves messages beside the handlers, and what name servers are told."""
+        signer = inner_signer(self.config)
+        self._make_forwarding(settings)
+        self._make_deliveries(settings, disk, signer)
+        self._make_copies(disk, signer)
+        self._make_registration(signer)
+        self._cleaning = Cleaning(self.store, self.config)
+
+    def _make_forwarding(self, settings: StoreConfig) -> None:
+        """What stores messages of the broker's own, and what a send passes on its way."""
         config, clock, store, tables = self.config, self.clock, self.store, self.tables
         topics = tables.topics
         self._flush_wait = FlushWait(
@@ -388,6 +381,12 @@ class Broker:
             refuse_unknown_kinds,
         ):
             self.interceptors.add(interceptor)
+
+    def _make_deliveries(
+        self, settings: StoreConfig, disk: Disk, signer: RequestSigner | None
+    ) -> None:
+        """Messages that wait: for their time, or to be popped."""
+        config, clock, store, tables = self.config, self.clock, self.store, self.tables
         self.delays = Delays(
             tables.delay_offsets,
             store,
@@ -405,7 +404,6 @@ class Broker:
         tables.save_too(self.timers)
         self.runtime_info.add_source(self.timers.figures)
         self.statistics.timers = self.timers.numbers.in_and_out
-        signer = inner_signer(config)
         self.log_repair = LogRepair(
             store,
             disk,
@@ -424,8 +422,13 @@ class Broker:
             clock,
             self.log_repair,
         )
+
+    def _make_copies(self, disk: Disk, signer: RequestSigner | None) -> None:
+        """What a slave copies beside the log, and the scrub, which has damage mended from a
+        copy."""
+        config, store, tables = self.config, self.store, self.tables
         self._records = TopicRecords(
-            topics, tables.offsets, store, self.statistics, self.held_pulls
+            tables.topics, tables.offsets, store, self.statistics, self.held_pulls
         )
         link = self.replication.slave
         self.slave_tables: SlaveTables | None = None
@@ -443,20 +446,6 @@ class Broker:
                 RemotingClient(tls=config.client_tls, signer=signer),
             )
             link.begin_at = tables_of_master.begin_at
-        self._registration = NameServerRegistration(
-            config,
-            topics,
-            self.address,
-            self.ha_address,
-            lambda reply: self._master_is_at(reply.master_addr, reply.ha_server_addr),
-            signer,
-            # a new one has no slave that is about to come back
-            awaits_slaves=config.slave_acks > 0 and store.log.end > 0,
-        )
-        if self.replication.master is not None:
-            self.replication.master.on_in_sync = self._registration.takes_sends
-        self._routes = TopicRoutes(config, topics, clock, signer)
-        self._cleaning = Cleaning(store, config)
         if config.scrub_bytes_per_second:
             now = asyncio.get_running_loop().time
             self.scrubbing = Scrubbing(
@@ -466,6 +455,23 @@ class Broker:
                 now,
                 lambda start, end: self.log_repair.fetch([Range(start, end)]),
             )
+
+    def _make_registration(self, signer: RequestSigner | None) -> None:
+        """What name servers are told, and asked."""
+        config, topics = self.config, self.tables.topics
+        self._registration = NameServerRegistration(
+            config,
+            topics,
+            self.address,
+            self.ha_address,
+            lambda reply: self._master_is_at(reply.master_addr, reply.ha_server_addr),
+            signer,
+            # a new one has no slave that is about to come back
+            awaits_slaves=config.slave_acks > 0 and self.store.log.end > 0,
+        )
+        if self.replication.master is not None:
+            self.replication.master.on_in_sync = self._registration.takes_sends
+        self._routes = TopicRoutes(config, topics, self.clock, signer)
 
     def _add_handlers(self, disk: Disk) -> None:
         for handler in self._handlers(self.store, self.tables, disk):
@@ -663,104 +669,3 @@ async def _numeric(host: str) -> str | None:
     except OSError:
         return None
     return str(found[0][4][0])
-
-
-def _report_recovery(directory: str, report: RecoveryReport | None) -> None:
-    assert report is not None
-    log.info(
-        "store opened directory=%s clean=%s begun_at=%d log_end=%d entries=%d rebuilt=%s torn=%s "
-        "damaged_ranges=%d",
-        directory,
-        report.clean,
-        report.begun_at,
-        report.log_end,
-        report.entries,
-        report.rebuilt,
-        report.torn,
-        len(report.damages),
-    )
-    if report.compared is not None:
-        log.warning(
-            "where the queues ended was not noted: the log before %d was read too and compared "
-            "with them",
-            report.compared,
-        )
-    for damage in report.damages[:DAMAGES_LOGGED]:
-        log.error(
-            "damaged range of the commit log set apart start=%d end=%d cause=%s",
-            damage.start,
-            damage.end,
-            damage.fault,
-        )
-
-
-def _log_error(text: str) -> None:
-    log.error("store: %s", text)
-
-
-def _log_info(text: str) -> None:
-    log.info("store: %s", text)
-
-
-# --- From a broker's configuration to what its store is told.
-
-MEMORY_ASSUMED = 8 << 30
-
-
-def store_config(config: BrokerConfig) -> StoreConfig:
-    """The store's configuration. Raises ConfigError."""
-    return StoreConfig(
-        paths=_paths(config),
-        segment_size=config.mapped_file_size_commit_log,
-        queue_file_size=config.mapped_file_size_consume_queue,
-        batch_queue_file_size=config.mapper_file_size_batch_consume_queue,
-        flushed_only=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
-        copied_only=config.slave_acks > 0,
-        is_copy=config.is_slave,
-        with_crc=config.enabled_append_prop_crc,
-        index_slots=config.max_hash_slot_num,
-        index_entries=config.max_index_num if config.message_index_enable else 0,
-        delay_levels=DelayLevels(config.delay_levels_ms),
-        limits=ReadLimits(
-            count_hot=config.max_transfer_count_on_message_in_memory,
-            bytes_hot=config.max_transfer_bytes_on_message_in_memory,
-            count_cold=config.max_transfer_count_on_message_in_disk,
-            bytes_cold=config.max_transfer_bytes_on_message_in_disk,
-            hot_size=_physical_memory() * config.access_message_in_memory_max_ratio // 100,
-        ),
-        space=SpaceLimits(
-            used_max=config.disk_max_used_space_ratio,
-            clean_forcibly=config.disk_space_clean_forcibly_ratio,
-            warning=config.disk_space_warning_level_ratio,
-            free_min=config.disk_free_space_min,
-        ),
-        retention=RetentionRules(
-            reserved_ms=config.file_reserved_time * 3_600_000,
-            hours=config.delete_hours,
-            forcibly=config.clean_file_forcibly_enable,
-            batch_max=config.delete_file_batch_max,
-        ),
-    )
-
-
-def _paths(config: BrokerConfig) -> StorePaths:
-    return StorePaths(
-        Path(config.store_path_root_dir),
-        config.commit_log_directories,
-        config.read_only_commit_log_directories,
-        _given(config.store_path_consume_queue),
-        _given(config.store_path_index),
-        _given(config.store_checkpoint),
-        _given(config.abort_file),
-    )
-
-
-def _given(text: str) -> Path | None:
-    return Path(text.strip()) if text.strip() else None
-
-
-def _physical_memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return MEMORY_ASSUMED

@@ -1,5 +1,5 @@
-"""What a broker does again and again: the timetable, cleaning, the scrub, and two watches that
-report a loop that stood still and a long recovery.
+"""What a broker does again and again: the timetable, cleaning, the scrub, and the watch that
+reports a loop that stood still.
 """
 
 from __future__ import annotations
@@ -235,52 +235,3 @@ class StallWatch:
                 "the load of this machine"
             )
             self._on_stall(late)
-
-
-LOGGER: Final = "turbopump.broker.recovery_progress"
-"""A logger of its own: the command line shows these lines on standard error wherever the rest of
-the log goes."""
-recovery_log = logging.getLogger(LOGGER)
-
-FIRST_LINE_S: Final = 1.0
-LINE_EVERY_S: Final = 3.0
-
-
-class RecoveryProgress:
-    """Logs how far a long recovery is: the broker serves nobody meanwhile, and an operator that
-    waits for it should see why and for how long. Nothing is said of a recovery of under a second.
-    ``reached`` is for ``MessageStore.open``. ``now`` in monotonic seconds."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._begin: int | None = None
-        self._begun = self._next_line = 0.0
-        self._said = False
-
-    def reached(self, offset: int, end: int) -> None:
-        """Reading of the log begins at ``offset``, the first time, or has come to it, and will end
-        at about ``end``."""
-        now, begin = self._now(), self._begin
-        if begin is None or offset <= begin:  # it may begin anew
-            self._begin, self._begun, self._next_line = offset, now, now + FIRST_LINE_S
-            return
-        size, seconds = offset - begin, now - self._begun
-        if offset == end:
-            if self._said:
-                recovery_log.info(
-                    "store recovered MiB=%d seconds=%.1f MB/s=%.0f",
-                    size >> 20,
-                    seconds,
-                    size / seconds / 1e6,
-                )
-            self._said = False
-        elif now >= self._next_line:
-            self._said, self._next_line = True, now + LINE_EVERY_S
-            recovery_log.info(
-                "recovering the store percent=%d MiB=%d of=%d MB/s=%.0f seconds_left=%.0f",
-                100 * size // (end - begin),
-                size >> 20,
-                (end - begin) >> 20,
-                size / seconds / 1e6,
-                (end - offset) * seconds / size,
-            )

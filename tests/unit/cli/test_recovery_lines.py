@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from turbopump.broker.housekeeping import LOGGER
+from turbopump.broker.store_opening import LOGGER
 from turbopump.cli.serving import WAITED_FOR
 
 SCRIPT = """
