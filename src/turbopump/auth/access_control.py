@@ -95,6 +95,9 @@ class AccessControl:
         self._settings = settings
         self._clusters = clusters
         self._known: dict[Hashable, tuple[str, str]] = {}
+        self.on_narrowed: Callable[[], None] = lambda: None
+        """Is called when somebody may perhaps less than before: requests that were allowed and wait
+        are to be answered."""
 
     @property
     def accounts(self) -> Accounts:
@@ -103,8 +106,10 @@ class AccessControl:
 
     @accounts.setter
     def accounts(self, accounts: Accounts) -> None:
-        self._accounts = accounts
+        before, self._accounts = self._accounts, accounts
         self._known.clear()
+        if before.allowed_more_than(accounts):
+            self.on_narrowed()
 
     def __call__(
         self, request: Request[Any], context: RequestContext

@@ -80,6 +80,14 @@ class Accounts:
     users: Mapping[str, User] = field(default_factory=dict)
     policies: Mapping[str, Policies] = field(default_factory=dict)
 
+    def allowed_more_than(self, later: Accounts) -> bool:
+        """Whether somebody may perhaps less by those who come later: is another user there, or has
+        other policies."""
+        users, policies = later.users, later.policies
+        return any(users.get(name) != user for name, user in self.users.items()) or any(
+            policies.get(name) != mine for name, mine in self.policies.items()
+        )
+
     # --- as text
 
     @classmethod

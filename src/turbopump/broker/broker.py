@@ -594,6 +594,11 @@ class Broker:
         self.held_pulls.expire_all()
         self.pop.held.expire_all()
 
+    def _answer_waiting(self) -> None:
+        """What waits was allowed once, and its users may less by now."""
+        self.held_pulls.expire_in_turns()
+        self.pop.held.expire_in_turns()
+
     def _register(self) -> None:
         self.tables.topics.on_change = self._registration.changed
         self._registration.start()
@@ -631,6 +636,7 @@ class Broker:
             self._registration.all_again,
         )
         if self.access is not None:
+            self.access.control.on_narrowed = self._answer_waiting
             every(ACCESS_LOOK_S, self.access.look)
         if config.is_slave:
             every(MASTER_LOOK_S, self._look_for_master)

@@ -94,18 +94,26 @@ class HeldPulls:
     def expire_topic(self, topic: str) -> None:
         """Answer all pulls that wait for a topic: it was deleted, and what comes under its name
         comes into other queues."""
-        for line in [line for (queue, _), line in self._lines.items() if queue.topic == topic]:
-            line.waiter.cancel()
-            line.expired = True
-            self._wake(line)
+        self._expire_lines(
+            [line for (queue, _), line in self._lines.items() if queue.topic == topic]
+        )
+
+    def expire_in_turns(self) -> None:
+        """Answer everyone soon, a few in each turn: users may less than they did."""
+        self._expire_lines(list(self._lines.values()))
 
     def expire_all(self) -> None:
         """Answer everyone now: the broker stops."""
         while self._woken or self._lines:
-            for topic in {queue.topic: None for queue, _ in self._lines}:
-                self.expire_topic(topic)
+            self.expire_in_turns()
             while self._woken:
                 self._read_first()
+
+    def _expire_lines(self, lines: list[_Line]) -> None:
+        for line in lines:
+            line.waiter.cancel()
+            line.expired = True
+            self._wake(line)
 
     def _wake(self, line: _Line) -> None:
         """Nobody in the line waits any more. (They may be tens of thousands: nothing is done for

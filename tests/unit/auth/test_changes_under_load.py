@@ -6,14 +6,20 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
+import pytest
 from tests.loops import in_loop
 from tests.unit.auth.signed import ADMINISTRATOR, ON, asking
+from tests.unit.remoting.serving import until
 
 from turbopump import Credentials, Producer
 from turbopump.auth.accounts import Accounts
 from turbopump.auth.server_access import FILE_NAME, change_file
+from turbopump.broker.pop.held_pops import TopicGroup
 from turbopump.errors import SendError
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.request import Request
 from turbopump.protocol.requests.access import (
     AclInfo,
     CreateAcl,
@@ -24,6 +30,8 @@ from turbopump.protocol.requests.access import (
     UpdateUser,
     UserInfo,
 )
+from turbopump.protocol.requests.pop import Notification, PopMessage
+from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.store.disk import SystemDisk
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker
 
@@ -109,3 +117,58 @@ async def test_nobody_else_notices_that_users_may_less(tmp_path: Path) -> None:
         await sending.more(untouched)
         sending.stop()
     assert sending.refused.keys() == {disabled, narrowed, in_file}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        PullMessage(
+            consumer_group="G",
+            topic="T",
+            queue_id=0,
+            queue_offset=0,
+            sys_flag=PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION,
+            suspend_timeout_millis=60_000,
+            subscription="*",
+        ),
+        PopMessage(
+            consumer_group="G",
+            topic="T",
+            queue_id=0,
+            max_msg_nums=1,
+            invisible_time=60_000,
+            poll_time=60_000,
+            born_time=0,
+            init_mode=0,
+        ),
+        Notification(consumer_group="G", topic="T", queue_id=0, poll_time=60_000, born_time=0),
+    ],
+    ids=lambda asked: type(asked).__name__,
+)
+@in_loop
+async def test_what_waits_for_a_message_is_answered_when_its_user_may_less(
+    asked: Request[Any],
+) -> None:
+    user = USERS[0]
+    async with running_broker(**ON) as running, asking() as admin, asking(user) as client:
+        at, broker = running.broker_address, running.broker
+        await running.create_topic("T", credentials=ADMINISTRATOR)
+        name, entries = (
+            user.access_key,
+            [
+                PolicyEntryInfo(resource=resource, actions=["Sub"], decision="Allow")
+                for resource in ("Topic:T", "Group:G")
+            ],
+        )
+        await admin.call(at, CreateUser(username=name), UserInfo(password=user.secret_key))
+        may = AclInfo(policies=[PolicyInfo(entries=entries)])
+        await admin.call(at, CreateAcl(subject=f"User:{name}"), may)
+        waiting = asyncio.create_task(client.exchange(at, asked, timeout=60))
+        line = TopicGroup("T", "G")
+        await until(lambda: len(broker.held_pulls) + broker.pop.held.count(line, 0) == 1)
+        await admin.call(at, CreateUser(username="new"), UserInfo(password="n"))
+        assert not waiting.done()  # nobody may less
+        await admin.call(at, UpdateUser(username=name), UserInfo(user_status="disable"))
+        answer = await asyncio.wait_for(waiting, IN_FORCE_S)
+        assert answer.body == b""
+        assert (await client.exchange(at, asked)).code == ResponseCode.NO_PERMISSION

@@ -201,11 +201,14 @@ class HeldPops:
         for held in list(self._lines.get(line, ())):
             self._expired(held)
 
+    def expire_in_turns(self) -> None:
+        """Answer everyone soon, a few in each turn: users may less than they did."""
+        for line in list(self._lines):
+            self.expire_line(line)
+
     def expire_all(self) -> None:
         """Answer everyone now: the broker stops."""
-        for waiting in list(self._lines.values()):
-            for held in list(waiting):
-                self._expired(held)
+        self.expire_in_turns()
         while self._due:
             self._due.popleft().again(True)
 
