@@ -16,18 +16,16 @@ from typing import Any, Final
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import group_members, group_names, group_offsets, running_info
-from turbopump.admin.replication import seconds_left
+from turbopump.admin.replication import ask_replicas, what_is_amiss
 from turbopump.admin.topics import find_topic, topic_names, users_topics
 from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.clock import Clock
-from turbopump.config import properties
 from turbopump.config.addresses import host_of, is_loopback
-from turbopump.errors import ConfigError, ConnectError, ProtocolError, RemotingError, ResponseError
+from turbopump.errors import ConnectError, ProtocolError, RemotingError, ResponseError
 from turbopump.message.rules import DLQ_PREFIX, did_you_mean
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.command import Command, reply_in
 from turbopump.protocol.requests.clients import MessageModel
-from turbopump.protocol.requests.configuration import GetBrokerConfig
 from turbopump.protocol.requests.consumers import ConsumerConnection
 from turbopump.protocol.requests.groups import GetGroup
 from turbopump.protocol.requests.namesrv import (
@@ -39,7 +37,6 @@ from turbopump.protocol.requests.namesrv import (
     QueueData,
     TopicRouteData,
 )
-from turbopump.protocol.requests.replication import GetBrokerHaStatus, HARuntimeInfo
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
 from turbopump.protocol.requests.topics import (
     PERM_READ,
@@ -62,6 +59,7 @@ UNDISPATCHED_MAX: Final = 64 << 20
 SENDS_WAIT_MS: Final = 200
 """Apache's ``waitTimeMillsInSendQueue``: then sends are refused."""
 LOG_OF_BROKER: Final = "the broker's log has the details"
+_RESTARTED: Final = "; or it was just restarted and waits for its slave, 3 s at most"
 
 
 class Level(StrEnum):
@@ -172,13 +170,6 @@ class Doctor:
     # --- brokers
 
     async def _look_at_broker(self, name: str, broker: BrokerData) -> None:
-        if MASTER_ID not in broker.broker_addrs:
-            self._find(
-                Level.WRONG,
-                f"broker {name}",
-                "it has no master now, and cannot be sent to",
-                "start its master again, or one with the same brokerName and brokerId=0",
-            )
         for number, address in sorted(broker.broker_addrs.items()):
             role = "" if number == MASTER_ID else f", slave {number}"
             subject = f"broker {name}{role}"
@@ -243,18 +234,13 @@ class Doctor:
         return True
 
     async def _look_at_replication(self, name: str, broker: BrokerData) -> None:
-        """Of a broker that has a slave, or waits for one."""
-        status: dict[int, HARuntimeInfo] = {}
-        settings: dict[str, str] = {}
-        for number, address in broker.broker_addrs.items():
-            try:
-                status[number] = await self._servers.call(address, GetBrokerHaStatus())
-                if number == MASTER_ID:
-                    answer = await self._servers.exchange(address, GetBrokerConfig())
-                    settings = properties.decode(answer.body)
-            except (RemotingError, ProtocolError, ConfigError):
-                continue  # it was found before, or is of 4.x, or tells strangers nothing
-        self.findings += judge_replication(name, broker, status, settings, self._n)
+        brokers = await ask_replicas(self._servers, name, broker)
+        amiss = list(what_is_amiss(brokers, self._n))
+        self.findings += [Finding(Level.WRONG, f"broker {name}", *one) for one in amiss]
+        masters = [one.status for one in brokers if one.status is not None and one.status.master]
+        in_sync = sum(one.in_sync for status in masters for one in status.ha_connection_info)
+        if in_sync and not amiss:
+            self._find(Level.OK, f"broker {name}", f"{_count(in_sync, 'slave')} in sync")
 
     def _judge_certificate(self, subject: str, address: str) -> None:
         """Of a server that was asked over TLS."""
@@ -502,72 +488,6 @@ def rival_masters(known: Mapping[str, ClusterInfo]) -> list[Finding]:
     ]
 
 
-def judge_replication(
-    name: str,
-    broker: BrokerData,
-    status: Mapping[int, HARuntimeInfo],
-    settings: Mapping[str, str],
-    n: str,
-) -> list[Finding]:
-    """What is wrong between a master and its slaves: ``status`` by id, of those that answer 907;
-    ``settings`` of the master."""
-    found: list[Finding] = []
-    subject = f"broker {name}"
-
-    def wrong(says: str, mend: str) -> None:
-        found.append(Finding(Level.WRONG, subject, says, mend))
-
-    master = status.get(MASTER_ID)
-    wanted = int(_number(settings.get("inSyncReplicas")) or 1) - 1
-    waits = settings.get("brokerRole") == "SYNC_MASTER"
-    slaves = len(broker.broker_addrs) - (MASTER_ID in broker.broker_addrs)
-    if master is None or not master.master:
-        return found
-    copying = master.ha_connection_info
-    show = f"turbopump cluster ha {n}"
-    if waits and wanted <= 0:
-        wrong(
-            "brokerRole=SYNC_MASTER with inSyncReplicas=1 waits for no slave: what it acknowledges "
-            "is lost with its machine",
-            "inSyncReplicas=2 in its broker.conf, and start it again (turbopump broker drain "
-            f"{name} {n} before); or brokerRole=ASYNC_MASTER",
-        )
-    if waits and slaves < wanted:
-        wrong(
-            f"it waits for {_count(wanted, 'slave')} (inSyncReplicas={wanted + 1}) and has "
-            f"{slaves}: sends are answered SLAVE_NOT_AVAILABLE",
-            f"start another: turbopump broker -c FILE with brokerName={name}, brokerRole=SLAVE, "
-            f"brokerId={slaves + 1}; or a smaller inSyncReplicas",
-        )
-    for number, one in sorted(status.items()):
-        client = one.ha_client_runtime_info
-        if number != MASTER_ID and not one.master and not (client and client.last_read_timestamp):
-            at = broker.broker_addrs[number]
-            knows = client is not None and client.master_addr
-            wrong(
-                f"its slave {number} ({at}) does not copy"
-                + (f" from {knows}" if knows else ": no name server tells it where its master is"),
-                f"the slave's log says why (the slave does not copy cause=…), and its master's; "
-                f"docs/guide/cluster.md says what to do for each; then {show}",
-            )
-    if len(copying) < slaves and not found:
-        wrong(f"{len(copying)} of its {_count(slaves, 'slave')} copy from it", show)
-    for slave in copying:
-        if slave.in_sync:
-            continue
-        rate = slave.transferred_byte_in_second
-        seconds = seconds_left(slave.diff, rate)
-        left = "" if rate <= 0 else f", about {seconds} s at {rate:,} bytes/s"
-        wrong(
-            f"its slave {slave.addr} is {slave.diff:,} bytes behind{left}",
-            f"look at that slave's disk and at the network; {show} shows how it goes on",
-        )
-    if copying and not found:
-        says = f"{_count(len(copying), 'slave')} in sync"
-        found.append(Finding(Level.OK, subject, says))
-    return found
-
-
 def judge_runtime(subject: str, table: Mapping[str, str], now_ms: float) -> list[Finding]:
     """What a broker's figures (28) say, which it gave at ``now_ms`` by the clock here."""
     found: list[Finding] = []
@@ -637,7 +557,7 @@ def judge_queues(
         if settings is not None and settings.perm & bit:
             wrong(
                 f"it may not be {what} on {name}: the name server has taken that away, or the "
-                "broker's brokerPermission does",
+                f"broker's brokerPermission does{_RESTARTED if bit == PERM_WRITE else ''}",
                 f"turbopump broker drain {name} --undo {n}; look at brokerPermission in its "
                 "broker.conf",
             )

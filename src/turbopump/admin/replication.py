@@ -1,13 +1,18 @@
-"""Where replication stands on the brokers of a cluster: what `turbopump cluster ha` shows."""
+"""Where replication stands on the brokers of a cluster, and what is amiss: what `turbopump cluster
+ha` shows, and the doctor.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from turbopump.admin.cluster import Servers, refuse_unknown_cluster
-from turbopump.errors import BodyError, RemotingError
-from turbopump.protocol.requests.namesrv import MASTER_ID
+from turbopump.config import properties
+from turbopump.errors import BodyError, ConfigError, ProtocolError, RemotingError
+from turbopump.protocol.requests.configuration import GetBrokerConfig
+from turbopump.protocol.requests.namesrv import MASTER_ID, BrokerData
 from turbopump.protocol.requests.replication import GetBrokerHaStatus, HARuntimeInfo
 
 ANSWER_S: Final = 5.0
@@ -15,13 +20,21 @@ ANSWER_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerReplication:
-    """A broker, and what it answers; ``fault``: why it does not."""
+    """A broker, and what it answers; ``fault``: why it does not. ``settings``: of a master that
+    tells them."""
 
     name: str
     id: int
     address: str
     status: HARuntimeInfo | None
     fault: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def copies_from(self) -> str | None:
+        """Of a slave: the HA address that it is connected to; None: to none."""
+        client = None if self.status is None else self.status.ha_client_runtime_info
+        return client.master_addr if client is not None and client.last_read_timestamp else None
 
     @property
     def row(self) -> dict[str, Any]:
@@ -36,7 +49,7 @@ class BrokerReplication:
                 **found,
                 "role": "slave",
                 "log_end": master.max_offset if master is not None else None,
-                "copies_from": master.master_addr if master is not None else None,
+                "copies_from": self.copies_from,
             }
         slaves = [
             {
@@ -66,36 +79,106 @@ async def ha_status(servers: Servers, cluster: str | None = None) -> list[Broker
     info = await servers.brokers()
     if cluster is not None:
         refuse_unknown_cluster(info, cluster)
+    return [
+        one
+        for name, broker in sorted(info.broker_addr_table.items())
+        if cluster in (None, broker.cluster)
+        for one in await ask_replicas(servers, name, broker)
+    ]
+
+
+async def ask_replicas(servers: Servers, name: str, broker: BrokerData) -> list[BrokerReplication]:
+    """The brokers of one name, by id."""
     found = []
-    for name, broker in sorted(info.broker_addr_table.items()):
-        if cluster not in (None, broker.cluster):
-            continue
-        for broker_id, address in sorted(broker.broker_addrs.items()):
-            status, fault = None, None
-            try:
-                status = await servers.call(address, GetBrokerHaStatus(), timeout=ANSWER_S)
-            except (RemotingError, BodyError) as error:
-                fault = str(error)
-            found.append(BrokerReplication(name, broker_id, address, status, fault))
+    for number, address in sorted(broker.broker_addrs.items()):
+        status, fault, settings = None, None, dict[str, str]()
+        try:
+            status = await servers.call(address, GetBrokerHaStatus(), timeout=ANSWER_S)
+        except (RemotingError, BodyError) as error:
+            fault = str(error)
+        if status is not None and status.master:
+            try:  # one with access control does not tell strangers
+                answer = await servers.exchange(address, GetBrokerConfig(), timeout=ANSWER_S)
+                settings = properties.decode(answer.body)
+            except (RemotingError, ProtocolError, ConfigError):
+                settings = {}
+        found.append(BrokerReplication(name, number, address, status, fault, settings))
     return found
 
 
-def findings(brokers: list[BrokerReplication]) -> list[str]:
-    """What is amiss, a sentence each."""
-    masters = {one.name for one in brokers if one.id == MASTER_ID}
-    said = [
-        f"broker {name} has no master: its slaves are read, and it takes no messages"
-        for name in sorted({one.name for one in brokers} - masters)
-    ]
-    slaves = {one.name for one in brokers if one.id != MASTER_ID}
-    for one in brokers:
-        if one.status is not None and one.status.master:
-            served = len(one.status.ha_connection_info)
-            if one.name in slaves and not served:
-                said.append(f"no slave copies from {one.name} ({one.address}): their logs say why")
-            said += [
-                f"slave {slave.addr} of {one.name} is {slave.diff} bytes behind"
-                for slave in one.status.ha_connection_info
-                if not slave.in_sync
-            ]
-    return said
+class Amiss(NamedTuple):
+    """What is wrong with the brokers of one name, in a sentence, and what to do."""
+
+    says: str
+    mend: str
+
+
+def what_is_amiss(brokers: Sequence[BrokerReplication], n: str) -> Iterator[Amiss]:
+    """Among the brokers of one name. ``n``: how a command names the name servers."""
+    name = brokers[0].name
+    master = next((one for one in brokers if one.id == MASTER_ID), None)
+    if master is None:
+        yield Amiss(
+            "it has no master now: its slaves are read, and it cannot be sent to",
+            "start its master again, or one with the same brokerName and brokerId=0",
+        )
+    slaves = [one for one in brokers if one.id != MASTER_ID]
+    idle = [one for one in slaves if one.status is not None and one.copies_from is None]
+    if master is not None:
+        for one in idle:
+            yield _does_not_copy(one, n)
+    if master is None or master.status is None or not master.status.master:
+        return
+    copying = master.status.ha_connection_info
+    yield from _of_settings(name, master.settings, len(slaves), n)
+    if len(copying) + len(idle) < len(slaves):
+        yield Amiss(
+            f"{len(copying)} of its {_slaves(len(slaves))} copy from it",
+            "the logs of the others say why (the slave does not copy cause=…)",
+        )
+    for slave in copying:
+        if not slave.in_sync:
+            rate = slave.transferred_byte_in_second
+            seconds = seconds_left(slave.diff, rate)
+            left = "" if rate <= 0 else f", about {seconds} s at {rate:,} bytes/s"
+            yield Amiss(
+                f"its slave {slave.addr} is not in sync, {slave.diff:,} bytes behind{left}",
+                "look at that slave's disk and at the network; turbopump cluster ha "
+                f"{n} shows how it goes on",
+            )
+
+
+def _does_not_copy(slave: BrokerReplication, n: str) -> Amiss:
+    client = None if slave.status is None else slave.status.ha_client_runtime_info
+    knows = None if client is None else client.master_addr
+    return Amiss(
+        f"its slave {slave.id} ({slave.address}) does not copy"
+        + (f" from {knows}" if knows else ": no name server tells it where its master is"),
+        "the slave's log says why (the slave does not copy cause=…), and its master's; "
+        f"docs/guide/cluster.md says what to do for each; then turbopump cluster ha {n}",
+    )
+
+
+def _of_settings(name: str, settings: Mapping[str, str], slaves: int, n: str) -> Iterator[Amiss]:
+    if settings.get("brokerRole") != "SYNC_MASTER":
+        return
+    in_sync_replicas = settings.get("inSyncReplicas", "1")
+    wanted = int(in_sync_replicas) - 1 if in_sync_replicas.isdecimal() else 0
+    if wanted <= 0:
+        yield Amiss(
+            "brokerRole=SYNC_MASTER with inSyncReplicas=1 waits for no slave: what it acknowledges "
+            "is lost with its machine",
+            "inSyncReplicas=2 in its broker.conf, and start it again (turbopump broker drain "
+            f"{name} {n} before); or brokerRole=ASYNC_MASTER",
+        )
+    if slaves < wanted:
+        yield Amiss(
+            f"it waits for {_slaves(wanted)} (inSyncReplicas={wanted + 1}) and has {slaves}: sends "
+            "are answered SLAVE_NOT_AVAILABLE",
+            f"start another: turbopump broker -c FILE with brokerName={name}, brokerRole=SLAVE, "
+            f"brokerId={slaves + 1}; or a smaller inSyncReplicas",
+        )
+
+
+def _slaves(count: int) -> str:
+    return f"{count} slave{'' if count == 1 else 's'}"

@@ -68,7 +68,6 @@ class Replication:
                 else 0,
                 acks=config.slave_acks,
                 catch_up=config.ha_max_time_slave_not_catchup / 1000,
-                gap_max=config.ha_max_gap_not_in_sync,
             ),
             durable_only=synchronous,
             rules=rules,
@@ -133,8 +132,10 @@ class Replication:
                     addr=peer.address,
                     slave_ack_offset=one.acked,
                     diff=behind,
-                    # RocketMQ: also one that has not said yet what it has
-                    in_sync=one.next is not None and behind < self._config.ha_max_gap_not_in_sync,
+                    # RocketMQ: by what it is behind alone, also one that never had everything
+                    in_sync=one.next is not None
+                    and self.master.replicas.is_in_sync(one.slave, now)
+                    and behind < self._config.ha_max_gap_not_in_sync,
                     transferred_byte_in_second=one.rate(now),
                     transfer_from_where=one.next if one.next is not None else -1,
                 )
@@ -198,6 +199,14 @@ def weak_promises(config: BrokerConfig) -> list[str]:
         found.append(
             f"inSyncReplicas={config.in_sync_replicas} counts only with brokerRole=SYNC_MASTER: "
             "sends wait for no slave"
+        )
+    if config.slave_acks and (
+        config.ha_max_time_slave_not_catchup <= config.ha_send_heartbeat_interval
+    ):
+        found.append(
+            f"haMaxTimeSlaveNotCatchup={config.ha_max_time_slave_not_catchup} is not longer than "
+            f"haSendHeartbeatInterval={config.ha_send_heartbeat_interval}: while nothing is sent a "
+            "slave says only so often that it has everything, and is not waited for between"
         )
     rules = _rules(config)
     if rules.closed and rules.credentials is None and not rules.allowed:

@@ -4,6 +4,7 @@ must not know what is asked. And `turbopump cluster ha`: where replication stand
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import os
@@ -17,7 +18,7 @@ from typing import Any, Final, TypedDict, TypeVar
 import click
 
 from turbopump.admin.cluster import Servers
-from turbopump.admin.replication import findings, ha_status
+from turbopump.admin.replication import ha_status, what_is_amiss
 from turbopump.auth.signatures import Credentials
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.serving import log_options, run_client
@@ -345,9 +346,16 @@ async def ha(servers: Servers, output: str, cluster: str | None) -> int:
     """Show each master with its slaves: how far they are behind, bytes a second, time left. Exit
     code 1 if something is amiss, or a broker could not be asked."""
     brokers = await ha_status(servers, cluster)
-    amiss = findings(brokers)
+    n = f"-n '{';'.join(servers.name_servers)}'"
+    amiss = [
+        {"broker": name, "says": says, "mend": mend}
+        for name, replicas in itertools.groupby(brokers, lambda one: one.name)
+        for says, mend in what_is_amiss(list(replicas), n)
+    ]
     lines = [line for one in brokers for line in _ha_lines(one.row)]
-    show(output, {"brokers": [one.row for one in brokers], "amiss": amiss}, [*lines, *amiss])
+    for one in amiss:
+        lines += [f"WRONG  broker {one['broker']}: {one['says']}", f"       -> {one['mend']}"]
+    show(output, {"brokers": [one.row for one in brokers], "amiss": amiss}, lines)
     return INCOMPLETE if amiss or any(one.status is None for one in brokers) else 0
 
 
@@ -356,7 +364,8 @@ def _ha_lines(row: dict[str, Any]) -> Iterator[str]:
     if "fault" in row:
         yield f"{name}  not asked: {row['fault']}"
     elif row["role"] == "slave":
-        yield f"{name}  slave  log {row['log_end']}  copies from {row['copies_from'] or 'nobody'}"
+        copies = f"copies from {row['copies_from']}" if row["copies_from"] else "does not copy"
+        yield f"{name}  slave  log {row['log_end']}  {copies}"
     else:
         yield f"{name}  master  log {row['log_end']}"
     for slave in row.get("slaves", ()):

@@ -315,6 +315,7 @@ class SlavePeer(asyncio.Protocol):
                 connection.acked,
                 connection.next,
             )
+            self._link.replicas.begins(connection.slave, connection.acked)
             self.pump()
         if reported:
             self._link.acknowledged(self)

@@ -26,7 +26,6 @@ class MasterSettings:
     rate_max: int = 0
     acks: int = 0
     catch_up: float = 15.0
-    gap_max: int = 256 * 1024 * 1024
 
 
 class LogSpan(NamedTuple):
@@ -175,6 +174,12 @@ class Replicas:
         """Up to where ``acks`` slaves have the log."""
         self.alone = settings.acks > 0
         """Whether too few of them are in sync to wait for them."""
+
+    def begins(self, slave: str, acked: int) -> None:
+        """A slave says on a new connection up to where it has the log: not what it had before it
+        was emptied, or lost its power."""
+        if slave in self._slaves:
+            self._slaves[slave].acked = acked
 
     def acknowledged(self, slave: str, acked: int, end: int, now: float) -> None:
         """A slave has the log up to ``acked``; the log ends at ``end``."""

@@ -16,7 +16,7 @@ from tests.loops import in_loop
 
 from turbopump import ConsumeFrom, Producer, PushConsumer
 from turbopump.admin.cluster import Servers
-from turbopump.admin.doctor import Doctor, Finding, Level, judge_replication, judge_runtime
+from turbopump.admin.doctor import Doctor, Finding, Level, judge_runtime
 from turbopump.broker.broker import Broker
 from turbopump.cli import main
 from turbopump.clock import Clock, SystemClock
@@ -27,17 +27,7 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import clients
 from turbopump.protocol.requests.groups import CreateGroup, SubscriptionGroupConfig
-from turbopump.protocol.requests.namesrv import (
-    BrokerData,
-    DeleteTopicInNamesrv,
-    RegisterBroker,
-    WipeWritePerm,
-)
-from turbopump.protocol.requests.replication import (
-    HAClientRuntimeInfo,
-    HAConnectionRuntimeInfo,
-    HARuntimeInfo,
-)
+from turbopump.protocol.requests.namesrv import DeleteTopicInNamesrv, RegisterBroker, WipeWritePerm
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
@@ -241,7 +231,8 @@ async def test_a_broker_without_its_master() -> None:
         )
         await servers.client.call(namesrv, slave)
         found = wrong(await examined(namesrv))
-    assert ("broker broker-s", "it has no master now, and cannot be sent to") in found
+    says = "it has no master now: its slaves are read, and it cannot be sent to"
+    assert ("broker broker-s", says) in found
     assert any(subject == "broker broker-s, slave 1" for subject, _ in found)
 
 
@@ -578,79 +569,6 @@ def test_programs_get_one_json_value(
 
 
 # --- masters and slaves
-
-
-PAIR = BrokerData(cluster="c", broker_name="a", broker_addrs={0: "h:1", 1: "h:2"})
-SYNC = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}
-
-
-def copies(*slaves: HAConnectionRuntimeInfo) -> HARuntimeInfo:
-    """What a master says."""
-    return HARuntimeInfo(master=True, ha_connection_info=list(slaves))
-
-
-def copied(at: str | None = "h:3", read_ms: int = 1) -> HARuntimeInfo:
-    """What a slave says; ``read_ms`` 0: it has no connection."""
-    return HARuntimeInfo(
-        ha_client_runtime_info=HAClientRuntimeInfo(master_addr=at, last_read_timestamp=read_ms)
-    )
-
-
-IN_SYNC = HAConnectionRuntimeInfo(addr="h:9", in_sync=True)
-FAR = HAConnectionRuntimeInfo(
-    addr="h:9", diff=3_000_000_000, transferred_byte_in_second=100_000_000
-)
-
-
-@pytest.mark.parametrize(
-    ("broker", "status", "settings", "says"),
-    [
-        (PAIR, {0: copies(IN_SYNC), 1: copied()}, SYNC, []),
-        (
-            PAIR,
-            {0: copies(), 1: copied(read_ms=0)},
-            {"brokerRole": "ASYNC_MASTER"},
-            ["its slave 1 (h:2) does not copy from h:3"],
-        ),
-        (
-            PAIR,
-            {0: copies(), 1: copied(None, 0)},
-            SYNC,
-            ["its slave 1 (h:2) does not copy: no name server tells it where its master is"],
-        ),
-        (PAIR, {0: copies()}, {}, ["0 of its 1 slave copy from it"]),
-        (
-            PAIR,
-            {0: copies(FAR), 1: copied()},
-            SYNC,
-            ["its slave h:9 is 3,000,000,000 bytes behind, about 30 s at 100,000,000 bytes/s"],
-        ),
-        (
-            PAIR,
-            {0: copies(IN_SYNC), 1: copied()},
-            {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "1"},
-            [
-                "brokerRole=SYNC_MASTER with inSyncReplicas=1 waits for no slave: what it "
-                "acknowledges is lost with its machine"
-            ],
-        ),
-        (
-            BrokerData(cluster="c", broker_name="a", broker_addrs={0: "h:1"}),
-            {0: copies()},
-            SYNC,
-            [
-                "it waits for 1 slave (inSyncReplicas=2) and has 0: sends are answered "
-                "SLAVE_NOT_AVAILABLE"
-            ],
-        ),
-        (BrokerData(cluster="c", broker_name="a", broker_addrs={1: "h:2"}), {1: copied()}, {}, []),
-    ],
-)
-def test_what_is_wrong_between_a_master_and_its_slaves(
-    broker: BrokerData, status: dict[int, HARuntimeInfo], settings: dict[str, str], says: list[str]
-) -> None:
-    found = wrong(judge_replication("a", broker, status, settings, "-n 'n:1'"))
-    assert found == [("broker a", one) for one in says]
 
 
 @in_loop

@@ -27,6 +27,7 @@ from turbopump.remoting.client import RemotingClient
 from turbopump.repeated_line import report_all
 from turbopump.replication import link
 from turbopump.replication.handshake import HELLO
+from turbopump.replication.stream import REPORT
 
 
 def user(secret: str) -> dict[str, Any]:
@@ -59,8 +60,8 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def copies(master: Broker, slave: Broker, tls: ClientTls | None = None) -> None:
-    """What the master is sent is in the slave's log."""
+async def sent(master: Broker, tls: ClientTls | None = None) -> None:
+    """It has a message."""
     signer = RequestSigner(Credentials("broker", "secret"))
     remoting = RemotingClient(signer=signer, tls=tls)
     try:
@@ -70,9 +71,14 @@ async def copies(master: Broker, slave: Broker, tls: ClientTls | None = None) ->
         ):
             answer = await remoting.exchange(master.address, request, b"x" * 1000)
             assert answer.code == ResponseCode.SUCCESS, answer
-        await until(lambda: slave.store.log.end == master.store.log.end > 0)
     finally:
         await remoting.close()
+
+
+async def copies(master: Broker, slave: Broker, tls: ClientTls | None = None) -> None:
+    """What the master is sent is in the slave's log."""
+    await sent(master, tls)
+    await until(lambda: slave.store.log.end == master.store.log.end > 0)
 
 
 @in_loop
@@ -201,6 +207,20 @@ async def test_a_slave_that_has_not_said_what_it_has_is_not_called_in_sync(tmp_p
             assert ha_status(master).in_sync_slave_nums == 0
             async with slave_of(master, tmp_path / "s"):
                 await until(lambda: ha_status(master).in_sync_slave_nums == 1)
+
+
+@in_loop
+async def test_a_slave_that_never_had_all_of_the_log_is_not_called_in_sync(tmp_path: Path) -> None:
+    async with running(tmp_path / "m") as master:
+        await sent(master)
+        host, _, port = master.ha_address.rpartition(":")
+        async with raw_peer(host, int(port)) as behind:
+            behind.write(REPORT.pack(1))
+            its_log = [master.store.log.end - 1]
+            await until(
+                lambda: [one.diff for one in ha_status(master).ha_connection_info] == its_log
+            )
+            assert ha_status(master).in_sync_slave_nums == 0
 
 
 @in_loop

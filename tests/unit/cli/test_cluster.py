@@ -4,44 +4,8 @@ import json
 
 import pytest
 
-from turbopump.admin.replication import BrokerReplication, findings, seconds_left
 from turbopump.cli import main
-from turbopump.protocol.requests.replication import (
-    HAClientRuntimeInfo,
-    HAConnectionRuntimeInfo,
-    HARuntimeInfo,
-)
 from turbopump.testing.broker_in_loop import BrokerThread
-
-
-def master(*slaves: HAConnectionRuntimeInfo) -> BrokerReplication:
-    status = HARuntimeInfo(
-        master=True, master_commit_log_max_offset=500, ha_connection_info=list(slaves)
-    )
-    return BrokerReplication("a", 0, "h:1", status)
-
-
-def slave(master_address: str | None = "h:2") -> BrokerReplication:
-    info = HAClientRuntimeInfo(master_addr=master_address, max_offset=400)
-    return BrokerReplication("a", 1, "h:3", HARuntimeInfo(ha_client_runtime_info=info))
-
-
-def test_a_pair_that_is_in_sync_has_no_findings() -> None:
-    copied = HAConnectionRuntimeInfo(addr="h:9", slave_ack_offset=500, in_sync=True)
-    assert findings([master(copied), slave()]) == []
-
-
-def test_what_is_amiss_is_said() -> None:
-    behind = HAConnectionRuntimeInfo(addr="h:9", slave_ack_offset=100, diff=400)
-    assert findings([master(behind), slave()]) == ["slave h:9 of a is 400 bytes behind"]
-    assert findings([master(), slave()]) == ["no slave copies from a (h:1): their logs say why"]
-    assert findings([slave()]) == [
-        "broker a has no master: its slaves are read, and it takes no messages"
-    ]
-
-
-def test_the_time_left_is_told_if_there_is_a_rate() -> None:
-    assert [seconds_left(0, 0), seconds_left(100, 0), seconds_left(100, 30)] == [0, None, 4]
 
 
 def test_a_master_alone_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,6 +124,16 @@ def test_two_connections_of_one_slave_count_once() -> None:
     assert (both.copied, both.in_sync(0.1), both.alone) == (0, 1, True)
 
 
+def test_a_slave_that_lost_its_log_does_not_count_for_what_it_had() -> None:
+    both = replicas(acks=2)
+    both.acknowledged("a", 500, 500, 0.0)
+    both.begins("a", 0)
+    both.acknowledged("b", 500, 500, 0.1)
+    assert both.copied == 0
+    both.acknowledged("a", 400, 500, 0.2)
+    assert both.copied == 400
+
+
 def test_what_is_copied_never_goes_back() -> None:
     one = replicas(acks=1)
     one.acknowledged("a", 500, 500, 0.0)
