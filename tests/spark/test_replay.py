@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.fake_cluster import FakeCluster
 from tests.spark.stored_messages import property_bytes
@@ -211,6 +212,13 @@ def test_a_stop_ends_a_replay_between_batches_and_the_rate_is_kept(
     stop.set()
     stopped = run("stopped", stop=stop, progress=Progress())
     assert (stopped.sent, stopped.found, stopped.stopped, stopped.agrees) == (0, 0, True, True)
+
+
+def test_a_condition_that_cannot_be_takes_no_name(run: Replay, lake: Path) -> None:
+    with pytest.raises(AnalysisException, match="tagz"):
+        run("named", name="mistyped", where="tagz = 'A'")
+    assert not (lake / "_replays" / "mistyped.json").exists()
+    assert run("mistyped", name="mistyped", where="tags = 'A'").agrees
 
 
 def test_a_name_is_of_one_selection(run: Replay, lake: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -113,6 +114,16 @@ def test_what_is_no_table_is_refused_with_those_that_are(
     assert "/nowhere is no lake" in capsys.readouterr().err
 
 
+def test_a_session_in_which_was_asked_still_says_what_is_wrong_with_others(
+    cluster: FakeCluster, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark takes the logger of this name for one of its own class."""
+    monkeypatch.delitem(logging.Logger.manager.loggerDict, "SQLQueryContextLogger", raising=False)
+    assert query("select 1", name_server=cluster.address, spark=spark).count() == 1
+    with pytest.raises(AnalysisException, match="nothing"):
+        spark.range(1).where("nothing = 1")
+
+
 @pytest.mark.parametrize(
     ("text", "columns"),
     [
@@ -122,6 +133,7 @@ def test_what_is_no_table_is_refused_with_those_that_are(
         ("select t.* from t", ",".join(COLUMN_NAMES)),
         ("from t", ",".join(COLUMN_NAMES)),
         ("table t", ",".join(COLUMN_NAMES)),
+        ("describe t", ",".join(COLUMN_NAMES)),
         ("select 1 from t natural join u", ",".join(COLUMN_NAMES)),
         ("from t |> limit 1", ",".join(COLUMN_NAMES)),
     ],

@@ -6,7 +6,6 @@ does not know; that one is made and the query is tried again. It must not know h
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from turbopump.errors import ConfigError, RouteNotFoundError
 from turbopump.spark import archive as lakes_
 from turbopump.spark.options import COLUMN_NAMES, did_you_mean, read_options
 from turbopump.spark.pipelines.lake import DATA, REJECTED, open_lake
+from turbopump.spark.pipelines.running import unlogged_errors
 from turbopump.spark.planning import queues_wanted
 from turbopump.spark.reading import connected
 from turbopump.spark.session import rocketmq_session
@@ -60,7 +60,8 @@ def query(
             made.append(name)
         while True:
             try:
-                return _analysed(spark, text)
+                with unlogged_errors():
+                    return spark.sql(text)
             except AnalysisException as error:
                 topic = _unknown_table(error)
                 if topic is None or topic in made:
@@ -85,16 +86,6 @@ def _make_table(spark: SparkSession, name: str, rows: DataFrame) -> None:
             f"the session has a view {name!r} already: drop it, or give the lake another name "
             f"({error.getCondition()})"
         ) from None
-
-
-def _analysed(spark: SparkSession, text: str) -> DataFrame:
-    """The query, without PySpark's log of what is wrong with it: whoever asks gets the error."""
-    log = logging.getLogger("SQLQueryContextLogger")
-    was_disabled, log.disabled = log.disabled, True
-    try:
-        return spark.sql(text)
-    finally:
-        log.disabled = was_disabled
 
 
 def _unknown_table(error: AnalysisException) -> str | None:
@@ -131,7 +122,7 @@ def _columns_named(text: str) -> str:
     plain = re.sub(r"\bcount\s*\(\s*\*\s*\)", "", text, flags=re.IGNORECASE)
     words = re.findall(r"\w+", plain.lower())
     whole = "*" in plain or "natural" in words or "|>" in plain or "table" in words
-    if whole or words.count("from") > words.count("select"):
+    if whole or "select" not in words or words.count("from") > words.count("select"):
         return ",".join(COLUMN_NAMES)
     named = [name for name in COLUMN_NAMES if name.lower() in words]
     return ",".join(named or ["queueOffset"])

@@ -27,7 +27,7 @@ from turbopump.spark.cluster import Cluster
 from turbopump.spark.offsets import Offsets, decode_offsets, encode_offsets
 from turbopump.spark.options import OPTIONS, Option, given_values, read_options
 from turbopump.spark.pipelines.lake import no_step, open_lake, sync_directory
-from turbopump.spark.pipelines.running import Progress
+from turbopump.spark.pipelines.running import Progress, unlogged_errors
 from turbopump.spark.reading import connected
 from turbopump.spark.session import rocketmq_session
 from turbopump.spark.write_options import WRITE_OPTIONS
@@ -310,6 +310,8 @@ class ReplayRun:
             state = ReplayState(
                 selection=selection, part_begin=none, part_end=none, began_at=ends, batch_at=ends
             )
+            with unlogged_errors():  # a condition that cannot be is told before it has a name
+                _selected(self.spark, self.lake, state, None, None)
             self.notes.parent.mkdir(exist_ok=True)
             if not self.begin_next_part(state):
                 self._write(state)

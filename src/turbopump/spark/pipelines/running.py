@@ -23,9 +23,11 @@ from types import FrameType
 from typing import Final, TextIO
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from turbopump.errors import PipelineError
+from turbopump import errors
+from turbopump.errors import PipelineError, TurbopumpError
 from turbopump.spark.session import end_session, rocketmq_session
 
 TERMINAL_EVERY_S: Final = 0.2
@@ -145,6 +147,24 @@ def command_session(name: str, master: str | None) -> Iterator[SparkSession]:
     finally:
         if not running:
             end_session(spark)
+
+
+@contextmanager
+def unlogged_errors() -> Iterator[None]:
+    """Within it PySpark does not log what is wrong with a query: whoever asks gets the error."""
+    # Of PySpark's own class: it takes the logger of this name, and fails on a plain one.
+    log = PySparkLogger.getLogger("SQLQueryContextLogger")
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was_disabled
+
+
+def error_inside(error: PySparkException) -> type[TurbopumpError] | None:
+    """The kind of our own error that Spark has wrapped, of which it hands on the text alone."""
+    names = re.findall(r"\bturbopump\.errors\.(\w+): ", str(error))
+    return getattr(errors, names[-1], None) if names else None
 
 
 def spark_sentence(error: PySparkException) -> str:
