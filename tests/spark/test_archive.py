@@ -14,12 +14,20 @@ from pyspark.sql import SparkSession
 from tests.spark.fake_cluster import FakeCluster, FakeQueue
 
 from turbopump.cli import main
-from turbopump.errors import ConfigError, DataLossError, OffsetGapError
+from turbopump.errors import (
+    ConfigError,
+    DataLossError,
+    OffsetGapError,
+    RemotingError,
+    RouteNotFoundError,
+)
 from turbopump.message.message import MessageQueue
+from turbopump.protocol.codes import RequestCode, ResponseCode
+from turbopump.protocol.command import Command
 from turbopump.spark import archive as lakes
 from turbopump.spark.offsets import Offsets
-from turbopump.spark.pipelines import ArchiveReport, archive, json_bodies
-from turbopump.spark.pipelines.running import Progress, ProgressLine, spark_sentence
+from turbopump.spark.pipelines import ArchiveReport, archive, archiving, json_bodies
+from turbopump.spark.pipelines.running import Progress, ProgressLine, error_inside, spark_sentence
 from turbopump.spark.reading import RangesPartition
 
 Archive = Callable[..., ArchiveReport]
@@ -98,7 +106,7 @@ def test_bodies_become_columns_and_what_does_not_fit_is_kept_with_the_reason(
     bodies = {
         b'{"n": 1, "at": "2026-01-02T03:04:05Z", "who": {"name": "x"}}': None,
         b' {"n": 2, "more": [1]} ': None,
-        b'{"n": "one"}': "n is one, not int",
+        b'{"n": "one"}': 'n is "one", not int',
         b"{}": "n is missing, or null",
         b'{"n": 1, "who": 7}': "who is 7, not struct<name:string>",
         b"[{}]": "JSON, but no object: [{}]",
@@ -123,9 +131,38 @@ def test_bodies_become_columns_and_what_does_not_fit_is_kept_with_the_reason(
     assert run("T").rows == 1  # the lake knows its schema
 
 
-def test_columns_of_bodies_may_not_have_the_names_of_a_messages(run: Archive) -> None:
-    with pytest.raises(ConfigError, match=r"columns keys, topic, which messages have as well"):
-        run("T", bodies=json_bodies("topic string, keys int, n int"))
+@pytest.mark.parametrize(
+    ("ddl", "said"),
+    [
+        ("topic string, keys int, n int", "columns keys, topic, which messages have as well"),
+        ("Tags string, Hour int", "columns Hour, Tags, which messages have as well"),
+        ("n int, N int", r"column n twice: \['n', 'N'\]"),
+        ("who struct<name: string not null>", r"field who\.name is not null: that can be asked"),
+        (
+            "who array<struct<a: map<int, struct<b: int not null>>>>",
+            r"who\[\]\.a\[\]\.b is not null",
+        ),
+        ("n variant", "field n has the type variant, for which there is no column"),
+        ("n array<char(3)>", r"field n\[\] has the type char\(3\)"),
+        ("int", "'int' has no fields"),
+    ],
+)
+def test_bodies_that_cannot_be_columns_are_refused_before_there_is_a_lake(
+    run: Archive, tmp_path: Path, ddl: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        run("T", bodies=json_bodies(ddl))
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_made_where_there_is_no_topic_or_a_wrong_option(
+    run: Archive, tmp_path: Path
+) -> None:
+    with pytest.raises(RouteNotFoundError, match="know no topic 'none'"):
+        run("T", "none", bodies=json_bodies("n int"))
+    with pytest.raises(ConfigError, match="not what is read"):
+        run("T", options={"tags": "A"})
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_topic_that_was_made_again_is_refused(
@@ -273,6 +310,74 @@ def test_following_takes_what_comes_until_it_is_stopped(
     assert len(offsets_in(tmp_path)) == 20
 
 
+def test_following_goes_on_where_the_broker_was_away(
+    cluster: FakeCluster, run: Archive, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has left the route, as a broker does that is started again; or says nothing."""
+    cluster.fill("T", 0, 10)
+    stop, steps = threading.Event(), list[str]()
+    usual = cluster.answer
+
+    def of_nothing(request: Command) -> Command:
+        if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return usual(request)
+        steps.append("asked")
+        if len(steps) < 4:
+            return Command(ResponseCode.TOPIC_NOT_EXIST)
+        cluster.answer = usual
+        cluster.fill("T", 1, 5)
+        return usual(request)
+
+    def away(step: str) -> None:
+        if step == "placed":
+            if steps:
+                stop.set()
+            cluster.answer = of_nothing
+
+    report = run("T", follow=True, interval=0.01, stop=stop, at_step=away)
+    assert (report.messages, report.agrees, len(steps)) == (15, True, 4)
+    said = [record.message for record in caplog.records if "not in the route" in record.message]
+    assert len(said) == 1
+    cluster.answer = of_nothing
+    steps.clear()
+    with pytest.raises(RouteNotFoundError):
+        run("T")
+
+
+def test_a_refusal_ends_a_run_that_follows(cluster: FakeCluster, run: Archive) -> None:
+    usual = cluster.answer
+
+    def refused(request: Command) -> Command:
+        if request.code == RequestCode.GET_MAX_OFFSET:
+            return Command(ResponseCode.NO_PERMISSION, remark="not yours")
+        return usual(request)
+
+    cluster.answer = refused
+    with pytest.raises(RemotingError, match="not yours"):
+        run("T", follow=True, interval=0.01)
+
+
+def test_a_run_that_follows_compacts_now_and_then(
+    cluster: FakeCluster, run: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "COMPACT_EVERY_S", 0)
+    monkeypatch.setattr(archiving, "COMPACT_FROM", 2)
+    cluster.fill("T", 0, 10)
+    stop, files = threading.Event(), list[int]()
+
+    def more(step: str) -> None:
+        if step == "placed":
+            files.append(len(lakes.files(tmp_path)))
+            cluster.fill("T", 0, 10)
+            if len(files) == 3:
+                stop.set()
+
+    report = run("T", follow=True, interval=0.01, stop=stop, at_step=more)
+    assert (files, report.files_compacted) == ([1, 2, 2], 2)
+    assert (report.messages, report.rows, report.lake_rows, report.agrees) == (30, 30, 30, True)
+    assert len(offsets_in(tmp_path)) == 30
+
+
 def test_a_stop_ends_a_run_after_its_batch(
     cluster: FakeCluster, run: Archive, tmp_path: Path
 ) -> None:
@@ -328,4 +433,6 @@ def test_the_sentence_of_an_error_is_found_in_what_spark_wraps_around_it() -> No
 
     wrapped = "[X] An exception\nturbopump.errors.ConfigError: say so. SQLSTATE\nJVM stacktrace"
     assert spark_sentence(PySparkException(wrapped)) == "say so. SQLSTATE"
+    assert error_inside(PySparkException(wrapped)) is ConfigError
     assert spark_sentence(PySparkException("[PARSE] no such thing\nmore")) == "no such thing"
+    assert error_inside(PySparkException("[PARSE] no topic 'ConnectError'")) is None

@@ -12,7 +12,8 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,15 @@ import msgspec
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 
-from turbopump.errors import ConfigError, DataLossError, LakeError, OffsetGapError
+from turbopump.errors import (
+    ConfigError,
+    DataLossError,
+    LakeError,
+    OffsetGapError,
+    RemotingError,
+    ResponseError,
+    RouteNotFoundError,
+)
 from turbopump.message.message import MessageQueue
 from turbopump.spark import planning
 from turbopump.spark.offsets import Offsets, admit, encode_offsets
@@ -37,19 +46,21 @@ from turbopump.spark.pipelines.lake import (
     Definition,
     Lake,
     Snapshot,
+    Stretches,
+    check_shape,
     create_or_open,
     definition_at,
     no_step,
     open_lake,
 )
-from turbopump.spark.pipelines.running import Progress
+from turbopump.spark.pipelines.running import Progress, error_inside
 from turbopump.spark.pipelines.writing import (
     REPORT_COLUMN,
     Fetching,
     FileWriting,
     TaskReport,
+    check_names,
     checked_columns,
-    data_schema,
 )
 from turbopump.spark.reading import connected
 from turbopump.spark.session import rocketmq_session
@@ -62,6 +73,8 @@ ROWS_PER_BATCH: Final = 500_000
 COMPACT_FROM: Final = 16
 COMPACT_TARGET: Final = 128 << 20
 """A partition with so many files smaller than half of this is compacted."""
+COMPACT_EVERY_S: Final = 3600
+"""So often a run compacts that follows its topics; others do at their end."""
 ATTEMPTS: Final = 4
 """A batch is tried so often while brokers cannot be reached; each attempt waits for them as the
 source does."""
@@ -82,14 +95,6 @@ _CHOOSING: Final = (
     "broker_offline",
 )
 """Options of the source, by their field, that would leave messages out."""
-_AWAY: Final = (
-    "ConnectError",
-    "ConnectionLostError",
-    "CallTimeoutError",
-    "RouteNotFoundError",
-    "RemotingError",
-)
-"""What Spark's error says if a broker, or every name server (RemotingError), was away."""
 _log = logging.getLogger(__name__)
 
 
@@ -154,11 +159,13 @@ def archive(
     Raises LakeInUseError, OffsetGapError and LakeError; ConfigError for a wrong argument;
     DataLossError if messages are gone and ``fail_on_data_loss``; RemotingError without a broker.
     """
+    root = Path(lake)
+    definition = _definition(root, format, columns, bodies)
     run = ArchiveRun(
-        lake=_opened(Path(lake), format, columns, bodies),
         topics=sorted(set(topics)),
         options={**(options or {}), "nameServer": name_server},
         starting=starting,
+        follow=follow,
         fail_on_data_loss=fail_on_data_loss,
         at_step=at_step,
     )
@@ -167,32 +174,40 @@ def archive(
     began = time.monotonic()
     run.check()
     run.spark = spark or rocketmq_session()
-    files_compacted = 0
-    with run.lake.writing(), run.cluster:
-        snapshot = run.lake.snapshot()
-        first_version = snapshot
+    with run.cluster, run.opened(root, definition) as run.lake:
+        snapshot = run.counted_to = run.lake.snapshot()
+        compacted_at = began
         target = run.ends(snapshot) if not follow else None
         while not stop.is_set():
-            begins, ends = run.plan(snapshot, target, rows_per_batch, progress)
-            if begins:
-                at_step("planned")
-                snapshot = run.archive_batch(snapshot, begins, ends, progress)
-            elif target is not None:
+            begins: Offsets = {}
+            try:
+                begins, ends = run.plan(snapshot, target, rows_per_batch, progress)
+                if begins:
+                    at_step("planned")
+                    snapshot = run.archive_batch(snapshot, begins, ends, progress)
+            except (RemotingError, RouteNotFoundError) as error:
+                if not (follow and _was_away(type(error))):
+                    raise
+                _log.warning("%s; the archive goes on when it is back", error)
+                stop.wait(interval)
+                continue
+            if not begins and target is not None:
                 break
-            else:
+            if compact and follow and time.monotonic() - compacted_at >= COMPACT_EVERY_S:
+                snapshot, compacted_at = run.compacted(snapshot), time.monotonic()
+            if not begins:
                 stop.wait(interval)
         stopped = stop.is_set() and not follow
-        rows, rejected = _rows_in_files(run.lake, first_version, snapshot)
+        run.count_rows(snapshot)
         if compact:
-            files_compacted = run.lake.compact(files_min=COMPACT_FROM, size_target=COMPACT_TARGET)
-            snapshot = run.lake.snapshot()
+            snapshot = run.compacted(snapshot)
     return ArchiveReport(
         messages=run.messages,
-        rows=rows,
-        rejected=rejected,
+        rows=run.rows[DATA],
+        rejected=run.rows[REJECTED],
         lost=run.lost,
         batches=run.batches,
-        files_compacted=files_compacted,
+        files_compacted=run.files_compacted,
         lake_messages=snapshot.messages,
         lake_rows=snapshot.rows(),
         version=snapshot.version,
@@ -209,49 +224,65 @@ def compact(lake: str | Path, *, files_min: int = 2, size_target: int = COMPACT_
         return opened.compact(files_min=files_min, size_target=size_target)
 
 
-def _opened(
+def _definition(
     root: Path,
     format: str | None,  # noqa: A002
     columns: Sequence[str] | None,
     bodies: Bodies | None,
-) -> Lake:
-    """The lake; what is not given is as it is there, or as usual."""
-    there = definition_at(root) or Definition(format="parquet", columns=COLUMN_NAMES)
+) -> Definition:
+    """What the lake is to be; what is not given is as it is there, or as usual."""
+    there = definition_at(root)
+    usual = there or Definition(format="parquet", columns=COLUMN_NAMES)
     wanted = Definition(
-        format=format or there.format,
-        columns=checked_columns(tuple(columns)) if columns is not None else there.columns,
-        bodies=bodies or there.bodies,
+        format=format or usual.format,
+        columns=checked_columns(tuple(columns)) if columns is not None else usual.columns,
+        bodies=bodies or usual.bodies,
     )
     if wanted.format not in FORMATS:
         raise ConfigError(f"there is no format {format!r}: {' or '.join(FORMATS)}")
     if wanted.bodies is not None and "body" not in wanted.columns:
         raise ConfigError("bodies become columns only where the column body is read")
-    data_schema(wanted)
-    return create_or_open(root, wanted)
+    if there is None:
+        check_names(wanted)
+    else:
+        check_shape(root, there, wanted)
+    return wanted
+
+
+def _was_away(kind: type[Exception] | None) -> bool:
+    """Whether an error says that a broker, or every name server, was not there."""
+    if kind is None or issubclass(kind, ResponseError):
+        return False
+    return issubclass(kind, (RemotingError, RouteNotFoundError))
 
 
 class ArchiveRun:
     """One run of ``archive``: what it reads, and what it has done."""
 
     spark: SparkSession
+    lake: Lake
+    counted_to: Snapshot
+    """The rows of all files up to this version are counted."""
 
     def __init__(
         self,
         *,
-        lake: Lake,
         topics: list[str],
         options: dict[str, str],
         starting: str | int,
+        follow: bool,
         fail_on_data_loss: bool,
         at_step: Callable[[str], None],
     ) -> None:
-        self.lake = lake
         self.topics = topics
+        self.follow = follow
+        self.absent: frozenset[MessageQueue] = frozenset()
         self.options = {**options, "failOnDataLoss": str(fail_on_data_loss).lower()}
         self.starting = starting
         self.fail_on_data_loss = fail_on_data_loss
         self.at_step = at_step
-        self.messages = self.lost = self.batches = 0
+        self.messages = self.lost = self.batches = self.files_compacted = 0
+        self.rows = {DATA: 0, REJECTED: 0}
         self.known = read_options({**self.options, "topic": ",".join(topics) or "-"})
         self.cluster = connected(self.known)
 
@@ -271,13 +302,36 @@ class ArchiveRun:
                 f"starting is {self.starting!r}: earliest, latest or a time in ms is expected"
             )
 
+    @contextmanager
+    def opened(self, root: Path, definition: Definition) -> Iterator[Lake]:
+        """The lake, made if there is none, while this run writes. Nothing is made for a topic that
+        is not there."""
+        if definition_at(root) is None:
+            self._queues({})
+        lake = create_or_open(root, definition)
+        with lake.writing():
+            yield lake
+
+    def _queues(self, stretches: Stretches) -> list[MessageQueue]:
+        """The topics' queues. A topic without a broker is an error, unless the run follows it and
+        the lake has it already."""
+        found: list[MessageQueue] = []
+        known = {queue.topic for queue in stretches} if self.follow else set[str]()
+        for topic in self.topics:
+            try:
+                found += self.cluster.queues(topic)
+            except RouteNotFoundError:
+                if topic not in known:
+                    raise
+        return found
+
     def ends(self, snapshot: Snapshot) -> Offsets:
         """Where the queues end now; what the table has must be within them.
 
         Raises DataLossError for a queue that ends before what the table has.
         """
         found: Offsets = {}
-        queues = [queue for topic in self.topics for queue in self.cluster.queues(topic)]
+        queues = self._queues(snapshot.stretches)
         for queue, end in self.cluster.offsets_max(queues).items():
             there = snapshot.stretches.get(queue)
             if there is not None and there.end > end:
@@ -387,13 +441,16 @@ class ArchiveRun:
         return self.cluster.offset_min(queue)
 
     def _look_for_absent(self, snapshot: Snapshot, found: Offsets) -> None:
-        """Say which queues of the table have no broker now, or are gone."""
+        """Say which queues of the table have no broker now, once, or are gone."""
         present = {(queue.topic, queue.broker_name) for queue in found}
-        for queue in sorted(snapshot.stretches.keys() - found.keys()):
+        absent = snapshot.stretches.keys() - found.keys()
+        was_absent, self.absent = self.absent, frozenset(absent)
+        for queue in sorted(absent):
             if queue.topic not in self.topics:
                 continue
             if (queue.topic, queue.broker_name) not in present:
-                _log.warning("%s is not in the route at the moment; the others go on", queue)
+                if queue not in was_absent:
+                    _log.warning("%s is not in the route at the moment; the others go on", queue)
             elif self.fail_on_data_loss:
                 raise DataLossError(
                     f"{queue} is no longer a queue of its topic, which has fewer now: set "
@@ -444,13 +501,30 @@ class ArchiveRun:
             if rows != file.rows:
                 raise LakeError(f"{path} has {rows} rows, not {file.rows}: is the disk sound?")
 
+    def count_rows(self, snapshot: Snapshot) -> None:
+        """Count what the files really have that have come since."""
+        old = {file.path for file in self.counted_to.files}
+        for file in snapshot.files:
+            if file.path not in old:
+                self.rows[file.table] += pq.read_metadata(self.lake.root / file.path).num_rows
+        self.counted_to = snapshot
+
+    def compacted(self, snapshot: Snapshot) -> Snapshot:
+        """The lake with its small files put together."""
+        self.count_rows(snapshot)
+        self.files_compacted += self.lake.compact(
+            files_min=COMPACT_FROM, size_target=COMPACT_TARGET
+        )
+        self.counted_to = self.lake.snapshot()
+        return self.counted_to
+
     def _patiently(self, job: Callable[[], list[Any]]) -> list[Any]:
         """The result of a Spark job, which is tried again if a broker was away."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return job()
             except PySparkException as error:
-                if attempt == ATTEMPTS or not any(name in str(error) for name in _AWAY):
+                if attempt == ATTEMPTS or not _was_away(error_inside(error)):
                     raise
                 _log.warning("a batch has failed as a broker was away; attempt %d", attempt + 1)
                 for topic in self.topics:  # which waits for them
@@ -464,13 +538,3 @@ def _parallelism(spark: SparkSession) -> int | None:
         return spark.sparkContext.defaultParallelism
     except PySparkException:
         return None
-
-
-def _rows_in_files(lake: Lake, before: Snapshot, after: Snapshot) -> tuple[int, int]:
-    """How many rows the new files really have, in the table and in ``_rejected``."""
-    old = {file.path for file in before.files}
-    counted = {DATA: 0, REJECTED: 0}
-    for file in after.files:
-        if file.path not in old:
-            counted[file.table] += pq.read_metadata(lake.root / file.path).num_rows
-    return counted[DATA], counted[REJECTED]

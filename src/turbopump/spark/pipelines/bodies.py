@@ -21,7 +21,7 @@ from turbopump.spark.pipelines.lake import DATA, REJECTED, Bodies
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 PARSED: Final = "_parsed"
 """The column in which Spark hands over what it read out of a JSON body."""
@@ -32,7 +32,7 @@ def json_bodies(ddl: str, *, kept: bool = True) -> Bodies:
     """Bodies are JSON objects with these fields, such as ``carrier string not null, delay int``.
 
     ``kept``: the column ``body`` stays. Needs a running session. Raises ConfigError for what is no
-    Spark DDL.
+    Spark DDL, a type for which there is no column, and ``not null`` within a field.
     """
     from pyspark.sql.types import StructType
 
@@ -43,7 +43,52 @@ def json_bodies(ddl: str, *, kept: bool = True) -> Bodies:
         raise ConfigError(
             f"{ddl!r} is no Spark schema, such as 'carrier string, delay int': {reason}"
         ) from None
+    if not isinstance(schema, StructType):
+        raise ConfigError(f"{ddl!r} has no fields: 'carrier string, delay int' is expected")
+    for each in schema.fields:
+        _check_type(each.name, each.dataType)
     return Bodies(kind="json", schema=schema.json(), kept=kept)
+
+
+_JSON_TYPES: Final = (
+    "string",
+    "boolean",
+    "tinyint",
+    "smallint",
+    "int",
+    "bigint",
+    "float",
+    "double",
+    "decimal",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "binary",
+)
+"""What a field of a JSON body, or a part of one, may be; beside structs, arrays and maps."""
+
+
+def _check_type(name: str, kind: DataType) -> None:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        for each in kind.fields:
+            if not each.nullable:
+                raise ConfigError(
+                    f"the field {name}.{each.name} is not null: that can be asked of the fields of "
+                    "a body, not of what is within them. Leave it out there"
+                )
+            _check_type(f"{name}.{each.name}", each.dataType)
+    elif isinstance(kind, ArrayType):
+        _check_type(f"{name}[]", kind.elementType)
+    elif isinstance(kind, MapType):
+        _check_type(f"{name}[]", kind.keyType)
+        _check_type(f"{name}[]", kind.valueType)
+    elif kind.simpleString().partition("(")[0] not in _JSON_TYPES:
+        raise ConfigError(
+            f"the field {name} has the type {kind.simpleString()}, for which there is no column: "
+            f"{', '.join(_JSON_TYPES)}, struct, array and map are known"
+        )
 
 
 def avro_bodies(schema: str, *, kept: bool = True) -> Bodies:
@@ -134,7 +179,8 @@ def _json_fault(body: bytes, parsed: dict[str, Any] | None, schema: StructType) 
         if value.get(each.name) is None and not each.nullable:
             return f"{each.name} is missing, or null"
         if value.get(each.name) is not None and read.get(each.name) is None:
-            return f"{each.name} is {_short(value[each.name])}, not {each.dataType.simpleString()}"
+            there = _short(json.dumps(value[each.name], ensure_ascii=False))
+            return f"{each.name} is {there}, not {each.dataType.simpleString()}"
     return "does not fit the schema"
 
 

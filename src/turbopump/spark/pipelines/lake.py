@@ -224,19 +224,24 @@ def create_or_open(root: Path, wanted: Definition) -> Lake:
 
     Raises ConfigError if there is one of another shape, and LakeError as ``open_lake``.
     """
+    _class_of(wanted.format)
     root.mkdir(parents=True, exist_ok=True)
     (root / STAGING).mkdir(exist_ok=True)
     with suppress(FileExistsError):
         create_exclusively(root / _DEFINITION, msgspec.json.format(msgspec.json.encode(wanted)))
     lake = open_lake(root)
-    there = lake.definition
+    check_shape(root, lake.definition, wanted)
+    return lake
+
+
+def check_shape(root: Path, there: Definition, wanted: Definition) -> None:
+    """Raises ConfigError if the lake that is there has another shape."""
     for what in ("format", "columns", "bodies"):
         if getattr(there, what) != getattr(wanted, what):
             raise ConfigError(
                 f"{root} is a lake with other {what} ({_said(getattr(there, what))}): a table "
                 "keeps its shape. Leave the option out, or use another directory"
             )
-    return lake
 
 
 def definition_at(root: Path) -> Definition | None:
@@ -262,15 +267,19 @@ def open_lake(root: Path) -> Lake:
     definition = definition_at(root)
     if definition is None:
         raise LakeError(f"{root} is no lake: `turbopump pipeline archive` makes one")
-    module, _, name = FORMATS[definition.format].partition(":")
+    return _class_of(definition.format)(root, definition)
+
+
+def _class_of(format_name: str) -> type[Lake]:
+    module, _, name = FORMATS[format_name].partition(":")
     try:
         kind: type[Lake] = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         raise LakeError(
-            f"lakes of format {definition.format} need {error.name}, which is not installed: "
+            f"lakes of format {format_name} need {error.name}, which is not installed: "
             "pip install '.[lake]' in a checkout of Turbopump"
         ) from None
-    return kind(root, definition)
+    return kind
 
 
 # Small steps on a disk, each durable when it returns.

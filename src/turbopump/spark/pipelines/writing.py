@@ -79,15 +79,27 @@ def data_schema(definition: Definition) -> pa.Schema:
     bodies = definition.bodies
     if bodies is None:
         return pa.schema(fields)
-    added = body_columns(bodies)
-    clash = sorted({field.name for field in added} & {*PARTITIONS.names, *definition.columns})
+    kept = [field for field in fields if bodies.kept or field.name != "body"]
+    return pa.schema([*kept, *body_columns(bodies)])
+
+
+def check_names(definition: Definition) -> None:
+    """Raises ConfigError where two columns of a table would have one name: in any case of letters,
+    for Spark and Delta do not tell them apart."""
+    if definition.bodies is None:
+        return
+    taken = {name.lower() for name in (*PARTITIONS.names, *definition.columns)}
+    added = [field.name for field in body_columns(definition.bodies)]
+    clash = sorted(name for name in added if name.lower() in taken)
     if clash:
         raise ConfigError(
             f"the bodies' schema has the columns {', '.join(clash)}, which messages have as well: "
             "rename them there"
         )
-    kept = [field for field in fields if bodies.kept or field.name != "body"]
-    return pa.schema([*kept, *added])
+    for name in added:
+        alike = [each for each in added if each.lower() == name.lower()]
+        if len(alike) > 1:
+            raise ConfigError(f"the bodies' schema has the column {alike[0]} twice: {alike}")
 
 
 def rejected_schema(definition: Definition) -> pa.Schema:
