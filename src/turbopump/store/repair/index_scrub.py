@@ -80,10 +80,7 @@ class IndexScrub:
                 try:
                     index.begin_file()
                 except OSError as error:
-                    self.log_error(
-                        f"index file {file.segment.path} cannot be filled again now "
-                        f"({error.strerror or error})"
-                    )
+                    self._not_filled(file, error.strerror or str(error))
                     return
             yield from self._fill(file)
 
@@ -183,6 +180,42 @@ class IndexScrub:
         return None
 
     def _fill(self, damaged: IndexFile) -> Steps[None]:
+        """Fill another file from the log, and put it into the place of the damaged one."""
+        made: list[IndexFile] = []
+
+        def make() -> None:
+            made.append(self.index.make_spare())
+            _populate(made[0].slots_piece())
+
+        def install() -> None:
+            made[0].segment.sync()
+            self.disk.rename_segment(made[0].segment, damaged.segment.path)
+            self.disk.sync_directory(damaged.segment.path.parent)
+
+        start, end, skip = yield from self._part_of_log(damaged)
+        fault = yield from self._in_thread(make)
+        if fault is None:
+            fault = yield from self._fill_from_log(made[0], start, end, skip)
+            if fault is None:
+                fault = yield from self._in_thread(install)
+            if fault is not None:
+                made[0].segment.close()
+        if fault is not None:
+            self._not_filled(damaged, fault)
+            return
+        made[0].dirty = False
+        self.index.replace(damaged, made[0])
+        self.log_info(
+            f"index file {damaged.segment.path} is filled again from the log: "
+            f"{made[0].count - 1} entries"
+        )
+
+    def _not_filled(self, file: IndexFile, fault: str) -> None:
+        self.log_error(f"index file {file.segment.path} cannot be filled again now ({fault})")
+
+    def _part_of_log(self, damaged: IndexFile) -> Steps[tuple[int, int, int]]:
+        """From where to where in the log the messages of a damaged file are, by the whole files
+        beside it, and how many keys of the first are in the file before."""
         index, log = self.index, self.log
         at = index.files.index(damaged)
         before = next(
@@ -195,24 +228,15 @@ class IndexScrub:
         start = max(before.end_offset, log.start) if before is not None else log.start
         # what comes now goes into another file
         end = behind.begin_offset + 1 if behind is not None else log.end
-        skip = (
-            (yield from self._keys_of_last(before))
-            if before is not None and before.end_offset == start
-            else 0
-        )
-        made: list[IndexFile] = []
+        if before is None or before.end_offset != start:
+            return start, end, 0
+        return start, end, (yield from self._keys_of_last(before))
 
-        def make() -> None:
-            made.append(index.make_spare())
-            _populate(made[0].slots_piece())
-
-        fault = yield from self._in_thread(make)
-        if fault is not None or not made:
-            self.log_error(
-                f"index file {damaged.segment.path} cannot be filled again now ({fault})"
-            )
-            return
-        fresh = made[0]
+    def _fill_from_log(
+        self, fresh: IndexFile, start: int, end: int, skip: int
+    ) -> Steps[str | None]:
+        """Index what is between two offsets of the log, but for ``skip`` keys of the first message,
+        until the file is full; what went wrong."""
         waiting: list[tuple[int, int, int]] = []
 
         def take(entry: bytes, offset: int) -> None:
@@ -228,34 +252,12 @@ class IndexScrub:
             # system: not in the owner's thread
             fault = yield from self._in_thread(partial(_make_ready, fresh, len(waiting)))
             if fault is not None:
-                fresh.segment.close()
-                self.log_error(
-                    f"index file {damaged.segment.path} cannot be filled again now ({fault})"
-                )
-                return
+                return fault
             while waiting:
                 fresh.put(waiting[:ENTRIES_AT_ONCE])
                 del waiting[:ENTRIES_AT_ONCE]
                 yield []
-
-        def install() -> None:
-            fresh.segment.sync()
-            self.disk.rename_segment(fresh.segment, damaged.segment.path)
-            self.disk.sync_directory(damaged.segment.path.parent)
-
-        fault = yield from self._in_thread(install)
-        if fault is not None:
-            fresh.segment.close()
-            self.log_error(
-                f"index file {damaged.segment.path} cannot be filled again now ({fault})"
-            )
-            return
-        fresh.dirty = False
-        index.replace(damaged, fresh)
-        self.log_info(
-            f"index file {damaged.segment.path} is filled again from the log: "
-            f"{fresh.count - 1} entries"
-        )
+        return None
 
     def _keys_of_last(self, file: IndexFile) -> Steps[int]:
         """How many keys of its last message a file has: a message's keys may be divided between two
