@@ -47,11 +47,7 @@ class _WithDrain(SuggestingGroup):
 @click.option(
     "--advertise", metavar="HOST[:PORT]", help="Address that clients are told (brokerIP1)."
 )
-@click.option(
-    "--insecure",
-    is_flag=True,
-    help="Allow an interface that other machines reach without access control.",
-)
+@serving.insecure_option
 @serving.log_options("info")
 def command(
     file: str | None,

@@ -47,11 +47,7 @@ SMALL_FILES: Final[Mapping[str, object]] = {
 @click.option(
     "--advertise", metavar="HOST[:PORT]", help="Address of the broker that clients are told."
 )
-@click.option(
-    "--insecure",
-    is_flag=True,
-    help="Allow an interface that other machines reach without access control.",
-)
+@serving.insecure_option
 @serving.log_options("warning")
 def command(
     data: str | None,

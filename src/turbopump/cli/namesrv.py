@@ -21,11 +21,7 @@ from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
     type=click.IntRange(0, 65535),
     help="Port, 0 for a free one (listenPort).  [default: 9876]",
 )
-@click.option(
-    "--insecure",
-    is_flag=True,
-    help="Allow an interface that other machines reach without access control.",
-)
+@serving.insecure_option
 @serving.log_options("info")
 def command(
     file: str | None, show: bool, host: str | None, port: int | None, insecure: bool

@@ -136,6 +136,13 @@ async def _until_signal(servers: Callable[[], AbstractAsyncContextManager[None]]
     report_all()
 
 
+insecure_option = click.option(
+    "--insecure",
+    is_flag=True,
+    help="Allow an interface that other machines reach without access control.",
+)
+
+
 def refuse_open_bind(host: str, *, insecure: bool, authentication: bool = False) -> None:
     """Raise ConfigError for an address that other machines reach where everyone may do everything,
     unless the user insists."""

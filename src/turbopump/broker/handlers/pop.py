@@ -177,6 +177,15 @@ class PopHandler:
         left = deadline - context.peer.now()
         if expired or left <= 0:
             return _nothing(wish, taken, ResponseCode.POLLING_TIMEOUT)
+        if not self._hold(wish, queue_id, context, deadline, left):
+            return _nothing(wish, taken, ResponseCode.POLLING_FULL)
+        return None
+
+    def _hold(
+        self, wish: PopQuery, queue_id: int, context: RequestContext, deadline: float, left: float
+    ) -> bool:
+        """Take it again when there is something, or its time is up; False if too many wait."""
+        held, line = self._pop.held, TopicGroup(wish.topic, wish.group)
 
         def again(expired: bool) -> None:
             peer = context.peer
@@ -184,7 +193,7 @@ class PopHandler:
                 return
             if peer.full:  # it is answered later, and what is there is for others
                 peer.when_room(partial(again, expired))
-                pop.held.look(line)
+                held.look(line)
                 return
             task = asyncio.ensure_future(
                 _answer(self._take(wish, queue_id, context, deadline, expired=expired), context)
@@ -192,11 +201,9 @@ class PopHandler:
             self._woken.add(task)
             task.add_done_callback(self._woken.discard)
 
-        if not pop.held.hold(
+        return held.hold(
             line, queue_id, left, again, lambda: context.peer.closed, ordered=wish.ordered
-        ):
-            return _nothing(wish, taken, ResponseCode.POLLING_FULL)
-        return None
+        )
 
     def _drawn_queues(self, line: TopicGroup, queue_id: int, *, retries: bool) -> list[GroupQueue]:
         """The queues to read, in an order that is drawn: with ``retries`` those of the retry topic

@@ -101,7 +101,7 @@ class PopAcksHandler:
     async def change(
         self, request: ChangeInvisibleTime, _context: RequestContext
     ) -> Response[ChangeInvisibleTimeReply]:
-        """A new checkpoint for the one message, and then the old one is done."""
+        """One message is to be visible again at another time."""
         refused = self._refusal(request, past_end=False)
         if refused is not None:
             return _changed(refused.code, refused.remark)
@@ -128,6 +128,12 @@ class PopAcksHandler:
             return _changed(
                 ResponseCode.MESSAGE_ILLEGAL, f"no revive queue {handle.revive_queue_id}"
             )
+        return await self._change_checkpoint(group_queue, request, handle, now)
+
+    async def _change_checkpoint(
+        self, group_queue: GroupQueue, request: ChangeInvisibleTime, handle: PopHandle, now: int
+    ) -> Response[ChangeInvisibleTimeReply]:
+        """A new checkpoint for the one message, and then the old one is done."""
         # so that it is another checkpoint than the one before
         pop_time = max(now, handle.pop_time_ms + 1)
         checkpoint = Checkpoint(

@@ -119,17 +119,7 @@ class _Check:
         """Walk the log; every entry claims what is derived from it."""
         now, result = self._now, self.result
         store, size = now.store, now.store.log_size
-        index = None
-        if now.headers:
-            index = IndexCheck(
-                self._disk,
-                now.headers,
-                store.log_start,
-                self._findings,
-                store.relative,
-                growing=now.state.running,
-                unfinished=now.state.unfinished,
-            )
+        index = self._index_check()
         walk = LogWalk(
             self._disk,
             store.segments,
@@ -173,21 +163,40 @@ class _Check:
                     topic,
                 )
         on_progress(size, size)
-        self._missing.judge_ends(walk.end)
         result.messages, result.message_bytes, result.log_end = messages, total, walk.end
+        self._judge_ends(index, newest)
+
+    def _index_check(self) -> IndexCheck | None:
+        now = self._now
+        if not now.headers:
+            return None
+        return IndexCheck(
+            self._disk,
+            now.headers,
+            now.store.log_start,
+            self._findings,
+            now.store.relative,
+            growing=now.state.running,
+            unfinished=now.state.unfinished,
+        )
+
+    def _judge_ends(self, index: IndexCheck | None, newest_ms: int) -> None:
+        """The log was read to its end: judge what says how far it goes."""
+        result, running = self.result, self._now.state.running
+        self._missing.judge_ends(result.log_end)
         if index is not None:
-            if not now.state.running:
-                index.finish(walk.end)
+            if not running:
+                index.finish(result.log_end)
             result.index_entries = index.matched
-        elif messages:
+        elif result.messages:
             self._findings.add(
                 "no_index",
                 "a broker with messageIndexEnable fills them at its next recovery",
                 "index",
             )
-        checkpoint = read_checkpoint(self._disk, store.paths, self._findings)
-        if checkpoint is not None and not now.state.running:
-            judge_checkpoint(checkpoint, newest, walk.end, self._findings)
+        checkpoint = read_checkpoint(self._disk, self._now.store.paths, self._findings)
+        if checkpoint is not None and not running:
+            judge_checkpoint(checkpoint, newest_ms, result.log_end, self._findings)
 
     def unclaimed_units(self) -> None:
         """Judge the units that no entry of the log claimed."""
