@@ -8,8 +8,12 @@ names one resource and one or several actions, of which any one is enough. Who d
     Of several: a literal name before a prefix, a longer prefix before a shorter one, a prefix
     before ``Topic:*``, that before ``*``; of entries for the same resource, Deny before Allow.
 
-RocketMQ: so since 5.4.0. Up to 5.3.3 ``Topic:*`` comes before a literal name, a shorter prefix
-before a longer one, and Allow before Deny (apache/rocketmq #9539).
+    Topics that are a broker's own are allowed by a literal name alone: messages meant for other
+    topics wait there, which ``Topic:*`` with a Deny for one of those would give out.
+
+RocketMQ: knows no topics of a broker's own here, and has the rest so since 5.4.0. Up to 5.3.3
+``Topic:*`` comes before a literal name, a shorter prefix before a longer one, and Allow before Deny
+(apache/rocketmq #9539).
 
 Values in, values out. Source: apache/rocketmq ``AclAuthorizationHandler``, ``Resource``,
 ``PolicyEntry``, ``IPAddressUtils``. It must not know requests.
@@ -25,6 +29,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from turbopump.errors import ConfigError
+from turbopump.message.rules import is_brokers_own
 
 EnumT = TypeVar("EnumT", bound=StrEnum)
 
@@ -169,6 +174,12 @@ class Entry:
         return address is not None and any(low <= address[0] <= high for low, high in self._ranges)
 
     @property
+    def allows_many(self) -> bool:
+        """Whether it allows something on more than one name."""
+        pattern, decision = self.resource.pattern, self.decision
+        return decision is Decision.ALLOW and pattern is not Pattern.LITERAL
+
+    @property
     def actions_in_order(self) -> list[Action]:
         return [action for action in Action if action in self.actions]
 
@@ -194,9 +205,14 @@ class Policies:
         self, asked: Resource, actions: Sequence[Action], source: str
     ) -> tuple[PolicyType, Entry] | None:
         """The entry that decides; None: there is none, which means no."""
+        kept = asked.type is ResourceType.TOPIC and is_brokers_own(asked.name)
         for type_, table in self._tables:
             for entries in table.entries_for(asked):
-                matching = [entry for entry in entries if entry.matches(asked, actions, source)]
+                matching = [
+                    entry
+                    for entry in entries
+                    if entry.matches(asked, actions, source) and not (kept and entry.allows_many)
+                ]
                 if matching:
                     return type_, min(matching, key=_order)
         return None

@@ -24,6 +24,9 @@ means: the same. Apache's name server asks for nothing at all.
 - *Cluster* is the cluster of the broker; of a name server, each cluster that has a broker.
 - A request that names a message by its place alone (33, 36, 37, 309, 323) is also asked about the
   topic of the message that is found there.
+- The topics that are a broker's own (`SCHEDULE_TOPIC_XXXX`, `RMQ_SYS_TRANS_HALF_TOPIC`, `rmq_sys_…`
+  and so on) hold messages that are meant for other topics: a policy allows them by their full name
+  only, not as `Topic:*`. Apache's 5.3.3 knows no difference.
 - The topics `TBW102` and `…_REPLY_TOPIC` of a cluster are routed for every user: who may make a
   topic or answer a request needs to find them.
 - A code that is not in the table is answered with code 3, and to users alone.

@@ -59,6 +59,12 @@ def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
+def is_brokers_own(topic: str) -> bool:
+    """Whether it is one in which a broker keeps what is on its way: messages that are meant for
+    other topics wait there, and what it does with them is written there."""
+    return topic in NOT_SENDABLE_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``" (did you mean orders?)"`` if a known name is near (case does not matter), else ``""``."""
     from difflib import get_close_matches

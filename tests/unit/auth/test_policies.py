@@ -65,6 +65,17 @@ def test_the_nearest_entry_decides() -> None:
     assert decides(Policies()) is None
 
 
+@pytest.mark.parametrize(
+    "topic", ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"]
+)
+def test_a_topic_of_the_broker_s_own_is_allowed_by_its_full_name_alone(topic: str) -> None:
+    own = Resource.parse(f"Topic:{topic}")
+    wide = [allow("*", ALL), allow("Topic:*", ALL), allow(f"Topic:{topic[:9]}*", ALL)]
+    assert decides(Policies(tuple(wide), tuple(wide)), own) is None
+    assert decides(Policies((*wide, allow(f"Topic:{topic}", PUB))), own) == f"Allow Pub on {own}"
+    assert decides(Policies((*wide, deny("Topic:*", PUB))), own) == "Deny Pub on Topic:*"
+
+
 def test_the_default_policy_counts_where_nothing_of_the_custom_one_matches() -> None:
     policies = Policies((deny("Topic:*", SUB),), (allow("Topic:orders", ALL),))
     assert policies.deciding(ORDERS, (SUB,), HERE) == (PolicyType.CUSTOM, deny("Topic:*", SUB))
