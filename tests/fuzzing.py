@@ -10,12 +10,13 @@ seed in the test's name).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeVar
 
 from hypothesis import HealthCheck, settings
 
 T = TypeVar("T")
+U = TypeVar("U")
 FACTOR: Final = float(os.environ.get("TURBOPUMP_FUZZ") or (1 if os.environ.get("CI") else 0.25))
 FUZZES: Final = FACTOR > 1
 
@@ -39,3 +40,10 @@ def seeds() -> list[int]:
 def some(cases: Iterable[T]) -> list[T]:
     """All of them; in ``make test`` every fourth, from the first on."""
     return list(cases)[:: max(round(1 / FACTOR), 1)]
+
+
+def crossed(cases: Iterable[T], ways: Sequence[U]) -> list[tuple[T, U]]:
+    """Every case in every way; in ``make test`` every case in one of the ways, in turn."""
+    if FACTOR < 1:
+        return [(case, ways[number % len(ways)]) for number, case in enumerate(cases)]
+    return [(case, way) for case in cases for way in ways]

@@ -38,13 +38,12 @@ DRAIN_SECONDS_MAX = 1800.0
 
 
 class Cluster:
-    """Starts everything, keeps it running, and writes down what producers and consumers see."""
+    """Starts everything, keeps it running, and writes down what producers and consumers see. With
+    ``flush_interval_ms`` brokers acknowledge at once, and flush so often."""
 
-    def __init__(
-        self, simulation: Simulation, flush: FlushDiskType = FlushDiskType.SYNC_FLUSH
-    ) -> None:
+    def __init__(self, simulation: Simulation, flush_interval_ms: int | None = None) -> None:
         self.simulation = simulation
-        self.flush = flush
+        self.flush_interval_ms = flush_interval_ms
         self.ledger = Ledger(in_flight_max=1000)
         self.producing = True
         self.lives = 0
@@ -129,7 +128,12 @@ class Cluster:
             bind_address=host,
             namesrv_addr=NAMESRV_ADDRESS,
             store_path_root_dir=str(Path("/store")),
-            flush_disk_type=self.flush,
+            flush_disk_type=(
+                FlushDiskType.SYNC_FLUSH
+                if self.flush_interval_ms is None
+                else FlushDiskType.ASYNC_FLUSH
+            ),
+            flush_interval_commit_log=self.flush_interval_ms or 500,
             max_message_size=4096,
             mapped_file_size_commit_log=64 * 1024,
             mapped_file_size_consume_queue=20 * 100,
@@ -215,10 +219,12 @@ class Cluster:
 
 
 class Mischief:
-    """What goes wrong, drawn from the scenario's random source; everything is healed at the end."""
+    """What goes wrong, drawn from the scenario's random source; everything is healed at the end.
+    Power cuts are ``power_cuts`` times as likely as any other deed."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, power_cuts: int = 1) -> None:
         self.cluster = cluster
+        self.power_cuts = power_cuts
         self.simulation = cluster.simulation
         self.rng = self.simulation.random
 
@@ -232,7 +238,7 @@ class Mischief:
             self._pause,
             self._kill,
             self._stop_cleanly,
-            self._power_cut,
+            *(self._power_cut,) * self.power_cuts,
             self._power_cut_in_an_operation,
             self._disk_error,
             self._change_link,

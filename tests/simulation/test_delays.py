@@ -29,9 +29,9 @@ from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.testing.simulation import Simulation
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
-COUNT = 200_000 if WHOLE else 1_500
-DROPS = 20 if WHOLE else 6
-DAY_S = 86_400.0 if WHOLE else 7_200.0
+COUNT = 200_000 if WHOLE else 800
+DROPS = 20 if WHOLE else 3
+DAY_S = 86_400.0 if WHOLE else 5_400.0
 TABLE = EIGHTEEN_LEVELS if WHOLE else "1s 10s 1m 10m 1h"
 CALM = {
     "scrub_bytes_per_second": 0,

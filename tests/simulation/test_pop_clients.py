@@ -16,9 +16,9 @@ from tests.simulation.pop_clients import World
 from turbopump.testing.simulation import Simulation
 
 WHOLE = "TURBOPUMP_SIM_MINUTES" in os.environ
-FAILURES = 100 if WHOLE else 5
-"""In each seed; `make sim` has a hundred in each of the first three seeds and the sample in the
-next seventeen."""
+FAILURES = 100 if WHOLE else 3
+"""In each seed; `make sim` has a hundred in each of the first three seeds and five in each
+of the next seventeen."""
 
 
 @in_loop(simulated)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fuzzing import some
+from tests.fuzzing import crossed, some
 from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.kept_timers import SMALL, arrivals, damage_timer_log, files, now_ms
 from tests.simulation.one_broker import HOST, OneBroker, full_after, one_broker
@@ -80,9 +80,9 @@ class Sent:
 
 
 @pytest.mark.parametrize(
-    ("how", "window"), [("stop", 172_800), ("kill", 20)], ids=["stop", "kill and roll"]
+    ("old", "new", "how", "window"),
+    [(*change, *way) for change, way in crossed(CHANGES, [("stop", 172_800), ("kill", 20)])],
 )
-@pytest.mark.parametrize(("old", "new"), CHANGES)
 @in_loop(on_a_client_s_host)
 async def test_what_waits_comes_once_and_on_time_after_a_change_of_the_precision(
     simulation: Simulation, /, old: int, new: int, how: str, window: int
@@ -127,8 +127,9 @@ async def test_what_waits_comes_once_and_on_time_after_a_change_of_the_precision
         await sent.check(late_ms=max(new, old) + lag, settled_at=killed_at + 500)
 
 
-@pytest.mark.parametrize("index", [True, False], ids=["index", "no index"])
-@pytest.mark.parametrize(("old", "new"), CHANGES)
+@pytest.mark.parametrize(
+    ("old", "new", "index"), [(*change, way) for change, way in crossed(CHANGES, [True, False])]
+)
 @in_loop(on_a_client_s_host)
 async def test_every_message_can_be_called_back_after_a_change(
     simulation: Simulation, /, old: int, new: int, index: bool
@@ -166,8 +167,16 @@ def of_an_earlier_release(mount: SimulatedMount) -> None:
     change_checkpoint(mount, 104)
 
 
-@pytest.mark.parametrize(("whose", "window"), [(as_apaches, 20), (of_an_earlier_release, 172_800)])
-@pytest.mark.parametrize(("old", "new"), [*CHANGES, *zip(PRECISIONS, PRECISIONS, strict=True)])
+@pytest.mark.parametrize(
+    ("old", "new", "whose", "window"),
+    [
+        (*change, *way)
+        for change, way in crossed(
+            [*CHANGES, *zip(PRECISIONS, PRECISIONS, strict=True)],
+            [(as_apaches, 20), (of_an_earlier_release, 172_800)],
+        )
+    ],
+)
 @in_loop(on_a_client_s_host)
 async def test_a_directory_of_apaches_or_of_an_earlier_release_may_have_had_another_precision(
     simulation: Simulation,
@@ -286,8 +295,9 @@ async def test_with_a_damaged_timer_log_nothing_is_lost_or_early_either(
         await sent.check(late_ms=1000, settled_at=stopped_at + 1000, twice_before=stopped_at)
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
-@pytest.mark.parametrize(("old", "new"), CHANGES)
+@pytest.mark.parametrize(
+    ("old", "new", "how"), [(*change, way) for change, way in crossed(CHANGES, ["stop", "kill"])]
+)
 @in_loop(on_a_client_s_host)
 async def test_what_was_popped_and_not_acknowledged_is_back_after_a_change_and_the_rest_is_not(
     simulation: Simulation, /, old: int, new: int, how: str

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.fuzzing import crossed
 from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.kept_timers import SMALL, damage_timer_log, files, now_ms, send
 from tests.simulation.one_broker import HOST, OneBroker, full_after, one_broker, with_one_broker
@@ -115,9 +116,12 @@ async def test_a_kill_within_a_slot_repeats_only_deliveries_since_the_last_note(
 
 
 @pytest.mark.parametrize(
-    "lose", [remove_timer_log, damage_timer_log, remove_wheel, flip_in_wheel, zeros_in_wheel]
+    ("lose", "window"),
+    crossed(
+        [remove_timer_log, damage_timer_log, remove_wheel, flip_in_wheel, zeros_in_wheel],
+        [172_800, 20],
+    ),
 )
-@pytest.mark.parametrize("window", [172_800, 20])
 @in_loop(on_a_client_s_host)
 async def test_lost_or_damaged_files_are_made_again(
     simulation: Simulation,
