@@ -25,6 +25,7 @@ from turbopump.spark.pipelines.lake import (
     Snapshot,
     create_or_open,
     no_step,
+    staged_name,
 )
 from turbopump.spark.pipelines.writing import FileWriting
 
@@ -74,7 +75,8 @@ def append_next(lake: Lake, before: Snapshot, at_step: Callable[[str], None]) ->
     begins = dict.fromkeys(QUEUES, 0)
     begins |= {queue: stretch.end for queue, stretch in before.stretches.items()}
     ends = before.unfinished or {queue: begin + BATCH_ROWS for queue, begin in begins.items()}
-    writing = FileWriting(str(lake.staging), before.version + 1, lake.definition)
+    stem = staged_name(f"{before.version + 1:08d}")
+    writing = FileWriting(str(lake.staging), stem, lake.definition)
     report = writing.write(messages(queue, begins[queue], ends[queue]) for queue in ends)
     at_step("written")
     batch = Batch(begins=begins, ends=ends, lost={}, files=tuple(report.files))

@@ -39,6 +39,7 @@ from turbopump.spark.pipelines.lake import (
     create_or_open,
     no_step,
     open_lake,
+    staged_name,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -221,6 +222,34 @@ def test_a_lake_has_one_writer(tmp_path: Path, format_name: str) -> None:
         with pytest.raises(LakeInUseError, match="another writer has committed"):
             append_next(second, before, no_step)
         check(tmp_path)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_writer_on_another_host_takes_no_files_away_where_locks_do_not_reach(
+    tmp_path: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = create_or_open(tmp_path, definition(format_name))
+    second = create_or_open(tmp_path, definition(format_name))
+
+    def starts_elsewhere(step: str) -> None:
+        if step == "written":
+            with monkeypatch.context() as patch:
+                patch.setattr("turbopump.spark.pipelines.lake.fcntl.flock", lambda *_: None)
+                patch.setattr("socket.gethostname", lambda: "another")
+                with second.writing():
+                    left = second.staging / staged_name("left.parquet")
+                    left.touch()
+                with second.writing():
+                    assert not left.exists()
+
+    with first.writing():
+        append_next(first, first.snapshot(), starts_elsewhere)
+        old = first.staging / "part-of-another-host.parquet"
+        old.touch()
+        os.utime(old, (0, 0))
+    with first.writing():
+        assert not list(first.staging.iterdir())
+    check(tmp_path)
 
 
 @pytest.mark.parametrize("format_name", FORMATS)

@@ -69,6 +69,10 @@ def test_other_sources_and_missing_reports_have_no_lag(other: Any) -> None:
     assert lag(progress(source(other, other))) == {}
 
 
+def test_a_query_that_has_just_begun_has_no_lag() -> None:
+    assert lag(None) == {}
+
+
 def test_two_sources_of_one_query_count_together() -> None:
     both = source(offsets(q0=5), offsets(q0=12))
     assert lag(progress(both, both)) == {queue(0): 14}

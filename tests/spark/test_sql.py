@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -78,6 +79,47 @@ def test_answers_come_as_json_lines_and_parquet(
     assert capsys.readouterr().out == f"6 rows in {file}\n"
     assert tuple(pq.read_schema(file).names) == COLUMN_NAMES
     assert [path.name for path in tmp_path.iterdir()] == ["answer.parquet"]
+
+
+@pytest.mark.parametrize("form", ["--json", "--csv"])
+def test_times_are_of_utc_wherever_the_machine_is(
+    sql: Sql, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        text = (
+            "select storeTimestamp, array(struct(storeTimestamp as timestamp)) as within, "
+            "hour(storeTimestamp) as h, timestamp_ntz '2020-01-02 03:04:05' as plain, "
+            "double('nan') as n from flights limit 1"
+        )
+        assert sql(text, form) == 0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    out = capsys.readouterr().out
+    if form == "--json":
+        assert json.loads(out) == {
+            "storeTimestamp": "2023-11-14T22:13:20",
+            "within": [{"timestamp": "2023-11-14T22:13:20"}],
+            "h": 22,
+            "plain": "2020-01-02T03:04:05",
+            "n": "NaN",
+        }
+    else:
+        assert out.splitlines()[1].startswith("2023-11-14T22:13:20,")
+
+
+def test_an_answer_that_could_not_be_read_is_refused(
+    sql: Sql, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = "select queueId as a, queueOffset as a from flights"
+    for form in (["--json"], ["--parquet", str(tmp_path / "a.parquet")]):
+        assert sql(text, *form) == 2
+        assert "two columns 'a'" in capsys.readouterr().err
+    assert sql("select 1", "--parquet", str(tmp_path / "none" / "a.parquet")) == 2
+    assert "there is no directory" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_lakes_are_tables_beside_topics(

@@ -97,6 +97,12 @@ def test_a_wrong_option_is_told_in_a_sentence(options: dict[str, str], said: str
         ([BODY], {}, "give the option topic, or a column topic"),
         ([BODY, pa.field("tag", pa.string())], {"topic": "T"}, "did you mean 'tags'? drop it"),
         ([BODY, pa.field("xyz", pa.string())], {"topic": "T"}, "no place for the column 'xyz':"),
+        ([pa.field("value", pa.binary())], {"topic": "T"}, "Kafka sink is body here: rename it"),
+        (
+            [BODY, pa.field("key", pa.binary())],
+            {"topic": "T"},
+            "sink is shardingKey (rows of a key",
+        ),
         ([pa.field("body", pa.int64())], {"topic": "T"}, "must be binary or string, not bigint"),
         (
             [BODY, pa.field("deliverAt", pa.timestamp("us"))],

@@ -10,7 +10,9 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta
@@ -23,6 +25,7 @@ import click
 
 from turbopump.cli.cluster import name_server_option
 from turbopump.cli.pipeline import given_options, master_option, source_option
+from turbopump.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,6 +73,8 @@ def command(
     """
     if form is not None and parquet is not None:
         raise click.UsageError("the answer has one form: give one of --json, --csv, --parquet")
+    if parquet is not None and not parquet.parent.is_dir():
+        raise click.UsageError(f"--parquet {parquet}: there is no directory {parquet.parent}")
     further = given_options(options)
     named = dict(_named_lake(lake) for lake in lakes)
 
@@ -78,6 +83,10 @@ def command(
 
     with command_session("turbopump sql", master) as spark:
         rows = query(text, name_server=";".join(namesrv), lakes=named, spark=spark, options=further)
+        if parquet is not None or form == "json":
+            _check_names(rows.columns)
+        if parquet is None:
+            rows = _in_utc(rows)
         if parquet is not None:
             click.echo(f"{_write_parquet(rows, parquet):,} rows in {parquet}")
         elif form is not None:
@@ -85,6 +94,39 @@ def command(
         else:
             for line in table_lines(rows.columns, map(tuple, rows.take(limit + 1)), limit):
                 click.echo(line)
+
+
+def _check_names(names: list[str]) -> None:
+    """Raises ConfigError for two columns of one name, of which a reader would see one."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"the answer has two columns {twice[0]!r}: give one of them another name, by AS"
+        )
+
+
+def _in_utc(rows: DataFrame) -> DataFrame:
+    """The same rows, their times as the session's zone shows them, which is UTC: Python would show
+    those of the machine's zone."""
+    from pyspark.sql.functions import col
+    from pyspark.sql.types import StructType
+
+    wanted = StructType.fromJson(
+        json.loads(_TIMESTAMP.sub(r'\1"timestamp_ntz"', rows.schema.json()))
+    )
+    if wanted == rows.schema:
+        return rows
+    numbered = [f"c{number}" for number in range(len(wanted))]  # names may be there twice
+    return rows.toDF(*numbered).select(
+        [
+            col(number).cast(field.dataType).alias(field.name)
+            for number, field in zip(numbered, wanted, strict=True)
+        ]
+    )
+
+
+_TIMESTAMP: Final = re.compile(r'("(?:type|elementType|keyType|valueType)":)"timestamp"')
+"""In the JSON of a schema; a quote within a name is escaped there."""
 
 
 def table_lines(names: list[str], rows: Iterator[tuple[Any, ...]], limit: int) -> Iterator[str]:
@@ -112,7 +154,10 @@ def table_lines(names: list[str], rows: Iterator[tuple[Any, ...]], limit: int) -
 
 
 def json_value(value: Any) -> Any:
-    """A value as JSON has it: bytes are text, or base64 where they are none; times are ISO 8601."""
+    """A value as JSON has it: bytes are text, or base64 where they are none; times are ISO 8601;
+    numbers that JSON does not know are text, as Spark's ``to_json`` has them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, bytes | bytearray):
         try:
             return value.decode("utf-8")

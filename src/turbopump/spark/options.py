@@ -265,6 +265,8 @@ def given_values(
 def _hint(name: str) -> str | None:
     if name.lower() == "path":
         return "load() takes no path here: give the topic as the option topic, and load() nothing"
+    if re.sub(r"[._]", "", name.lower()) in ("group", "groupid", "groupname", "consumergroup"):
+        return f"a read is in no consumer group, so {name!r} is no option: {_GROUPS}"
     return hint_of_kafka(name, _OF_KAFKA)
 
 
@@ -274,7 +276,7 @@ def hint_of_kafka(name: str, known: Mapping[str, str]) -> str | None:
     for prefix, sentence in known.items():
         if name.lower().startswith(prefix):
             return f"{name!r} is an option of Spark's Kafka source: {sentence}"
-    if name.lower().startswith("kafka."):
+    if name.lower().startswith(("kafka.", "bootstrap")):
         return (
             f"{name!r} is an option of Kafka's own clients, which RocketMQ does not have; "
             "brokers are found by the option nameServer, such as 127.0.0.1:9876"
@@ -442,9 +444,11 @@ def not_empty(text: str) -> str:
     return text
 
 
+_GROUPS: Final = (
+    "startingGroup begins where a group has committed, and commitGroup commits the progress for one"
+)
 _OF_KAFKA: Final = {
-    "kafka.group.id": "here a read is in no consumer group; startingGroup begins where a group has "
-    "committed, and commitGroup commits the progress for one",
+    "kafka.group.id": f"here a read is in no consumer group; {_GROUPS}",
     "groupidprefix": "here a read is in no consumer group, so leave it out; commitGroup commits "
     "the progress for one",
     "fetchoffset.": "leave it out; offsets are asked for again while a broker is away",

@@ -30,14 +30,17 @@ QueryProgress = StreamingQueryProgress | Mapping[str, Any] | str
 """As a listener or ``query.lastProgress`` gives it, or its JSON."""
 
 
-def lag(progress: QueryProgress) -> dict[MessageQueue, int]:
+def lag(progress: QueryProgress | None) -> dict[MessageQueue, int]:
     """Messages behind in each queue of a query's RocketMQ sources: those that were there when the
     micro-batch was planned, and that it did not read.
 
-    Empty where the query has no such source, or it has not reported yet. A queue that the brokers
-    did not report (they are away) is left out. Raises ConfigError for what is no progress.
+    Empty where the query has no such source, or has not reported yet (``lastProgress`` is None
+    then). A queue that the brokers did not report (they are away) is left out. Raises ConfigError
+    for what is no progress.
     """
     behind: dict[MessageQueue, int] = {}
+    if progress is None:
+        return behind
     for source in _sources(progress):
         end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         for queue, offset in latest.items():

@@ -113,6 +113,11 @@ def layout(schema: pa.Schema, options: WriteOptions) -> Layout:
         if name is None:
             if field.name.lower() in own:
                 continue
+            of_kafka = _OF_KAFKAS_SINK.get(field.name.lower())
+            if of_kafka is not None:
+                raise ConfigError(
+                    f"the column {field.name!r} of Spark's Kafka sink is {of_kafka} here: rename it"
+                )
             hint = did_you_mean(field.name, WRITE_COLUMNS) or ":"
             raise ConfigError(
                 f"a message has no place for the column {field.name!r}{hint} drop it, or put it "
@@ -232,6 +237,12 @@ WRITE_COLUMNS: Final[Mapping[str, tuple[str, Callable[[pa.DataType], bool]]]] = 
     "msgId": ("string", _is_text),
 }
 """The columns that mean something, with their types."""
+_OF_KAFKAS_SINK: Final = {
+    "value": "body",
+    "key": "shardingKey (rows of a key go to one queue), and keys (by which a message is found),",
+    "headers": "properties, a map of texts,",
+    "partition": "queueId",
+}
 _PASSED_OVER: Final = tuple(name for name in COLUMN_NAMES if name not in WRITE_COLUMNS)
 """Columns of the source that say where and when a message was stored."""
 

@@ -52,6 +52,7 @@ from turbopump.spark.pipelines.lake import (
     definition_at,
     no_step,
     open_lake,
+    staged_name,
 )
 from turbopump.spark.pipelines.running import Progress, error_inside
 from turbopump.spark.pipelines.writing import (
@@ -387,7 +388,8 @@ class ArchiveRun:
                 before, Batch(begins=begins, ends=ends, lost={}, files=()), self.at_step
             )
         staging = str(self.lake.staging.absolute())
-        writing = FileWriting(staging, before.version + 1, self.lake.definition)
+        stem = staged_name(f"{before.version + 1:08d}")
+        writing = FileWriting(staging, stem, self.lake.definition)
         reported = self._job(begins, ends, writing)
         reports = self._patiently(reported.collect)
         tasks = [msgspec.json.decode(row[REPORT_COLUMN], type=TaskReport) for row in reports]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -101,8 +100,7 @@ class DeltaLake(Lake):
                 mode="ignore",
                 partition_by=PARTITIONS.names,
             )
-        shutil.rmtree(self.staging, ignore_errors=True)
-        self.staging.mkdir(exist_ok=True)
+        self.clear_staging()
 
     def compact(self, *, files_min: int, size_target: int) -> int:
         gone = 0

@@ -5,7 +5,7 @@
     LAKE/_lake.json       what the table is: its format, columns and bodies; written once
     LAKE/_lock            locked by the one process that writes
     LAKE/_staging/        files of a batch that is not committed
-    LAKE/data/topic=T/date=2013-01-01/hour=5/part-00000012-….parquet       the table
+    LAKE/data/topic=T/date=2013-01-01/hour=5/part-1b2c3d4e-….parquet       the table
     LAKE/_rejected/topic=T/date=2013-01-01/hour=5/part-….parquet           what did not fit
 
 The one rule: the table itself says where it stands. Offsets and files are committed in one atomic
@@ -21,6 +21,7 @@ import importlib
 import os
 import socket
 import time
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -50,6 +51,8 @@ STAGING: Final = "_staging"
 _DEFINITION: Final = "_lake.json"
 _LOCK: Final = "_lock"
 _VERSION: Final = 1
+STAGED_KEPT_S: Final = 86_400
+"""Longer than a batch takes."""
 
 
 class Bodies(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +134,12 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[DataFile, ...]
 
 
+def staged_name(rest: str) -> str:
+    """The name of a file for a lake that a writer on this host commits."""
+    host = zlib.crc32(socket.gethostname().encode())
+    return f"part-{host:08x}-{rest}"
+
+
 def no_step(_name: str) -> None:
     """Nothing happens at a step of a commit; tests kill the process there."""
 
@@ -189,6 +198,16 @@ class Lake(ABC):
             self.recover()
             yield
             lock.truncate(0)
+
+    def clear_staging(self) -> None:
+        """Throw away what killed writers have left: those of this host, of which the lock says that
+        none is left. Another host's writer may be at work where locks do not reach across hosts,
+        so its files stay for a day."""
+        self.staging.mkdir(exist_ok=True)
+        own = staged_name("")
+        for path in self.staging.iterdir():
+            if path.name.startswith(own) or path.stat().st_mtime < time.time() - STAGED_KEPT_S:
+                path.unlink(missing_ok=True)
 
     def move_staged(self, files: Iterable[DataFile]) -> None:
         """Move staged files to where the table has them, durably. What is there already stays.

@@ -41,6 +41,7 @@ from turbopump.spark.pipelines.lake import (
     Stretches,
     create_exclusively,
     no_step,
+    staged_name,
 )
 
 MANIFEST: Final = "_manifest"
@@ -129,8 +130,7 @@ class ParquetLake(Lake):
         if newest is not None:
             self._set_apart(newest)
             self.move_staged(newest.add)
-        shutil.rmtree(self.staging, ignore_errors=True)
-        self.staging.mkdir(exist_ok=True)
+        self.clear_staging()
 
     def compact(self, *, files_min: int, size_target: int) -> int:
         before = self.snapshot()
@@ -207,7 +207,7 @@ class ParquetLake(Lake):
     def _together(self, files: list[DataFile]) -> DataFile:
         """One staged file with the rows of these, which are of one partition."""
         first = files[0]
-        name = f"part-compacted-{uuid.uuid4().hex}.parquet"
+        name = staged_name(f"compacted-{uuid.uuid4().hex}.parquet")
         target = self.staging / name
         schema = pq.read_schema(self.root / first.path)
         with target.open("xb") as out:

@@ -110,10 +110,11 @@ def rejected_schema(definition: Definition) -> pa.Schema:
 
 @dataclass(frozen=True)
 class FileWriting:
-    """How a task writes. ``staging`` is seen by executors and driver under the same path."""
+    """How a task writes. ``staging`` is seen by executors and driver under the same path; names of
+    files begin with ``stem``."""
 
     staging: str
-    version: int
+    stem: str
     definition: Definition
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -161,7 +162,7 @@ class FileWriting:
                 yield table, found.select(schemas[table].names).cast(schemas[table])
 
     def _open(self, table: str, topic: str, hour: int, schema: pa.Schema) -> OpenFile:
-        name = f"part-{self.version:08d}-{uuid.uuid4().hex}.parquet"
+        name = f"{self.stem}-{uuid.uuid4().hex}.parquet"
         return OpenFile(Path(self.staging) / name, table, topic, hour, schema)
 
 
