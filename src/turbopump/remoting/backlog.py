@@ -5,7 +5,8 @@ One loop serves all connections: a peer that delivers thousands of requests at o
 for seconds. After ``TURN_S`` of handling, requests that may wait (``Router.add(…, may_wait=True)``)
 stand in one line, first come, first served, and each turn takes on as many as fit. The line is
 bounded, and so is the wait in it: who would wait longer is refused, and knows that nothing was
-done.
+done. Reading, handling and refusing have a share each of the loop's time (``_serve``), so that a
+broker that gets far more than it can do still does half of what it could.
 
 Costs nothing while there is no line: the clock is looked at once per ``CREDIT`` bytes. It must not
 know what any request means.
@@ -26,6 +27,8 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import Frame
@@ -50,6 +53,11 @@ READ_A_TURN: Final = 1024 * 1024
 """Bytes that full reads bring in one turn. Cutting them into frames takes 5 ms, more or less."""
 READ_ON_A_TURN: Final = 2
 """Connections that had to wait, and are read again in one turn."""
+ALIKE_S: Final = 0.001
+"""Refusals for one reason, of requests that came within so many seconds and are refused within as
+many, have one answer."""
+REFUSED_TOGETHER: Final = 32
+"""So many at most are refused between two looks at the clock: 0.2 ms."""
 RESUME_S: Final = 0.002
 """Connections that go on do so for so long, and one request more, before others have their turn."""
 
@@ -73,10 +81,18 @@ class BacklogLimits(NamedTuple):
     room_s: float = 1.0
 
 
-class _QueuedRequest(NamedTuple):
+class _QueuedRequest(msgspec.Struct, frozen=True, gc=False):
     connection: Connection
     frame: Frame
     arrived: float
+
+
+class _Alike(NamedTuple):
+    """Refusals that have one answer."""
+
+    why: BacklogRefusal
+    refused: int
+    arrived: int
 
 
 class Backlog:
@@ -95,17 +111,18 @@ class Backlog:
         self.limits = limits
         self._refuse = refuse
         self._line: deque[_QueuedRequest] = deque()
+        self._late: deque[_QueuedRequest] = deque()
+        """Those of the line that have waited too long, until they are refused."""
         self._size = 0
         self._turn_ends: float | None = None
         self._armed: asyncio.Handle | None = None
-        self._armed_at = 0.0
+        self._served_at = 0.0
+        """When the line had its share last, or began."""
         self._begun: _QueuedRequest | None = None
         self._held_since: float | None = None
         self._still_until = 0.0
         self.refused: Counter[BacklogRefusal] = Counter()
-        self._last_refusal: (
-            tuple[tuple[BacklogRefusal, int, int], Callable[[int], bytes]] | None
-        ) = None
+        self._last_refusal: tuple[_Alike, Callable[[int], bytes]] | None = None
         self._resumed: dict[Connection, None] = {}
         self._goes_on = False
         """Whether the loop will come to those that are resumed."""
@@ -133,12 +150,13 @@ class Backlog:
         return backlog
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._line) + len(self._late)
 
     @property
     def waited(self) -> float:
         """Seconds that the first in the line has been in it; 0 if nobody is."""
-        return self._loop.time() - self._line[0].arrived if self._line else 0.0
+        first = self._late or self._line
+        return self._loop.time() - first[0].arrived if first else 0.0
 
     @property
     def held(self) -> bool:
@@ -165,6 +183,8 @@ class Backlog:
             if self.busy:
                 self.wait_all(connection, rest, arrived)
         self._look(arrived)
+        if self._line and self._loop.time() - self._served_at >= TURN_S:
+            self._serve()
 
     def wait_all(self, connection: Connection, frames: Iterator[Frame], arrived: float) -> None:
         """Put into the line those that may wait; handle the others, or if this turn has had its
@@ -234,17 +254,20 @@ class Backlog:
 
     def _wait(self, waiting: _QueuedRequest) -> None:
         """Let a request stand in the line, or refuse it."""
-        now = self._loop.time()
         if waiting.arrived < self._still_until:
-            self._answer(waiting, BacklogRefusal.STOOD_STILL, now)
-        elif self._held_since is not None and now - self._held_since > self.limits.room_s:
-            self._answer(waiting, BacklogRefusal.NO_ROOM, now)
-        elif len(self._line) >= self.limits.size or self._size > LINE_SIZE_MAX:
-            self._answer(waiting, BacklogRefusal.FULL, now)
+            self._refuse_one(waiting, BacklogRefusal.STOOD_STILL)
+        elif self._held_for(self.limits.room_s):
+            self._refuse_one(waiting, BacklogRefusal.NO_ROOM)
+        elif len(self._line) + len(self._late) >= self.limits.size or self._size > LINE_SIZE_MAX:
+            self._refuse_one(waiting, BacklogRefusal.FULL)
         else:
             self._line.append(waiting)
             self._size += _size(waiting.frame)
-            self._arm()
+            if self._armed is None:
+                self._arm()
+
+    def _held_for(self, seconds: float) -> bool:
+        return self._held_since is not None and self._loop.time() - self._held_since > seconds
 
     def hold(self, connection: Connection, frame: Frame) -> None:
         """A handler could not begin with this request until there is room: it waits, and all behind
@@ -272,16 +295,18 @@ class Backlog:
             return
         self._still_until = now
         self._set_busy(True)
-        while self._line and now - self._line[0].arrived >= seconds:
-            self._answer(self._pop(), BacklogRefusal.STOOD_STILL, now)
+        for line in self._late, self._line:
+            while line and now - line[0].arrived >= seconds:
+                self._refuse_some(line, BacklogRefusal.STOOD_STILL, now)
         self._arm()
 
     def finish(self) -> None:
         """The server ends: handle what waits, or refuse it if there is no room for it."""
         self._disarm()
-        self._drain(until=float("inf"))
+        self._handle(until=float("inf"))
+        self._refuse_the_late(until=float("inf"))
         while self._line:
-            self._answer(self._pop(), BacklogRefusal.ENDING, self._loop.time())
+            self._refuse_some(self._line, BacklogRefusal.ENDING, self._loop.time())
 
     def _set_busy(self, busy: bool) -> None:
         self.busy = busy
@@ -291,65 +316,84 @@ class Backlog:
         """A new turn of the loop, as long as there is a line, and once after a turn that was looked
         at."""
         self._armed = self._turn_ends = None
-        now = self._loop.time()
-        # As long as what came since the last turn took: else the line grows by more than leaves it,
-        # and who stands in it waits for many turns to be refused.
-        until = now + max(TURN_S, now - self._armed_at)
-        if self._held_since is None:
-            self._drain(until)
-        self._refuse_the_late(until)
+        self._serve()
         self._set_busy(bool(self._line) or self._held_since is not None)
-        if self._line:
+        if self._line or self._late:
             self._arm()
 
-    def _drain(self, until: float) -> None:
-        while self._line:
-            now = self._loop.time()
-            if now >= until:
+    def _serve(self) -> None:
+        """Handle those in the line for as long as reading has taken since the last time, then
+        refuse the late for as long.
+
+        Three shares, since each of the three could take all the time that there is. Without the
+        first the line grows until all in it are late; without the second nothing but refusals is
+        done, and whoever is refused sends again; without the third the late wait for ever."""
+        share = max(TURN_S, self._loop.time() - self._served_at)
+        if self._held_since is None:
+            self._handle(self._loop.time() + share)
+        self._refuse_the_late(self._loop.time() + share)
+        self._served_at = self._loop.time()
+
+    def _handle(self, until: float) -> None:
+        while (now := self._loop.time()) < until and self._held_since is None:
+            self._set_late_apart(now)
+            if not self._line:
                 break
-            if self._is_late(self._line[0], now):
-                self._answer(self._pop(), BacklogRefusal.WAITED, now)
-                continue
-            self._begun = begun = self._pop()
+            self._begun = begun = self._line.popleft()
+            self._size -= _size(begun.frame)
             begun.connection.take(begun.frame)
             self._begun = None
-            if self._held_since is not None:
-                break
+
+    def _set_late_apart(self, now: float) -> None:
+        wait_s = self.limits.wait_s
+        if wait_s is not None:
+            while self._line and now - self._line[0].arrived >= wait_s:
+                self._late.append(self._line.popleft())
 
     def _refuse_the_late(self, until: float) -> None:
-        now, limits = self._loop.time(), self.limits
-        while self._line and now < until and self._is_late(self._line[0], now):
-            self._answer(self._pop(), BacklogRefusal.WAITED, now)
+        now = self._loop.time()
+        self._set_late_apart(now)
+        while self._late and now < until:
+            self._refuse_some(self._late, BacklogRefusal.WAITED, now)
             now = self._loop.time()
-        if (
-            self._held_since is not None
-            and now - self._held_since > limits.room_s
-            and limits.wait_s is not None
-        ):
+        if self.limits.wait_s is not None and self._held_for(self.limits.room_s):
             while self._line:
-                self._answer(self._pop(), BacklogRefusal.STOOD_STILL, now)
+                self._refuse_some(self._line, BacklogRefusal.STOOD_STILL, now)
 
-    def _is_late(self, waiting: _QueuedRequest, now: float) -> bool:
-        return self.limits.wait_s is not None and now - waiting.arrived >= self.limits.wait_s
+    # When more comes than can be done, refusing must cost much less than doing: equal answers are
+    # encoded once, and counted together.
 
-    def _answer(self, waiting: _QueuedRequest, why: BacklogRefusal, now: float) -> None:
-        # Many at a time, when more comes than can be done: this must cost less than doing it.
+    def _refuse_some(self, line: deque[_QueuedRequest], why: BacklogRefusal, now: float) -> None:
+        """Refuse the first of a line, and some behind it that came together with it."""
+        arrived, before = line[0].arrived, len(line)
+        answer = self._answer(why, now, arrived, len(self) - 1)
+        for _ in range(min(before, REFUSED_TOGETHER)):
+            if line[0].arrived - arrived >= ALIKE_S:
+                break
+            waiting = line.popleft()
+            self._size -= _size(waiting.frame)
+            waiting.connection.refuse(waiting.frame, answer)
+        self.refused[why] += before - len(line) - 1
+
+    def _refuse_one(self, waiting: _QueuedRequest, why: BacklogRefusal) -> None:
+        """Refuse a request that does not come into the line."""
+        answer = self._answer(why, self._loop.time(), waiting.arrived, len(self))
+        waiting.connection.refuse(waiting.frame, answer)
+
+    def _answer(
+        self, why: BacklogRefusal, now: float, arrived: float, left: int
+    ) -> Callable[[int], bytes]:
+        """What makes the answer, for one or for all that are alike. The first is counted here:
+        ``refuse`` tells how many there were."""
         self.refused[why] += 1
-        waited, last = now - waiting.arrived, self._last_refusal
-        alike = (why, int(now * 1000), int(waited * 1000))
-        if last is None or last[0] != alike:
-            answer = encoder_of(self._refuse(why, waited, len(self._line)))
-            last = self._last_refusal = alike, answer
-        waiting.connection.refuse(waiting.frame, last[1])
-
-    def _pop(self) -> _QueuedRequest:
-        first = self._line.popleft()
-        self._size -= _size(first.frame)
-        return first
+        alike = _Alike(why, int(now / ALIKE_S), int(arrived / ALIKE_S))
+        if self._last_refusal is None or self._last_refusal[0] != alike:
+            self._last_refusal = alike, encoder_of(self._refuse(why, now - arrived, left))
+        return self._last_refusal[1]
 
     def _arm(self) -> None:
         if self._armed is None:
-            self._armed_at = self._loop.time()
+            self._served_at = self._loop.time()
             held = self._held_since is not None
             self._armed = (
                 self._loop.call_later(CHECK_S, self._turn)

@@ -423,16 +423,24 @@ def encoder_of(response: Refusal) -> Callable[[int], bytes]:
 class _EncodedRefusal:
     """An answer of nothing but code and remark, encoded but for the number of the request."""
 
-    __slots__ = ("_begin", "_end")
+    __slots__ = ("_begin", "_begins", "_end")
 
     def __init__(self, code: int, remark: str) -> None:
         begin, ident, said, end = _REFUSAL
         self._begin = b"%b%d%b" % (begin, code, ident)
         self._end = b"%b%b%b" % (said, _encode_remark(remark), end)
+        self._begins: dict[int, bytes] = {}
+        """What comes before a number of so many digits: lengths count them."""
 
     def frame(self, opaque: int) -> bytes:
-        header = b"%b%d%b" % (self._begin, opaque, self._end)
-        return frame_head(len(header), 0) + header
+        number = b"%d" % opaque
+        begin = self._begins.get(len(number)) or self._begin_for(len(number))
+        return begin + number + self._end
+
+    def _begin_for(self, digits: int) -> bytes:
+        size = len(self._begin) + digits + len(self._end)
+        begin = self._begins[digits] = frame_head(size, 0) + self._begin
+        return begin
 
 
 _encode_remark: Final = msgspec.json.Encoder().encode
