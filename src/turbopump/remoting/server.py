@@ -76,18 +76,12 @@ ACCEPTANCE_S: Final = 10.0
 """Where users are asked for, a connection without a request of one is closed after this time."""
 SWEEP_S: Final = 1.0
 """How often connections are looked at."""
-KEPT_DESCRIPTORS: Final = 256
-"""Of the process's limit of open files, what is left for files; half of it if there are less than
-twice as many."""
 KERNEL_QUEUE: Final = 1024
 """Connections that the system keeps until they are accepted."""
 ACCEPTED_A_TURN: Final = 16
 """Connections accepted in one turn of the loop; more would stall everyone else."""
 ACCEPT_AGAIN_S: Final = 0.1
 """After a failure, when to try again."""
-LEFT_FOR_FILES_MIN: Final = 16
-"""Whatever else has descriptors, connections leave an eighth of all, at least so many and at most
-``KEPT_DESCRIPTORS``."""
 
 
 class RemotingServer:
@@ -251,14 +245,6 @@ async def bound_sockets(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         raise ConfigError(_bind_failure(host, port, error)) from None
     return sockets
-
-
-def _room_for_connections() -> int:
-    """What the limit of open files leaves for connections."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return sys.maxsize
-    return max(limit - KEPT_DESCRIPTORS, limit // 2)
 
 
 class FirstByte:
@@ -426,18 +412,6 @@ def _peer(address: Any) -> str:
     return join_address(str(address[0]), int(address[1]))
 
 
-def leave_some() -> None:
-    """Raise OSError (EMFILE) where another connection would have one of the last descriptors of the
-    process: without them a log could not get its next file, and everybody would be refused."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    free = os.open(os.devnull, os.O_RDONLY)  # the system gives the lowest one that is free
-    os.close(free)
-    left_for_files = min(max(limit // 8, LEFT_FOR_FILES_MIN), KEPT_DESCRIPTORS)
-    if limit != resource.RLIM_INFINITY and free >= limit - left_for_files:
-        text = f"{limit} files may be open, and the last {left_for_files} are left for the store"
-        raise OSError(errno.EMFILE, text)
-
-
 def _bind_failure(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
@@ -452,3 +426,34 @@ def _bind_failure(host: str, port: int, error: OSError) -> str:
             "its own, or 0.0.0.0 for all"
         )
     return f"cannot listen on {host}:{port}: {error.strerror or error}"
+
+
+# --- Descriptors. A log that could not get its next file would refuse everybody. So a server bounds
+# the number of its connections ahead; and it looks before it accepts one, for whatever else the
+# process has open counts as well.
+
+KEPT_DESCRIPTORS: Final = 256
+"""What the number of connections leaves of the limit of open files, at most half of it."""
+LEFT_FOR_FILES_MIN: Final = 16
+"""No connection is accepted into the last eighth of the limit, at least so many descriptors and at
+most ``KEPT_DESCRIPTORS``."""
+
+
+def _room_for_connections() -> int:
+    """What the limit of open files leaves for connections."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(limit - KEPT_DESCRIPTORS, limit // 2)
+
+
+def leave_some() -> None:
+    """Raise OSError (EMFILE) where another connection would have one of the last descriptors of the
+    process."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    free = os.open(os.devnull, os.O_RDONLY)  # the system gives the lowest one that is free
+    os.close(free)
+    left_for_files = min(max(limit // 8, LEFT_FOR_FILES_MIN), KEPT_DESCRIPTORS)
+    if limit != resource.RLIM_INFINITY and free >= limit - left_for_files:
+        text = f"{limit} files may be open, and the last {left_for_files} are left for the store"
+        raise OSError(errno.EMFILE, text)

@@ -492,7 +492,7 @@ class SystemDisk(ReadOnlyDisk):
         fsync_directory(path)
 
     def start(self, operation: Callable[[], None], done: Done) -> None:
-        self._run(self._threads, lambda: partial(done, _outcome(operation)))
+        self._run(self._threads, lambda: partial(done, failure_of(operation)))
 
     def start_sync(self, segments: Iterable[Segment], done: Done) -> None:
         batch = list(segments)
@@ -511,7 +511,7 @@ class SystemDisk(ReadOnlyDisk):
             and self._kernel.start(batch[0].fd, report)
         ):
             return
-        self._run(self._syncers, lambda: partial(report, _outcome(partial(self.sync, batch))))
+        self._run(self._syncers, lambda: partial(report, failure_of(partial(self.sync, batch))))
 
     def sync(self, segments: Sequence[Segment]) -> None:
         # Each fdatasync costs 0.1 ms of CPU and waits for the device. What is derived from the log
@@ -627,7 +627,8 @@ def read_now(piece: Piece) -> Found:
         return error
 
 
-def _outcome(operation: Callable[[], None]) -> OSError | None:
+def failure_of(operation: Callable[[], object]) -> OSError | None:
+    """Do it; what went wrong."""
     try:
         operation()
     except OSError as error:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turbopump.errors import StoreLockedError
-from turbopump.store.disk import Done, Found, Piece, Segment, Space
+from turbopump.store.disk import Done, Found, Piece, Segment, Space, failure_of
 
 if TYPE_CHECKING:
     from turbopump.testing.simulated_disk import SimulatedDisk
@@ -192,7 +192,7 @@ class SimulatedMount:
     def start(self, operation: Callable[[], None], done: Done) -> None:
         """Beside the owner: the operation takes effect at some moment before `done` is called."""
         self._check_alive()
-        self._beside(partial(_failure_of, operation), done)
+        self._beside(partial(failure_of, operation), done)
 
     def start_sync(self, segments: Iterable[Segment], done: Done) -> None:
         """What was written before this call is durable when `done(None)` is called; nothing is
@@ -205,7 +205,7 @@ class SimulatedMount:
             batch.append(partial(self.sync_file, segment.path, segment.file, changed))
 
         def effect() -> OSError | None:
-            failures = [_failure_of(sync) for sync in batch]
+            failures = [failure_of(sync) for sync in batch]
             return next((failure for failure in failures if failure is not None), None)
 
         self._beside(effect, done)
@@ -230,7 +230,7 @@ class SimulatedMount:
                 self.sync_directory(directory)
 
         self._check_alive()
-        self._beside(partial(_failure_of, remove_all), lambda error: done(gone, error))
+        self._beside(partial(failure_of, remove_all), lambda error: done(gone, error))
 
     def start_read(self, pieces: Sequence[Piece], done: Callable[[list[Found]], None]) -> None:
         """Each piece is read at one moment before `done` is called."""
@@ -353,16 +353,6 @@ class SimulatedMount:
         if file is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return file
-
-
-def _failure_of(operation: Callable[[], object]) -> OSError | None:
-    try:
-        operation()
-    except OSError as error:
-        return error
-    except ValueError as error:  # a map closed meanwhile
-        return OSError(errno.EBADF, str(error))
-    return None
 
 
 class SimulatedSegment:

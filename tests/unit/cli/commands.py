@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.readable import is_readable
+from tests.file_descriptors import is_readable
 
 DEADLINE_S = 120.0
 """It is a second where nothing else runs; a machine that is loaded may take its time."""

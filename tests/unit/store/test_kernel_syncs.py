@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.file_descriptors import is_readable
 from tests.loops import in_loop
-from tests.readable import is_readable
 
 from turbopump.store import disk as disk_module
 from turbopump.store import system_calls

@@ -1,5 +1,5 @@
-"""The pure parts of the client: routes, selection, sharing, what may be committed, the bytes of a
-send."""
+"""What the client decides without I/O: routes, queues to send to and to share, offsets to commit,
+and the bytes of a send."""
 
 from __future__ import annotations
 
