@@ -220,16 +220,12 @@ class StallWatch:
         self._now = now
         self._on_stall = on_stall
         self._last = now()
-        self.stalls = 0
-        self.longest = 0.0
 
     def look(self) -> None:
         now = self._now()
         late = now - self._last - LOOK_INTERVAL_S
         self._last = now
         if late > STALL_S:
-            self.stalls += 1
-            self.longest = max(self.longest, late)
             log.warning(
                 f"the broker stood still seconds={late:.1f}: check the disk's latency and "
                 "the load of this machine"

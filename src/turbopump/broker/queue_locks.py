@@ -23,6 +23,8 @@ from turbopump.protocol import fastjson
 from turbopump.store.json_table import JsonTable
 from turbopump.store.watermark import Watermark
 
+log = logging.getLogger(__name__)
+
 LIFE_S: Final = 60.0
 """How long a lock holds that is not renewed."""
 RELIANCE_S: Final = 30.0
@@ -142,9 +144,6 @@ class QueueLocks:
             self._drop(group, queue)
         if len(expired) > FORGOTTEN_AT_ONCE:
             self._next_look = 0.0
-
-
-log = logging.getLogger(__name__)
 
 
 class HeldLocks(msgspec.Struct, kw_only=True, rename="camel"):

@@ -41,6 +41,8 @@ from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.repair.unit_repair import LMQ_PREFIX
 
+log = logging.getLogger(__name__)
+
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 DELAY_LEVELS: Final = 18
 BENCHMARK_QUEUES: Final = 1024
@@ -368,8 +370,6 @@ def needs_send_checks(topic: TopicConfig) -> bool:
     """Whether sends to it must be held against its attributes."""
     return topic.attributes.get(CLEANUP_POLICY) == COMPACTION or is_batch_cq(topic)
 
-
-log = logging.getLogger(__name__)
 
 _GROUP_TOPICS: Final = (RETRY_PREFIX, DLQ_PREFIX)
 

@@ -2,7 +2,7 @@
 
 The grammar is Java's (comments, continuation lines, `\\uXXXX`, three kinds of separator), because
 `broker.conf` files are Java's. Source: the class documentation of `java.util.Properties.load` and
-`store`. A strange key never stops a server: it is logged. This module must not know what keys mean.
+`store`. A strange key never stops a server: it is logged. What a key is, its caller's table says.
 """
 
 import logging
@@ -11,6 +11,8 @@ from pathlib import Path
 
 from turbopump.config.keys import KeyClass, KeyTable, classify, is_default
 from turbopump.errors import ConfigError
+
+log = logging.getLogger("turbopump.config")
 
 _BLANK = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -152,8 +154,6 @@ def _escape(text: str, *, blanks: bool) -> str:
             out.extend(f"\\u{units[i]:02X}{units[i + 1]:02X}" for i in range(0, len(units), 2))
     return "".join(out)
 
-
-log = logging.getLogger("turbopump.config")
 
 _FILE_SIZE_MAX = 4 * 1024 * 1024
 

@@ -48,7 +48,6 @@ class MasterConnection:
         self._wanted = 1
         self.reported = log_end
         self.last_read = self.last_write = now
-        self.received_bytes = 0
         self.accepted = False
         """Whether the master serves this slave: it has sent something."""
 
@@ -65,7 +64,6 @@ class MasterConnection:
         if first and self._reader.position is not None:
             self._start = self._reader.position - len(found)
         self._waiting += found
-        self.received_bytes += len(found)
 
     def to_store(self) -> tuple[int, bytes] | None:
         """What waits to be stored, and its offset; None: more must come first."""

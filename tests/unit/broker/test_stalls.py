@@ -7,7 +7,7 @@ import pytest
 from turbopump.broker.housekeeping import LOOK_INTERVAL_S, StallWatch
 
 
-def test_a_turn_of_more_than_a_second_is_logged_and_counted_and_a_punctual_one_is_not(
+def test_a_turn_of_more_than_a_second_is_logged_and_a_punctual_one_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = 100.0
@@ -16,12 +16,11 @@ def test_a_turn_of_more_than_a_second_is_logged_and_counted_and_a_punctual_one_i
         for late in (0.0, 0.9, 0.0):
             now += LOOK_INTERVAL_S + late
             watch.look()
-        assert (watch.stalls, caplog.records) == (0, [])
+        assert caplog.records == []
         now += LOOK_INTERVAL_S + 3.5
         watch.look()
         now += LOOK_INTERVAL_S
         watch.look()
-    assert (watch.stalls, watch.longest) == (1, pytest.approx(3.5))
     assert [record.getMessage() for record in caplog.records] == [
         "the broker stood still seconds=3.5: check the disk's latency and the load of this machine"
     ]

@@ -57,6 +57,8 @@ from turbopump.remoting.router import Outcome, RequestContext, Response, Router,
 from turbopump.store.log.cold_reads import ColdReads, Steps
 from turbopump.store.message_store import MessageStore
 
+log = logging.getLogger(__name__)
+
 QUEUES_AT_ONCE: Final = 16
 """So many queues are looked at before others have their turn; some 10 µs each."""
 
@@ -303,7 +305,6 @@ def _language(member: Member) -> LanguageCode:
 # Source: apache/rocketmq ``AdminBrokerProcessor.updateAndCreateSubscriptionGroup`` and its
 # neighbours.
 
-log = logging.getLogger(__name__)
 IN_ONE_TURN: Final = 500
 """So many groups of a list are looked at, or made, in one turn of the loop."""
 

@@ -48,6 +48,8 @@ from turbopump.store.log.cold_reads import ColdReads
 from turbopump.store.log.cold_reads import Steps as ReadSteps
 from turbopump.store.message_store import MessageStore
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(eq=False)
 class OffsetsHandler:
@@ -150,7 +152,6 @@ class OffsetsHandler:
 # ``useServerSideResetOffset=false``, are pushed the new ones (220). Source: apache/rocketmq
 # ``AdminBrokerProcessor.resetOffset``, ``Broker2Client.resetOffset``.
 
-log = logging.getLogger(__name__)
 
 QUEUES_AT_ONCE: Final = 32
 """So many queues are looked at, or set, before others have their turn."""

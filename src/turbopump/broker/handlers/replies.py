@@ -63,8 +63,6 @@ class RepliesHandler:
         self._check = check
         self._pushes = 0
         self._pushed_bytes = 0
-        self.unstored = 0
-        """Replies that the store refused."""
 
     def add_to(self, router: Router) -> None:
         """Answer these requests."""
@@ -195,10 +193,9 @@ class RepliesHandler:
                 message, request.topic, queue_id, for_client=True
             )
         except (OSError, StoreError, MessageError):
-            self.unstored += 1
-        else:
-            reply.msg_id = offset_msg_id(*self._store_host, stored.offset)
-            reply.queue_offset = stored.queue_offset
+            return
+        reply.msg_id = offset_msg_id(*self._store_host, stored.offset)
+        reply.queue_offset = stored.queue_offset
 
 
 def _host_text(host: tuple[str, int]) -> str:

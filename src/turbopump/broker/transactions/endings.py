@@ -32,18 +32,18 @@ from turbopump.protocol.requests.send import TransactionOutcome
 from turbopump.store.log.commit_log import PutResult
 from turbopump.store.message_store import MessageStore
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(slots=True, eq=False)
 class Endings:
-    """Ends them, each once. ``committed`` and ``rolled_back`` count since the start."""
+    """Ends them, each once."""
 
     forwarding: Forwarding
     flush: FlushWait
     pending: PendingHalves
     ops: OpQueue
     saved: SavedOffsets
-    committed: int = 0
-    rolled_back: int = 0
     _under_way: dict[int, asyncio.Future[None]] = field(default_factory=dict)
 
     async def end(self, half: HalfMessage, outcome: TransactionOutcome, *, lasting: bool) -> bool:
@@ -68,12 +68,8 @@ class Endings:
         finally:
             del self._under_way[half.origin]
             done.set_result(None)
-        if outcome is TransactionOutcome.COMMIT:
-            self.committed += 1
-        else:
-            self.rolled_back += 1
-            if lasting and self.flush.sync:
-                await self._written_down()
+        if outcome is not TransactionOutcome.COMMIT and lasting and self.flush.sync:
+            await self._written_down()
         return True
 
     async def settled(self, half: HalfMessage) -> None:
@@ -216,8 +212,6 @@ class PendingHalves:
             self._ended = {one for one in self._ended if one >= offset}
             self._passed = {one for one in self._passed if one >= offset}
 
-
-log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 1.0
 """After how long an entry that the store has refused is tried again."""

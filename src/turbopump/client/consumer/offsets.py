@@ -25,6 +25,8 @@ from turbopump.protocol.requests import offsets as requests
 from turbopump.store.disk import Disk, SystemDisk
 from turbopump.store.json_table import JsonTable
 
+log = logging.getLogger(__name__)
+
 
 class ConsumeFrom(Enum):
     """Where a group begins in a queue in which it has no offset yet: at what comes from now on, or
@@ -173,7 +175,6 @@ class OffsetStore:
 # --- The offsets of a broadcasting consumer: ``<directory>/<clientId>/<group>/offsets.json``, in
 # Apache's format (``LocalFileOffsetStore``), so that a Java client of that id can go on with them.
 
-log = logging.getLogger(__name__)
 
 SAVE_PATIENCE_S: Final = 3.0
 """Longest wait for the disk when a consumer closes."""

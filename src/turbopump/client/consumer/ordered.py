@@ -22,6 +22,8 @@ from turbopump.errors import ConnectError, ProtocolError, RemotingError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.requests import assignment as requests
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class OrderSettings:
@@ -134,7 +136,6 @@ class OrderedLine:
 # since the request was *sent* that granted it last; the broker keeps it for 60 s, so that the
 # next owner begins after we have stopped. RocketMQ: ``lockAll``, ``ProcessQueue.isLockExpired``.
 
-log = logging.getLogger(__name__)
 
 RENEWAL_INTERVAL_S: Final = 20.0
 RELIANCE_S: Final = 30.0

@@ -53,6 +53,8 @@ from turbopump.message.properties import RETRY_TOPIC
 from turbopump.protocol.requests.consumers import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from turbopump.store.disk import Disk
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class PushSettings:
@@ -253,7 +255,6 @@ class RunningPush(RunningConsumer):
 
 # --- Messages whose handlers do not come back. RocketMQ: ``ProcessQueue.cleanExpiredMsg``.
 
-log = logging.getLogger(__name__)
 
 LEVEL: Final = 3
 """The delay level after which such a message comes again: 10 s by Apache's table."""

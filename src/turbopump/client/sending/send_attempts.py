@@ -157,11 +157,11 @@ class SendAttempts:
         try:
             address = master_of(route, queue)
             if sender.introduces:
-                patience = self._patience(route, queue, connected=False, may_retry=may_retry)
+                patience = self._patience(route, connected=False, may_retry=may_retry)
                 await self._introduce(address, patience)
             connection = sender.connection(address)
             connected = connection is not None
-            patience = self._patience(route, queue, connected=connected, may_retry=may_retry)
+            patience = self._patience(route, connected=connected, may_retry=may_retry)
             if connection is None:
                 connection = await sender.connect(address, timeout=patience)
             sender.under_way.refuse_if_closed(NOT_WRITTEN)
@@ -209,9 +209,7 @@ class SendAttempts:
             return self._sender.selection.choose(route, tuple(reversed(failed)), self._loop.time())
         return target if isinstance(target, MessageQueue) else target(route.publish_queues)
 
-    def _patience(
-        self, route: TopicRoute, queue: MessageQueue, *, connected: bool, may_retry: bool
-    ) -> float:
+    def _patience(self, route: TopicRoute, *, connected: bool, may_retry: bool) -> float:
         left = self._left()
         limit = self._sender.rules.attempt_timeout
         if may_retry and limit is not None:

@@ -56,7 +56,7 @@ def query(
     made: list[str] = []
     try:
         for name, frame in tables.items():
-            _make_table(spark, name, frame)
+            _make_table(name, frame)
             made.append(name)
         while True:
             try:
@@ -69,7 +69,7 @@ def query(
             given = {**(options or {}), "nameServer": name_server, "topic": topic}
             _check_topic(given, sorted(tables))
             given["columns"] = columns
-            _make_table(spark, topic, spark.read.format("rocketmq").options(**given).load())
+            _make_table(topic, spark.read.format("rocketmq").options(**given).load())
             made.append(topic)
     finally:
         # The answer knows its tables by now; a later query may want other columns of them.
@@ -77,7 +77,7 @@ def query(
             spark.catalog.dropTempView(name)
 
 
-def _make_table(spark: SparkSession, name: str, rows: DataFrame) -> None:
+def _make_table(name: str, rows: DataFrame) -> None:
     """Raises ConfigError if there is one of this name already."""
     try:
         rows.createTempView(f"`{name}`")
