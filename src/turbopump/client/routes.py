@@ -310,7 +310,11 @@ class Routes:
         loop, topic = asyncio.get_running_loop(), shrunk.topic
         if topic in self._shrunk:
             self._shrunk[topic].cancel()
-        self._shrunk[topic] = loop.call_later(SHRUNK_S, self._question, topic, shrunk.inherited)
+        self._shrunk[topic] = loop.call_later(SHRUNK_S, self._ask_now, topic, shrunk.inherited)
+
+    def _ask_now(self, topic: str, inherit: bool) -> None:
+        del self._shrunk[topic]
+        self._question(topic, inherit)
 
     async def _ask_name_servers(self, topic: str) -> TopicRoute | RouteFailure:
         unreachable: dict[str, str] = {}
