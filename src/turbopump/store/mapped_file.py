@@ -272,6 +272,8 @@ class MappedFiles:
         """Add the file that begins at ``start``: the spare one if it is ready. Raises OSError, for
         example on a full disk."""
         assert not self.files or self.files[-1].end == start
+        if self.spare is not None and self.spare.lost(by_name=True) is not None:
+            self._discard_spare()  # somebody has deleted or cut it; there is nothing in it
         spare = self.spare
         if spare is not None:
             path = self._spare_root / segment_name(start)

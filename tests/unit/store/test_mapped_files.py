@@ -1,6 +1,7 @@
 """A row of files by itself: the spare one that is made ahead, and how a row is removed."""
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,6 +63,22 @@ def test_one_spare_file_is_made_however_often_it_is_asked_for_and_becomes_the_ne
         f"{0:020d}",
         f"{SIZE:020d}",
     ]
+    files.close()
+
+
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, lambda path: os.truncate(path, 100)], ids=["deleted", "cut"]
+)
+def test_a_spare_file_that_somebody_has_deleted_or_cut_is_made_again(
+    disk: SlowDisk, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    files = row(disk, tmp_path)
+    files.prepare_next()
+    disk.work()
+    damage(tmp_path / "log.spare")
+    file = files.append_file(SIZE)
+    assert file.segment.path.stat().st_size == SIZE
+    assert not (tmp_path / "log.spare").exists()
     files.close()
 
 
