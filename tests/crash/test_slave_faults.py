@@ -20,7 +20,11 @@ from tests.crash.replica_pair import MASTER, PATIENCE_S, SLAVE, all_bodies
 from tests.unit.broker.talking import Client
 
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.replication import GetBrokerHaStatus
+from turbopump.protocol.requests.replication import (
+    GetBrokerHaStatus,
+    HAClientRuntimeInfo,
+    HARuntimeInfo,
+)
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.replication.stream import REPORT
 
@@ -87,10 +91,12 @@ class Pair:
 
 async def log_end(client: Client) -> int:
     info = await client.remoting.call(client.address, GetBrokerHaStatus())
-    if info.master:
-        return info.master_commit_log_max_offset
+    return info.master_commit_log_max_offset if info.master else as_slave(info).max_offset
+
+
+def as_slave(info: HARuntimeInfo) -> HAClientRuntimeInfo:
     assert info.ha_client_runtime_info is not None
-    return info.ha_client_runtime_info.max_offset
+    return info.ha_client_runtime_info
 
 
 @asynccontextmanager
@@ -188,7 +194,8 @@ async def never_reads(home: Path) -> int:
     """By how many bytes the master has grown with BACKLOG waiting for one that does not read."""
     patient = {"slaveTimeout": 5000, "haMaxTimeSlaveNotCatchup": 5000}
     async with pair(home, **patient, haHousekeepingInterval=20_000) as both:
-        host, _, port = (await ha_address(both)).rpartition(":")
+        info = await both.client.remoting.call(both.slave.address, GetBrokerHaStatus())
+        host, _, port = (as_slave(info).master_addr or "").rpartition(":")
         before = resident(both.master.pid)
         _reader, writer = await asyncio.open_connection(host, int(port), limit=1)
         try:
@@ -207,17 +214,6 @@ async def never_reads(home: Path) -> int:
             return grown
         finally:
             writer.close()
-
-
-async def ha_address(both: Pair) -> str:
-    slave = Client(both.slave.address)
-    try:
-        info = await slave.remoting.call(both.slave.address, GetBrokerHaStatus())
-        assert info.ha_client_runtime_info is not None
-        assert info.ha_client_runtime_info.master_addr is not None
-        return info.ha_client_runtime_info.master_addr
-    finally:
-        await slave.close()
 
 
 def resident(pid: int) -> int:

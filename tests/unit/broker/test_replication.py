@@ -19,7 +19,8 @@ from tests.unit.broker.replicas import (
 from tests.unit.broker.talking import talking
 
 from turbopump.broker.registration import WITHOUT_SLAVE_S
-from turbopump.config.broker_config import BrokerRole, FlushDiskType
+from turbopump.broker.replication import weak_promises
+from turbopump.config.broker_config import BrokerConfig, BrokerRole, FlushDiskType
 from turbopump.event_loop import loop_factory
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import GetRouteInfo
@@ -355,6 +356,54 @@ async def test_a_slave_is_made_the_master_by_its_role_and_takes_messages(
 
 
 @in_loop(with_replicas)
+async def test_a_killed_master_comes_back_as_a_slave_and_is_made_the_master_again(
+    replicas: Replicas, /
+) -> None:
+    await replicas.master(**SYNC)
+    await replicas.slave()
+    await replicas.client_of(MASTER).create()
+    await acknowledged(replicas, MASTER, b"by the first")
+    replicas.kill(MASTER)
+    await replicas.stop(SLAVE)
+    await replicas.broker(SLAVE, BrokerRole.SYNC_MASTER, in_sync_replicas=2)
+    await replicas.broker(MASTER, BrokerRole.SLAVE, broker_id=1)
+    await acknowledged(replicas, SLAVE, b"by the second")
+    replicas.kill(SLAVE)
+    await replicas.stop(MASTER)
+    master = await replicas.master(**SYNC)
+    slave = await replicas.slave()
+    await acknowledged(replicas, MASTER, b"by the first again")
+    await same_logs(master, slave)
+    wanted = {b"by the first", b"by the second", b"by the first again"}
+    assert wanted == set(await replicas.client_of(SLAVE).all_bodies())
+
+
+@in_loop(with_replicas)
+async def test_what_a_master_lost_with_its_power_is_on_its_slave_which_is_made_the_master(
+    replicas: Replicas, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    await replicas.master(**SYNC)
+    await replicas.slave()
+    await replicas.client_of(MASTER).create()
+    await acknowledged(replicas, MASTER, b"not on the disk of the master")
+    replicas.kill(MASTER, power_cut=True)
+    master = await replicas.master(**SYNC)
+    assert master.store.max_offset("T", 0) == 0
+    await eventually(lambda: "or lost its tail" in caplog.text)
+    replicas.kill(MASTER)
+    await replicas.stop(SLAVE)
+    await replicas.broker(SLAVE, BrokerRole.ASYNC_MASTER)
+    assert await replicas.client_of(SLAVE).all_bodies() == [b"not on the disk of the master"]
+
+
+async def acknowledged(replicas: Replicas, host: str, body: bytes) -> None:
+    """Send when there is a slave that is waited for."""
+    client = replicas.client_of(host)
+    await eventually(lambda: not replicas.brokers[host].store.confirmed.alone)
+    await client.send(body)
+
+
+@in_loop(with_replicas)
 async def test_a_sync_master_that_waits_for_nobody_says_so(
     replicas: Replicas, /, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -363,6 +412,13 @@ async def test_a_sync_master_that_waits_for_nobody_says_so(
     sender = replicas.client_of(MASTER)
     await sender.create()
     await sender.send(b"alone")
+
+
+def test_a_slave_that_says_too_rarely_that_it_has_everything_is_warned_of() -> None:
+    short = BrokerConfig(**SYNC, ha_max_time_slave_not_catchup=5000)
+    (said,) = weak_promises(short)
+    assert "=5000 is not longer than haSendHeartbeatInterval=5000" in said
+    assert weak_promises(BrokerConfig(**SYNC)) == []
 
 
 def test_a_slave_copies_on_the_loop_that_servers_run_on(tmp_path: Path) -> None:
