@@ -3,7 +3,7 @@ and the next start finds nothing broken.
 
 Two ways. A store on the simulated disk meets an error and then a power cut, so that what a failed
 sync left behind is really gone. A broker on real files meets an error in a real call of
-``store/disk.py``; it must answer every send within a second, and after a failed fdatasync of the
+its disk; it must answer every send within a second, and after a failed fdatasync of the
 log never again with SEND_OK.
 """
 

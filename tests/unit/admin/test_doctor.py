@@ -32,7 +32,7 @@ from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import Refusal, refusal
-from turbopump.store import disk
+from turbopump.store import disk, mapped_segments
 from turbopump.testing.broker_in_loop import SMALL_FILES, BrokerThread, running_broker
 
 
@@ -299,7 +299,7 @@ async def test_a_disk_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch)
         namesrv = await servers.name_server()
         broker = await servers.broker(namesrv)
         await servers.topic(broker, "orders")
-        monkeypatch.setattr(disk, "_fdatasync", fail)
+        monkeypatch.setattr(mapped_segments, "_fdatasync", fail)
         monkeypatch.setattr(disk.KernelSyncs, "start", lambda *_: False)
         await fill(namesrv, count=1)
         async with asyncio.timeout(30):

@@ -14,12 +14,12 @@ from typing import Any
 from unittest import mock
 
 from turbopump.store import disk
-from turbopump.store.disk import FileSystems, MappedSegment
+from turbopump.store.mapped_segments import FileSystems, MappedSegment
 from turbopump.store.system_calls import FileLock
 
 
 class LeftOpen:
-    """Everything of ``store/disk.py`` that holds a descriptor, as it is made."""
+    """Everything of the store's disk that holds a descriptor, as it is made."""
 
     def __init__(self) -> None:
         self._segments: list[MappedSegment] = []

@@ -12,8 +12,7 @@ import pytest
 from tests.file_descriptors import is_readable
 from tests.loops import in_loop
 
-from turbopump.store import disk as disk_module
-from turbopump.store import system_calls
+from turbopump.store import mapped_segments, system_calls
 from turbopump.store.disk import SystemDisk
 from turbopump.store.system_calls import AT_ONCE_MAX, KernelSyncs, Loop
 
@@ -159,7 +158,7 @@ async def test_the_disk_lets_the_kernel_sync_single_files_and_a_thread_the_rest(
     one, other = (disk.create_segment(tmp_path / name, 4096) for name in "ab")
     opened(running, one.fd).close()
     in_threads: list[int] = []
-    monkeypatch.setattr(disk_module, "_fdatasync", in_threads.append)
+    monkeypatch.setattr(mapped_segments, "_fdatasync", in_threads.append)
 
     async def sync(*segments: Any) -> OSError | None:
         told: asyncio.Future[OSError | None] = running.create_future()

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from turbopump.store import disk as disks
-from turbopump.store.disk import MappedSparseSegment, Piece, SystemDisk
+from turbopump.store import mapped_segments
+from turbopump.store.disk import Piece, SystemDisk
+from turbopump.store.mapped_segments import MappedSparseSegment
 
 SIZE = 1 << 20
 
@@ -73,7 +74,7 @@ def test_a_full_disk_is_an_error_of_allocating(
     def full(_fd: int, _at: int, _size: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(disks.os, "posix_fallocate", full)
+    monkeypatch.setattr(mapped_segments.os, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space left") as failed:
         segment.allocate(0, 4096)
     assert failed.value.filename == str(segment.path)
@@ -122,7 +123,7 @@ def test_without_a_descriptor_a_read_says_so(
     def refuse(path: object, *_given: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
 
-    monkeypatch.setattr(disks.os, "open", refuse)
+    monkeypatch.setattr(mapped_segments.os, "open", refuse)
     assert segment.read_cached(0, 4) is None
     found: list[Any] = []
     disk.start_read([Piece(segment, 0, 4)], found.extend)
@@ -156,7 +157,7 @@ class Synced:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, outcome: Callable[[], bool]) -> None:
         self.files = self.file_systems = 0
-        plain = disks.sync_map
+        plain = mapped_segments.sync_map
 
         def one(view: memoryview) -> None:
             self.files += 1
@@ -166,8 +167,8 @@ class Synced:
             self.file_systems += 1
             return outcome()
 
-        monkeypatch.setattr(disks, "sync_map", one)
-        monkeypatch.setattr(disks, "sync_file_system", every)
+        monkeypatch.setattr(mapped_segments, "sync_map", one)
+        monkeypatch.setattr(mapped_segments, "sync_file_system", every)
 
 
 def refuse() -> bool:
@@ -201,7 +202,7 @@ def test_a_file_that_cannot_be_synced_is_an_error_of_all(
     disk: SystemDisk, many: list[MappedSparseSegment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Synced(monkeypatch, refuse)
-    monkeypatch.setattr(disks, "sync_map", lambda _view: refuse())
+    monkeypatch.setattr(mapped_segments, "sync_map", lambda _view: refuse())
     outcomes: list[OSError | None] = []
     disk.start_sync(many, outcomes.append)
     (error,) = outcomes

@@ -9,7 +9,8 @@ import pytest
 from tests.unit.store.directory import Directory, bodies, put, put_batch
 
 from turbopump.errors import RoomInMakingError
-from turbopump.store.disk import Done, MappedSegment, SystemDisk
+from turbopump.store.disk import Done, SystemDisk
+from turbopump.store.mapped_segments import MappedSegment
 from turbopump.store.message_store import MessageStore
 
 

@@ -10,7 +10,7 @@ from tests.unit.store.directory import Directory, bodies, put
 
 from turbopump.cli.entry import cause
 from turbopump.store import disk
-from turbopump.store.disk import MappedSegment
+from turbopump.store.mapped_segments import MappedSegment
 
 
 def test_an_unreadable_sector_of_the_log_is_named_and_zeros_there_let_the_store_start(

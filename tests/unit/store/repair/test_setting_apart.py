@@ -26,7 +26,8 @@ from tests.unit.store.inspected import tree
 
 from turbopump.errors import StoreError, StoreLockedError
 from turbopump.store import disk as disks
-from turbopump.store.disk import MappedSegment, SystemDisk
+from turbopump.store.disk import SystemDisk
+from turbopump.store.mapped_segments import MappedSegment
 from turbopump.store.repair.setting_apart import (
     SECTOR,
     LostMessages,
