@@ -2,8 +2,8 @@
 `python -m tests.fuzz_atheris TARGET RUNS`, and all of them without a name.
 
 A target runs in a process of its own. It fails for anything raised, for an input that takes over
-100 ms of processor time, and for growth by more than 64 MiB. `make fuzz` installs atheris, where
-there is a wheel.
+100 ms of processor time twice, and for growth by more than 64 MiB. `make fuzz` installs atheris,
+where there is a wheel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tests.fuzz_targets import Target
 
 RUNS: Final = 2_000_000
 INPUT_S_MAX: Final = 0.1
@@ -38,9 +41,9 @@ def fuzz(name: str, runs: int, corpus: Path) -> None:
 
     def one(data: bytes) -> None:
         nonlocal seen, began_kib, slowest
-        begun = time.process_time()
-        target.take(data)
-        took = time.process_time() - begun
+        took = _seconds(target, data)
+        if took > INPUT_S_MAX:  # on a busy machine 45 bytes took 104 ms, then 0.1
+            took = min(took, _seconds(target, data))
         slowest = max(slowest, took)
         seen += 1
         if took > INPUT_S_MAX:
@@ -56,6 +59,12 @@ def fuzz(name: str, runs: int, corpus: Path) -> None:
 
     atheris.Setup([sys.argv[0], str(corpus), f"-runs={runs}", "-verbosity=0"], one)
     atheris.Fuzz()
+
+
+def _seconds(target: Target, data: bytes) -> float:
+    begun = time.process_time()
+    target.take(data)
+    return time.process_time() - begun
 
 
 def main() -> int:
