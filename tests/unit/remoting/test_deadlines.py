@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from tests.loops import in_loop, simulated
 from tests.unit.remoting.serving import frame, raw_peer, serving, until
 
@@ -80,15 +81,36 @@ async def test_who_is_not_accepted_within_ten_seconds_is_closed(simulation: Simu
     await peers.close()
 
 
+@pytest.mark.parametrize("asks_for_users", [False, True])
 @in_loop(simulated)
-async def test_without_users_nobody_is_closed_for_that(simulation: Simulation, /) -> None:
+async def test_who_is_silent_for_120_seconds_is_closed_whether_users_are_asked_for_or_not(
+    simulation: Simulation, /, asks_for_users: bool
+) -> None:
+    peers = Peers(simulation, answering(asks_for_users=asks_for_users))
+    await peers.listen()
+    silent, speaking = await peers.connect("10.0.0.2"), await peers.connect("10.0.0.3")
+    for transport in (silent, speaking):
+        transport.write(frame(MIN, 1))
+    last = simulation.loop.time()
+    for _ in range(5):
+        await asyncio.sleep(29.9)
+        speaking.write(frame(MIN, 2))
+    assert peers.closed.keys() == {"10.0.0.2"}
+    assert 120 <= peers.closed["10.0.0.2"] - last <= 121.5
+    assert [peer.peer_ip for peer in peers.server.connections] == ["10.0.0.3"]
+    await peers.close()
+
+
+@in_loop(simulated)
+async def test_without_users_one_that_has_sent_nothing_is_closed_after_120_seconds(
+    simulation: Simulation, /
+) -> None:
     peers = Peers(simulation, answering())
     await peers.listen()
+    begun = simulation.loop.time()
     await peers.connect("10.0.0.2")
-    await asyncio.sleep(100)
-    assert peers.closed == {}
-    await asyncio.sleep(30)
-    assert peers.closed.keys() == {"10.0.0.2"}
+    await asyncio.sleep(130)
+    assert 120 <= peers.closed["10.0.0.2"] - begun <= 121.5
     await peers.close()
 
 
