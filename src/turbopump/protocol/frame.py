@@ -92,13 +92,25 @@ class FrameReader:
             frames.append(Frame(mark >> 24, data[at + 8 : body_at], data[body_at:end]))
             at = end
         if at < size:
-            self._keep(data[at:], 8 - (size - at))
+            self._keep_lengths(data[at:])
         return frames
 
     def drop(self) -> None:
         """Forget an unfinished frame; nothing may be fed after it."""
         self._parts = []
         self.held = 0
+
+    def _keep_lengths(self, rest: bytes) -> None:
+        """Keep what is less than both lengths; the first of them may already be one that cannot
+        be."""
+        if len(rest) < 4:
+            self._keep(rest, 4 - len(rest))
+            return
+        total = int.from_bytes(rest[:4])
+        if 4 <= total <= self.size_max - 4:
+            self._keep(rest, 8 - len(rest))
+        else:
+            self._refuse(total, 0)
 
     def _keep(self, rest: bytes, missing: int) -> None:
         self._parts = [rest]

@@ -117,6 +117,16 @@ def test_a_bad_head_is_refused_before_its_frame_has_come() -> None:
     assert "212 bytes are more than the 100 allowed" in str(reader.error)
 
 
+@pytest.mark.parametrize("length", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", bytes(4)])
+@pytest.mark.parametrize("cut", range(4))
+def test_a_length_that_cannot_be_is_refused_before_the_next_one_has_come(
+    length: bytes, cut: int
+) -> None:
+    reader = FrameReader()
+    assert reader.feed(length[:cut]) == reader.feed(length[cut:]) == []
+    assert reader.error is not None
+
+
 def test_a_half_frame_costs_no_more_memory_than_its_bytes() -> None:
     announced = frame_head(2, FRAME_SIZE_MAX - 10)
     tracemalloc.start()
