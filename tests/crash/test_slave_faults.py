@@ -20,6 +20,7 @@ from tests.crash.replica_pair import MASTER, PATIENCE_S, SLAVE, all_bodies
 from tests.unit.broker.talking import Client
 
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.protocol.requests.replication import (
     GetBrokerHaStatus,
     HAClientRuntimeInfo,
@@ -84,6 +85,8 @@ class Pair:
             async with asyncio.timeout(PATIENCE_S):
                 while all_of_the_log and await log_end(slave) < await log_end(self.client):
                     await asyncio.sleep(0.05)
+                while (await slave.code(GetMaxOffset(topic="T", queue_id=0)))[0]:
+                    await asyncio.sleep(0.05)  # it was stopped before it knew the topic
             assert self.acknowledged <= await all_bodies(slave)
         finally:
             await slave.close()

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from turbopump.admin.cluster import Servers, refuse_unknown_cluster
 from turbopump.config import properties
+from turbopump.config.addresses import host_of
 from turbopump.errors import BodyError, ConfigError, ProtocolError, RemotingError
 from turbopump.protocol.requests.configuration import GetBrokerConfig
 from turbopump.protocol.requests.namesrv import MASTER_ID, BrokerData
@@ -130,7 +131,8 @@ def what_is_amiss(brokers: Sequence[BrokerReplication], n: str) -> Iterator[Amis
     if master is None or master.status is None or not master.status.master:
         return
     copying = master.status.ha_connection_info
-    yield from _of_settings(name, master.settings, len(slaves), n)
+    hosts = len({host_of(one.addr or "") for one in copying})
+    yield from _of_settings(name, master.settings, len(slaves), hosts, n)
     if len(copying) + len(idle) < len(slaves):
         yield Amiss(
             f"{len(copying)} of its {_slaves(len(slaves))} copy from it",
@@ -159,7 +161,10 @@ def _does_not_copy(slave: BrokerReplication, n: str) -> Amiss:
     )
 
 
-def _of_settings(name: str, settings: Mapping[str, str], slaves: int, n: str) -> Iterator[Amiss]:
+def _of_settings(
+    name: str, settings: Mapping[str, str], slaves: int, hosts: int, n: str
+) -> Iterator[Amiss]:
+    """``hosts``: from so many addresses do slaves copy."""
     if settings.get("brokerRole") != "SYNC_MASTER":
         return
     in_sync_replicas = settings.get("inSyncReplicas", "1")
@@ -177,6 +182,12 @@ def _of_settings(name: str, settings: Mapping[str, str], slaves: int, n: str) ->
             "are answered SLAVE_NOT_AVAILABLE",
             f"start another: turbopump broker -c FILE with brokerName={name}, brokerRole=SLAVE, "
             f"brokerId={slaves + 1}; or a smaller inSyncReplicas",
+        )
+    elif 0 < hosts < wanted:
+        yield Amiss(
+            f"it waits for {_slaves(wanted)} (inSyncReplicas={wanted + 1}), and those that copy "
+            f"count as {hosts}: those of one address are taken for one that has connected again",
+            f"run slaves on {wanted} machines, or set inSyncReplicas={hosts + 1}",
         )
 
 

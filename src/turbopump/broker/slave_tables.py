@@ -57,6 +57,8 @@ TableT = TypeVar("TableT", bound=msgspec.Struct)
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.5
+AT_ONCE_S: Final = 0.05
+"""After a connection: a slave that is in sync and does not know its topics is asked in vain."""
 APACHE_EVERY_S: Final = 3.0
 ANSWER_S: Final = 5.0
 LOG_WAIT_S: Final = 2.0
@@ -148,7 +150,7 @@ class SlaveTables:
 
     async def _run(self) -> None:
         while True:
-            pause = EVERY_S
+            pause = AT_ONCE_S
             if self.master is not None and self.link.accepted:
                 try:
                     pause = await self._copy_all(self.master)

@@ -68,6 +68,13 @@ SILENT = BrokerReplication("a", 1, "h:2", None, "it does not answer")
                 "SLAVE_NOT_AVAILABLE"
             ],
         ),
+        (
+            [master(IN_SYNC, IN_SYNC, **SYNC | {"inSyncReplicas": "3"}), slave(), slave()],
+            [
+                "it waits for 2 slaves (inSyncReplicas=3), and those that copy count as 1: those "
+                "of one address are taken for one that has connected again"
+            ],
+        ),
     ],
 )
 def test_what_is_amiss_is_said(brokers: list[BrokerReplication], says: list[str]) -> None:

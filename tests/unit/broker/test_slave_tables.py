@@ -85,6 +85,19 @@ async def test_topics_groups_and_offsets_come_and_go_as_at_the_master(
 
 
 @in_loop(with_replicas)
+async def test_a_slave_that_starts_knows_the_topics_of_its_log_at_once(
+    replicas: Replicas, /
+) -> None:
+    master = await replicas.master()
+    client = replicas.client_of(MASTER)
+    await client.create()
+    await client.send(b"1")
+    slave = await replicas.slave()
+    await eventually(lambda: slave.store.log.end == master.store.log.end)
+    await eventually(lambda: slave.tables.topics.find("T"), seconds=0.2)
+
+
+@in_loop(with_replicas)
 async def test_only_what_has_changed_is_sent_again(replicas: Replicas, /) -> None:
     master = await replicas.master()
     client = replicas.client_of(MASTER)
