@@ -22,7 +22,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.protocol.frame import frame_head
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.assignment import LockBatchMq, UnlockBatchMq
+from turbopump.protocol.requests.assignment import LockBatchMq, QueryAssignment, UnlockBatchMq
 from turbopump.protocol.requests.clients import Heartbeat
 from turbopump.protocol.requests.consumers import (
     GetBrokerConsumeStats,
@@ -31,7 +31,7 @@ from turbopump.protocol.requests.consumers import (
     QueryTopicConsumeByWho,
     QueryTopicsByConsumer,
 )
-from turbopump.protocol.requests.groups import DeleteGroup, GetAllGroups
+from turbopump.protocol.requests.groups import CreateGroupList, DeleteGroup, GetAllGroups
 from turbopump.protocol.requests.offsets import (
     CloneGroupOffset,
     GetMaxOffset,
@@ -39,8 +39,9 @@ from turbopump.protocol.requests.offsets import (
     ResetOffset,
     UpdateConsumerOffset,
 )
-from turbopump.protocol.requests.pop import BatchAckMessage, PopMessage
+from turbopump.protocol.requests.pop import BatchAckMessage, Notification, PeekMessage, PopMessage
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
+from turbopump.protocol.requests.replication import GetAllConsumerOffset
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
 from turbopump.protocol.requests.topics import (
     CreateTopic,
@@ -196,6 +197,26 @@ def pulling(topic: str, subscription: str = "*", hold_ms: int = 0) -> PullMessag
     )
 
 
+def popping(topic: str) -> PopMessage:
+    """From all queues; it is not held."""
+    return PopMessage(
+        consumer_group=EVERYONE,
+        topic=topic,
+        queue_id=-1,
+        max_msg_nums=32,
+        invisible_time=60_000,
+        poll_time=0,
+        born_time=0,
+        init_mode=0,
+    )
+
+
+ASSIGNMENT = json.dumps(
+    {"topic": WIDE, "consumerGroup": EVERYONE, "clientId": "c", "strategyName": "AVG"}
+).encode()
+GROUP_LIST = json.dumps(
+    {"groupConfigList": [{"groupName": f"listed-{number}"} for number in range(10_000)]}
+).encode()
 SUBSCRIPTIONS = [subscription(topic=f"topic-number-{number}") for number in range(TOPICS)]
 FILTERS = [
     subscription(
@@ -261,7 +282,22 @@ REQUESTS: dict[str, tuple[Request[Any], bytes, int]] = {
         b"",
         ResponseCode.SUCCESS,
     ),
+    "every offset": (GetAllConsumerOffset(), b"", ResponseCode.SUCCESS),
+    "queues for a member": (QueryAssignment(), ASSIGNMENT, ResponseCode.SUCCESS),
+    "a pop of many queues": (popping(WIDE), b"", ResponseCode.POLLING_TIMEOUT),
+    "a look at many queues": (
+        PeekMessage(topic=WIDE, queue_id=-1, max_msg_nums=32, consumer_group=EVERYONE),
+        b"",
+        ResponseCode.PULL_NOT_FOUND,
+    ),
+    "whether many queues have something": (
+        Notification(consumer_group=EVERYONE, topic=WIDE, queue_id=-1, poll_time=0, born_time=0),
+        b"",
+        ResponseCode.SUCCESS,
+    ),
+    "many groups": (CreateGroupList(), GROUP_LIST, ResponseCode.SUCCESS),
 }
+"""A request whose work grows with a body or a table has a row here: one that is new gets one."""
 
 
 @pytest.mark.parametrize("name", REQUESTS)
@@ -337,19 +373,7 @@ def test_pulls_that_one_message_wakes(broker: Metered[Broker], client: BlockingC
     ("request_", "code"),
     [
         (pulling("topic-number-5"), ResponseCode.PULL_NOT_FOUND),
-        (
-            PopMessage(
-                consumer_group=EVERYONE,
-                topic="topic-number-5",
-                queue_id=-1,
-                max_msg_nums=32,
-                invisible_time=60_000,
-                poll_time=0,
-                born_time=0,
-                init_mode=0,
-            ),
-            ResponseCode.POLLING_TIMEOUT,
-        ),
+        (popping("topic-number-5"), ResponseCode.POLLING_TIMEOUT),
     ],
     ids=["pulls", "pops"],
 )
