@@ -58,35 +58,52 @@ async def recall_message(
             "SendResult is expected"
         )
     decoded = RecallHandle.decode(handle)
+    request = RecallMessage(producer_group=sender.group, topic=topic, recall_handle=handle)
+    deadline = asyncio.get_running_loop().time() + timeout
     with sender.under_way:
-        return await _recall(sender, topic, handle, decoded, timeout, tracing)
+        route, address = await _whom_to_ask(sender, topic, decoded.broker_name, timeout)
+        began_ms, good = sender.instance.environment.clock.now_ms(), False
+        try:
+            msg_id = await _ask(sender, request, decoded.broker_name, route, address, deadline)
+            good = True
+        finally:
+            if tracing is not None:
+                told, group = decoded.unique_id, sender.group
+                tracing.dispatcher.recalled(
+                    topic, told, group=group, time_ms=began_ms, success=good
+                )
+    return msg_id
 
 
-async def _recall(
-    sender: Sender,
-    topic: str,
-    handle: str,
-    decoded: RecallHandle,
-    timeout: float,
-    tracing: Tracing | None,
-) -> str:
+async def _whom_to_ask(
+    sender: Sender, topic: str, broker_name: str, timeout: float
+) -> tuple[TopicRoute, str]:
+    """The address of a broker, by the topic's route. Raises RouteNotFoundError."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     # what waits can be recalled where nothing can be sent
     route = await sender.route(topic, timeout, writable=False)
-    address = _address(sender, route, decoded.broker_name)
+    address = _address(sender, route, broker_name)
     if address is None:
         route = await sender.instance.routes.renewed(route, deadline - loop.time())
-        address = _address(sender, route, decoded.broker_name)
+        address = _address(sender, route, broker_name)
     if address is None:
         raise errors.RouteNotFoundError(
-            f"the broker {decoded.broker_name[:100]} that the recall handle names is not among "
-            f"those of topic {sender.shown(topic)}; is it up, and registered with these name "
-            "servers?"
+            f"the broker {broker_name[:100]} that the recall handle names is not among those of "
+            f"topic {sender.shown(topic)}; is it up, and registered with these name servers?"
         )
-    request = RecallMessage(producer_group=sender.group, topic=topic, recall_handle=handle)
-    began_ms = sender.instance.environment.clock.now_ms()
-    good = False
+    return route, address
+
+
+async def _ask(
+    sender: Sender,
+    request: RecallMessage,
+    broker_name: str,
+    route: TopicRoute,
+    address: str,
+    deadline: float,
+) -> str:
+    loop = asyncio.get_running_loop()
     moved = False
     lost: errors.ConnectionLostError | None = None
     try:
@@ -95,9 +112,7 @@ async def _recall(
             sender.under_way.refuse_if_closed(f"the producer was closed meanwhile; {known}")
             left = max(deadline - loop.time(), 0.001)
             try:
-                reply = await sender.instance.remoting.call(address, request, timeout=left)
-                good = True
-                return reply.msg_id
+                return (await sender.instance.remoting.call(address, request, timeout=left)).msg_id
             except (errors.ConnectionLostError, errors.ConnectError, errors.ResponseError) as error:
                 if (
                     isinstance(error, errors.ResponseError)
@@ -105,7 +120,7 @@ async def _recall(
                 ):
                     raise
                 route = await sender.instance.routes.renewed(route, deadline - loop.time())
-                before, address = address, _address(sender, route, decoded.broker_name) or address
+                before, address = address, _address(sender, route, broker_name) or address
                 if isinstance(error, errors.ConnectionLostError):
                     lost = error
                 elif address != before and not moved:
@@ -119,10 +134,6 @@ async def _recall(
     except errors.CallTimeoutError as error:
         sender.instance.routes.renew_soon(route)
         raise errors.CallTimeoutError(f"{error}; {_NOT_KNOWN}") from None
-    finally:
-        if tracing is not None:
-            msg_id, group = decoded.unique_id, sender.group
-            tracing.dispatcher.recalled(topic, msg_id, group=group, time_ms=began_ms, success=good)
 
 
 def _address(sender: Sender, route: TopicRoute, broker_name: str) -> str | None:
