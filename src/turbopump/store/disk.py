@@ -142,6 +142,8 @@ class SystemDisk(ReadOnlyDisk):
             mode = None
         self._write(temporary, data, mode)
         if path.exists():
+            if private:
+                path.chmod(PRIVATE_MODE)  # somebody else may have made it, and it is kept as .bak
             backup = path.with_name(path.name + ".bak")
             link = path.with_name(path.name + ".bak.tmp")
             with contextlib.suppress(FileNotFoundError):

@@ -119,11 +119,19 @@ async def test_what_was_changed_is_in_a_file_that_its_owner_alone_can_read(tmp_p
     async with running_broker(directory=tmp_path, **ON) as running, asking() as admin:
         await make_ann(running, admin, ("Topic:orders", "Pub"))
     file = tmp_path / "config" / "auth" / FILE_NAME
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(file.with_name(f"{FILE_NAME}.bak").stat().st_mode) == 0o600
+    assert modes(file) == [0o600, 0o600]
+    file.chmod(0o644)  # as one that somebody has made
     async with running_broker(directory=tmp_path, **ON) as running, asking(ANN) as ann:
         answer = await ann.exchange(running.broker_address, ListUsers())
         assert "has no permission to access Cluster:DefaultCluster" in (answer.remark or "")
+        async with asking() as admin:
+            await admin.call(running.broker_address, DeleteUser(username="ann"))
+    assert modes(file) == [0o600, 0o600]
+
+
+def modes(file: Path) -> list[int]:
+    """Who may read a file, and what it was before."""
+    return [stat.S_IMODE(one.stat().st_mode) for one in (file, file.with_name(f"{file.name}.bak"))]
 
 
 @in_loop
