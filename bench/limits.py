@@ -83,6 +83,13 @@ def rows(stalls: Iterable[Stall]) -> list[list[str]]:
     return [row(known[stall.scenario], stall) for stall in stalls if stall.scenario in known]
 
 
+def not_measured(stalls: Iterable[Stall]) -> list[str]:
+    """What would be missing in a table of these: a scenario, and against which broker."""
+    found = {(stall.scenario, stall.broker) for stall in stalls}
+    wanted = [(one.name, broker) for one in scenarios() for broker in (APACHE, OURS)]
+    return [f"{name} ({broker})" for name, broker in wanted if (name, broker) not in found]
+
+
 @click.command(help=__doc__)
 @click.option(
     "--scenario", "names", multiple=True, help="Only those whose name begins so; repeatable."
@@ -102,6 +109,10 @@ def main(names: tuple[str, ...], ours_only: bool, listed: bool, published: bool)
         return
     if published:
         stalls = msgspec.json.decode(RESULTS.read_bytes(), type=list[Stall])
+        if missing := not_measured(stalls):
+            click.echo(
+                f"limits: not measured, and not in the table: {', '.join(missing)}", err=True
+            )
         publish(PAGE, TABLE_START, TABLE_END, markdown_table(HEADINGS, rows(stalls)))
         return
     stalls = []

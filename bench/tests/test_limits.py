@@ -1,11 +1,12 @@
 """The table of limits: a goal is judged for ours alone, by what the bystander waited, by how far
 memory grew, and by what the load measured itself."""
 
+import msgspec
 import pytest
 
 from bench.brokers import APACHE, OURS
 from bench.bystander import Window
-from bench.limits import row, scenarios
+from bench.limits import not_measured, row, scenarios
 from bench.memory import MIB
 from bench.stalls import Figure, Scenario, Stall
 
@@ -44,3 +45,12 @@ def test_goals_are_judged_for_ours_alone(measured: Stall, verdict: str) -> None:
 def test_every_scenario_has_a_name_of_its_own() -> None:
     names = [scenario.name for scenario in scenarios()]
     assert len(names) == len(set(names)) > 0
+
+
+def test_what_a_published_table_would_lack_is_named() -> None:
+    name = scenarios()[0].name
+    measured = [
+        msgspec.structs.replace(stall(broker, 1), scenario=name) for broker in (APACHE, OURS)
+    ]
+    assert f"{name} ({OURS})" in not_measured([])
+    assert len(not_measured(measured)) == len(not_measured([])) - 2
