@@ -251,8 +251,8 @@ def _crowd(broker: RunningBroker, seconds: float) -> Answered:
             crowded = time.monotonic()
             beside = p99(work, max(seconds - (crowded - begun), 5.0))
     return Answered(
-        f"12,001 connections in {crowded - begun:.0f} s, of {seconds:.0f} s; a client's p99 {alone:.1f} -> "
-        f"{beside:.1f} ms",
+        f"12,001 connections in {crowded - begun:.0f} s, of {seconds:.0f} s; "
+        f"a client's p99 {alone:.1f} -> {beside:.1f} ms",
         (Figure("times a client's p99", beside / alone, TIMES_P99),),
     )
 
@@ -302,7 +302,8 @@ def overload(seconds: float) -> Load:
             longest = max(sender.longest for sender in senders)
         normal_s = normal_again(broker)
         return Answered(
-            f"for {seconds:.0f} s {taken / seconds:,.0f}/s stored, {busy / seconds:,.0f}/s code 2, the longest wait "
+            f"for {seconds:.0f} s {taken / seconds:,.0f}/s stored, "
+            f"{busy / seconds:,.0f}/s code 2, the longest wait "
             f"{longest * 1000:.0f} ms; normal after {normal_s:.1f} s",
             (
                 Figure("ms until the last is answered", longest * 1000, LAST_ANSWER_MS),
