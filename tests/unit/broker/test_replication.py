@@ -9,6 +9,7 @@ from tests.loops import in_loop
 from tests.unit.broker.replicas import (
     MASTER,
     NAMESRV,
+    SECOND_SLAVE,
     SLAVE,
     SYNC,
     Replicas,
@@ -177,6 +178,42 @@ async def test_a_sync_master_answers_when_its_slave_has_the_message(
     await same_logs(master, await replicas.slave(flush_disk_type=flush))
     await eventually(lambda: not master.store.confirmed.alone)
     await sender.send(b"again")
+
+
+@in_loop(with_replicas)
+async def test_with_in_sync_replicas_3_a_send_waits_for_two_slaves(replicas: Replicas, /) -> None:
+    await replicas.master(broker_role=BrokerRole.SYNC_MASTER, in_sync_replicas=3)
+    confirmed = replicas.brokers[MASTER].store.confirmed
+    sender = replicas.client_of(MASTER)
+    await sender.create()
+    send = SendMessageV2(topic="T", queue_id=0)
+    assert (await sender.code(send, b"no slave"))[0] == ResponseCode.SLAVE_NOT_AVAILABLE
+    one = await replicas.slave()
+    await same_logs(replicas.brokers[MASTER], one)
+    code, remark = await sender.code(send, b"one slave")
+    assert (code, "fewer than 2 slaves" in remark) == (ResponseCode.SLAVE_NOT_AVAILABLE, True)
+    two = await replicas.slave(SECOND_SLAVE)
+    await eventually(lambda: not confirmed.alone)
+    await sender.send(b"two slaves")
+    assert [slave.store.max_offset("T", 0) for slave in (one, two)] == [3, 3]
+    replicas.kill(SECOND_SLAVE)
+    assert (await sender.code(send, b"one again"))[0] == ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+
+@pytest.mark.parametrize("after_flush", [False, True])
+@in_loop(with_replicas)
+async def test_a_slave_acknowledges_what_it_has_written_or_what_is_on_its_disk(
+    replicas: Replicas, /, after_flush: bool
+) -> None:
+    master = await replicas.master(**SYNC)
+    slave = await replicas.slave(slave_ack_after_flush=after_flush)
+    sender = replicas.client_of(MASTER)
+    await sender.create()
+    await eventually(lambda: not master.store.confirmed.alone)
+    for number in range(3):
+        await sender.send(b"%d" % number)
+        assert slave.store.log.end == master.store.log.end
+        assert (slave.store.durable.value == slave.store.log.end) == after_flush
 
 
 @in_loop(with_replicas)
