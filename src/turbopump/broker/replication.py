@@ -136,7 +136,7 @@ class Replication:
                     in_sync=one.next is not None
                     and self.master.replicas.is_in_sync(one.slave, now)
                     and behind < self._config.ha_max_gap_not_in_sync,
-                    transferred_byte_in_second=one.rate(now),
+                    transferred_byte_in_second=one.sent.per_second(now),
                     transfer_from_where=one.next if one.next is not None else -1,
                 )
             )
@@ -171,6 +171,7 @@ class Replication:
             connection, wall = slave.peer.connection, self._clock.now_ms()
             info.last_read_timestamp = wall - int((now - connection.last_read) * 1000)
             info.last_write_timestamp = wall - int((now - connection.last_write) * 1000)
+            info.transferred_byte_in_second = connection.came.per_second(now)
         return info
 
 

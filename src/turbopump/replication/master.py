@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from turbopump.errors import ProtocolError
-from turbopump.replication.stream import ReportReader
+from turbopump.replication.stream import ByteRate, ReportReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,12 @@ class SlaveConnection:
     """The offset that is sent next; None before its first report."""
     last_read: float = 0.0
     last_write: float = 0.0
-    bytes_last_second: int = 0
-    _second: float = 0.0
-    _sent_in_second: int = 0
+    sent: ByteRate = field(init=False)
     _reports: ReportReader = field(default_factory=ReportReader)
 
     def __post_init__(self) -> None:
-        self.last_read = self._second = self.now
+        self.last_read = self.now
+        self.sent = ByteRate(self.now)
         self.last_write = self.now - self.settings.heartbeat  # so that it hears it is served
 
     def received(self, data: bytes, log: LogSpan, now: float) -> bool:
@@ -133,21 +132,11 @@ class SlaveConnection:
         return None
 
     def _allowed(self, size: int, now: float) -> int:
-        if now - self._second >= 1.0:
-            elapsed = now - self._second
-            self.bytes_last_second = self._sent_in_second if elapsed < 2.0 else 0
-            self._second, self._sent_in_second = now, 0
+        self.sent.begin(now)
         if self.settings.rate_max:
-            size = max(min(size, self.settings.rate_max - self._sent_in_second), 0)
-        self._sent_in_second += size
+            size = max(min(size, self.settings.rate_max - self.sent.in_this_second), 0)
+        self.sent.in_this_second += size
         return size
-
-    def rate(self, now: float) -> int:
-        """Bytes a second that are being sent."""
-        elapsed = now - self._second
-        if elapsed >= 2.0:
-            return 0
-        return self._sent_in_second if elapsed >= 1.0 else self.bytes_last_second
 
     def is_silent(self, now: float) -> bool:
         """Whether to close it: its slave has not said anything for too long."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from turbopump.errors import CopyError
-from turbopump.replication.stream import REPORT, TransferReader
+from turbopump.replication.stream import REPORT, ByteRate, TransferReader
 from turbopump.store.log.commit_log import ENTRY_SIZE_MAX
 
 
@@ -48,6 +48,7 @@ class MasterConnection:
         self._wanted = 1
         self.reported = log_end
         self.last_read = self.last_write = now
+        self.came = ByteRate(now)
         self.accepted = False
         """Whether the master serves this slave: it has sent something."""
 
@@ -64,6 +65,8 @@ class MasterConnection:
         if first and self._reader.position is not None:
             self._start = self._reader.position - len(found)
         self._waiting += found
+        self.came.begin(now)
+        self.came.in_this_second += len(found)
 
     def to_store(self) -> tuple[int, bytes] | None:
         """What waits to be stored, and its offset; None: more must come first."""

@@ -24,6 +24,28 @@ TRANSFER_SIZE_MAX: Final = 1 << 30
 """A frame that says it is longer is none."""
 
 
+class ByteRate:
+    """Bytes a second, of the last whole second; from ``now`` on."""
+
+    def __init__(self, now: float) -> None:
+        self.in_this_second = 0
+        self._last_second = 0
+        self._second = now
+
+    def begin(self, now: float) -> None:
+        """See whether a new second has begun."""
+        elapsed = now - self._second
+        if elapsed >= 1.0:
+            self._last_second = self.in_this_second if elapsed < 2.0 else 0
+            self._second, self.in_this_second = now, 0
+
+    def per_second(self, now: float) -> int:
+        elapsed = now - self._second
+        if elapsed >= 2.0:
+            return 0
+        return self.in_this_second if elapsed >= 1.0 else self._last_second
+
+
 class ReportReader:
     """A slave's reports, as their bytes come."""
 

@@ -68,7 +68,7 @@ def test_flow_control_sends_so_many_bytes_in_a_second() -> None:
     slave.received(report(100), span(5000), 0.0)
     sent = [slave.transfer(span(5000), now) for now in (0.0, 0.1, 0.9, 1.0, 1.1)]
     assert sent == [(100, 400), (500, 100), None, (600, 400), (1000, 100)]
-    assert [slave.rate(now) for now in (1.5, 2.5, 3.0)] == [500, 500, 0]
+    assert [slave.sent.per_second(now) for now in (1.5, 2.5, 3.0)] == [500, 500, 0]
 
 
 @pytest.mark.parametrize(

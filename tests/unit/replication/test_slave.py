@@ -76,6 +76,13 @@ def test_it_reports_growth_at_once_and_the_same_again_after_the_heartbeat_interv
     assert master.report(150, 7.0) == report(150)
 
 
+def test_it_knows_how_many_bytes_a_second_come() -> None:
+    master = connected(100)
+    master.received(frame(100, b"x" * 300) + frame(400, b"y" * 200), 0.5)
+    master.received(frame(600, b"z" * 50), 1.2)
+    assert [master.came.per_second(now) for now in (1.5, 2.5, 4.0)] == [500, 50, 0]
+
+
 def test_a_silent_master_is_left_after_the_housekeeping_interval() -> None:
     master = connected(100)
     master.received(frame(100), 5.0)
