@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +29,13 @@ from turbopump.protocol.command import Command
 from turbopump.spark import archive as lakes
 from turbopump.spark.offsets import Offsets
 from turbopump.spark.pipelines import ArchiveReport, archive, archiving, json_bodies
-from turbopump.spark.pipelines.running import Progress, ProgressLine, error_inside, spark_sentence
+from turbopump.spark.pipelines.running import (
+    Progress,
+    ProgressLine,
+    command_session,
+    error_inside,
+    spark_sentence,
+)
 from turbopump.spark.reading import RangesPartition
 
 Archive = Callable[..., ArchiveReport]
@@ -426,6 +434,13 @@ def test_wrong_arguments_are_refused_before_spark_starts(
         assert main(["pipeline", "archive", *arguments]) == 2
         assert said in capsys.readouterr().err
     assert not Path(lake).exists()
+
+
+def test_sigterm_ends_a_command_as_ctrl_c_does_while_spark_starts(spark: SparkSession) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), command_session("a command", None):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_the_sentence_of_an_error_is_found_in_what_spark_wraps_around_it() -> None:

@@ -13,9 +13,12 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
+from tests.spark.fake_cluster import FakeCluster
 
 from turbopump import Message, Producer
 from turbopump.errors import WriteError
+from turbopump.protocol.codes import RequestCode
+from turbopump.spark import sink
 from turbopump.spark.cluster import Cluster
 from turbopump.spark.read_back import Planned, attempt_of
 from turbopump.spark.sink import write_task
@@ -282,6 +285,23 @@ def test_speculation_is_refused_beside_a_key(spark: SparkSession, broker: Broker
         write(rows, broker, topic="one-attempt", idempotencyKey="body")
     write(rows, broker, topic="one-attempt")
     assert read(spark, broker, "one-attempt").count() == 1
+
+
+def test_a_write_that_runs_out_of_time_names_what_went_wrong_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker closes the connection, and looking whether the row is there takes the rest."""
+    monkeypatch.setattr(sink, "SETTLE_S", 0.2)
+    with FakeCluster({"T": 1}) as cluster:
+        sends = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2)
+        usual = cluster.answer
+        cluster.answer = lambda request: None if request.code in sends else usual(request)
+        given = {"nameServer": cluster.address, "topic": "T", "sendTimeoutMs": "150"}
+        plan = write_options({**given, "idempotencyKey": "keys"})
+        batch = pa.record_batch({"body": ["x"], "keys": ["k"]})
+        attempt = attempt_of(None, plan, Planned("w", 0), 0)
+        with pytest.raises(WriteError, match=r"connection .*\(0 rows of this task are stored\)"):
+            write_task(iter([batch]), plan, layout(batch.schema, plan), attempt)
 
 
 def test_the_row_that_a_broker_refuses_is_found_among_its_neighbours(broker: BrokerThread) -> None:

@@ -351,9 +351,14 @@ class Outbox:
         deadline = now() + self.options.send_timeout_ms / 1000
         attempt = 0
         in_doubt = False
+        failed: Exception | None = None
         while self._failure is None:
             queue = packed.queue or self._next_queue(packed.topic)
             left = deadline - now()
+            if left <= 0 and failed is not None:
+                self._in_doubt += len(packed) if in_doubt else 0
+                self._fail(first_row + int(packed.rows[0]), str(failed), failed)
+                return
             begin = self._begin(queue)
             try:
                 result = await self._producer.deliver(
@@ -365,7 +370,7 @@ class Outbox:
                     await self._until_stored(packed.part(0, middle), first_row)
                     await self._until_stored(packed.part(middle, len(packed)), first_row)
                     return
-                doubtful = may_be_stored(error)
+                failed, doubtful = error, may_be_stored(error)
                 pause = PAUSES_S[min(attempt, len(PAUSES_S) - 1)]
                 if not passes(error) or attempt >= self.options.retries or left <= pause:
                     self._in_doubt += len(packed) if in_doubt or doubtful else 0

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Final, TextIO
+from typing import Final, NoReturn, TextIO
 
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
@@ -122,7 +122,26 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 @contextmanager
 def command_session(name: str, master: str | None) -> Iterator[SparkSession]:
     """A quiet session for a command, ended at the end; or the one that runs, which goes on. Raises
-    PipelineError for an error of Spark inside the block."""
+    PipelineError for an error of Spark inside the block, and KeyboardInterrupt on SIGTERM, also
+    while Spark starts: so nothing is left behind."""
+    with _terminated_as_interrupted():
+        yield from _session_of_command(name, master)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _session_of_command(name: str, master: str | None) -> Iterator[SparkSession]:
     running = SparkSession.getActiveSession() is not None
     # Short work: the second compiler and the parallel collector cost more than they save.
     java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j.configurationFile=" + _quiet_log()
