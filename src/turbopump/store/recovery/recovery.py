@@ -151,6 +151,23 @@ class Recovery:
             replay = self._redispatch(begin, rebuilding=True)
             self._restore_ends(replay, emptied)
         end = replay.end
+        self._end_all_at(end, begin)
+        return RecoveryReport(
+            self.clean,
+            begin,
+            end,
+            replay.entries,
+            rebuilt,
+            tuple(replay.damages),
+            None if replay.fault == NOTHING else replay.fault,
+            self.mismatch,
+            self.compared,
+            self._queued_behind(end, found_ends),
+        )
+
+    def _end_all_at(self, end: int, begin: int) -> None:
+        """The log was read from ``begin`` on, and ends at ``end``: so do queues and indexes."""
+        log, index = self.log, self.index
         log.open_at(end)
         if not self.clean:
             for file in log.files:
@@ -164,18 +181,6 @@ class Recovery:
             self._lower_index_time(index)
         if index is not None:
             index.check_headers()
-        return RecoveryReport(
-            self.clean,
-            begin,
-            end,
-            replay.entries,
-            rebuilt,
-            tuple(replay.damages),
-            None if replay.fault == NOTHING else replay.fault,
-            self.mismatch,
-            self.compared,
-            self._queued_behind(end, found_ends),
-        )
 
     def _ends(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Of each queue that points to a message at its end: one past its last index, and where

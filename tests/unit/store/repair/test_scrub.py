@@ -30,6 +30,28 @@ def residence(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return where
 
 
+def scrub_of(store: MessageStore, found: list[str]) -> Scrub:
+    """It adds what it has to say to ``found``."""
+    return Scrub(
+        SystemDisk(),
+        store.log,
+        store.queues,
+        lambda: store.durable.value,
+        RATE,
+        found.append,
+        store.unit_repair,
+    )
+
+
+def one_pass(store: MessageStore) -> tuple[Scrub, list[str]]:
+    """A scrub of the whole store, and what it has found."""
+    found: list[str] = []
+    scrub, now = scrub_of(store, found), 0.0
+    while not scrub.numbers.passes:
+        now += scrub.step(now)
+    return scrub, found
+
+
 class Scrubbed:
     """A store of a few segments, and its scrub."""
 
@@ -47,16 +69,7 @@ class Scrubbed:
         self.now = 0.0
 
     def make(self) -> Scrub:
-        store = self.store
-        return Scrub(
-            SystemDisk(),
-            store.log,
-            store.queues,
-            lambda: store.durable.value,
-            RATE,
-            self.found.append,
-            store.unit_repair,
-        )
+        return scrub_of(self.store, self.found)
 
     def passed(self) -> int:
         """Run one whole pass; how many steps it took."""
@@ -370,19 +383,7 @@ def test_a_segment_without_a_good_message_is_searched_through_and_the_next_one_i
     store.flusher.flush_all_now()
     file = store.log.files.files[0]
     file.buffer[:] = b"\xda\xa3\x20\xa7" * 75_000
-    found: list[str] = []
-    scrub = Scrub(
-        SystemDisk(),
-        store.log,
-        store.queues,
-        lambda: store.durable.value,
-        RATE,
-        found.append,
-        store.unit_repair,
-    )
-    now = 0.0
-    while not scrub.numbers.passes:
-        now += scrub.step(now)
+    scrub, found = one_pass(store)
     assert (scrub.numbers.entries_checked, scrub.numbers.damaged_bytes) == (2, 300_000)
     (text,) = found
     assert text.startswith(
@@ -409,19 +410,7 @@ def test_a_bad_sector_costs_the_messages_on_it(
         return plain(segment, at, size)
 
     replace(monkeypatch, "read_cold", read)
-    found: list[str] = []
-    scrub = Scrub(
-        SystemDisk(),
-        store.log,
-        store.queues,
-        lambda: store.durable.value,
-        RATE,
-        found.append,
-        store.unit_repair,
-    )
-    now = 0.0
-    while not scrub.numbers.passes:
-        now += scrub.step(now)
+    scrub, found = one_pass(store)
     assert scrub.numbers.entries_checked == 5
     (text,) = found
     assert text == (
@@ -439,17 +428,5 @@ def test_many_queues_are_compared_with_bounded_memory(
     for number in range(40):
         put(store, b"x", f"T{number % 5}", number % 3)
     store.flusher.flush_all_now()
-    found: list[str] = []
-    scrub = Scrub(
-        SystemDisk(),
-        store.log,
-        store.queues,
-        lambda: store.durable.value,
-        RATE,
-        found.append,
-        store.unit_repair,
-    )
-    now = 0.0
-    while not scrub.numbers.passes:
-        now += scrub.step(now)
+    scrub, found = one_pass(store)
     assert (scrub.numbers.entries_checked, found) == (40, [])
