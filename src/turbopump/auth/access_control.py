@@ -210,9 +210,13 @@ class AccessControl:
                 yield
         if count > NOTED_MAX:
             asked.append(f"{count - NOTED_MAX} more")
+        if rule.somewhere and not count and not self._may_somewhere(user, peer, *rule.somewhere):
+            what = f"{' or '.join(rule.somewhere)} on some topic"
+            self._note_denied(user.name, code, peer, what, "no policy")
+            remark = f"User:{user.name} may not send request {code}: it needs {what}"
+            return refusal(ResponseCode.NO_PERMISSION, remark)
         if rule.produces:
-            mine = self._accounts.policies.get(user.name, _NO_POLICIES)
-            context.may_produce = mine.allow_somewhere(ResourceType.TOPIC, Action.PUB, peer.peer_ip)
+            context.may_produce = self._may_somewhere(user, peer, Action.PUB)
         known = "; ".join(asked) or "-", "; ".join(why) or "any account"
         if key is not None and all(len(text) <= NAME_SIZE_MAX for text in asked):
             if len(self._known) >= KNOWN_MAX:
@@ -220,6 +224,10 @@ class AccessControl:
             self._known[key] = known
         self._note_allowed(user, context, *known)
         return None
+
+    def _may_somewhere(self, user: User, peer: Connection, *actions: Action) -> bool:
+        mine, type_ = self._accounts.policies.get(user.name, _NO_POLICIES), ResourceType.TOPIC
+        return any(mine.allow_somewhere(type_, action, peer.peer_ip) for action in actions)
 
     def _allowing(self, user: User, peer: Connection, wanted: Need) -> Entry | None:
         found = self._deciding(user, peer, wanted)

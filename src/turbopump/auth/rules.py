@@ -84,7 +84,8 @@ class Rule:
     """``asks``: all of them. ``message``: actions of which one is needed on the topic of a message
     that is found. ``from_body``: what is asked for stands in the body; ``pieces``: how a large one
     is read. ``produces``: of producers that it names only those count whose user may publish to
-    some topic. ``key``: the header fields that decide, of requests that come often."""
+    some topic. ``somewhere``: of who is asked for nothing by name one of these is needed on some
+    topic. ``key``: the header fields that decide, of requests that come often."""
 
     asks: tuple[Ask, ...] = ()
     who: Who = Who.POLICY
@@ -92,6 +93,7 @@ class Rule:
     from_body: bool = False
     pieces: Callable[[bytes], Iterator[Any]] | None = None
     produces: bool = False
+    somewhere: tuple[Action, ...] = ()
     key: Callable[[Any], Hashable] | None = None
     apache: str = ""
 
@@ -121,6 +123,8 @@ class Rule:
     def text(self) -> str:
         """Who may, in words."""
         parts = [str(ask) for ask in self.asks] or [self.who.value]
+        if self.somewhere:
+            parts.append(f"through CLUSTER_REPLY_TOPIC {' or '.join(self.somewhere)} on some topic")
         if self.produces:
             parts.append("its groups of producers count with Pub on some topic")
         if self.message:
@@ -296,7 +300,9 @@ _ADMINISTERED: Final = (
 )
 
 _OF_REPLIES: Final = "other than CLUSTER_REPLY_TOPIC"
-_REPLYING: Final = Rule((topics(_sent, PUB, about=_OF_REPLIES),), apache=_UNCHECKED)
+_REPLYING: Final = Rule(
+    (topics(_sent, PUB, about=_OF_REPLIES),), somewhere=(PUB, SUB), apache=_UNCHECKED
+)
 
 RULES: Final[Mapping[int, Rule]] = {
     # Messages out and in.
