@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fuzzing import some
+from tests.fuzzing import crossed, some
 from tests.unit.store.directory import Directory, bodies
 from tests.unit.store.indexed import ALWAYS, ENTRIES, SLOTS, answers, fill, indexed, put
 from tests.unit.store.looked_up import find_by_key, message_at
@@ -220,18 +220,20 @@ def without_queues_either(directory: Directory) -> None:
     shutil.rmtree(directory.paths.consume_queues)
 
 
-@pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize(
-    "harm",
-    [
-        whole,
-        without_the_first,
-        without_the_last,
-        without_all,
-        with_a_short_one,
-        with_strange_names,
-        without_queues_either,
-    ],
+    ("harm", "clean"),
+    crossed(
+        [
+            whole,
+            without_the_first,
+            without_the_last,
+            without_all,
+            with_a_short_one,
+            with_strange_names,
+            without_queues_either,
+        ],
+        [True, False],
+    ),
 )
 def test_every_key_and_time_has_the_same_answer_after_a_restart(
     tmp_path: Path, harm: Callable[[Directory], None], clean: bool

@@ -206,7 +206,7 @@ def test_any_one_damaged_unit_changes_no_answer(
 ) -> None:
     template = templates[state]
     for number in some(range(template.last + 1)):
-        for turn in range(4 if damage == "a bit flip" else 1):
+        for turn in some(range(4 if damage == "a bit flip" else 1)):
             chance = random.Random(f"{number} {turn}")
             spoil = partial(spoil_unit, number=number, damage=DAMAGES[damage], chance=chance)
             with damaged(template, spoil) as store:

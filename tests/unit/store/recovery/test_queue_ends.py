@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.crash.in_memory import ROOT, Image, Opened
+from tests.fuzzing import crossed
 from tests.unit.store.ended_queues import (
     BACKUP,
     RECORD,
@@ -61,8 +62,7 @@ def test_a_kill_reads_from_the_checkpoint_on_and_a_clean_stop_nothing(
     assert found.reports == []
 
 
-@pytest.mark.parametrize("topic", TOPICS)
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(("topic", "damage"), crossed(TOPICS, DAMAGES))
 def test_a_queue_that_lost_files_or_units_is_noticed_and_written_again(
     stopped: tuple[Image, State], damage: Damage, topic: str
 ) -> None:

@@ -4,6 +4,7 @@ stays as it is."""
 
 import pytest
 from tests.crash.in_memory import ROOT, Image, Opened
+from tests.fuzzing import crossed
 from tests.unit.store.ended_queues import (
     BACKUP,
     RECORD,
@@ -58,13 +59,16 @@ def test_a_store_that_lost_nothing_stays_as_it_is_and_is_read_once(
 
 
 @pytest.mark.parametrize(
-    ("filled", "topic"),
-    [("whole log", topic) for topic in ("gone", "boxed", *STILL_THERE)]
-    + [("trimmed log", topic) for topic in STILL_THERE],
+    ("filled", "topic", "damage"),
+    [
+        (*queue, damage)
+        for queue, damage in crossed(
+            [("whole log", topic) for topic in ("gone", "boxed", *STILL_THERE)]
+            + [("trimmed log", topic) for topic in STILL_THERE],
+            [remove_directory, remove_last_file, zero_last_unit, zero_last_file],
+        )
+    ],
     indirect=["filled"],
-)
-@pytest.mark.parametrize(
-    "damage", [remove_directory, remove_last_file, zero_last_unit, zero_last_file]
 )
 def test_a_queue_that_lost_its_end_is_noticed_and_written_again(
     filled: Opened, image: Image, damage: Damage, topic: str

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.fuzzing import some
+from tests.fuzzing import crossed, some
 from tests.unit.store.directory import Directory
 from tests.unit.store.indexed import ALWAYS, ENTRIES, SLOTS, answers, fill, indexed, put
 from tests.unit.store.looked_up import find_by_key
@@ -103,8 +103,7 @@ WITHIN = {
 }
 
 
-@pytest.mark.parametrize("which", [-1, *some(range(3))])
-@pytest.mark.parametrize("damage", HEADERS)
+@pytest.mark.parametrize(("damage", "which"), crossed(HEADERS, [-1, *some(range(3))]))
 def test_a_header_that_cannot_be_right_is_noticed_at_the_start_and_the_file_is_filled_again(
     tmp_path: Path, damage: str, which: int
 ) -> None:
@@ -142,8 +141,7 @@ def test_a_header_that_cannot_be_right_is_noticed_at_the_start_and_the_file_is_f
     assert not list(tmp_path.glob("index.new"))
 
 
-@pytest.mark.parametrize("which", [-1, *some(range(2))])
-@pytest.mark.parametrize("damage", {**WITHIN, **HEADERS})
+@pytest.mark.parametrize(("damage", "which"), crossed({**WITHIN, **HEADERS}, [-1, *some(range(2))]))
 def test_the_scrub_notices_whatever_is_wrong_in_a_file_and_fills_it_again(
     tmp_path: Path, damage: str, which: int
 ) -> None:
