@@ -22,6 +22,7 @@ from turbopump.errors import (
     ConfigError,
     CopyError,
     ProtocolError,
+    ReadsRefusedError,
     RemotingError,
     RoomInMakingError,
     StoreError,
@@ -435,8 +436,9 @@ class SlaveLink:
         self._tls = None if tls is None or not rules.closed else ClientContext(tls)
         self.begin_at: Callable[[], Awaitable[int]] = self._log_end
         """From where on the slave wants the log; 0: from the file that the master is writing, as
-        Apache's slave, whose master nobody can ask. Raises RemotingError if nobody can say so,
-        CopyError if the master is not to be copied."""
+        Apache's slave, whose master nobody can ask. Raises RemotingError, ProtocolError or
+        ReadsRefusedError if that cannot be found out, CopyError if the master is not to be
+        copied."""
         self.address: str | None = None
         """The master's HA address, `host:port`; None: it is not known."""
         self.peer: MasterPeer | None = None
@@ -508,7 +510,7 @@ class SlaveLink:
                 _, peer = await loop.create_connection(
                     lambda: MasterPeer(self, wanted, handshake), host, int(port), ssl=tls
                 )
-        except RemotingError as error:
+        except (RemotingError, ProtocolError, ReadsRefusedError) as error:
             self._failed(f"the master does not say what its log has: {error}")
             return self._next_pause()
         except CopyError as error:

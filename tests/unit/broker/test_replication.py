@@ -22,6 +22,7 @@ from tests.unit.broker.talking import talking
 from turbopump.broker.registration import WITHOUT_SLAVE_S
 from turbopump.broker.replication import weak_promises
 from turbopump.config.broker_config import BrokerConfig, BrokerRole, FlushDiskType
+from turbopump.errors import ProtocolError, ReadsRefusedError, TurbopumpError
 from turbopump.event_loop import loop_factory
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import GetRouteInfo
@@ -371,6 +372,31 @@ async def test_an_old_master_with_messages_that_the_new_one_has_not_is_refused_i
     await eventually(lambda: link.fault is not None)
     assert "another log" in str(link.fault)
     assert rejoined.store.max_offset("T", 0) == 2
+
+
+@pytest.mark.parametrize("error", [ProtocolError("no answer of a broker"), ReadsRefusedError()])
+@in_loop(with_replicas)
+async def test_a_slave_that_cannot_find_out_what_its_master_has_tries_again(
+    replicas: Replicas, /, error: TurbopumpError
+) -> None:
+    await replicas.master()
+    slave = await replicas.slave()
+    link = slave.replication.slave
+    assert link is not None
+    await eventually(lambda: link.accepted)
+    asks, failed = link.begin_at, asyncio.Event()
+
+    async def fails_once() -> int:
+        if failed.is_set():
+            return await asks()
+        failed.set()
+        raise error
+
+    link.begin_at = fails_once
+    replicas.kill(MASTER)
+    await replicas.master()
+    await failed.wait()
+    await eventually(lambda: link.accepted)
 
 
 @in_loop(with_replicas)
