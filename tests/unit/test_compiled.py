@@ -28,6 +28,7 @@ import turbopump.auth.signatures
 import turbopump.broker.handlers.send
 import turbopump.message.pulled
 import turbopump.store.message_store  # noqa: F401  (the imports: every function with a twin is known then)
+from turbopump.auth.signatures import signed_in_header
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.compiled import IS_COMPILED, KIND, TWINS
 from turbopump.errors import ProtocolError
@@ -35,7 +36,7 @@ from turbopump.message.batch import decode_batch, encode_item
 from turbopump.message.codec import CRC_NAME, decode_entry, encode_entry, entry_fault, without_crc
 from turbopump.message.java import java_hash
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.properties import decode_properties
+from turbopump.message.properties import decode_properties, property_value
 from turbopump.store.queues.checked_entries import topic_field
 from turbopump.store.queues.consume_queue import pack_unit
 
@@ -981,3 +982,21 @@ def test_turbopump_pure_keeps_to_the_plain_functions() -> None:
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
     ).stdout
     assert said.strip() == "False plain Python (TURBOPUMP_PURE is set)"
+
+
+@pytest.mark.parametrize(
+    "left_to_the_plain_twin",
+    [
+        lambda: property_value("n\x01\x02", "n"),
+        lambda: signed_in_header(b'{"extFields":{"AccessKey":"\\u0061","Signature":"s"}}', b"", 0),
+    ],
+    ids=["property_value", "signed_in_header"],
+)
+def test_what_is_left_to_the_plain_twin_leaves_nothing_behind(
+    left_to_the_plain_twin: Callable[[], object],
+) -> None:
+    left_to_the_plain_twin()
+    before = sys.getallocatedblocks()
+    for _ in range(10_000):
+        left_to_the_plain_twin()
+    assert sys.getallocatedblocks() - before < 1_000

@@ -25,7 +25,7 @@ cdef object _write_entry(
 ):
     if not (PyBytes_CheckExact(body) and PyBytes_CheckExact(topic) and PyBytes_CheckExact(properties)
             and PyBytes_CheckExact(born_host) and PyBytes_CheckExact(store_host)):
-        raise _not_usual
+        raise _NotUsual
     cdef _Entry entry = _Entry(
         queue_id, queue_offset, physical_offset, sys_flag, born_timestamp, _span(born_host), store_timestamp, _span(store_host),
         reconsume_times, prepared_transaction_offset, _span(topic), with_crc,
@@ -36,7 +36,7 @@ cdef object _write_entry(
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
     try:
         if at < 0 or at > view.len or size > view.len - at:
-            raise _not_usual
+            raise _NotUsual
         _put_entry(<uint8_t *>view.buf + at, size, &entry)
     finally:
         PyBuffer_Release(&view)
@@ -76,7 +76,7 @@ cdef Py_ssize_t _entry_size(const _Entry *entry) except -1:
     """Bytes of the entry."""
     cdef Py_ssize_t properties_size = _stored_properties_size(entry)
     if entry.topic.size > 0xFFFF or properties_size > 0xFFFF or entry.body.size > 0x40000000:
-        raise _not_usual
+        raise _NotUsual
     return (
         75 + entry.born_host.size + entry.store_host.size + entry.body.size + entry.topic.size + (entry.topic.size > 127)
         + properties_size

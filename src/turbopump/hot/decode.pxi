@@ -18,7 +18,7 @@ cdef object _walk_entries(object data, int64_t at, int64_t limit):
     try:
         end = view.len
         if at < 0 or at > end:
-            raise _not_usual
+            raise _NotUsual
         positions = PyBytes_FromStringAndSize(NULL, ((end - at) // 91) * 8)
         out = <int64_t *>PyBytes_AS_STRING(positions)
         while at < limit and end - at >= 91:
@@ -63,10 +63,10 @@ cdef object _split(const uint8_t *start, Py_ssize_t size, const int32_t *offsets
     cdef const uint8_t *value_end
     cdef int32_t name
     if offsets_size % 4 or rows < 0 or offsets[0] < 0 or offsets[rows] > size:
-        raise _not_usual
+        raise _NotUsual
     for row in range(rows):
         if offsets[row + 1] < offsets[row]:
-            raise _not_usual
+            raise _NotUsual
         for i in range(offsets[row], offsets[row + 1]):
             room += start[i] == 2
         room += 1

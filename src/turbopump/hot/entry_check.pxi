@@ -14,7 +14,7 @@ cdef object _good_entries(
     cdef list listed = units
     if not (PyBytes_CheckExact(data) and PyBytes_CheckExact(queue_id) and PyBytes_CheckExact(topic) and listed is not None
             and PyBytes_GET_SIZE(queue_id) == 4 and 0 <= first and end <= len(listed) and start >= 0):
-        raise _not_usual
+        raise _NotUsual
     cdef const uint8_t *bytes_at = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef const uint8_t *queue_field = <const uint8_t *>PyBytes_AS_STRING(queue_id)
     cdef _Span topic_span = _span(topic)
@@ -24,12 +24,12 @@ cdef object _good_entries(
     for number in range(first, end):
         unit = listed[number]
         if not PyTuple_Check(unit) or PyTuple_GET_SIZE(unit) != 3:
-            raise _not_usual
+            raise _NotUsual
         queue_offset = _int64(<object>PyTuple_GET_ITEM(unit, 0))
         offset = _int64(<object>PyTuple_GET_ITEM(unit, 1))
         size = _int64(<object>PyTuple_GET_ITEM(unit, 2))
         if queue_offset < 0 or size < 0 or size > 0x7FFFFFFF or offset > 0x7FFFFFFFFFFFFFFF - size:
-            raise _not_usual
+            raise _NotUsual
         if size < 91 or offset < start or offset + size > start + data_size:
             return number
         if not _good(bytes_at + (offset - start), size, offset, queue_field, queue_offset, topic_span):
@@ -70,7 +70,7 @@ cdef object _entries_fit(object data, object units, object passed, int64_t queue
     cdef list skipped = passed
     if not (PyBytes_CheckExact(data) and PyBytes_CheckExact(units) and PyBytes_CheckExact(queue_id) and PyBytes_CheckExact(topic)
             and PyBytes_GET_SIZE(queue_id) == 4 and 0 <= queue_offset < 1 << 62 and skipped is not None):
-        raise _not_usual
+        raise _NotUsual
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef const uint8_t *unit = <const uint8_t *>PyBytes_AS_STRING(units)
     cdef const uint8_t *queue_field = <const uint8_t *>PyBytes_AS_STRING(queue_id)
@@ -121,7 +121,7 @@ cdef object _gather(
 ):
     if not (PyBytes_CheckExact(units) and PyBytes_CheckExact(queue_id) and PyBytes_CheckExact(topic)
             and PyBytes_GET_SIZE(queue_id) == 4 and 0 <= queue_offset < 1 << 62 and 0 <= start < 1 << 62 and count_max >= 0):
-        raise _not_usual
+        raise _NotUsual
     cdef const uint8_t *unit = <const uint8_t *>PyBytes_AS_STRING(units)
     cdef const uint8_t *queue_field = <const uint8_t *>PyBytes_AS_STRING(queue_id)
     cdef _Span topic_span = _span(topic)

@@ -27,17 +27,17 @@ cdef object _put_entries(object buffer, Py_ssize_t slots, Py_ssize_t number, int
     cdef uint8_t *slot
     cdef uint8_t *pos
     if not 0 < slots <= 0x1FFFFFFF or not 0 < number <= 0x7FFFFFFF - count or begin_ms < 0:
-        raise _not_usual
+        raise _NotUsual
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
     try:
         if 40 + slots * 4 + (number + count) * 20 > view.len:
-            raise _not_usual
+            raise _NotUsual
         start = <uint8_t *>view.buf + 40
         for i in range(count):  # nothing is written unless all can be
             one, two, three = <tuple?>entries[i]
             key_hash, offset, stored_ms = _int32(one), _int64(two), _int64(three)
             if key_hash < 0 or stored_ms < 0 or offset < 0:
-                raise _not_usual
+                raise _NotUsual
             _prefetch(start + key_hash % slots * 4)  # all at once, not one after the other: half the time
         pos = start + slots * 4 + number * 20
         for i in range(count):

@@ -41,13 +41,13 @@ _make_crcs()
 
 cdef inline int64_t _int64(object value) except? -1:
     if not PyLong_Check(value):  # Cython would take a float
-        raise _not_usual
+        raise _NotUsual
     return <int64_t>value
 
 
 cdef inline int32_t _int32(object value) except? -1:
     if not PyLong_Check(value):
-        raise _not_usual
+        raise _NotUsual
     return <int32_t>value
 
 

@@ -12,7 +12,7 @@ def read_batch(data, topic, added):
 cdef object _read_batch(object data, object topic, object added):
     if not (PyBytes_CheckExact(data) and PyBytes_CheckExact(added) and not _is_unended(_span(added))
             and PyUnicode_CheckExact(topic) and PyUnicode_IS_COMPACT_ASCII(topic)):
-        raise _not_usual
+        raise _NotUsual
     cdef Py_ssize_t data_size = PyBytes_GET_SIZE(data), added_size = PyBytes_GET_SIZE(added)
     cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef Py_ssize_t at = 0, left, count = 0, number, total = 0, longest = 0, stored_size, i
@@ -23,19 +23,19 @@ cdef object _read_batch(object data, object topic, object added):
     while at < data_size:  # how many there are; all lengths are checked
         left = data_size - at
         if left < 22:
-            raise _not_usual
+            raise _NotUsual
         size = <int32_t>_get32(start + at)
         body_size = <int32_t>_get32(start + at + 16)
         if size < 22 or size > left or body_size < 0 or body_size > size - 22:
-            raise _not_usual
+            raise _NotUsual
         pos = start + at + 20 + body_size
         properties_size = pos[0] << 8 | pos[1]
         if properties_size > size - 22 - body_size:
-            raise _not_usual
+            raise _NotUsual
         at += size
         count += 1
     if count > 32767:  # COUNT_MAX
-        raise _not_usual
+        raise _NotUsual
     cdef bytes spans = PyBytes_FromStringAndSize(NULL, count * 48)
     cdef int64_t *span = <int64_t *>PyBytes_AS_STRING(spans)
     cdef list keys = []
@@ -46,11 +46,11 @@ cdef object _read_batch(object data, object topic, object added):
         properties_size = (pos - 2)[0] << 8 | (pos - 1)[0]
         _find(pos, pos + properties_size, &found)
         if found.special or found.has_crc:
-            raise _not_usual
+            raise _NotUsual
         if not found.is_ascii:
             (<const char *>pos)[:properties_size].decode("utf-8")
             if not (_is_ascii(found.unique) and _is_ascii(found.tags) and _is_ascii(found.keys)):
-                raise _not_usual
+                raise _NotUsual
         if found.unique.size:
             keys.append(<int64_t>number << 32 | _index_hash(_hash_on(hash_before, found.unique.at, found.unique.size)))
         if found.keys.size:
@@ -108,7 +108,7 @@ cdef object _write_batch(
     if not (PyBytes_CheckExact(data) and PyBytes_CheckExact(spans) and PyBytes_CheckExact(added) and PyBytes_CheckExact(topic)
             and PyBytes_CheckExact(born_host) and PyBytes_CheckExact(store_host) and not _is_unended(_span(added))
             and PyBytes_GET_SIZE(spans) % 48 == 0 and 0 <= physical_offset <= 1 << 62 and 0 <= queue_offset <= 1 << 62):
-        raise _not_usual
+        raise _NotUsual
     cdef Py_ssize_t count = PyBytes_GET_SIZE(spans) // 48, data_size = PyBytes_GET_SIZE(data), number, total = 0, size
     cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef const int64_t *span = <const int64_t *>PyBytes_AS_STRING(spans)
@@ -125,7 +125,7 @@ cdef object _write_batch(
         if (span[1] < 0 or span[1] > data_size or not 0 <= span[2] <= data_size - span[1]
                 or span[3] < 0 or span[3] > data_size or not 0 <= span[4] <= data_size - span[3]
                 or span[0] != <int32_t>span[0]):
-            raise _not_usual
+            raise _NotUsual
         _take_span(&entry, start, span)
         size = _entry_size(&entry)
         unit = _put32(_put64(unit, <uint64_t>(physical_offset + total)), <uint32_t>size)
@@ -136,14 +136,14 @@ cdef object _write_batch(
     for key in keys:
         value = _int64(key)
         if value < 0 or value >> 32 >= count:
-            raise _not_usual
+            raise _NotUsual
         found.append((value & 0xFFFFFFFF, <int64_t>_get64(unit + (value >> 32) * 20), stored_ms))
     cdef Py_buffer view
     cdef uint8_t *pos
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
     try:
         if at < 0 or at > view.len or total > view.len - at:
-            raise _not_usual
+            raise _NotUsual
         pos = <uint8_t *>view.buf + at
         span = <const int64_t *>PyBytes_AS_STRING(spans)
         for number in range(count):

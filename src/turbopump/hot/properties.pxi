@@ -84,12 +84,12 @@ def value_after(text, needle):
 cdef object _value_after(object text, object needle):
     if not (PyUnicode_CheckExact(text) and PyUnicode_IS_COMPACT_ASCII(text)
             and PyUnicode_CheckExact(needle) and PyUnicode_IS_COMPACT_ASCII(needle)):
-        raise _not_usual
+        raise _NotUsual
     cdef const uint8_t *start = <const uint8_t *>PyUnicode_1BYTE_DATA(text)
     cdef const uint8_t *name = <const uint8_t *>PyUnicode_1BYTE_DATA(needle)
     cdef Py_ssize_t size = PyUnicode_GET_LENGTH(text), name_size = PyUnicode_GET_LENGTH(needle), at, end
     if name_size == 0:
-        raise _not_usual
+        raise _NotUsual
     at = size - name_size
     while at >= 0 and not (start[at] == name[0] and (at == 0 or start[at - 1] == 2) and memcmp(start + at, name, name_size) == 0):
         at -= 1
@@ -100,5 +100,5 @@ cdef object _value_after(object text, object needle):
     while end < size and start[end] != 2:
         end += 1
     if end == at:
-        raise _not_usual  # an empty value: an earlier one may stand
+        raise _NotUsual  # an empty value: an earlier one may stand
     return (<const char *>start)[at:end].decode("ascii")

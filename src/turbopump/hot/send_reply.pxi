@@ -6,7 +6,7 @@ def send_reply(head, tail, host, opaque, queue_id, offset, queue_offset, unique)
     try:
         _put64(digits, <uint64_t>_int64(offset))
         if digits[0] & 0x80:
-            raise _not_usual
+            raise _NotUsual
         return _reply(head, tail, host, _int64(opaque), _int64(queue_id), digits, 1, _int64(queue_offset), unique)
     except Exception:
         return plain["send_reply"](head, tail, host, opaque, queue_id, offset, queue_offset, unique)
@@ -15,7 +15,7 @@ def send_reply(head, tail, host, opaque, queue_id, offset, queue_offset, unique)
 def batch_reply(head, tail, host, opaque, queue_id, units, queue_offset, unique):
     try:
         if not PyBytes_CheckExact(units) or PyBytes_GET_SIZE(units) % 20:
-            raise _not_usual
+            raise _NotUsual
         return _reply(
             head, tail, host, _int64(opaque), _int64(queue_id),
             <const uint8_t *>PyBytes_AS_STRING(units), PyBytes_GET_SIZE(units) // 20, _int64(queue_offset), unique,
@@ -31,7 +31,7 @@ cdef bytes _reply(
     """``unit``: every 20 bytes an offset of 8 begins."""
     if not (PyBytes_CheckExact(head) and PyBytes_CheckExact(tail) and PyBytes_CheckExact(host)
             and (unique is None or PyUnicode_CheckExact(unique) and PyUnicode_IS_COMPACT_ASCII(unique))):
-        raise _not_usual
+        raise _NotUsual
     cdef const uint8_t *text = NULL
     cdef Py_ssize_t unique_size = 0, i, digit
     cdef uint8_t c
@@ -60,7 +60,7 @@ cdef bytes _reply(
         + PyBytes_GET_SIZE(tail)
     )
     if size > 0xFFFFFF:
-        raise _not_usual
+        raise _NotUsual
     cdef bytes frame = PyBytes_FromStringAndSize(NULL, size + 8)
     pos = _put32(<uint8_t *>PyBytes_AS_STRING(frame), <uint32_t>(size + 4))
     pos = _put32(pos, <uint32_t>size)

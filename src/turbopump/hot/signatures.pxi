@@ -21,7 +21,7 @@ def signed_in_header(header, body, version):
 cdef object _signed_in_header(object header, object body, object version):
     """Usual: no white space, no field twice, names in ASCII, values whose escapes are no surrogates, at most 64 fields."""
     if not PyBytes_CheckExact(header) or not PyBytes_CheckExact(body) or not PyLong_Check(version):
-        raise _not_usual
+        raise _NotUsual
     cdef const uint8_t *pos = <const uint8_t *>PyBytes_AS_STRING(header)
     cdef const uint8_t *end = pos + PyBytes_GET_SIZE(header)
     cdef const uint8_t *name
@@ -29,7 +29,7 @@ cdef object _signed_in_header(object header, object body, object version):
     cdef int count = -1
     cdef Py_ssize_t name_size
     if pos == end or pos[0] != 123:  # {
-        raise _not_usual
+        raise _NotUsual
     while True:  # at { or at a comma
         pos += 1
         name = pos + 1
@@ -37,32 +37,32 @@ cdef object _signed_in_header(object header, object body, object version):
         name_size = pos - 2 - name
         if name_size == 9 and memcmp(name, b"extFields", 9) == 0:
             if count >= 0:
-                raise _not_usual
+                raise _NotUsual
             pos = _read_fields(pos, end, fields, &count)
         else:
             pos = _after_value(pos, end)
         if pos == end:
-            raise _not_usual
+            raise _NotUsual
         if pos[0] == 125:  # }
             break
         if pos[0] != 44:
-            raise _not_usual
+            raise _NotUsual
     if pos + 1 != end:
-        raise _not_usual
+        raise _NotUsual
     return _signed_of(fields, count, body, version)
 
 
 cdef const uint8_t *_after_name(const uint8_t *pos, const uint8_t *end) except NULL:
     """Behind the colon of a name in ASCII without escapes, which begins here."""
     if pos == end or pos[0] != 34:
-        raise _not_usual
+        raise _NotUsual
     pos += 1
     while pos < end and pos[0] != 34:
         if pos[0] < 0x20 or pos[0] > 0x7E or pos[0] == 92:
-            raise _not_usual
+            raise _NotUsual
         pos += 1
     if end - pos < 2 or pos[1] != 58:
-        raise _not_usual
+        raise _NotUsual
     return pos + 2
 
 
@@ -70,15 +70,15 @@ cdef const uint8_t *_after_value(const uint8_t *pos, const uint8_t *end) except 
     """Behind a text in ASCII without escapes, a whole number, or a word."""
     cdef const uint8_t *begin
     if pos == end:
-        raise _not_usual
+        raise _NotUsual
     if pos[0] == 34:
         pos += 1
         while pos < end and pos[0] != 34:
             if pos[0] < 0x20 or pos[0] > 0x7E or pos[0] == 92:
-                raise _not_usual
+                raise _NotUsual
             pos += 1
         if pos == end:
-            raise _not_usual
+            raise _NotUsual
         return pos + 1
     if end - pos >= 4 and (memcmp(pos, b"null", 4) == 0 or memcmp(pos, b"true", 4) == 0):
         return pos + 4
@@ -90,7 +90,7 @@ cdef const uint8_t *_after_value(const uint8_t *pos, const uint8_t *end) except 
     while pos < end and 48 <= pos[0] <= 57:
         pos += 1
     if pos == begin or pos - begin > 18 or (begin[0] == 48 and pos - begin > 1):
-        raise _not_usual
+        raise _NotUsual
     return pos
 
 
@@ -101,7 +101,7 @@ cdef const uint8_t *_read_fields(const uint8_t *pos, const uint8_t *end, _Field 
     cdef bint is_ascii = True
     cdef const uint8_t *begin = pos
     if end - pos < 2 or pos[0] != 123:
-        raise _not_usual
+        raise _NotUsual
     if pos[1] == 125:
         counted[0] = 0
         return pos + 2
@@ -111,16 +111,16 @@ cdef const uint8_t *_read_fields(const uint8_t *pos, const uint8_t *end, _Field 
         pos = _after_name(pos, end)
         one.name_size = pos - 2 - one.name
         if count == _FIELDS_MAX or pos == end or pos[0] != 34:
-            raise _not_usual
+            raise _NotUsual
         pos += 1
         one.value = pos
         one.size = 0
         while pos < end and pos[0] != 34:
             if pos[0] < 0x20:
-                raise _not_usual
+                raise _NotUsual
             if pos[0] == 92:
                 if end - pos < 7:
-                    raise _not_usual
+                    raise _NotUsual
                 one.size += _unescaped(&pos, NULL)
             else:
                 is_ascii &= pos[0] < 0x80
@@ -128,7 +128,7 @@ cdef const uint8_t *_read_fields(const uint8_t *pos, const uint8_t *end, _Field 
                 pos += 1
         one.raw_size = pos - one.value
         if end - pos < 2:
-            raise _not_usual
+            raise _NotUsual
         pos += 1
         at = count
         while at > 0 and _comes_before(&one, &fields[at - 1]):
@@ -139,7 +139,7 @@ cdef const uint8_t *_read_fields(const uint8_t *pos, const uint8_t *end, _Field 
         if pos[0] == 125:
             break
         if pos[0] != 44:
-            raise _not_usual
+            raise _NotUsual
     if not is_ascii:
         (<const char *>begin)[:pos - begin].decode("utf-8")
     counted[0] = count
@@ -151,7 +151,7 @@ cdef bint _comes_before(const _Field *one, const _Field *other) except -1:
     cdef int found = memcmp(one.name, other.name, shorter)
     if found == 0:
         if one.name_size == other.name_size:
-            raise _not_usual
+            raise _NotUsual
         return one.name_size < other.name_size
     return found < 0
 
@@ -172,10 +172,10 @@ cdef Py_ssize_t _unescaped(const uint8_t **at, uint8_t *out) except -1:
             elif 65 <= digit <= 70:
                 digit -= 55
             else:
-                raise _not_usual
+                raise _NotUsual
             code = code << 4 | digit
         if 0xD800 <= code <= 0xDFFF:
-            raise _not_usual
+            raise _NotUsual
         at[0] = pos + 6
     else:
         if kind == 34 or kind == 92 or kind == 47:
@@ -191,7 +191,7 @@ cdef Py_ssize_t _unescaped(const uint8_t **at, uint8_t *out) except -1:
         elif kind == 116:
             code = 9
         else:
-            raise _not_usual
+            raise _NotUsual
         at[0] = pos + 2
     if code < 0x80:
         if out != NULL:
@@ -253,5 +253,5 @@ cdef object _signed_of(const _Field *fields, int count, object body, object vers
 
 cdef object _plain_text(const _Field *one):
     if one.size != one.raw_size:
-        raise _not_usual
+        raise _NotUsual
     return (<const char *>one.value)[:one.raw_size].decode("utf-8")

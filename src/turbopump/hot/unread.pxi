@@ -10,7 +10,7 @@ def unread_messages(data, message_type):
 
 cdef object _unread_messages(object data, object message_type):
     if not PyBytes_CheckExact(data):
-        raise _not_usual
+        raise _NotUsual
     cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef const uint8_t *pos
     cdef const uint8_t *text
