@@ -66,7 +66,7 @@ async def killed(
 def test_what_was_acknowledged_survives_kill_9(
     tmp_path: Path, rng: random.Random, full: bool, measured: Callable[[str], None]
 ) -> None:
-    kills, per_life = (100, 1100) if full else (8, 120)
+    kills, per_life = (100, 1100) if full else (5, 120)
     load, serving = asyncio.run(killed(tmp_path, rng, kills, per_life))
     violations = load.ledger.violations(ordered=load.groups)
     found = Counter(violation.rule.name for violation in violations)

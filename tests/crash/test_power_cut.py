@@ -94,7 +94,7 @@ def test_sync_flush_loses_nothing_that_was_acknowledged(
     tmp_path: Path, rng: random.Random, full: bool, measured: Callable[[str], None]
 ) -> None:
     assert power.why_not() is None, power.why_not()
-    cuts, per_life = (100, 600) if full else (5, 100)
+    cuts, per_life = (100, 600) if full else (3, 100)
     load = asyncio.run(cut_under_sync_flush(tmp_path, rng, cuts, per_life))
     violations = load.ledger.violations(ordered=load.groups)
     found = Counter(violation.rule.name for violation in violations)
