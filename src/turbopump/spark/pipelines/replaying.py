@@ -147,11 +147,7 @@ def replay(
         "keys": sorted(keys),
         "where": where,
     }
-    if name is None:
-        digest = hashlib.sha256(json.dumps(selection, sort_keys=True).encode())
-        name = f"replay-{digest.hexdigest()[:12]}"
-    if not all(each.isalnum() or each in "-_." for each in name) or name.startswith("."):
-        raise ConfigError(f"a replay's name has letters, digits, - and _, not {name!r}")
+    name = _name_of(selection) if name is None else _checked_name(name)
     run = ReplayRun(
         spark=spark,
         lake=Path(lake),
@@ -197,6 +193,18 @@ def replay(
         seconds=time.monotonic() - began,
         stopped=state.done < selected,
     )
+
+
+def _name_of(selection: dict[str, Any]) -> str:
+    """Of a replay that was given none: the same for the same selection."""
+    digest = hashlib.sha256(json.dumps(selection, sort_keys=True).encode())
+    return f"replay-{digest.hexdigest()[:12]}"
+
+
+def _checked_name(name: str) -> str:
+    if not all(each.isalnum() or each in "-_." for each in name) or name.startswith("."):
+        raise ConfigError(f"a replay's name has letters, digits, - and _, not {name!r}")
+    return name
 
 
 def _known(options: dict[str, str]) -> dict[str, str]:
