@@ -68,8 +68,8 @@ def command(
 ) -> None:
     """Answer a query over topics and lakes: "select tags, count(*) from flights group by tags".
 
-    A table is a topic, read from its beginning to where it ends now, or a lake. Names such as
-    my-topic are written in backticks.
+    A table is a topic, read from its beginning to where it ends now, or a lake. Write a name with
+    a hyphen in it in backticks. Times are UTC.
     """
     if form is not None and parquet is not None:
         raise click.UsageError("the answer has one form: give one of --json, --csv, --parquet")
