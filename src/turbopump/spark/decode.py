@@ -612,8 +612,6 @@ def _instants(milliseconds: Ints) -> pa.Array:
     return pa.array(np.where(sensible, milliseconds, 0) * 1000, mask=~sensible).view(_INSTANT)
 
 
-_STATUS_TEXTS: Final = pa.array(STATUSES, pa.string())
-
 _COLUMNS: Final[dict[str, Callable[[Entries], pa.Array]]] = {
     "topic": Entries.topics,
     "queueId": lambda e: pa.array(e.ints(12)),
@@ -634,7 +632,7 @@ _COLUMNS: Final[dict[str, Callable[[Entries], pa.Array]]] = {
     "reconsumeTimes": lambda e: pa.array(e.shifted_ints(72)),
     "preparedTransactionOffset": lambda e: pa.array(e.shifted_longs(76, 2)),
     "storeSize": lambda e: pa.array(e.sizes.astype(np.int32)),
-    "status": lambda e: _STATUS_TEXTS.take(pa.array(e.status)),
+    "status": lambda e: pa.array(STATUSES, pa.string()).take(pa.array(e.status)),
 }
 
 

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
@@ -134,6 +133,8 @@ def read_ranges(
 
 def _tagged(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBatch:
     """Only the rows with one of these tags: brokers compare hashes, which strangers may share."""
+    import pyarrow.compute as pc  # 50 ms, which planning a read and most reads do not need
+
     return batch.filter(pc.is_in(batch.column("tags"), value_set=pa.array(sorted(tags))))
 
 
