@@ -51,12 +51,15 @@ class Lanes:
 RUNS = {
     "crash": Lanes("tests/crash", ("test_io_errors.py", "test_campaign.py"), ("--full",), {}),
     # directories change hands: mostly it is waited, for brokers to start and stop, and for messages
-    # to be due
+    # to be due; the rest takes some four minutes longer
     "interop": Lanes(
         "tests/interop",
         (
             "test_delay_and_send_back.py",
+            "test_group_directories.py",
             "test_inner_batches.py",
+            "test_mqadmin.py",
+            "test_one_group.py",
             "test_store_directories.py",
             "test_store_roots.py",
             "test_timer_directories.py",
