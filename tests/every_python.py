@@ -37,8 +37,7 @@ HERE = (
     ["tests/unit", "tests/golden", *map(WITHOUT, APART)],
     ["tests/spark", "bench/tests/test_against_our_broker.py"],
     ["tests/crash", *map("--deselect={}".format, ALONE)],
-    ["tests/simulation"],
-    *([suite] for suite in APART),
+    *([suite] for suite in (*APART[:2], "tests/simulation", *APART[2:])),
 )
 """Every other test, the longest run first."""
 ON_UVLOOP = ["tests/unit/client", "tests/unit/test_blocking.py"]
