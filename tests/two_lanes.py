@@ -48,8 +48,12 @@ class Lanes:
     """Whether programs that are not ours take part: what fails gets a second try."""
 
 
+EVERY_WAY = {"TURBOPUMP_FUZZ": "1"}
+"""Of what ``tests.fuzzing.crossed`` crosses, every case in every way."""
 RUNS = {
-    "crash": Lanes("tests/crash", ("test_io_errors.py", "test_campaign.py"), ("--full",), {}),
+    "crash": Lanes(
+        "tests/crash", ("test_io_errors.py", "test_campaign.py"), ("--full",), EVERY_WAY
+    ),
     # directories change hands: mostly it is waited, for brokers to start and stop, and for messages
     # to be due; the rest takes some four minutes longer
     "interop": Lanes(
@@ -80,7 +84,7 @@ RUNS = {
             "test_transactions.py",
         ),
         ("--seeds", "64"),
-        {"TURBOPUMP_SIM_MINUTES": "10"},
+        EVERY_WAY | {"TURBOPUMP_SIM_MINUTES": "10"},
     ),
 }
 
