@@ -12,8 +12,9 @@ Costs nothing while there is no line: the clock is looked at once per ``CREDIT``
 know what any request means.
 
 Other requests wait in their connection, unhandled and in order, where the turn has had its share or
-the peer does not read. When they may be handled, the connections take turns (``resume``), one
-request each.
+the peer does not read; so do those behind a request that took as long as hundreds of usual ones
+(``Connection.took_long``), which would keep all others in the line waiting. When they may be
+handled, the connections take turns (``resume``), one request each.
 
 Reading has its share of a turn as well (``may_read_on``): a peer that sends faster than it is read
 is read again in one of the next turns.
@@ -58,6 +59,7 @@ ALIKE_S: Final = 0.001
 many, have one answer."""
 REFUSED_TOGETHER: Final = 32
 """So many at most are refused between two looks at the clock: 0.2 ms."""
+FOR_EVER: Final = float("inf")
 RESUME_S: Final = 0.002
 """Connections that go on do so for so long, and one request more, before others have their turn."""
 
@@ -146,7 +148,7 @@ class Backlog:
     def never_busy(cls) -> Backlog:
         """For a connection whose requests never wait."""
         backlog = cls.without_line()
-        backlog.credit = float("inf")
+        backlog.credit = FOR_EVER
         return backlog
 
     def __len__(self) -> int:
@@ -262,6 +264,7 @@ class Backlog:
             self._refuse_one(waiting, BacklogRefusal.FULL)
         else:
             self._line.append(waiting)
+            waiting.connection.in_line += 1
             self._size += _size(waiting.frame)
             if self._armed is None:
                 self._arm()
@@ -277,6 +280,7 @@ class Backlog:
             self._held_since = now
         self._set_busy(True)
         self._line.appendleft(self._begun or _QueuedRequest(connection, frame, now))
+        connection.in_line += 1
         self._size += _size(frame)
         self._arm()
 
@@ -303,8 +307,8 @@ class Backlog:
     def finish(self) -> None:
         """The server ends: handle what waits, or refuse it if there is no room for it."""
         self._disarm()
-        self._handle(until=float("inf"))
-        self._refuse_the_late(until=float("inf"))
+        self._handle(until=FOR_EVER)
+        self._refuse_the_late(until=FOR_EVER)
         while self._line:
             self._refuse_some(self._line, BacklogRefusal.ENDING, self._loop.time())
 
@@ -340,9 +344,32 @@ class Backlog:
             if not self._line:
                 break
             self._begun = begun = self._line.popleft()
-            self._size -= _size(begun.frame)
-            begun.connection.take(begun.frame)
+            connection, frame = begun.connection, begun.frame
+            self._size -= _size(frame)
+            connection.in_line -= 1
+            connection.take(frame)
             self._begun = None
+            if connection.interrupted and until < FOR_EVER:
+                self._take_out(connection)
+
+    def _take_out(self, connection: Connection) -> None:
+        """A request of the connection took long: all that it has in the line waits in the
+        connection from now on, where it stands before nobody else's. What is late stays, to be
+        refused."""
+        if connection.closed or self._held_since is not None:
+            return
+        connection.interrupted = False
+        if connection.in_line:
+            line, self._line, mine = self._line, deque(), []
+            for one in line:
+                if one.connection is connection:
+                    mine.append(one.frame)
+                    self._size -= _size(one.frame)
+                else:
+                    self._line.append(one)
+            connection.in_line -= len(mine)
+            connection.set_aside(mine, first=True)
+            self.resume(connection)
 
     def _set_late_apart(self, now: float) -> None:
         wait_s = self.limits.wait_s
@@ -372,6 +399,7 @@ class Backlog:
                 break
             waiting = line.popleft()
             self._size -= _size(waiting.frame)
+            waiting.connection.in_line -= 1
             waiting.connection.refuse(waiting.frame, answer)
         self.refused[why] += before - len(line) - 1
 

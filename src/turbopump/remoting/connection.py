@@ -129,6 +129,7 @@ class Connection(asyncio.Protocol):
         "closed",
         "frame_began",
         "host_pair",
+        "in_line",
         "interrupted",
         "last_read",
         "opened_at",
@@ -182,6 +183,8 @@ class Connection(asyncio.Protocol):
         self.interrupted = False
         """The frames behind one may not be handled at once: it has closed the connection, answers
         have filled a write, or it took long."""
+        self.in_line = 0
+        """Requests of it that stand in the line; those behind them may not overtake them."""
         self.writing_paused = False
         self._lag: _Lag | None = None
         self._held = 0
@@ -514,10 +517,11 @@ class Connection(asyncio.Protocol):
             lag.due.popleft()()
         elif lag.unhandled:
             frame = lag.next_frame()
-            if self._backlog.busy and self.may_wait(frame):
+            if (self.in_line or self._backlog.held) and self.may_wait(frame):
                 self._backlog.wait_all(self, iter((frame,)), self._loop.time())
-            else:  # the others that wait have their own share of each turn
+            else:  # what stands in the line has its own share of each turn
                 self.take(frame)
+                self.interrupted = self.closed
         if self.closed or not lag.is_clear:
             return not self.closed
         if not self.writing_paused:
@@ -536,9 +540,12 @@ class Connection(asyncio.Protocol):
             self._lag = _Lag(self._loop.time())
         return self._lag
 
-    def set_aside(self, frames: Iterable[Frame]) -> None:
-        """Let frames wait, unhandled and in order, and no more come."""
+    def set_aside(self, frames: Iterable[Frame], *, first: bool = False) -> None:
+        """Let frames wait, unhandled and in order, and no more come. ``first``: in front of those
+        that wait already."""
         lag = self._lagging()
+        if first:
+            frames = [*frames, *lag.take_all()]
         lag.add(frames)
         lag.is_behind = True
         self._read_or_pause()
@@ -916,6 +923,12 @@ class _Lag:
         for frame in frames:
             self.unhandled.append(frame)
             self.unhandled_size += _size(frame)
+
+    def take_all(self) -> list[Frame]:
+        frames = list(self.unhandled)
+        self.unhandled.clear()
+        self.unhandled_size = 0
+        return frames
 
     def next_frame(self) -> Frame:
         frame = self.unhandled.popleft()

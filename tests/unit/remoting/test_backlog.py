@@ -3,7 +3,7 @@ loop, and no wait has no end."""
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import pytest
@@ -66,12 +66,15 @@ class Wire(asyncio.Transport):
 
 class Stage:
     """A server's side: requests for the maximum may wait and take `cost` seconds each; those for
-    the minimum may not wait."""
+    the minimum may not wait. Of the first, those with a number of `long` take `long_cost` seconds,
+    and say so."""
 
     def __init__(self, loop: HandClock, limits: BacklogLimits = BacklogLimits()) -> None:  # noqa: B008
         self.loop = loop
         self.cost = 0.001
         self.quick_cost = 0.0
+        self.long: Container[int] = ()
+        self.long_cost = 0.001
         self.refusal_cost = 0.0
         self.body = b"x" * 100
         self.handled: list[int] = []
@@ -100,7 +103,11 @@ class Stage:
         self.before.get(context.opaque, lambda: None)()
         if not self.room:
             return LATER
-        self.loop.now += self.cost
+        if context.opaque in self.long:
+            context.peer.took_long()
+            self.loop.now += self.long_cost
+        else:
+            self.loop.now += self.cost
         self.handled.append(context.opaque)
         return Response()
 
@@ -124,6 +131,25 @@ class StagedConnection(Connection):
     def refuse(self, frame: Frame, answer: Callable[[int], bytes]) -> None:
         self._stage.loop.now += self._stage.refusal_cost
         super().refuse(frame, answer)
+
+
+class Bystander:
+    """A client that sends every 10 ms, once its last request is answered."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._connection, self._wire = stage.connect()
+        self._sent, self._asked = 0, 0.0
+        self.longest_wait = 0.0
+
+    def go_on(self) -> None:
+        waited = self._stage.loop.now - self._asked
+        if len(self._wire.answers) < self._sent:
+            self.longest_wait = max(self.longest_wait, waited)
+        elif waited >= 0.01:
+            self._asked = self._stage.loop.now
+            self._sent += 1
+            self._connection.data_received(self._stage.requests(1_000_000, 1))
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -251,6 +277,32 @@ async def test_the_line_has_as_much_of_a_turn_as_what_comes_meanwhile(loop: Hand
     loop.now += 0.1
     await asyncio.sleep(0)
     assert 100 <= len(stage.handled) - before <= 102
+
+
+@pytest.mark.parametrize(("makers", "crowd"), [(1, 0), (5, 0), (1, 40)])
+@in_loop(play)
+async def test_who_sends_little_does_not_wait_for_all_the_long_requests_of_others(
+    loop: HandClock, /, makers: int, crowd: int
+) -> None:
+    """`makers` make 300 topics each by their first sends, 100 outstanding; another client sends
+    every 10 ms. `crowd`: so many others send ten requests at a time, so that there is a line."""
+    stage = Stage(loop, BacklogLimits(wait_s=None))
+    stage.cost, stage.long = 0.0001, range(makers * 1000)
+    pairs = [stage.connect() for _ in range(makers)]
+    many, bystander = [stage.connect()[0] for _ in range(crowd)], Bystander(stage)
+    for first in range(0, 300, 100):
+        for one in many:
+            one.data_received(stage.requests(10_000, 10))
+        for number, (connection, _) in enumerate(pairs):
+            connection.data_received(stage.requests(number * 1000 + first, 100))
+        while any(len(wire.answers) < first + 100 for _, wire in pairs):
+            bystander.go_on()
+            await asyncio.sleep(0)
+    assert bystander.longest_wait <= TURN_S
+    for number in range(makers):
+        mine = [one for one in stage.handled if one < 10_000 and one // 1000 == number]
+        assert mine == list(range(number * 1000, number * 1000 + 300)), "in their order"
+    assert stage.refused == []
 
 
 @in_loop(play)
@@ -405,14 +457,17 @@ async def test_without_a_longest_wait_nobody_is_refused_for_having_waited(
     assert (stage.handled, stage.refused) == ([1, 2, 3], [])
 
 
+@pytest.mark.parametrize("long", [(), range(100, 151)], ids=["usual", "long"])
 @in_loop(play)
-async def test_at_the_end_what_waits_is_handled_or_refused(loop: HandClock, /) -> None:
+async def test_at_the_end_what_waits_is_handled_or_refused(
+    loop: HandClock, /, long: Container[int]
+) -> None:
     stage = Stage(loop)
-    stage.body = b"x" * 1000
+    stage.body, stage.long = b"x" * 1000, long
     connection, wire = stage.connect()
     connection.data_received(stage.requests(1, 150))
     assert len(stage.backlog) > 0
-    stage.cost = 0.0
+    stage.cost = stage.long_cost = 0.0
     stage.backlog.finish()
     assert stage.handled == list(range(1, 151))
     stage.room = False
