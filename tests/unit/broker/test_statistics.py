@@ -1,6 +1,7 @@
 """What a broker counts: by walking its queues every ten seconds, and three numbers a pull."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from turbopump.broker.statistics import (
     BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC,
     GROUP_GET_NUMS,
     GROUP_GET_SIZE,
+    GROWN_AT_ONCE,
     ITEMS_AT_ONCE,
     QUEUE_PUT_NUMS,
     SAMPLE_S,
@@ -40,15 +42,17 @@ from turbopump.testing.simulation import Simulation
 
 
 class Scene:
-    """Two queues, a clock that stands still, and the counts of both."""
+    """Some queues, a clock that stands still, and the counts of all."""
 
-    def __init__(self, directory: Path, *, detail: bool = True) -> None:
+    def __init__(
+        self, directory: Path, *, detail: bool = True, queues: Sequence[str] = ("T", "rmq_sys_X")
+    ) -> None:
         self.now = 1000.0
         self.wall_ms = 1_700_000_000_000
         disk = SystemDisk()
         self.queues = [
             ConsumeQueue(disk, directory / name / "0", name, 0, 20 * 60_000)
-            for name in ("T", "rmq_sys_X")
+            for name in queues
         ]
         self.statistics = Statistics(self.queues, self, "C", detail=detail)
         assert self.statistics.step() == SAMPLE_S
@@ -151,6 +155,17 @@ def test_many_messages_are_summed_in_steps_of_a_bounded_size(tmp_path: Path) -> 
     assert scene.ticks() >= 3
     assert scene.over(TOPIC_PUT_NUMS, "T")[0][0] == UNITS_AT_ONCE * 2 + 7
     assert scene.over(TOPIC_PUT_SIZE, "T")[0][0] == 3 * (UNITS_AT_ONCE * 2 + 7)
+
+
+def test_many_queues_that_have_grown_are_counted_in_steps_of_a_bounded_number(
+    tmp_path: Path,
+) -> None:
+    scene = Scene(tmp_path, queues=[f"T{number}" for number in range(100)])
+    for number in range(100):
+        scene.put(1, queue=number)
+    assert scene.ticks() > 100 // GROWN_AT_ONCE
+    assert scene.over(BROKER_PUT_NUMS, "C")[0][0] == 100
+    assert scene.over(TOPIC_PUT_NUMS, "T99")[0][0] == 1
 
 
 def test_many_items_are_sampled_in_steps_of_a_bounded_size(tmp_path: Path) -> None:
