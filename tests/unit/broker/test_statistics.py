@@ -51,8 +51,7 @@ class Scene:
         self.wall_ms = 1_700_000_000_000
         disk = SystemDisk()
         self.queues = [
-            ConsumeQueue(disk, directory / name / "0", name, 0, 20 * 60_000)
-            for name in queues
+            ConsumeQueue(disk, directory / name / "0", name, 0, 20 * 60_000) for name in queues
         ]
         self.statistics = Statistics(self.queues, self, "C", detail=detail)
         assert self.statistics.step() == SAMPLE_S
