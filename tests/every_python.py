@@ -4,7 +4,7 @@ plain Python, all but the command line, the broker and the clients; those betwee
 with the interpreter and its loop. The clients' tests run a second time on uvloop, where users have
 it: its timers and its clock are others than asyncio's.
 
-Three runs of pytest at a time, on the two cores that a machine has at least: they also wait, for
+Four runs of pytest at a time, on the two cores that a machine has at least: they also wait, for
 messages that are due, for processes, for disks. The first is shown as it goes, the others when they
 have ended; the few tests that look at the clock come last and alone. Other Pythons are looked for
 on the PATH and among pyenv's versions; each gets a small environment of its own (`.venv-3.12`, …),
@@ -24,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
-LANES = 3
+LANES = 4
 WITHOUT = "--ignore={}".format
 APART = ("tests/unit/store", "tests/unit/broker", "tests/unit/client", "tests/unit/cli")
 ALONE = [
