@@ -352,6 +352,28 @@ def test_following_goes_on_where_the_broker_was_away(
         run("T")
 
 
+def test_a_batch_is_planned_anew_where_the_broker_was_away(
+    cluster: FakeCluster, run: Archive, tmp_path: Path
+) -> None:
+    """Its topic has no route for a moment, once for Spark's planner and once for who waits."""
+    cluster.fill("T", 0, 10)
+    usual, asked = cluster.answer, list[Command]()
+
+    def of_nothing(request: Command) -> Command:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            asked.append(request)
+            if len(asked) <= 2:
+                return Command(ResponseCode.TOPIC_NOT_EXIST)
+        return usual(request)
+
+    def away(step: str) -> None:
+        if step == "planned":
+            cluster.answer = of_nothing
+
+    report = run("T", bodies=json_bodies("n int"), at_step=away)
+    assert (report.messages, report.agrees, len(asked) >= 4) == (10, True, True)
+
+
 def test_a_refusal_ends_a_run_that_follows(cluster: FakeCluster, run: Archive) -> None:
     usual = cluster.answer
 

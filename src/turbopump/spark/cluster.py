@@ -162,6 +162,12 @@ class Cluster:
                 found += (MessageQueue(topic, name, queue_id) for queue_id in range(readable[name]))
         return sorted(found)
 
+    def queues_of_known(self, topic: str) -> list[MessageQueue]:
+        """As ``queues``, of a topic that was there: one without a route is waited for, as its
+        broker may be starting again."""
+        passing = (RemotingError, RouteNotFoundError)
+        return self._again(lambda: self.queues(topic), passing, self._broker_patience)
+
     def offset_min(self, queue: MessageQueue) -> int:
         """The first offset that the queue still has."""
         return self.offsets_min([queue])[queue]

@@ -390,8 +390,7 @@ class ArchiveRun:
         staging = str(self.lake.staging.absolute())
         stem = staged_name(f"{before.version + 1:08d}")
         writing = FileWriting(staging, stem, self.lake.definition)
-        reported = self._job(begins, ends, writing)
-        reports = self._patiently(reported.collect)
+        reports = self._patiently(lambda: self._job(begins, ends, writing).collect())
         tasks = [msgspec.json.decode(row[REPORT_COLUMN], type=TaskReport) for row in reports]
         lost = self._missing(tasks, begins, ends)
         files = tuple(file for task in tasks for file in task.files)
@@ -521,7 +520,8 @@ class ArchiveRun:
         return self.counted_to
 
     def _patiently(self, job: Callable[[], list[Any]]) -> list[Any]:
-        """The result of a Spark job, which is tried again if a broker was away."""
+        """The result of a Spark job, which is made anew if a broker was away: Spark plans the rows
+        of a DataFrame once, and keeps the error too."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return job()
@@ -530,7 +530,7 @@ class ArchiveRun:
                     raise
                 _log.warning("a batch has failed as a broker was away; attempt %d", attempt + 1)
                 for topic in self.topics:  # which waits for them
-                    self.cluster.offsets_max(self.cluster.queues(topic))
+                    self.cluster.offsets_max(self.cluster.queues_of_known(topic))
         raise AssertionError("unreachable")
 
 
