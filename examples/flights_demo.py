@@ -17,14 +17,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,13 +96,25 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def free_ports() -> tuple[str, str]:
+    """One for the name server and one for the broker, which needs the second below it and the next
+    above it, too. They are below those that the system gives to outgoing connections, of which one
+    might take them while the servers are away."""
+    while True:
+        first = random.randrange(12_000, 32_000)
+        with ExitStack() as held, suppress(OSError):
+            for port in range(first, first + 5):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+            return str(first), str(first + 3)
+
+
 class Servers:
     """``turbopump dev``, which keeps its ports and its directory when it is killed and started
     again."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
-        self._ports = ("0", "0")
+        self._ports = free_ports()
         self.name_server = ""
         self.kills = 0
         self._process = self._started()
@@ -134,10 +148,6 @@ class Servers:
             if line.startswith("ready "):
                 ready = dict(part.split("=", 1) for part in line.split()[1:])
                 self.name_server = ready["namesrv"]
-                self._ports = (
-                    ready["namesrv"].rpartition(":")[2],
-                    ready["broker"].rpartition(":")[2],
-                )
                 return process
         raise SystemExit("the servers did not start; what they said stands above")
 
