@@ -61,7 +61,7 @@ async def recall_message(
     request = RecallMessage(producer_group=sender.group, topic=topic, recall_handle=handle)
     deadline = asyncio.get_running_loop().time() + timeout
     with sender.under_way:
-        route, address = await _whom_to_ask(sender, topic, decoded.broker_name, timeout)
+        route, address = await _whom_to_ask(sender, topic, decoded.broker_name, deadline)
         began_ms, good = sender.instance.environment.clock.now_ms(), False
         try:
             msg_id = await _ask(sender, request, decoded.broker_name, route, address, deadline)
@@ -76,13 +76,12 @@ async def recall_message(
 
 
 async def _whom_to_ask(
-    sender: Sender, topic: str, broker_name: str, timeout: float
+    sender: Sender, topic: str, broker_name: str, deadline: float
 ) -> tuple[TopicRoute, str]:
     """The address of a broker, by the topic's route. Raises RouteNotFoundError."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout
     # what waits can be recalled where nothing can be sent
-    route = await sender.route(topic, timeout, writable=False)
+    route = await sender.route(topic, deadline - loop.time(), writable=False)
     address = _address(sender, route, broker_name)
     if address is None:
         route = await sender.instance.routes.renewed(route, deadline - loop.time())

@@ -39,7 +39,7 @@ plain = {}
 
 
 class _NotUsual(Exception):
-    """Left to the plain twin. A new one each time: one that is raised again grows by a traceback."""
+    """Left to the plain twin. A new one each time: one raised again grows by a traceback."""
 
 
 include "memory.pxi"

@@ -175,7 +175,6 @@ class OffsetStore:
 # --- The offsets of a broadcasting consumer: ``<directory>/<clientId>/<group>/offsets.json``, in
 # Apache's format (``LocalFileOffsetStore``), so that a Java client of that id can go on with them.
 
-
 SAVE_PATIENCE_S: Final = 3.0
 """Longest wait for the disk when a consumer closes."""
 

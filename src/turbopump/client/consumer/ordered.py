@@ -136,7 +136,6 @@ class OrderedLine:
 # since the request was *sent* that granted it last; the broker keeps it for 60 s, so that the
 # next owner begins after we have stopped. RocketMQ: ``lockAll``, ``ProcessQueue.isLockExpired``.
 
-
 RENEWAL_INTERVAL_S: Final = 20.0
 RELIANCE_S: Final = 30.0
 KEPT_S: Final = 55.0

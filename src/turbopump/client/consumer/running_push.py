@@ -255,7 +255,6 @@ class RunningPush(RunningConsumer):
 
 # --- Messages whose handlers do not come back. RocketMQ: ``ProcessQueue.cleanExpiredMsg``.
 
-
 LEVEL: Final = 3
 """The delay level after which such a message comes again: 10 s by Apache's table."""
 
