@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.interop.apache import NEWEST, ApacheCluster, end, free_ports, properties_text
+from tests.interop.apache import NEWEST, ApacheCluster, end, properties_text
+from tests.ports import free_ports
 
 from bench.cases import BROKER_NAME
 from bench.cores import Cores, running_on

@@ -20,7 +20,8 @@ from statistics import median
 
 import click
 import msgspec
-from tests.interop.apache import ApacheCluster, free_ports, properties_text
+from tests.interop.apache import ApacheCluster, properties_text
+from tests.ports import free_ports
 
 from bench.brokers import APACHE, APACHE_JVM, OURS, spawn
 from bench.cores import Cores, running_on

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from tests.interop.apache import NEWEST, ApacheCluster, free_ports, properties_text
+from tests.interop.apache import NEWEST, ApacheCluster, properties_text
+from tests.ports import free_ports
 
 from bench.brokers import (
     APACHE,

@@ -25,7 +25,8 @@ from statistics import median
 
 import click
 from pyspark.sql import DataFrame, SparkSession
-from tests.interop.apache import end, fetch_maven, free_ports, java, properties_text
+from tests.interop.apache import end, fetch_maven, java, properties_text
+from tests.ports import free_ports
 
 from bench.brokers import start_ours
 from bench.generator import CACHE

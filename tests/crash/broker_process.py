@@ -7,12 +7,12 @@ is sent.
 import asyncio
 import contextlib
 import os
-import random
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
+
+from tests.ports import free_ports
 
 import turbopump
 from turbopump.config.namesrv_config import NamesrvConfig
@@ -84,7 +84,7 @@ class BrokerProcess:
             self._name_server = NameServer(NamesrvConfig(bind_address="127.0.0.1", listen_port=0))
             bound = await self._name_server.start()
             self.namesrv = f"{bound[0]}:{bound[1]}"
-        self.port = free_port()
+        self.port = free_ports(-2, 0)  # VIP, listen
         lines = {
             "brokerName": NAME,
             "bindAddress": "127.0.0.1",
@@ -178,18 +178,6 @@ class BrokerProcess:
 
     def log_tail(self, size: int = 4000) -> str:
         return self.log.read_bytes()[-size:].decode(errors="replace") if self.log.exists() else ""
-
-
-def free_port() -> int:
-    """A port that is free and outside the range of outgoing connections, with the one 2 below it
-    (the VIP port) free too."""
-    source = random.Random()
-    while True:
-        port = source.randrange(20_000, 30_000)
-        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", port))
-            other.bind(("127.0.0.1", port - 2))
-            return port
 
 
 SETTINGS: dict[str, object] = {

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.crash.broker_process import SETTINGS, BrokerProcess, free_port, kill_process
+from tests.crash.broker_process import SETTINGS, BrokerProcess, kill_process
 from tests.loops import in_loop
+from tests.ports import free_ports
 
 from turbopump.errors import RemotingError
 from turbopump.protocol.requests.namesrv import GetAllTopicList, GetRouteInfo
@@ -23,7 +24,7 @@ class NameServerProcess:
     """`turbopump namesrv` in a process of its own, always on the same port."""
 
     def __init__(self, home: Path) -> None:
-        self.port = free_port()
+        self.port = free_ports(0)
         self.address = f"127.0.0.1:{self.port}"
         (home / "namesrv.conf").write_text(
             f"listenPort={self.port}\nbindAddress=127.0.0.1\nkvConfigPath={home}/kv.json\n"

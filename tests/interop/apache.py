@@ -32,7 +32,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from tests.interop.ports import free_ports as free_ports
+from tests.ports import free_ports
 
 LOOPBACK = "127.0.0.1"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "apache"

@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.interop.apache import free_ports, properties_text
+from tests.interop.apache import properties_text
+from tests.ports import free_ports
 
 DEADLINE_SECONDS = 180.0
 

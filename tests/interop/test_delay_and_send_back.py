@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster, free_ports, properties_text
+from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster, properties_text
 from tests.interop.foreign import MESSAGES, ForeignClient, go_client, java_client, run
 from tests.interop.our_clients import (
     PATIENCE_SECONDS,
@@ -29,6 +29,7 @@ from tests.interop.our_servers import PATIENT_BROKER, OurServers, turbopump_brok
 from tests.interop.patient_apache import PATIENT, patient_apache
 from tests.interop.shared_directory import SMALL_FILES, SharedDirectory, Who, the_other
 from tests.interop.tools import skipping_without_tools
+from tests.ports import free_ports
 
 from turbopump import ConsumeFrom, Message, PullConsumer, PushConsumer, ReceivedMessage
 from turbopump.client.consumer.delivery import Delivery

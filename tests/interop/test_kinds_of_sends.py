@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 import pytest
-from tests.interop.apache import free_ports, properties_text
+from tests.interop.apache import properties_text
 from tests.interop.foreign import CLIENTS as PROGRAMS
 from tests.interop.foreign import (
     MESSAGES,
@@ -39,6 +39,7 @@ from tests.interop.our_clients import (
 )
 from tests.interop.our_servers import PATIENT_BROKER, OurServers, turbopump_broker
 from tests.interop.tools import skipping_without_tools
+from tests.ports import free_ports
 
 from turbopump import ConsumeFrom, Message, MessageQueue, PushConsumer, ReceivedMessage
 from turbopump.client.consumer.delivery import Delivery

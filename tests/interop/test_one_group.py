@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.interop.apache import free_ports, properties_text
+from tests.interop.apache import properties_text
 from tests.interop.members import BESIDE, Deliveries, foreign_member, our_member
 from tests.interop.our_clients import (
     PATIENCE_SECONDS,
@@ -29,6 +29,7 @@ from tests.interop.our_clients import (
 )
 from tests.interop.our_servers import PATIENT_BROKER, turbopump_broker
 from tests.interop.tools import skipping_without_tools
+from tests.ports import free_ports
 
 from turbopump import Message, Producer, PullConsumer
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.apache import ApacheCluster, free_ports, properties_text
+from tests.interop.apache import ApacheCluster, properties_text
 from tests.interop.our_servers import turbopump
 from tests.interop.patient_apache import PATIENT, patient_apache
 from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
+from tests.ports import free_ports
 from tests.unit.broker.talking import Client
 
 from turbopump.errors import TurbopumpError

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.interop.apache import NEWEST, NEWEST_4, free_ports, properties_text
+from tests.interop.apache import NEWEST, NEWEST_4, properties_text
 from tests.interop.foreign import MESSAGES, ForeignClient, go_client, java_client, run
 from tests.interop.our_clients import (
     CALL_SECONDS,
@@ -32,6 +32,7 @@ from tests.interop.patient_apache import PATIENT, patient_apache
 from tests.interop.shared_directory import SMALL_FILES, SharedDirectory, Who, the_other
 from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
+from tests.ports import free_ports
 
 from turbopump import Message, PullConsumer, ReceivedMessage, TransactionProducer, TransactionState
 

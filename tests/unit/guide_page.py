@@ -23,13 +23,14 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.ports import free_ports
 
 from turbopump.testing import BrokerThread
 
@@ -134,20 +135,13 @@ class Running:
             self._reader.join(PATIENCE)
 
 
-def free_ports(text: str) -> dict[str, str]:
-    """A free port for each that a page names, in the same order. A broker's port and the next
-    belong together: slaves connect to that."""
+def ports_for(text: str) -> dict[str, str]:
+    """A free port for each that a page names, in the same order. A broker's port, the second below
+    it (VIP) and the next (slaves connect to that) belong together."""
     shown = sorted(set(PORT.findall(text)), key=int)
     firsts = [one for one in shown if str(int(one) - 1) not in shown or one.startswith("98")]
-    free: list[int] = []
-    with contextlib.ExitStack() as stack:
-        while len(free) < len(firsts):
-            one = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            port = one.getsockname()[1]
-            with contextlib.suppress(OSError):
-                stack.enter_context(socket.create_server(("127.0.0.1", port + 1)))
-                free.append(port)
-    found = dict(zip(firsts, map(str, sorted(free)), strict=True))
+    free = sorted(free_ports(-2, 0, 1) for _ in firsts)
+    found = dict(zip(firsts, map(str, free), strict=True))
     seconds = [one for one in shown if one not in found]
     return found | {one: str(int(found[str(int(one) - 1)]) + 1) for one in seconds}
 
@@ -175,7 +169,7 @@ class Page:
                 broker = stack.enter_context(BrokerThread())
                 self._broker_is(broker.namesrv, broker.broker_address)
             if its_cluster:
-                self.ports = free_ports(text)
+                self.ports = ports_for(text)
             stack.callback(self._end_those_that_stay)
             for kind, block in BLOCK.findall(text):
                 file = re.match(r"# ([\w-]+\.(?:py|conf))\n", block)

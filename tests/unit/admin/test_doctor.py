@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.ports import free_ports
 
 from turbopump import ConsumeFrom, Producer, PushConsumer
 from turbopump.admin.cluster import Servers
@@ -112,12 +113,6 @@ def only(findings: list[Finding]) -> Finding:
     return finding
 
 
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
-
-
 async def fill(namesrv: str, topic: str = "orders", count: int = 3) -> None:
     async with Producer(namesrv) as producer:
         for number in range(count):
@@ -150,7 +145,7 @@ async def test_where_nothing_is_wrong_that_is_said_of_each() -> None:
 
 @in_loop
 async def test_a_name_server_that_is_not_there() -> None:
-    address = f"127.0.0.1:{closed_port()}"
+    address = f"127.0.0.1:{free_ports(0)}"
     finding = only(await examined(address))
     assert finding.subject == f"name server {address}"
     assert finding.says == f"cannot connect to {address}: Connection refused"
@@ -191,7 +186,7 @@ async def test_name_servers_that_know_different_brokers() -> None:
 @in_loop
 async def test_a_broker_whose_address_cannot_be_reached() -> None:
     async with world() as servers:
-        namesrv, port = await servers.name_server(), closed_port()
+        namesrv, port = await servers.name_server(), free_ports(0)
         await servers.broker(namesrv, advertised_port=port)
         finding = only(await examined(namesrv))
     assert finding.subject == "broker broker-a"

@@ -1,7 +1,6 @@
 """A broker in the test's own loop, and clients that talk to it over real connections."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -275,20 +274,6 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(10):
         while not condition():
             await asyncio.sleep(0)
-
-
-def two_free_ports() -> int:
-    """A port that is free, and the second below it too."""
-    for _ in range(50):
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port: int = one.getsockname()[1]
-            try:
-                other.bind(("127.0.0.1", port - 2))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no two free ports")
 
 
 HEADER = "UNIQ_KEY\x01BATCH\x02WAIT\x01true\x02"

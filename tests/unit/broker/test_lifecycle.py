@@ -8,16 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.talking import (
-    SMALL,
-    Talk,
-    converse,
-    pull,
-    talking,
-    two_free_ports,
-    until,
-    watched,
-)
+from tests.ports import free_ports
+from tests.unit.broker.talking import SMALL, Talk, converse, pull, talking, until, watched
 
 from turbopump.broker.broker import Broker
 from turbopump.broker.housekeeping import Timetable
@@ -131,7 +123,7 @@ async def test_a_broker_on_ipv6_stores_long_hosts_that_can_be_read_again(tmp_pat
 @in_loop(watched)
 async def test_a_vip_port_that_is_taken_beside_a_picked_one_is_done_without(tmp_path: Path) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", two_free_ports() - 2))
+        taken.bind(("127.0.0.1", free_ports(0)))
         async with talking(tmp_path) as talk:
             await talk.client.send(b"x")
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.broker.talking import Talk, converse, two_free_ports, until
+from tests.ports import free_ports
+from tests.unit.broker.talking import Talk, converse, until
 
 from turbopump.message.batch import encode_batch
 from turbopump.message.codec import decode_entries
@@ -327,7 +328,7 @@ async def test_no_flag_of_a_client_s_makes_an_entry_unreadable(talk: Talk, /) ->
     ), "a recovery reads them all"
 
 
-@in_loop(converse, listen_port=two_free_ports())
+@in_loop(converse, listen_port=free_ports(-2, 0))
 async def test_the_vip_port_takes_sends_but_no_pulls(talk: Talk, /) -> None:
     await talk.client.send(b"x")
     vip = talk.another()

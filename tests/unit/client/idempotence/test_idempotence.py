@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
+from tests.ports import free_ports
 
 from turbopump import blocking
 from turbopump.client.consumer.delivery import Delivery, LateHandlerError, Retry
@@ -102,9 +103,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         if os.environ.get("CI") and os.geteuid() == 0:
             pytest.fail("there is no redis-server, which .ci/run installs")
         pytest.skip("needs redis-server (Debian: redis-server)")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_ports(0)
     directory = tmp_path_factory.mktemp("redis")
     arguments = [
         "--port",
