@@ -20,6 +20,7 @@ from turbopump.message.message import Message
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 from turbopump.protocol.requests.send import SendMessageV2
+from turbopump.remoting import server
 from turbopump.store.log.scanner import EntryWalk
 
 
@@ -121,11 +122,16 @@ async def test_a_broker_on_ipv6_stores_long_hosts_that_can_be_read_again(tmp_pat
 
 
 @in_loop(watched)
-async def test_a_vip_port_that_is_taken_beside_a_picked_one_is_done_without(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", free_ports(0)))
+async def test_a_vip_port_that_is_taken_beside_a_picked_one_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    picked, bound_sockets = free_ports(-2, 0), server.bound_sockets
+    monkeypatch.setattr(server, "bound_sockets", lambda *at: bound_sockets(at[0], at[1] or picked))
+    caplog.set_level("INFO")
+    with socket.create_server(("127.0.0.1", picked - 2)):
         async with talking(tmp_path) as talk:
             await talk.client.send(b"x")
+    assert "no VIP port" in caplog.text
 
 
 @in_loop(converse)
