@@ -37,6 +37,7 @@ from turbopump.spark.pipelines.lake import (
     Batch,
     Stretch,
     create_or_open,
+    draft_name,
     no_step,
     open_lake,
     staged_name,
@@ -248,6 +249,62 @@ def test_a_writer_on_another_host_takes_no_files_away_where_locks_do_not_reach(
         os.utime(old, (0, 0))
     with first.writing():
         assert not list(first.staging.iterdir())
+    check(tmp_path)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_what_another_host_takes_away_while_a_writer_looks_at_it_is_passed_over(
+    tmp_path: Path, format_name: str
+) -> None:
+    """Listed, and then not there: as links whose targets are gone."""
+    archive_all(tmp_path, definition(format_name))
+    for name in ("_staging/part-of-another-host.parquet", "_manifest/.draft", "_removed/00000001"):
+        gone = tmp_path / name
+        gone.parent.mkdir(exist_ok=True)
+        gone.symlink_to(tmp_path / "gone")
+    with open_lake(tmp_path).writing():
+        pass
+    check(tmp_path)
+
+
+def test_two_hosts_may_put_the_same_compaction_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = os.replace
+
+    def both_move(source: Path, target: Path) -> None:
+        move(source, target)
+        move(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", both_move)
+        archive_all(tmp_path, definition("parquet"))
+    check(tmp_path)
+
+
+def test_the_draft_of_a_version_stays_while_another_host_may_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = create_or_open(tmp_path, definition("parquet"))
+    link = os.link
+
+    def starts_elsewhere(draft: Path, path: Path) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("turbopump.spark.pipelines.lake.fcntl.flock", lambda *_: None)
+            patch.setattr("socket.gethostname", lambda: "another")
+            with open_lake(tmp_path).writing():
+                pass
+        link(draft, path)
+
+    with lake.writing(), monkeypatch.context() as patch:
+        patch.setattr("os.link", starts_elsewhere)
+        append_next(lake, lake.snapshot(), no_step)
+    manifest = tmp_path / "_manifest"
+    own, others = manifest / draft_name("killed"), manifest / ".another-killed"
+    own.touch()
+    others.touch()
+    with lake.writing():
+        assert [own.exists(), others.exists()] == [False, True]
     check(tmp_path)
 
 

@@ -136,8 +136,33 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 def staged_name(rest: str) -> str:
     """The name of a file for a lake that a writer on this host commits."""
-    host = zlib.crc32(socket.gethostname().encode())
-    return f"part-{host:08x}-{rest}"
+    return f"part-{_host()}-{rest}"
+
+
+def draft_name(rest: str) -> str:
+    """The same for a file that gets its own name once it is whole."""
+    return f".{_host()}-{rest}"
+
+
+def _host() -> str:
+    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
+
+
+def drop_left(paths: Iterable[Path], own: str) -> None:
+    """Throw away what killed writers have left: what begins with ``own``, of this host, of which
+    the lock says that no writer is left. Another host's may be at work where locks do not reach
+    across hosts, so its files stay for a day; and it may take them away at the same moment."""
+    for path in paths:
+        if path.name.startswith(own) or is_older(path, STAGED_KEPT_S):
+            path.unlink(missing_ok=True)
+
+
+def is_older(path: Path, seconds: float) -> bool:
+    """Whether what is there has not changed for so long. What is not there any more is not."""
+    try:
+        return path.stat().st_mtime < time.time() - seconds
+    except FileNotFoundError:
+        return False
 
 
 def no_step(_name: str) -> None:
@@ -200,14 +225,9 @@ class Lake(ABC):
             lock.truncate(0)
 
     def clear_staging(self) -> None:
-        """Throw away what killed writers have left: those of this host, of which the lock says that
-        none is left. Another host's writer may be at work where locks do not reach across hosts,
-        so its files stay for a day."""
+        """Throw away the staged files that killed writers have left: ``drop_left``."""
         self.staging.mkdir(exist_ok=True)
-        own = staged_name("")
-        for path in self.staging.iterdir():
-            if path.name.startswith(own) or path.stat().st_mtime < time.time() - STAGED_KEPT_S:
-                path.unlink(missing_ok=True)
+        drop_left(self.staging.iterdir(), staged_name(""))
 
     def move_staged(self, files: Iterable[DataFile]) -> None:
         """Move staged files to where the table has them, durably. What is there already stays.
@@ -307,7 +327,7 @@ def _class_of(format_name: str) -> type[Lake]:
 def create_exclusively(path: Path, data: bytes) -> None:
     """Make a file with this content, all of it or nothing, durably. Raises FileExistsError if
     there is one, which is left alone."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    draft = path.with_name(draft_name(f"{path.name}.{os.getpid()}.{time.monotonic_ns()}"))
     try:
         with draft.open("xb") as file:
             file.write(data)

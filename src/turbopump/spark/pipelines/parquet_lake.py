@@ -22,6 +22,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +41,9 @@ from turbopump.spark.pipelines.lake import (
     Stretch,
     Stretches,
     create_exclusively,
+    draft_name,
+    drop_left,
+    is_older,
     no_step,
     staged_name,
 )
@@ -123,8 +127,7 @@ class ParquetLake(Lake):
     def recover(self) -> None:
         """Make the folders what the newest version says: its files in place, others not."""
         self.manifest.mkdir(exist_ok=True)
-        for draft in self.manifest.glob(".*"):
-            draft.unlink()
+        drop_left(self.manifest.glob(".*"), draft_name(""))
         numbers = self._numbers()
         newest = self._read(numbers[-1]) if numbers else None
         if newest is not None:
@@ -193,16 +196,18 @@ class ParquetLake(Lake):
                     self._path(number).unlink(missing_ok=True)
 
     def _set_apart(self, version: Version) -> None:
-        """Move what a version removes out of the table's folder; forget what lies there long."""
+        """Move what a version removes out of the table's folder; forget what lies there long.
+        A writer on another host may do the same at the same moment."""
         apart = self.root / REMOVED
         for folder in apart.glob("*"):
-            if folder.stat().st_mtime < time.time() - REMOVED_KEPT_S:
-                shutil.rmtree(folder)
+            if is_older(folder, REMOVED_KEPT_S):
+                shutil.rmtree(folder, ignore_errors=True)  # what is left goes the next time
         for path in version.remove:
             target = apart / f"{version.version:08d}" / path
             if (self.root / path).exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(self.root / path, target)
+                with suppress(FileNotFoundError):
+                    os.replace(self.root / path, target)
 
     def _together(self, files: list[DataFile]) -> DataFile:
         """One staged file with the rows of these, which are of one partition."""
