@@ -17,6 +17,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PATIENCE_S = 1800.0
+"""So long is waited for a program at most. Other work on the machine makes each slower, some ten
+times; only one that hangs comes to this."""
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +82,7 @@ class Servers:
         assert self._process is not None
         process, self._process = self._process, None
         process.send_signal(number)
-        process.wait(60)
+        process.wait(PATIENCE_S)
         assert process.stdout is not None
         process.stdout.close()
 

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pyspark
+from tests.spark_long.conftest import PATIENCE_S
 
-WAIT_S = 120.0
 SPARK_HOME = Path(pyspark.__file__).parent
 
 
@@ -55,7 +55,7 @@ class Daemon:
 
     def said(self, pattern: str) -> str:
         """The group of a pattern, as soon as a line has it."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             ended = self._process.poll() is not None
             text = self._log.read_text(errors="replace")

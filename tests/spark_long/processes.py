@@ -13,9 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.spark_long.conftest import ROOT
-
-WAIT_S = 600
+from tests.spark_long.conftest import PATIENCE_S, ROOT
 
 
 class Pipelines:
@@ -48,7 +46,7 @@ class Pipelines:
 
 def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
     """The report of a run that ends well."""
-    said, wrong = process.communicate(timeout=WAIT_S)
+    said, wrong = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, wrong[-4000:]
     report: dict[str, Any] = json.loads(said.splitlines()[-1])
     assert report["agrees"]
@@ -57,7 +55,7 @@ def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 def killed_itself(process: subprocess.Popen[str]) -> None:
     """Wait until a run has, and all that it had started is gone."""
-    _, wrong = process.communicate(timeout=WAIT_S)
+    _, wrong = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGKILL, wrong[-4000:]
     wait_until_all_is_gone(process)
 
@@ -65,14 +63,14 @@ def killed_itself(process: subprocess.Popen[str]) -> None:
 def kill_driver(process: subprocess.Popen[str]) -> None:
     """SIGKILL to it alone, and wait until all that it had started is gone."""
     process.kill()
-    process.wait(WAIT_S)
+    process.wait(PATIENCE_S)
     wait_until_all_is_gone(process)
 
 
 def kill_all(process: subprocess.Popen[str]) -> None:
     """SIGKILL to it and all below."""
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait(WAIT_S)
+    process.wait(PATIENCE_S)
 
 
 def kill_python_workers(process: subprocess.Popen[str]) -> None:
@@ -80,7 +78,7 @@ def kill_python_workers(process: subprocess.Popen[str]) -> None:
     fails."""
     for pid in children_of(process.pid, b"pyspark.daemon"):
         os.kill(pid, signal.SIGKILL)
-    process.communicate(timeout=WAIT_S)
+    process.communicate(timeout=PATIENCE_S)
 
 
 def kill_executor(process: subprocess.Popen[str]) -> None:
@@ -91,7 +89,7 @@ def kill_executor(process: subprocess.Popen[str]) -> None:
 
 def wait_until_all_is_gone(process: subprocess.Popen[str]) -> None:
     """The JVM ends by itself when its driver is gone."""
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + PATIENCE_S
     with suppress(ProcessLookupError):
         while time.monotonic() < deadline:
             os.killpg(process.pid, 0)

@@ -14,9 +14,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.spark_long.conftest import Servers
+from tests.spark_long.conftest import PATIENCE_S, Servers
 from tests.spark_long.processes import (
-    WAIT_S,
     Pipelines,
     finished,
     kill_all,
@@ -78,7 +77,7 @@ class Runs:
 
     def wait_until_it_writes(self, process: subprocess.Popen[str]) -> None:
         """Until a task has begun a file."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + PATIENCE_S
         staging = self.lake / "_staging"
         before = set(staging.glob("*")) if staging.exists() else set()
         while not (staging.exists() and set(staging.glob("*")) - before):

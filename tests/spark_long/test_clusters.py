@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from tests.spark_long.conftest import ROOT, Servers
+from tests.spark_long.conftest import PATIENCE_S, ROOT, Servers
 from tests.spark_long.daemons import (
     SPARK_HOME,
     Standalone,
@@ -24,15 +24,7 @@ from tests.spark_long.daemons import (
     spark_home,
 )
 from tests.spark_long.processes import executor_of
-from tests.spark_long.topics import (
-    PATIENCE_S,
-    bodies,
-    create,
-    fill,
-    once,
-    stored,
-    wait_until_stored,
-)
+from tests.spark_long.topics import bodies, create, fill, once, stored, wait_until_stored
 
 PROGRAM = Path(__file__).with_name("trip_program.py")
 ROWS = 40_000
@@ -150,7 +142,7 @@ def install(environment: Path, *packages: str) -> None:
     """Into a virtual environment, in the versions of this checkout."""
     pip = [str(environment / "bin/python"), "-m", "pip", "install", "--quiet"]
     pip += ["--disable-pip-version-check", "-c", str(ROOT / "constraints.txt")]
-    subprocess.run([*pip, *packages], check=True, timeout=600, env=bare_environment())
+    subprocess.run([*pip, *packages], check=True, timeout=PATIENCE_S, env=bare_environment())
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +153,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     install(environment, str(checkout), "pyarrow", "pandas", "venv-pack")
     pack = [str(environment / "bin/venv-pack"), "-p", "environment", "-o", "environment.tar.gz"]
-    subprocess.run(pack, cwd=directory, check=True, timeout=600, env=bare_environment())
+    subprocess.run(pack, cwd=directory, check=True, timeout=PATIENCE_S, env=bare_environment())
     return directory
 
 

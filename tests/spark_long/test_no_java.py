@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.spark.fake_cluster import FakeCluster
+from tests.spark_long.conftest import PATIENCE_S, ROOT
 
 
 def test_topics_are_read_where_there_is_no_java(tmp_path: Path) -> None:
@@ -25,7 +26,7 @@ def test_topics_are_read_where_there_is_no_java(tmp_path: Path) -> None:
         for name, value in os.environ.items()
         if name not in ("JAVA_HOME", "PYSPARK_PYTHON")
     }
-    environment |= {"PATH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    environment |= {"PATH": str(tmp_path), "PYTHONPATH": str(ROOT / "src")}
     program = (
         "import sys\n"
         "from turbopump.spark import rocketmq_session, end_session\n"
@@ -44,7 +45,7 @@ def test_topics_are_read_where_there_is_no_java(tmp_path: Path) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE_S,
             check=False,
         )
     assert "counted 7" in answer.stdout, answer.stderr

@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 from tests.spark.fake_cluster import FakeCluster
-from tests.spark_long.conftest import ROOT, Servers
+from tests.spark_long.conftest import PATIENCE_S, ROOT, Servers
 from tests.spark_long.topics import bodies, create, store_in_seconds, stored
 
 from turbopump import Message
 from turbopump.blocking import Producer
 
 MESSAGES = 6000
-WAIT_S = 600
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 Report = dict[str, Any]
@@ -39,7 +38,7 @@ class Pipeline:
     def stopped(self, number: signal.Signals, has_begun: Callable[[], bool]) -> Report:
         """Its report, if it gets a signal once it has begun."""
         process = self._started()
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + PATIENCE_S
         while not has_begun():
             assert process.poll() is None
             assert time.monotonic() < deadline
@@ -62,7 +61,7 @@ class Pipeline:
         )
 
     def _report(self, process: subprocess.Popen[str], code: int) -> Report:
-        said, _ = process.communicate(timeout=WAIT_S)
+        said, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == code
         report: Report = json.loads(said)
         assert report["agrees"]

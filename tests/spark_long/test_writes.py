@@ -11,8 +11,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tests.spark_long.conftest import Servers
-from tests.spark_long.topics import PATIENCE_S, bodies, create, fill, once, wait_until_stored
+from tests.spark_long.conftest import PATIENCE_S, Servers
+from tests.spark_long.topics import bodies, create, fill, once, wait_until_stored
 
 PROGRAM = Path(__file__).with_name("write_program.py")
 KILLS = 8
@@ -89,7 +89,7 @@ def test_a_stream_whose_driver_is_killed_again_and_again_sends_each_row_once(
                 break
         finally:
             os.killpg(process.pid, signal.SIGKILL)
-            process.communicate(timeout=60)
+            process.communicate(timeout=PATIENCE_S)
         killed += 1
     finished(program(environment, *arguments))
     assert killed == KILLS

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 
 from tests.spark.fake_cluster import FakeCluster
-from tests.spark_long.conftest import Servers
+from tests.spark_long.conftest import PATIENCE_S, Servers
 
 from turbopump.blocking import Producer
 from turbopump.message.message import Message
@@ -17,14 +17,14 @@ from turbopump.spark.offsets import OffsetRange
 from turbopump.spark.options import read_options
 from turbopump.spark.reading import read_ranges
 
-PATIENCE_S = 300.0
-
 
 def create(servers: Servers, *topics: str) -> None:
     """Topics of four queues."""
     for topic in topics:
         command = ["topic", "create", topic, "--queues", "4", "--namesrv", servers.name_server]
-        subprocess.run([sys.executable, "-m", "turbopump", *command], check=True, timeout=60)
+        subprocess.run(
+            [sys.executable, "-m", "turbopump", *command], check=True, timeout=PATIENCE_S
+        )
 
 
 def fill(servers: Servers, topic: str, count: int) -> None:
