@@ -24,9 +24,9 @@ from tests.spark.stored_log import (
     segments,
 )
 
-from turbopump.errors import ConfigError
+from turbopump.errors import ConfigError, StoreError
 from turbopump.spark import commitlog, log_scan
-from turbopump.spark.commitlog import LOG_OPTIONS, log_options
+from turbopump.spark.commitlog import LOG_OPTIONS, CommitLogReader, log_options, log_schema
 from turbopump.spark.source import CommitLogDataSource
 from turbopump.testing import BrokerThread
 
@@ -349,6 +349,30 @@ def test_a_live_store_is_read_up_to_what_is_whole(tmp_path: Path) -> None:
         again = read_log(tmp_path, topic="T", columns="commitLogOffset,body,status")
         assert again == first
         _overwrite(log, end - int(log.name), bytes(60))
+
+
+def test_a_segment_that_is_deleted_while_a_read_is_planned_is_left_out(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oldest, *others = (path.name for path in segments(store))
+    list_names = os.listdir
+
+    def deleted_once_listed(folder: Path) -> list[str]:
+        names = list_names(folder)
+        (store / "commitlog" / oldest).unlink(missing_ok=True)
+        return names
+
+    monkeypatch.setattr("turbopump.spark.commitlog.os.listdir", deleted_once_listed)
+    assert {row["segment"] for row in read_log(store)} == set(others)
+
+
+def test_a_segment_that_a_task_does_not_find_is_told_with_what_to_do(store: Path) -> None:
+    reader = CommitLogReader(log_options({"path": str(store)}), log_schema(), 1)
+    (partition,) = reader.partitions()
+    oldest = segments(store)[0]
+    oldest.unlink()
+    with pytest.raises(StoreError, match=f"there is no {oldest} on .* run the query again"):
+        list(reader.read(partition))
 
 
 def _send(broker: BrokerThread, topic: str, count: int) -> None:

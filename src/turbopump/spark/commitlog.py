@@ -8,6 +8,7 @@ The one rule: nothing in the directory is changed, locked or created. Reading on
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from turbopump.errors import ConfigError
+from turbopump.errors import ConfigError, StoreError
 from turbopump.spark.log_scan import (
     LogRange,
     ScanOptions,
@@ -92,7 +93,15 @@ class CommitLogReader(DataSourceReader):
         options = scan_options(self._options, self._schema, partition.store)
         with hidden_traceback():
             for part in partition.ranges:
-                yield from scan(part, options)
+                try:
+                    yield from scan(part, options)
+                except FileNotFoundError:
+                    raise StoreError(
+                        f"there is no {part.path} on {socket.gethostname()}, though the query was "
+                        "planned with it. Either this executor does not have the directory: mount "
+                        "or copy it there. Or the broker has deleted the segment since: run the "
+                        "query again"
+                    ) from None
 
 
 def log_schema(columns: Sequence[str] | None = None) -> pa.Schema:
@@ -168,6 +177,15 @@ def plan(options: LogOptions, partitions_default: int) -> tuple[list[list[LogRan
 
     Raises ConfigError if there is no log at the path.
     """
+    try:
+        return _planned(options, partitions_default)
+    except FileNotFoundError:  # a broker deletes its oldest segments meanwhile: they are seen once
+        return _planned(options, partitions_default)
+
+
+def _planned(
+    options: LogOptions, partitions_default: int
+) -> tuple[list[list[LogRange]], str | None]:
     segments, store = find_log(Path(options.path))
     parts = _parts(segments, store, options)
     sizes = _sizes(parts)
