@@ -44,11 +44,12 @@ class Told:
 
 @dataclass(frozen=True)
 class Held:
-    """What one server, or file, holds."""
+    """What one server, or file, holds. ``amiss``: what is wrong with how it is kept, in words."""
 
     server: str
     users: list[UserInfo]
     acls: list[AclInfo]
+    amiss: str | None = None
 
     def user(self, name: str) -> UserInfo | None:
         return next((user for user in self.users if user.username == name), None)
@@ -80,8 +81,9 @@ async def held(servers: Servers, addresses: Iterable[str], name: str = "") -> li
             found.append(
                 Held(
                     address,
-                    fastjson.decode(users or b"[]", list[UserInfo]),
-                    fastjson.decode(acls or b"[]", list[AclInfo]),
+                    fastjson.decode(users.body or b"[]", list[UserInfo]),
+                    fastjson.decode((acls and acls.body) or b"[]", list[AclInfo]),
+                    users.remark,
                 )
             )
     if not found:
@@ -89,13 +91,13 @@ async def held(servers: Servers, addresses: Iterable[str], name: str = "") -> li
     return found
 
 
-async def _asked(servers: Servers, address: str, request: Request[Any]) -> bytes | None:
+async def _asked(servers: Servers, address: str, request: Request[Any]) -> Command | None:
     answer = await servers.exchange(address, request)
     if _is_off(answer):
         return None
     if answer.code != ResponseCode.SUCCESS:
         raise RemotingError(f"{address}: {answer.remark or f'code {answer.code}'}")
-    return answer.body
+    return answer
 
 
 async def change_all(

@@ -32,6 +32,7 @@ class Servers(RemotingClient):
         signer = None if credentials is None else RequestSigner(credentials)
         super().__init__(signer=signer, tls=meant(tls))
         self.name_servers = name_servers
+        self.signed = credentials is not None
 
     async def __aenter__(self) -> Servers:
         return self

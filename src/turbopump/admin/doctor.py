@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from turbopump.admin.access import held
 from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import group_members, group_names, group_offsets, running_info
 from turbopump.admin.replication import ask_replicas, what_is_amiss
@@ -21,7 +22,7 @@ from turbopump.admin.topics import find_topic, topic_names, users_topics
 from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.clock import Clock
 from turbopump.config.addresses import host_of, is_loopback
-from turbopump.errors import ConnectError, ProtocolError, RemotingError, ResponseError
+from turbopump.errors import ClientError, ConnectError, ProtocolError, RemotingError, ResponseError
 from turbopump.message.rules import DLQ_PREFIX, did_you_mean
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.command import Command, reply_in
@@ -143,6 +144,7 @@ class Doctor:
             count = _count(len(known[address].broker_addr_table), "broker")
             self._find(Level.OK, subject, f"{_software(answer)}, knows {count}")
             self._judge_certificate(subject, address)
+            await self._judge_accounts(subject, address)
         everything = ClusterInfo(
             broker_addr_table={
                 name: broker
@@ -231,6 +233,7 @@ class Doctor:
             "look at the load of its machine and at the network" if slow else "",
         )
         self._judge_certificate(subject, address)
+        await self._judge_accounts(subject, address)
         return True
 
     async def _look_at_replication(self, name: str, broker: BrokerData) -> None:
@@ -255,6 +258,22 @@ class Doctor:
                 f"its TLS certificate {warning}",
                 "write the new one over tls.server.certPath and tls.server.keyPath: it is in force "
                 "at once, without a restart",
+            )
+
+    async def _judge_accounts(self, subject: str, address: str) -> None:
+        """How a server with access control keeps its users, if we may ask it for them."""
+        if not self._servers.signed:
+            return
+        try:
+            (its,) = await held(self._servers, [address])
+        except (RemotingError, ProtocolError, ClientError):
+            return
+        if its.amiss:
+            self._find(
+                Level.WRONG,
+                subject,
+                its.amiss,
+                "then give its users new passwords, if others may have read it",
             )
 
     # --- a topic

@@ -2,7 +2,8 @@
 to those who read and change them (3001–3010).
 
 The file is ``accounts.json``, of mode 0600, replaced in one step. It is looked at once a second:
-what somebody else has written is in force then; what cannot be read leaves in force what is. A
+what somebody else has written is in force then; what cannot be read leaves in force what is. That
+others than its owner can read it is a warning in the log, and a remark to who asks for users. A
 change by request is on the disk when it is answered. It is made to what the file says at that time,
 under a lock, so that servers and commands may share a file.
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +39,8 @@ _not_read = RepeatedLine(log, logging.ERROR, "users and policies stay as they ar
 FILE_NAME: Final = "accounts.json"
 LOOK_INTERVAL_S: Final = 1.0
 """How often the file is looked at."""
+OTHERS: Final = 0o077
+"""Of a file's mode: what its group and everybody may do."""
 
 Change = Callable[[Accounts], Accounts]
 
@@ -68,6 +72,8 @@ class ServerAccess:
         self._disk = disk
         self._path = directory / FILE_NAME
         self._text: bytes | None = None
+        self._open_to_others: str | None = None
+        """In words, once it was seen."""
         self._looking = False
         self._changing = asyncio.Lock()
 
@@ -76,6 +82,8 @@ class ServerAccess:
         a file that makes no sense, OSError."""
         changed = self._changed_file(self._with_configured_users)
         self._take(*changed)
+        if self._disk is not None:
+            self._judge_mode(open_to_others(self._disk, self._path))
         accounts = self.control.accounts
         log.info(
             "access control is on users=%d authorization=%s file=%s",
@@ -118,8 +126,10 @@ class ServerAccess:
             return
         found: list[tuple[bytes, Accounts]] = []
         faults: list[ConfigError] = []
+        modes: list[str | None] = []
 
         def read() -> None:
+            modes.append(open_to_others(disk, self._path))
             text = disk.read_file(self._path)
             try:
                 if text is None:
@@ -131,6 +141,8 @@ class ServerAccess:
 
         def done(error: OSError | None) -> None:
             self._looking = False
+            for mode in modes:
+                self._judge_mode(mode)
             if error is not None or faults:
                 cause = faults[0] if faults else error
                 _not_read(self._path, cause, kind=str(cause))
@@ -140,6 +152,11 @@ class ServerAccess:
 
         self._looking = True
         disk.start(read, done)
+
+    def _judge_mode(self, amiss: str | None) -> None:
+        if amiss is not None and amiss != self._open_to_others:
+            log.warning("%s", amiss)
+        self._open_to_others = amiss
 
     async def change(self, change: Change) -> None:
         """Change users and policies, in the file and here. Raises ConfigError for a change that
@@ -219,7 +236,7 @@ class ServerAccess:
     def list_users(self, request: requests.ListUsers, _context: RequestContext) -> Response[None]:
         users = self.control.accounts.users
         found = [user.info for name, user in users.items() if (request.filter or "") in name]
-        return Response(body=fastjson.encode(found))
+        return Response(body=fastjson.encode(found), remark=self._open_to_others)
 
     async def create_acl(
         self,
@@ -294,6 +311,18 @@ def change_file(disk: Disk, path: Path, change: Change) -> tuple[bytes, Accounts
         return text, changed
     finally:
         lock.release()
+
+
+def open_to_others(disk: Disk, path: Path) -> str | None:
+    """In words, that others than its owner can read or write a file of users, and what to do; None:
+    they cannot, or there is no such file."""
+    mode = disk.file_mode(path)
+    if mode is None or not mode & OTHERS:
+        return None
+    return (
+        f"{path} has mode {mode:04o}: others than its owner can get at the passwords in it; run "
+        f"chmod 600 {shlex.quote(str(path))}"
+    )
 
 
 def inner_signer(config: AccessConfig) -> RequestSigner | None:

@@ -15,7 +15,7 @@ from turbopump.admin.cluster import Servers
 from turbopump.auth import plain_acl
 from turbopump.auth.accounts import SUBJECT, Accounts
 from turbopump.auth.policies import Action, Resource, actions_of, one_of
-from turbopump.auth.server_access import Change, change_file
+from turbopump.auth.server_access import Change, change_file, open_to_others
 from turbopump.cli.cluster import INCOMPLETE, checked_address, client_command, show
 from turbopump.cli.entry import command_group, complain
 from turbopump.errors import ClientError, ConfigError
@@ -76,9 +76,13 @@ async def _addresses(servers: Servers, server: str | None) -> list[str]:
 
 async def _held(servers: Servers, server: str | None, file: Path | None, name: str) -> list[Held]:
     if file is not None:
-        accounts = read_file(file)
+        accounts = _read_file(file)
         return [Held(str(file), [one.info for one in accounts.users.values()], accounts.acls())]
-    return await held(servers, await _addresses(servers, server), name)
+    found = await held(servers, await _addresses(servers, server), name)
+    for one in found:
+        if one.amiss:
+            complain(f"{one.server}: {one.amiss}")
+    return found
 
 
 async def _change(
@@ -90,13 +94,32 @@ async def _change(
     body: Body = b"",
 ) -> list[Told]:
     if file is not None:
-        change_file(SystemDisk(), file, change)
+        _change_file(file, change)
         return [Told(str(file))]
     return await change_all(servers, await _addresses(servers, server), request, body)
 
 
-def read_file(path: Path) -> Accounts:
-    """The users and policies in a file, with passwords. Raises ConfigError, OSError."""
+def _change_file(file: Path, change: Change) -> None:
+    """Change it; a complaint if others than its owner can read it, or could before."""
+    disk = SystemDisk()
+    before = open_to_others(disk, file)
+    change_file(disk, file, change)
+    now = open_to_others(disk, file)
+    if now is not None:
+        complain(now)
+    elif before is not None:
+        complain(
+            f"{file} was open to others than its owner, and has mode 0600 now; whoever has read "
+            "it knows its passwords until you change them"
+        )
+
+
+def _read_file(path: Path) -> Accounts:
+    """The users and policies in a file, with passwords; a complaint if others can read it. Raises
+    ConfigError, OSError."""
+    amiss = open_to_others(SystemDisk(), path)
+    if amiss is not None:
+        complain(amiss)
     try:
         return Accounts.decode(path.read_bytes())
     except ConfigError as error:
@@ -438,7 +461,7 @@ async def import_(
             made.extend(f"{file}: {name}" for name in accounts.users if name not in old.users)
             return old.with_more(accounts)
 
-        change_file(SystemDisk(), file, take_over)
+        _change_file(file, take_over)
     else:
         made, failed = await import_all(servers, await _addresses(servers, server), accounts)
     show(output, made, made or ["every user is there already"])
@@ -451,7 +474,7 @@ def _read(source: Path) -> tuple[Accounts, Sequence[str]]:
     if source.suffix in (".yml", ".yaml"):
         found = plain_acl.read(source)
         return found.accounts, found.left_out
-    return read_file(source), ()
+    return _read_file(source), ()
 
 
 @click.command(name="export", short_help="Write the users of a file, with passwords.")
@@ -460,7 +483,7 @@ def export(file: Path) -> None:
     """Write the users, passwords and policies of an accounts.json to standard output. No server
     shows a password to anybody; this is for whoever may read its file. `turbopump auth import`
     reads it."""
-    click.echo(read_file(file).encode(), nl=False)
+    click.echo(_read_file(file).encode(), nl=False)
 
 
 command.add_command(export)

@@ -163,6 +163,12 @@ class SystemDisk(ReadOnlyDisk):
     def modified_ms(self, path: Path) -> int:
         return path.stat().st_mtime_ns // 1_000_000
 
+    def file_mode(self, path: Path) -> int | None:
+        try:
+            return stat.S_IMODE(path.stat().st_mode)
+        except FileNotFoundError:
+            return None
+
     def lock(self, path: Path) -> Lock:
         return FileLock(path)
 
@@ -519,6 +525,9 @@ class Disk(Protocol):
 
     def modified_ms(self, path: Path) -> int:
         """When the file was last written, in ms since 1970."""
+
+    def file_mode(self, path: Path) -> int | None:
+        """Who may read and write a file, as chmod has it; None: there is no such file."""
 
     def lock(self, path: Path) -> Lock:
         """Hold ``path`` exclusively. Raises StoreLockedError if another process, or another store

@@ -155,6 +155,10 @@ class SimulatedMount:
         self._check_alive()
         return self._file(path).modified_ms
 
+    def file_mode(self, path: Path) -> int | None:
+        """Files have no modes here: each is its owner's alone."""
+        return 0o600 if path in self._disk.files else None
+
     def lock(self, path: Path) -> SimulatedLock:
         self._check_alive()
         if path in self._disk.locks:

@@ -152,6 +152,33 @@ async def test_what_somebody_writes_to_the_file_is_in_force_within_a_look(tmp_pa
 
 
 @in_loop
+async def test_a_file_that_others_can_read_is_warned_of_once_at_the_start_and_when_it_comes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / FILE_NAME
+    file.write_text('{"users": []}')
+    file.chmod(0o644)
+    access = ServerAccess(BrokerConfig(authentication_enabled=True), tmp_path, SystemDisk(), list)
+
+    def warned() -> list[str]:
+        return [line for line in caplog.messages if "has mode" in line]
+
+    access.open()
+    access.look()
+    assert warned() == [
+        f"{file} has mode 0644: others than its owner can get at the passwords in it; run chmod "
+        f"600 {file}"
+    ]
+    for mode, count in ((0o600, 1), (0o640, 2), (0o640, 2), (0o600, 2), (0o400, 2), (0o640, 3)):
+        file.chmod(mode)
+        access.look()
+        assert len(warned()) == count
+    ann = UserInfo(username="ann", password=ANN.secret_key)
+    await access.change(lambda accounts: accounts.with_new_user(ann))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@in_loop
 async def test_a_file_that_makes_no_sense_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text('{"user": []}')
     access = ServerAccess(BrokerConfig(**ON), tmp_path, SystemDisk(), lambda: ("c",))

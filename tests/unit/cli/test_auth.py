@@ -139,6 +139,45 @@ def test_a_file_is_changed_beside_its_server(tmp_path: Path, password: str, run:
     assert (code, exported) == (0, file.read_text())
 
 
+def test_a_file_that_others_can_read_is_said_to_be_so(
+    tmp_path: Path, password: str, run: Run
+) -> None:
+    file = tmp_path / "accounts.json"
+    at = ("--file", str(file))
+    run("user", "create", "ann", "--password-file", password, *at)
+    assert run("user", "list", *at)[2] == ""
+    file.chmod(0o640)
+    others = f"{file} has mode 0640: others than its owner can get at the passwords in it; run"
+    for reading in (("user", "list", *at), ("policy", "list", *at), ("export", str(file))):
+        code, _, err = run(*reading)
+        assert (code, others in err) == (0, True)
+    code, _, err = run("user", "alter", "ann", "--disable", *at)
+    assert (code, "was open to others than its owner, and has mode 0600 now" in err) == (0, True)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_server_whose_file_others_can_read_is_named_by_commands_and_the_doctor(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "accounts.json"
+    for name, secret in (("admin", "s"), ("inner", "i")):
+        secrets = tmp_path / name
+        secrets.write_text(secret)
+        create = ("user", "create", name, "--super", "--password-file", str(secrets))
+        assert run(*create, "--file", str(file))[0] == 0
+    file.chmod(0o644)
+    credentials = tmp_path / "admin.yml"
+    credentials.write_text("accessKey: admin\nsecretKey: s\n")
+    with BrokerThread(auth_config_path=str(tmp_path), **ON) as running:
+        admin = ["-n", running.namesrv, "--credentials", str(credentials)]
+        says = f"{file} has mode 0644: others than its owner can get at the passwords in it; run"
+        code, _, err = run("user", "list", *admin)
+        assert (code, f"{running.broker_address}: {says}" in err) == (0, True)
+        assert main(["doctor", *admin]) == 1
+        told = capsys.readouterr().out
+    assert (says in told, "1 thing is wrong" in told) == (True, True)
+
+
 def test_what_a_file_holds_is_taken_over_by_servers(
     servers: BrokerThread, admin: list[str], tmp_path: Path, password: str, run: Run
 ) -> None:
