@@ -37,6 +37,7 @@ from turbopump.message.codec import CRC_NAME, decode_entry, encode_entry, entry_
 from turbopump.message.java import java_hash
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import decode_properties, property_value
+from turbopump.store.index.index_file import key_hash
 from turbopump.store.queues.checked_entries import topic_field
 from turbopump.store.queues.consume_queue import pack_unit
 
@@ -51,7 +52,7 @@ NAMES = (
         "value_after",
     ),
     *("good_entries", "entries_fit", "gather", "identified_item", "good_positions"),
-    *("outlive_lost_pages", "lost_pages", "signed_in_header"),
+    *("outlive_lost_pages", "lost_pages", "signed_in_header", "packed_run"),
 )
 OF_SPARK = {"split_properties", "walk_entries"}
 """Those of ``turbopump.spark``, if that is loaded: ``tests/spark/test_decode.py`` compares them."""
@@ -783,6 +784,70 @@ def test_entries_read_of_the_log_are_found_good_alike(
             data = data[: at % len(data)] + bytes([value]) + data[at % len(data) + 1 :]
     agree("good_entries", data, start, units, max(first, 0), end, *wanted)
     agree("good_entries", data[:-1], start + 1, units, max(first, 0), end, *wanted)
+
+
+@given(
+    fields=st.lists(
+        st.tuples(
+            st.sampled_from([0, 0, 1, -1]),
+            st.sampled_from([0, 0, 0, 8, 1, 4, 12, 0x80, 0x40]),
+            st.sampled_from([0, 0, 0, 0, 1]),
+            st.binary(max_size=300),
+            st.sampled_from(["T", "T", "topic", "SCHEDULE_TOPIC_XXXX", "unknown", "tøpic"]),
+            property_bytes,
+        ),
+        max_size=8,
+    ),
+    with_crc=st.booleans(),
+    changes=log_changes,
+    at=st.sampled_from([0, 0, 0, 3]),
+    short_by=st.sampled_from([0, 0, 1, 200]),
+    start=st.sampled_from([0, 1, 1 << 50, 1 << 63]),
+)
+def test_entries_that_a_slave_takes_together_are_packed_alike(
+    fields: list[tuple[int, int, int, bytes, str, bytes]],
+    with_crc: bool,
+    changes: list[tuple[int, int]],
+    at: int,
+    short_by: int,
+    start: int,
+) -> None:
+    data, counts = b"", dict[tuple[int, str], int]()
+    for queue_id, sys_flag, skipped, body, topic, properties in fields:
+        index = counts.get((queue_id, topic), 7) + skipped
+        counts[queue_id, topic] = index + 1
+        offset = min(start + len(data), (1 << 63) - 1)
+        head = (queue_id, 0, index, offset, sys_flag, 1, bytes(8), 2, bytes(8), 0, 0)
+        data += encode_entry(*head, body, topic.encode(), properties, with_crc)
+    topics = {topic.encode(): topic for _, _, _, _, topic, _ in fields if topic != "unknown"}
+    end = at + len(data) - short_by
+    for piece in (bytes(at) + data, bytearray(at) + data + b"more"):
+        agree("packed_run", piece, at, end, start, topics)
+    if data:
+        for changed, value in changes:
+            data = data[: changed % len(data)] + bytes([value]) + data[changed % len(data) + 1 :]
+        agree("packed_run", data, 0, end, start, topics)
+
+
+@each_kind
+def test_a_run_has_units_of_each_queue_and_ends_before_an_entry_of_another_kind(kind: str) -> None:
+    data, sizes = b"", list[int]()
+    for queue_id, index, sys_flag in ((0, 5, 0), (1, 9, 8), (0, 6, 0), (0, 7, 4), (0, 8, 0)):
+        head = (queue_id, 0, index, 1000 + len(data), sys_flag, 1, bytes(8), 2, bytes(8), 0, 0)
+        properties = b"TAGS\1a\2KEYS\1k l\2" if queue_id else b""
+        entry = encode_entry(*head, b"body", b"T", properties, True)
+        sizes.append(len(entry))
+        data += entry
+    size, stored_ms, keys, queues = function("packed_run", kind)(
+        data, 0, len(data), 1000, {b"T": "T"}
+    )
+    assert (size, stored_ms) == (sum(sizes[:3]), 2)
+    second, third = 1000 + sizes[0], 1000 + sizes[0] + sizes[1]
+    assert keys == [(key_hash("T", "k"), second, 2), (key_hash("T", "l"), second, 2)]
+    assert queues == [
+        ("T", 0, 5, pack_unit(1000, sizes[0], 0) + pack_unit(third, sizes[2], 0)),
+        ("T", 1, 9, pack_unit(second, sizes[1], java_hash("a"))),
+    ]
 
 
 @given(

@@ -59,20 +59,21 @@ class MasterConnection:
     def received(self, data: bytes, now: float) -> None:
         """Take bytes. Raises ProtocolError for what does not go on where the log ends."""
         self.last_read = now
-        first = self._reader.position is None
-        found = self._reader.feed(data)
+        first, had = self._reader.position is None, len(self._waiting)
+        self._reader.feed(data, self._waiting)
+        found = len(self._waiting) - had
         self.accepted = self.accepted or self._reader.frames > 0
         if first and self._reader.position is not None:
-            self._start = self._reader.position - len(found)
-        self._waiting += found
+            self._start = self._reader.position - found
         self.came.begin(now)
-        self.came.in_this_second += len(found)
+        self.came.in_this_second += found
 
-    def to_store(self) -> tuple[int, bytes] | None:
-        """What waits to be stored, and its offset; None: more must come first."""
+    def to_store(self) -> tuple[int, bytearray] | None:
+        """What waits to be stored, good until ``stored``, and its offset; None: more must come
+        first."""
         if len(self._waiting) < self._wanted:
             return None
-        return self._start, bytes(self._waiting)
+        return self._start, self._waiting
 
     def stored(self, end: int, wanted: int) -> None:
         """The log ends there now, and it takes so many bytes more to go on. Raises CopyError if

@@ -1,4 +1,4 @@
-"""A slave's way into the store: the bytes of its master's log, entry by entry.
+"""A slave's way into the store: the bytes of its master's log, whole entries at a time.
 
 The rule: the log gets the very bytes that came, at the very offset, and only whole entries and
 blanks that were checked. What is derived from an entry is what recovery derives from it: the same
@@ -10,8 +10,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from turbopump.compiled import has_twin
 from turbopump.errors import CopyError
-from turbopump.message.properties import SysFlag
+from turbopump.message.delivery_time import SCHEDULE_TOPIC
+from turbopump.message.java import tags_code
+from turbopump.message.properties import NAME_END, TAGS, SysFlag, value_after
+from turbopump.store.index.key_index import index_entries_of
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN, CommitLog
 from turbopump.store.log.dispatcher import Dispatcher
 from turbopump.store.log.parsed_entry import (
@@ -21,12 +25,17 @@ from turbopump.store.log.parsed_entry import (
     parse_usual_entries,
 )
 from turbopump.store.log.scanner import NO_DIRECTORY, LogScanner
+from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, pack_unit
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.recovery.queue_ends import NotedQueueEnds
 from turbopump.store.recovery.recovery import LogReplay
 
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
+_NOT_IN_RUNS: Final = int(SysFlag.TRANSACTION_PREPARED | SysFlag.INNER_BATCH)
+_TAGS: Final = TAGS + NAME_END
 _TOPICS_KEPT: Final = 10_000
+_ENTRIES_OF_RUN: Final = 1024
+_QUEUES_OF_RUN: Final = 64
 
 
 class Copied(NamedTuple):
@@ -43,6 +52,7 @@ class CopiedLog:
 
     def __init__(self, log: CommitLog, queues: ConsumeQueueTable, dispatcher: Dispatcher) -> None:
         self._log = log
+        self._queues = queues
         self._dispatcher = dispatcher
         self._scanner = LogScanner()
         self._topics: dict[bytes, str] = {}
@@ -58,12 +68,13 @@ class CopiedLog:
         )
         self.faults: list[str] = []
 
-    def append(self, start: int, data: bytes) -> Copied:
+    def append(self, start: int, data: bytes | bytearray) -> Copied:
         """Take what ``data``, which lies at ``start`` of the master's log, has of whole entries.
         ``start`` is the end of this log, or the start of a segment if it has none.
 
         Raises CopyError if what lies there is no good entry, RoomInMakingError if the next file is
-        being made, OSError on a full disk; what came before is taken. About 8 µs an entry of 1 KiB.
+        being made, OSError on a full disk; what came before is taken. About 8 µs an entry of 1 KiB,
+        and a fifth of that where many of the usual kind lie side by side.
         """
         log = self._log
         if not log.files and start:
@@ -79,14 +90,19 @@ class CopiedLog:
         while len(data) - at >= BLANK_SIZE_MIN:
             limit = log.segment_end(log.end)
             stop = min(len(data), at + limit - BLANK_SIZE_MIN - log.end)
-            entries = parse_usual_entries(data, at, stop, log.end, _asks_no_crc, self._topics)
+            if size := self._take_run(data, at, stop):
+                at += size
+                continue
+            piece = bytes(memoryview(data)[at:stop])
+            entries = parse_usual_entries(piece, 0, stop, log.end, _asks_no_crc, self._topics)
+            begin = at
             for parsed in entries:
-                self._take(parsed, data[at : at + parsed.size])
+                self._take(parsed, piece[at - begin : at - begin + parsed.size])
                 at += parsed.size
             if entries:
                 continue
             position = log.end
-            self._scanner.hold(position, data[at:])
+            self._scanner.hold(position, bytes(memoryview(data)[at:]))
             found = self._scanner.judge(position, limit)
             if isinstance(found, int):
                 return Copied(position, found)
@@ -110,6 +126,31 @@ class CopiedLog:
             at += size
         return Copied(log.end, BLANK_SIZE_MIN)
 
+    def _take_run(self, data: bytes | bytearray, at: int, stop: int) -> int:
+        """Take entries side by side that all follow the last units of their queues; their bytes. 0:
+        the next one is not of the usual kind."""
+        log = self._log
+        run = pack_run(data, at, stop, log.end, self._topics)
+        queues: list[tuple[ConsumeQueue, bytes]] = []
+        for topic, queue_id, index, units in run.queues:
+            if topic in self._replay.known.deleted:
+                return 0
+            queue = self._queues.find_or_make(topic, queue_id)
+            if queue.max_index != index or queue.is_batch:
+                return 0
+            queues.append((queue, units))
+        if not queues:
+            return 0
+        log.reserve(run.size)
+        for queue, units in queues:
+            queue.make_room(len(units) // UNIT_SIZE)
+        buffer, room_at = log.room
+        with memoryview(data) as view:
+            buffer[room_at : room_at + run.size] = view[at : at + run.size]
+        log.written(run.size)
+        self._dispatcher.dispatch_run(queues, run.keys, log.end, run.stored_ms)
+        return run.size
+
     def _take(self, parsed: ParsedEntry, entry: bytes) -> None:
         log, replay, size = self._log, self._replay, parsed.size
         log.reserve(size)
@@ -131,3 +172,51 @@ class CopiedLog:
 def _asks_no_crc(_offset: int) -> bool:
     """Apache's master writes entries without a CRC over the whole."""
     return False
+
+
+class Run(NamedTuple):
+    """Good entries side by side: their ``size`` in bytes, the store time of the last, what the key
+    index gets of all, and for each queue its topic, its id, the queue offset of its first message
+    here, and the units of all, packed."""
+
+    size: int
+    stored_ms: int
+    keys: list[tuple[int, int, int]]
+    queues: list[tuple[str, int, int, bytes]]
+
+
+def pack_run(
+    data: bytes | bytearray, at: int, end: int, position: int, topics: dict[bytes, str]
+) -> Run:
+    """The good entries of ``data`` from byte ``at`` on, which lies at ``position`` of the log,
+    until the first that does not end by byte ``end``, does not follow the one before it in its
+    queue, or is not of the usual kind: as ``parse_usual_entries``, and prepared, inner batches and
+    delayed ones left out."""
+    return Run(*packed_run(data, at, end, position, topics))
+
+
+@has_twin
+def packed_run(
+    data: bytes | bytearray, at: int, end: int, position: int, topics: dict[bytes, str]
+) -> tuple[int, int, list[tuple[int, int, int]], list[tuple[str, int, int, bytes]]]:
+    """The fields of a ``Run``. About 9 µs an entry of 1 KiB, compiled 0.8."""
+    size = stored_ms = 0
+    keys: list[tuple[int, int, int]] = []
+    queues: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
+    entries = parse_usual_entries(bytes(data), at, end, position, _asks_no_crc, topics)
+    for parsed in entries[:_ENTRIES_OF_RUN]:
+        queue = parsed.topic, parsed.queue_id
+        if parsed.sys_flag & _NOT_IN_RUNS or parsed.topic == SCHEDULE_TOPIC:
+            break
+        if queue not in queues and len(queues) == _QUEUES_OF_RUN:
+            break
+        first, units = queues.setdefault(queue, (parsed.queue_offset, []))
+        if parsed.queue_offset != first + len(units):
+            break
+        tags = value_after(parsed.properties, _TAGS)
+        units.append(pack_unit(parsed.offset, parsed.size, tags_code(tags) if tags else 0))
+        keys.extend(index_entries_of(parsed))
+        size += parsed.size
+        stored_ms = parsed.store_timestamp
+    packed = [(*queue, first, b"".join(units)) for queue, (first, units) in queues.items()]
+    return size, stored_ms, keys, packed

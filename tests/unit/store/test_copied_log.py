@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.store.directory import SEGMENT, Directory, bodies, put, put_batch
+from tests.unit.store.directory import OVERHEAD, SEGMENT, Directory, bodies, put, put_batch
+from tests.unit.store.indexed import ENTRIES, SLOTS, answers, fill, indexed
 
 from turbopump.errors import CopyError, StoreClosedError
+from turbopump.message.properties import SysFlag
 from turbopump.store.message_store import MessageStore
 
 
@@ -88,6 +90,33 @@ def test_a_copy_may_begin_at_a_later_segment(tmp_path: Path) -> None:
     assert bodies(again) == bodies(master)[first:]
 
 
+@pytest.mark.parametrize("piece", [500, 1 << 20])
+def test_a_copy_finds_by_key_what_its_master_finds(tmp_path: Path, piece: int) -> None:
+    of_master = indexed(tmp_path / "master")
+    master = of_master.open()
+    fill(of_master, master)
+    _, slave = opened_slave(tmp_path / "slave", index_slots=SLOTS, index_entries=ENTRIES)
+    copy(slave, log_bytes(master), piece=piece)
+    found = answers(master)
+    assert found["every"]
+    assert answers(slave) == found
+
+
+def test_prepared_and_damaged_entries_between_others_are_taken_one_by_one(tmp_path: Path) -> None:
+    master = Directory(tmp_path / "master").open()
+    for number in range(9):
+        put(master, b"m%d" % number)
+        put(master, b"half", topic="H", sys_flag=SysFlag.TRANSACTION_PREPARED)
+    bad = put(master, b"bad").offset
+    data = bytearray(log_bytes(master))
+    data[bad + OVERHEAD - 4] ^= 0xFF  # a byte of its body
+    _, slave = opened_slave(tmp_path / "slave")
+    with pytest.raises(CopyError, match=f"no good entry at offset {bad} of the log"):
+        copy(slave, bytes(data))
+    assert bodies(slave) == bodies(master)[:-1]
+    assert slave.max_offset("H", 0) == 0
+
+
 def test_a_log_does_not_begin_within_a_segment(tmp_path: Path) -> None:
     _, slave = opened_slave(tmp_path)
     with pytest.raises(Exception, match=r"cannot begin at 100.*mappedFileSizeCommitLog"):
@@ -126,12 +155,13 @@ def test_a_slave_takes_no_messages_of_its_own(tmp_path: Path) -> None:
 
 def test_under_sync_flush_a_slave_shows_what_is_on_its_disk(tmp_path: Path) -> None:
     master = Directory(tmp_path / "master").open()
-    put(master, b"first")
+    for number in range(5):
+        put(master, b"m%d" % number, queue_id=number % 2)
     _, slave = opened_slave(tmp_path / "slave", flushed_only=True)
     copy(slave, log_bytes(master))
-    assert slave.max_offset("T", 0) == 0
+    assert (slave.max_offset("T", 0), slave.max_offset("T", 1)) == (0, 0)
     slave.flusher.flush_log()
-    assert slave.max_offset("T", 0) == 1
+    assert (slave.max_offset("T", 0), slave.max_offset("T", 1)) == (3, 2)
 
 
 def test_growth_is_told_once_for_each_time_it_is_waited_for(tmp_path: Path) -> None:

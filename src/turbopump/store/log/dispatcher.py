@@ -99,6 +99,28 @@ class Dispatcher:
         self.dispatched = end
         self.last_store_timestamp = store_timestamp
 
+    def dispatch_run(
+        self,
+        queues: list[tuple[ConsumeQueue, bytes]],
+        keys: list[tuple[int, int, int]],
+        end: int,
+        store_timestamp: int,
+    ) -> None:
+        """Hand on entries that a slave has just copied side by side, up to ``end``: for each queue
+        its packed units, which follow its last, and what the key index gets. Room for the units was
+        made; none is prepared."""
+        for queue, units in queues:
+            appended = queue.append_many(queue.max_index, units, store_timestamp)
+            assert appended
+            if self._hidden is None:
+                queue.end.advance(queue.max_index)
+            else:
+                self._hidden.append((end, queue, queue.max_index))
+        if self._index is not None:
+            self._index.add_many(keys, 0)
+        self.dispatched = end
+        self.last_store_timestamp = store_timestamp
+
     def dispatch_parsed(self, parsed: ParsedEntry, queue: ConsumeQueue | None) -> None:
         """Hand on an entry found by walking the log, whose queue offset is known to fit; None: it
         has no queue any more. What readers see does not change."""
