@@ -122,7 +122,7 @@ class CopiedLog:
             if len(data) - at < size:
                 return Copied(position, size)
             log.reserve(0)  # it may be the first of its segment
-            log.copy_blank(data[at : at + size])
+            log.copy_blank(bytes(memoryview(data)[at : at + size]))
             at += size
         return Copied(log.end, BLANK_SIZE_MIN)
 
