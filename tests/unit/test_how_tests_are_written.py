@@ -4,6 +4,7 @@ other tests, and tests look at what is public."""
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -43,34 +44,51 @@ LEFT: dict[str, int] = {
 }
 """Private attributes that are still looked at, by file. The numbers only go down."""
 
-Parsed = dict[str, ast.Module]
+
+@dataclass(frozen=True)
+class Found:
+    """What the rules forbid, as found in a module."""
+
+    nested_stories: list[str]
+    imported_tests: list[str]
+    private_attributes: list[str]
+
+
+def found_in(text: str) -> Found:
+    """Look through the text of a module. Its tree is gone afterwards: Python's collector would go
+    through those of all modules again and again."""
+    nodes = list(ast.walk(ast.parse(text)))
+    return Found(
+        list(nested_stories(nodes)), list(imported_tests(nodes)), private_attributes(nodes)
+    )
 
 
 @pytest.fixture(scope="module")
-def files() -> Parsed:
-    """Every module under ``tests/``, by its path there."""
+def files() -> dict[str, Found]:
+    """Of every module under ``tests/``, by its path there."""
     return {
-        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8"))
+        path.relative_to(ROOT).as_posix(): found_in(path.read_text("utf-8"))
         for path in sorted(ROOT.rglob("*.py"))
     }
 
 
-def nested_stories(module: ast.Module) -> Iterator[str]:
+def nested_stories(nodes: list[ast.AST]) -> Iterator[str]:
     """Coroutines within functions that are stories by their names."""
-    every = list(ast.walk(module))
-    if not any(isinstance(one, ast.AsyncFunctionDef) and one.name in STORIES for one in every):
+    stories = [
+        one for one in nodes if isinstance(one, ast.AsyncFunctionDef) and one.name in STORIES
+    ]
+    if not stories:
         return
-    for function in every:
+    for function in nodes:
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             for inner in ast.walk(function):
-                named = isinstance(inner, ast.AsyncFunctionDef) and inner.name in STORIES
-                if named and inner is not function:
+                if inner in stories and inner is not function:
                     yield f"{function.name}: {inner.name} (line {inner.lineno})"
 
 
-def imported_tests(module: ast.Module) -> Iterator[str]:
+def imported_tests(nodes: list[ast.AST]) -> Iterator[str]:
     """Modules and functions of tests that this module imports."""
-    for node in ast.walk(module):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             if node.module.split(".")[0] == "tests":
                 parts = [*node.module.split("."), *(alias.name for alias in node.names)]
@@ -81,20 +99,19 @@ def imported_tests(module: ast.Module) -> Iterator[str]:
                     yield alias.name
 
 
-def private_attributes(module: ast.Module) -> list[str]:
+def private_attributes(nodes: list[ast.AST]) -> list[str]:
     """Private attributes of objects whose class is not of this module, a line each."""
-    own = {node.name for node in ast.walk(module) if isinstance(node, ast.FunctionDef)}
-    own |= {node.name for node in ast.walk(module) if isinstance(node, ast.AsyncFunctionDef)}
-    seen = []
-    for node in ast.walk(module):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+    own, seen = set[str](), list[ast.Attribute]()
+    for node in nodes:
+        if isinstance(node, ast.Attribute):
+            if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+                own.add(node.attr)
+            elif node.attr.startswith("_") and not node.attr.endswith("__"):
+                seen.append(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            own.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             own.add(node.target.id)
-        if not isinstance(node, ast.Attribute):
-            continue
-        if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
-            own.add(node.attr)
-        elif node.attr.startswith("_") and not node.attr.endswith("__"):
-            seen.append(node)
     return [
         f"line {node.lineno}: {ast.unparse(node)}"
         for node in seen
@@ -102,24 +119,24 @@ def private_attributes(module: ast.Module) -> list[str]:
     ]
 
 
-def test_no_story_is_nested_in_a_test(files: Parsed) -> None:
+def test_no_story_is_nested_in_a_test(files: dict[str, Found]) -> None:
     """``@in_loop`` of tests/loops.py runs a test that is a coroutine."""
-    found = {path: list(nested_stories(module)) for path, module in files.items()}
+    found = {path: module.nested_stories for path, module in files.items()}
     assert {path: stories for path, stories in found.items() if stories} == {}
 
 
-def test_no_test_is_imported_by_another_module(files: Parsed) -> None:
+def test_no_test_is_imported_by_another_module(files: dict[str, Found]) -> None:
     """What two tests need lives in a helper module with a name of its own. A test that starts a
     process may name its own module."""
-    found = {path: list(imported_tests(module)) for path, module in files.items()}
+    found = {path: module.imported_tests for path, module in files.items()}
     assert {path: names for path, names in found.items() if names} == {}
 
 
-def test_tests_look_at_what_is_public(files: Parsed) -> None:
+def test_tests_look_at_what_is_public(files: dict[str, Found]) -> None:
     """Make what a test has to see public, or the seam an argument; where that is worse, count it
     in ``LEFT``."""
     found = {
-        path: private_attributes(module)
+        path: module.private_attributes
         for path, module in files.items()
         if path not in WHOLE_FILES and not path.startswith("interop/clients/")
     }
@@ -129,7 +146,7 @@ def test_tests_look_at_what_is_public(files: Parsed) -> None:
 
 
 def test_what_the_rules_forbid_is_found() -> None:
-    module = ast.parse(
+    found = found_in(
         "from tests.unit.test_docs import PAGE\n"
         "import tests.unit.test_docs\n"
         "class Mine:\n"
@@ -138,6 +155,6 @@ def test_what_the_rules_forbid_is_found() -> None:
         "    async def scene(talk): ...\n"
         "    assert (mine._own, other._inner, other.__dict__) == pair._replace(x=1)\n"
     )
-    assert list(nested_stories(module)) == ["test_it: scene (line 6)"]
-    assert list(imported_tests(module)) == ["test_docs", "tests.unit.test_docs"]
-    assert private_attributes(module) == ["line 7: other._inner"]
+    assert found.nested_stories == ["test_it: scene (line 6)"]
+    assert found.imported_tests == ["test_docs", "tests.unit.test_docs"]
+    assert found.private_attributes == ["line 7: other._inner"]
