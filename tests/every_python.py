@@ -33,10 +33,19 @@ ALONE = [
     "tests/crash/test_json_files.py::test_saving_tables_never_stalls_the_loop",
 ]
 """What is judged by seconds that a machine with other work may not keep."""
+IN_A_SESSION = [
+    f"tests/spark/test_{name}.py"
+    for name in (
+        *("archive", "commitlog", "guide", "java", "replay"),
+        *("sink", "spark", "spark_read", "sql"),
+    )
+]
+"""What shares a session of Spark, one test after the other."""
 HERE = (
     ["tests/unit", "tests/golden", *map(WITHOUT, APART)],
-    ["tests/spark", "bench/tests/test_against_our_broker.py"],
+    IN_A_SESSION,
     ["tests/crash", *map("--deselect={}".format, ALONE)],
+    ["tests/spark", "bench/tests/test_against_our_broker.py", *map(WITHOUT, IN_A_SESSION)],
     *([suite] for suite in (*APART[:2], "tests/simulation", *APART[2:])),
 )
 """Every other test, the longest run first."""
