@@ -168,12 +168,13 @@ class FlushWait:
         self._flusher = flusher
         self._flushes = flushes
         self.sync = flushes or copies
-        self._due = False
+        self.due = False
+        """Whether ``begin_soon`` was called in this turn."""
 
     def begin_soon(self) -> None:
         """Begin a sync at the end of this turn, or see what is confirmed without one."""
-        if self.sync and not self._due:
-            self._due = True
+        if self.sync and not self.due:
+            self.due = True
             asyncio.get_running_loop().call_soon(self._begin)
 
     async def confirmed(self, log_end: int) -> None:
@@ -186,7 +187,7 @@ class FlushWait:
             raise confirmed.error
 
     def _begin(self) -> None:
-        self._due = False
+        self.due = False
         if self._flushes:
             self._flusher.flush_log()
         else:

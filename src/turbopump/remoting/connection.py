@@ -401,6 +401,18 @@ class Connection(asyncio.Protocol):
         if not self.closed:
             self._write(frame)
 
+    def send_frames(self, frames: list[bytes]) -> None:
+        """Send several in this order, as ``send_frame`` does one."""
+        if self.closed:
+            return
+        self._out += frames
+        self._out_size += sum(map(len, frames))
+        if self._out_size >= WRITE_SIZE:
+            self._flush_full()
+        elif not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
     async def drain(self, deadline: float | None = None) -> None:
         """Wait until the peer has read enough for more to be written; for senders that await no
         answer. Returns at once if closed.
@@ -808,13 +820,16 @@ class Connection(asyncio.Protocol):
         if len(frame) > SMALL_SIZE:
             self._out_size += len(frame)
             if self._out_size >= WRITE_SIZE:
-                self.interrupted, flush_due = True, self._flush_due
-                self._flush()
-                self._flush_due = flush_due
+                self._flush_full()
                 return
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
+
+    def _flush_full(self) -> None:
+        self.interrupted, flush_due = True, self._flush_due
+        self._flush()
+        self._flush_due = flush_due
 
     def _flush(self) -> None:
         self._flush_due = False

@@ -95,6 +95,9 @@ class Confirmed:
                 self._confirmed.advance(end)
             end = self._confirmed.value
         hidden = self.hidden
+        shown: dict[ConsumeQueue, int] = {}
         while hidden and hidden[0][0] <= end:
             _, queue, queue_end = hidden.popleft()
+            shown[queue] = queue_end
+        for queue, queue_end in shown.items():
             queue.end.advance(queue_end)

@@ -12,7 +12,7 @@ import random
 import struct
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -50,12 +50,15 @@ from turbopump.message.properties import (
     send_properties,
 )
 from turbopump.protocol.codes import CURRENT_VERSION, FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
+from turbopump.protocol.command import Command, decode_command, encode_command
+from turbopump.protocol.frame import FrameReader
 from turbopump.protocol.requests.send import (
     SendBatchMessage,
     SendMessage,
     SendMessageReply,
     SendMessageV2,
 )
+from turbopump.remoting.connection import Connection
 from turbopump.remoting.router import (
     LATER,
     Outcome,
@@ -116,7 +119,7 @@ class SendHandler:
         self._interceptors = interceptors
         self._flush = flush
         self._sync = flush.sync
-        self._held = HeldAnswers(store.confirmed, confirm_wait_s(config))
+        self._held = HeldAnswers(store.confirmed, confirm_wait_s(config), self._late)
         self.read_settings()
 
     def read_settings(self) -> None:
@@ -214,13 +217,10 @@ class SendHandler:
                     self._reply(queue_id, stored.offset, stored.queue_offset, unique, recall_handle)
                 ),
             )
-        # The finished answer is held until the message is safe; ``late`` makes another one if that
-        # takes too long.
+        # The finished answer is held until the message is safe; ``_late`` makes another one of it
+        # if that takes too long.
         if self._sync:
-            late = partial(
-                self._late, queue_id, stored.offset, stored.queue_offset, unique, recall_handle
-            )
-            return self._when_flushed(stored.log_end, frame, late, context, text)
+            return self._when_flushed(stored.log_end, frame, context, text)
         return frame
 
     def _to_new_topic(
@@ -294,8 +294,7 @@ class SendHandler:
             unique,
         )
         if self._sync:
-            late = partial(self._late, queue_id, units, stored.queue_offset, unique, None)
-            return self._when_flushed(stored.log_end, frame, late, context, header_text)
+            return self._when_flushed(stored.log_end, frame, context, header_text)
         return frame
 
     def _is_inner(self, request: SendMessage, unique: str | None) -> bool:
@@ -334,40 +333,27 @@ class SendHandler:
             reply = msgspec.structs.replace(reply, batch_uniq_id=unique)
         frame = encode_response(context.opaque, self._answer(reply))
         if self._sync:
-            late = partial(self._stored_late, reply)
-            return self._when_flushed(
-                stored.log_end, frame, late, context, request.properties or ""
-            )
+            return self._when_flushed(stored.log_end, frame, context, request.properties or "")
         return frame
 
-    # --- waiting for the disk
+    # --- waiting for the disk, or for slaves
 
     def _when_flushed(
-        self, log_end: int, frame: bytes, late: Late, context: RequestContext, properties: str
+        self, log_end: int, frame: bytes, context: RequestContext, properties: str
     ) -> Outcome[SendMessageReply]:
-        self._flush.begin_soon()
+        if not self._flush.due:
+            self._flush.begin_soon()
         if _DO_NOT_WAIT in properties and property_value(properties, WAIT_STORE_MSG_OK) == "false":
             return frame
         if self._unsaved:
-            return self._held.hold_both(log_end, self._topics.new_saving(), frame, late)
+            return self._held.hold_both(log_end, self._topics.new_saving(), frame)
         if not context.flag & FLAG_ONEWAY:
-            self._held.hold(log_end, context, frame, late)
+            self._held.hold(log_end, context.peer, frame)
         return None
 
-    def _late(
-        self,
-        queue_id: int,
-        at: int | bytes,
-        queue_offset: int,
-        unique: str | None,
-        recall_handle: str | None,
-        copied: bool,
-    ) -> Response[SendMessageReply]:
-        reply = self._reply(queue_id, at, queue_offset, unique, recall_handle)
-        return self._stored_late(reply, copied)
-
-    def _stored_late(self, reply: SendMessageReply, copied: bool) -> Response[SendMessageReply]:
-        """``copied``: enough slaves have it. If not, that is what is told. RocketMQ: the same."""
+    def _late(self, frame: bytes, copied: bool) -> bytes:
+        """The answer ``frame``, of a message that is stored and not confirmed. ``copied``: enough
+        slaves have it. If not, that is what is told. RocketMQ: the same."""
         config = self._config
         if copied:
             code, cause = (
@@ -385,9 +371,8 @@ class SendHandler:
                 ResponseCode.FLUSH_SLAVE_TIMEOUT,
                 f"the slaves have not answered within {config.slave_timeout} ms",
             )
-        return self._answer(
-            reply, code=code, remark=f"{cause}; the message is stored but may be lost"
-        )
+        remark = f"{cause}; the message is stored but may be lost"
+        return encode_command(replace(_read_back(frame), code=code, remark=remark))
 
     # --- answers
 
@@ -410,16 +395,9 @@ class SendHandler:
             recall_handle=recall_handle,
         )
 
-    def _answer(
-        self, reply: SendMessageReply, code: int = ResponseCode.SUCCESS, remark: str | None = None
-    ) -> Response[SendMessageReply]:
+    def _answer(self, reply: SendMessageReply) -> Response[SendMessageReply]:
         trace = "true" if self._config.trace_on else "false"
-        return Response(
-            reply,
-            code=code,
-            remark=remark,
-            ext={"MSG_REGION": self._config.region_id, "TRACE_ON": trace},
-        )
+        return Response(reply, ext={"MSG_REGION": self._config.region_id, "TRACE_ON": trace})
 
 
 def _ended(text: str) -> str:
@@ -521,17 +499,14 @@ def _frame(
     return _frame_head(size + 4, size) + header
 
 
-# --- Answers to sends that wait for the disk: stored already, answered when the flush has passed
-# them.
+# --- Answers to sends that wait for the disk or for slaves: stored already, answered when what they
+# wait for has passed them.
 #
-# Messages reach the disk in the order in which they were stored, so the answers stand in one line,
-# with one waiter at the flush and one timer for all of them. It must not know what is answered.
+# Messages reach the disk and the slaves in the order in which they were stored: the answers stand
+# in one line, with one waiter and one timer for all of them. It must not know what is answered.
 
-Late = Callable[[bool], Response[SendMessageReply]]
-"""Makes the answer for a message that is stored and not confirmed; whether slaves have it."""
-_Held = tuple[int, float, RequestContext, bytes, Late]
-"""End in the log, deadline, whose request, its answer, what makes the answer for one that is late.
-A plain tuple: one a message."""
+_Held = tuple[int, Connection, bytes]
+"""End in the log, who asked, the answer. A plain tuple: one a message."""
 
 
 def confirm_wait_s(config: BrokerConfig) -> float:
@@ -545,36 +520,42 @@ def confirm_wait_s(config: BrokerConfig) -> float:
 
 
 class HeldAnswers:
-    """The answers that wait for ``confirmed``, each at most ``seconds``."""
+    """The answers that wait for ``confirmed``, each at most ``seconds`` from the end of its turn
+    on. ``late`` makes of an answer that of a message that is stored and not confirmed, from whether
+    enough slaves have it."""
 
-    def __init__(self, confirmed: Confirmed, seconds: float) -> None:
+    def __init__(
+        self, confirmed: Confirmed, seconds: float, late: Callable[[bytes, bool], bytes]
+    ) -> None:
         self._confirmed = confirmed
         self._seconds = seconds
+        self._late = late
+        self._loop = asyncio.get_running_loop()
         self._line: deque[_Held] = deque()
+        self._deadlines: deque[tuple[float, int]] = deque()
+        """For each turn, until when its answers wait, and the end in the log of the last."""
+        self._turn_open = False
         self._watching = False
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._line)
 
-    def hold(self, log_end: int, context: RequestContext, frame: bytes, late: Late) -> None:
-        """Answer with ``frame`` once ``log_end`` is confirmed, which is never less than
-        that of the answer before; with what ``late`` makes if it does not in time, with the error
-        if it fails."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._seconds
-        self._line.append((log_end, deadline, context, frame, late))
-        if not self._watching:
-            self._watch()
-        if self._timer is None:
-            self._timer = loop.call_at(deadline, self._expire)
+    def hold(self, log_end: int, peer: Connection, frame: bytes) -> None:
+        """Answer with ``frame`` once ``log_end`` is confirmed, which is never less than that of the
+        answer before; with what ``late`` makes of it if it is not in time, with the error if it
+        fails."""
+        self._line.append((log_end, peer, frame))
+        if not self._turn_open:
+            self._turn_open = True
+            self._loop.call_soon(self._end_turn)
 
     async def hold_both(
-        self, log_end: int, saving: asyncio.Future[bool], frame: bytes, late: Late
+        self, log_end: int, saving: asyncio.Future[bool], frame: bytes
     ) -> Response[SendMessageReply] | bytes:
         """The same for an answer that must wait for the ``saving`` of something else, too."""
         confirmed = self._confirmed
-        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        reached: asyncio.Future[None] = self._loop.create_future()
 
         def wake() -> None:
             if not reached.done():
@@ -593,34 +574,63 @@ class HeldAnswers:
         if confirmed.error is not None:
             return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(confirmed.error))
         copied = log_end <= confirmed.copied
-        return frame if there and copied else late(copied)
+        return frame if there and copied else self._late(frame, copied)
 
-    def _watch(self) -> None:
-        self._watching = True
-        self._confirmed.when(self._line[0][0], self._reached)
+    def _end_turn(self) -> None:
+        self._turn_open = False
+        if not self._line:
+            return
+        deadline = self._loop.time() + self._seconds
+        self._deadlines.append((deadline, self._line[-1][0]))
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._expire)
+        if not self._watching:
+            self._answer()
 
     def _reached(self) -> None:
         self._watching = False
-        line, error, value = self._line, self._confirmed.error, self._confirmed.value
-        copied = self._confirmed.copied
-        while line and (error is not None or line[0][0] <= value):
-            log_end, _, context, frame, late = line.popleft()
-            if error is not None:
-                context.answer(refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)))
-            elif log_end <= copied:
-                context.peer.send_frame(frame)
-            else:  # the broker is alone: readers see it, and no slave has it
-                context.answer(late(False))
+        self._answer()
+
+    def _answer(self) -> None:
+        """Answer what is confirmed, those of one peer together, and wait for the rest."""
+        line, confirmed = self._line, self._confirmed
+        if confirmed.error is not None:
+            failed = refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(confirmed.error))
+            for _, peer, frame in line:
+                peer.send_response(_read_back(frame).opaque, failed)
+            line.clear()
+            return
+        end, copied = confirmed.value, confirmed.copied
+        last: Connection | None = None
+        frames: list[bytes] = []
+        while line and line[0][0] <= end:
+            log_end, peer, frame = line.popleft()
+            if peer is not last:
+                if last is not None:
+                    last.send_frames(frames)
+                last, frames = peer, []
+            # not copied: the broker is alone, readers see it, and no slave has it
+            frames.append(frame if log_end <= copied else self._late(frame, False))
+        if last is not None:
+            last.send_frames(frames)
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][1] <= end:
+            deadlines.popleft()
         if line:
-            self._watch()
-        elif self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            self._watching = True
+            confirmed.when(line[0][0], self._reached)
 
     def _expire(self) -> None:
-        loop, line = asyncio.get_running_loop(), self._line
-        now = loop.time()
-        while line and line[0][1] <= now:
-            log_end, _, context, _, late = line.popleft()
-            context.answer(late(log_end <= self._confirmed.copied))
-        self._timer = loop.call_at(line[0][1], self._expire) if line else None
+        line, deadlines, copied = self._line, self._deadlines, self._confirmed.copied
+        now = self._loop.time()
+        while deadlines and deadlines[0][0] <= now:
+            _, end = deadlines.popleft()
+            while line and line[0][0] <= end:
+                log_end, peer, frame = line.popleft()
+                peer.send_frame(self._late(frame, log_end <= copied))
+        self._timer = self._loop.call_at(deadlines[0][0], self._expire) if deadlines else None
+
+
+def _read_back(frame: bytes) -> Command:
+    """A finished answer as a command."""
+    return decode_command(FrameReader().feed(frame)[0])

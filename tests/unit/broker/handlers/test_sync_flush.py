@@ -171,6 +171,30 @@ async def test_each_send_has_its_own_deadline_and_those_in_time_are_answered_in_
 
 
 @in_loop(with_disk)
+async def test_answers_that_one_sync_releases_go_to_those_who_asked(
+    talk: Talk, disk: SimulatedDisk, /
+) -> None:
+    disk.sync_seconds = (2.0, 2.0)
+    one, other = talk.client, talk.another()
+    asked = [(client, b"%d" % number) for number in range(6) for client in (one, other)]
+    answers = await asyncio.gather(*(client.ask(SEND, body) for client, body in asked))
+    offsets = [answer.header(SendMessageReply).queue_offset for answer in answers]
+    stored = await one.all_bodies()
+    assert [stored[offset] for offset in offsets] == [body for _, body in asked]
+
+
+@in_loop(with_disk)
+async def test_a_batch_that_is_late_is_answered_with_the_ids_of_its_messages(
+    talk: Talk, disk: SimulatedDisk, /
+) -> None:
+    disk.sync_seconds = (20.0, 20.0)
+    batch = encode_batch([Message("T", b"a"), Message("T", b"b")])
+    answer = await talk.client.ask(SendMessageV2(topic="T", queue_id=0, batch=True), batch, 60)
+    assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert len(answer.header(SendMessageReply).msg_id.split(",")) == 2
+
+
+@in_loop(with_disk)
 async def test_a_oneway_send_is_flushed_and_not_answered(
     talk: Talk, disk: SimulatedDisk, /
 ) -> None:
