@@ -596,8 +596,8 @@ class Broker:
 
     def _answer_waiting(self) -> None:
         """What waits was allowed once, and its users may less by now."""
-        self.held_pulls.expire_in_turns()
-        self.pop.held.expire_in_turns()
+        self.held_pulls.narrow()
+        self.pop.held.narrow()
 
     def _register(self) -> None:
         self.tables.topics.on_change = self._registration.changed

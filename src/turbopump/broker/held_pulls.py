@@ -67,8 +67,13 @@ class HeldPulls:
         self._by_deadline: list[HeldPull] = []
         self._waiting = 0
         self._woken: deque[HeldPull] = deque()
+        self._ending: deque[_Line] = deque()
+        """Lines of which all are to be answered, once nobody is woken."""
         self._comes = False
         """Whether the loop will come to those that are woken."""
+        self.narrowed = 0
+        """How often users could do less than before. A pull that came before the last time gets no
+        message any more."""
         self._timer: asyncio.TimerHandle | None = None
         self._looks_at = 0.0
         """When, if there is a timer. (uvloop's handle for a time that has come does not say.)"""
@@ -98,14 +103,16 @@ class HeldPulls:
             [line for (queue, _), line in self._lines.items() if queue.topic == topic]
         )
 
-    def expire_in_turns(self) -> None:
-        """Answer everyone soon, a few in each turn: users may less than they did."""
-        self._expire_lines(list(self._lines.values()))
+    def narrow(self) -> None:
+        """Users may less than they did: answer everyone soon, a few in each turn."""
+        self.narrowed += 1
+        self._ending.extend(self._lines.values())
+        self._come()
 
     def expire_all(self) -> None:
         """Answer everyone now: the broker stops."""
         while self._woken or self._lines:
-            self.expire_in_turns()
+            self._expire_lines(list(self._lines.values()))
             while self._woken:
                 self._read_first()
 
@@ -157,12 +164,17 @@ class HeldPulls:
         loop = asyncio.get_running_loop()
         late = loop.time() + TURN_S
         try:
-            while self._woken:
-                self._read_first()
+            while self._woken or self._ending:
+                if self._woken:
+                    self._read_first()
+                else:
+                    line = self._ending.popleft()
+                    if self._lines.get(line.place) is line:
+                        self._expire_lines([line])
                 if loop.time() >= late:
                     break
         finally:
-            self._comes = bool(self._woken)
+            self._comes = bool(self._woken or self._ending)
             if self._comes:
                 loop.call_soon(self._read_again)
 

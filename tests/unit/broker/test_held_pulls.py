@@ -4,6 +4,7 @@ loop to others meanwhile."""
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -49,6 +50,39 @@ async def test_pulls_that_are_woken_together_leave_the_loop_to_others(
     assert [number for turn in turns for number in turn] == list(range(100))
     assert max(map(len, turns)) == most
     assert len(held) == 0
+
+
+@in_loop
+async def test_when_users_may_less_all_are_answered_in_order_a_few_in_each_turn() -> None:
+    """Each waits for a queue of its own; to read again takes 0.4 ms."""
+    loop = cast("Any", asyncio.get_running_loop())
+    now = loop.time()
+    loop.time = lambda: now
+    held = HeldPulls()
+    queues = [Queue() for _ in range(100)]
+    turns: list[list[int]] = [[]]
+
+    def read(number: int, expired: bool) -> None:
+        nonlocal now
+        assert expired or number == 77
+        turns[-1].append(number)
+        now += 0.0004
+
+    for number, queue in enumerate(queues):
+        again = partial(read, number)
+        held.hold(cast("ConsumeQueue", queue), 0, 60, again)
+    held.narrow()
+    assert (held.narrowed, len(held), turns) == (1, 100, [[]])
+    queues[77].end.advance(1)  # a message comes meanwhile
+    late = list[bool]()  # another pull that comes meanwhile waits
+    held.hold(cast("ConsumeQueue", Queue()), 0, 60, late.append)
+    while len(held) > 1:
+        await asyncio.sleep(0)
+        turns.append([])
+    answered = [number for turn in turns for number in turn]
+    assert answered == [77, *(number for number in range(100) if number != 77)]
+    assert max(map(len, turns)) == 3
+    assert (len(held), late) == (1, [])
 
 
 @in_loop

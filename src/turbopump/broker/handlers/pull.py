@@ -100,9 +100,19 @@ _BUSY: Final = refusal(
 class _Pull:
     """A pull on its way, and while it is held: one small object, for there may be tens of
     thousands. ``deadline``: until when it may be held, in the loop's seconds; None until it is
-    known that there is nothing for it. ``is_cold``: what it reads is counted as cold."""
+    known that there is nothing for it. ``is_cold``: what it reads is counted as cold.
+    ``narrowed``: of the held pulls, when it came."""
 
-    __slots__ = ("context", "deadline", "handler", "is_cold", "offset", "request", "wants")
+    __slots__ = (
+        "context",
+        "deadline",
+        "handler",
+        "is_cold",
+        "narrowed",
+        "offset",
+        "request",
+        "wants",
+    )
 
     def __init__(
         self,
@@ -118,6 +128,7 @@ class _Pull:
         self.offset = request.queue_offset
         self.deadline: float | None = None
         self.is_cold = False
+        self.narrowed = handler.held.narrowed
 
     def woken(self, expired: bool) -> None:
         if expired:
@@ -236,7 +247,12 @@ class PullHandler:
         # The read may have taken a while (from the disk), and the queue may have grown meanwhile.
         # To hold would then wait for a message that is there: read again. That ends, because each
         # such read begins behind the last one, or is the second one of a pull.
+        #
+        # Whoever came before users could do less than they could gets nothing any more, whatever it
+        # waited for: who asks again is judged anew.
         request, offset, deadline = pull.request, pull.offset, pull.deadline
+        if pull.narrowed != self.held.narrowed:
+            return self._answer(pull, offset, _nothing_of(result, offset))
         if pull.is_cold:
             pull.is_cold = False
             self.cold.read(request.consumer_group, len(result.data))
@@ -371,6 +387,12 @@ class PullHandler:
             else self.config.short_polling_time_mills
         )
         return min(max(ms, 0) / 1000, SUSPEND_MAX_S)
+
+
+def _nothing_of(result: GetResult, offset: int) -> GetResult:
+    """As if the queue ended at ``offset``."""
+    ends = GetStatus.OFFSET_OVERFLOW_ONE
+    return GetResult(ends, offset, result.min_offset, result.max_offset)
 
 
 def _response(result: GetResult, code: int, suggested: int = 0) -> Response[PullMessageReply]:

@@ -163,6 +163,11 @@ class HeldPops:
     _counts: Counter[tuple[TopicGroup, int]] = field(default_factory=Counter)
     _due: deque[HeldPop] = field(default_factory=deque)
     """Those whose time is up, and who are not answered yet."""
+    _ending: deque[HeldPop] = field(default_factory=deque)
+    """Those that are to be answered behind them, if they still wait."""
+    narrowed: int = 0
+    """How often users could do less than before. A pop that came before the last time gets no
+    message any more."""
 
     def count(self, line: TopicGroup, queue_id: int) -> int:
         """How many wait for a queue."""
@@ -201,14 +206,19 @@ class HeldPops:
         for held in list(self._lines.get(line, ())):
             self._expired(held)
 
-    def expire_in_turns(self) -> None:
-        """Answer everyone soon, a few in each turn: users may less than they did."""
-        for line in list(self._lines):
-            self.expire_line(line)
+    def narrow(self) -> None:
+        """Users may less than they did: answer everyone soon, a few in each turn."""
+        self.narrowed += 1
+        idle = not self._due and not self._ending
+        for waiting in self._lines.values():
+            self._ending.extend(waiting)
+        if idle and self._ending:
+            asyncio.get_running_loop().call_soon(self._answer_due)
 
     def expire_all(self) -> None:
         """Answer everyone now: the broker stops."""
-        self.expire_in_turns()
+        for line in list(self._lines):
+            self.expire_line(line)
         while self._due:
             self._due.popleft().again(True)
 
@@ -250,15 +260,20 @@ class HeldPops:
     def _expired(self, held: HeldPop) -> None:
         if self._release(held):
             self._due.append(held)
-            if len(self._due) == 1:
+            if len(self._due) == 1 and not self._ending:
                 asyncio.get_running_loop().call_soon(self._answer_due)
 
     def _answer_due(self) -> None:
         """Thousands may have come together: they are answered a few in each turn."""
-        if len(self._due) > ANSWERED_AT_ONCE:
+        if len(self._due) + len(self._ending) > ANSWERED_AT_ONCE:
             asyncio.get_running_loop().call_soon(self._answer_due)
-        for _ in range(min(len(self._due), ANSWERED_AT_ONCE)):
-            self._due.popleft().again(True)
+        for _ in range(min(len(self._due) + len(self._ending), ANSWERED_AT_ONCE)):
+            if self._due:
+                self._due.popleft().again(True)
+                continue
+            held = self._ending.popleft()
+            if self._release(held):
+                held.again(True)
 
     def _release(self, held: HeldPop) -> bool:
         waiting = self._lines.get(held.line, {})

@@ -57,7 +57,8 @@ _EMPTY: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE
 
 @dataclass(slots=True)
 class PopQuery:
-    """What a pop is to take. Times in ms. ``pause`` lets others have their turn."""
+    """What a pop is to take. Times in ms. ``pause`` lets others have their turn; ``narrowed``: of
+    the held pops, when it came."""
 
     group: str
     topic: str
@@ -68,7 +69,7 @@ class PopQuery:
     pause: Callable[[], Awaitable[None]]
     ordered: bool = False
     attempt_id: str | None = None
-    wanted: Callable[[], bool] = lambda: True
+    narrowed: int = 0
 
 
 @dataclass(slots=True)

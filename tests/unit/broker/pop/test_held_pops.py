@@ -1,0 +1,60 @@
+"""Pops that wait are answered a few in each turn, in the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, cast
+
+from tests.loops import in_loop
+
+from turbopump.broker.pop.held_pops import ANSWERED_AT_ONCE, HeldPops, PopView, TopicGroup
+
+
+class NothingThere:
+    """A view of queues that have nothing for anybody."""
+
+    def queues(self, *_line: Any, **_kind: Any) -> list[Any]:
+        return []
+
+
+def pops() -> HeldPops:
+    return HeldPops(cast("PopView", NothingThere()), line_max=1000, total_max=1000)
+
+
+@in_loop
+async def test_when_users_may_less_all_are_answered_in_order_a_few_in_each_turn() -> None:
+    held = pops()
+    turns: list[list[int]] = [[]]
+
+    def again(number: int, expired: bool) -> None:
+        assert expired
+        turns[-1].append(number)
+
+    for number in range(100):
+        line = TopicGroup("orders", f"group-{number // 10}")
+        held.hold(line, 0, 60, partial(again, number), lambda: False)
+    held.narrow()
+    held.narrow()
+    assert (held.narrowed, turns) == (2, [[]])
+    while sum(map(len, turns)) < 100:
+        await asyncio.sleep(0)
+        turns.append([])
+    assert [number for turn in turns for number in turn] == list(range(100))
+    assert max(map(len, turns)) == ANSWERED_AT_ONCE
+    assert held.count(TopicGroup("orders", "group-0"), 0) == 0
+
+
+@in_loop
+async def test_whose_time_is_up_meanwhile_is_answered_once() -> None:
+    held = pops()
+    answered: list[str] = []
+    lines = [TopicGroup("orders", name) for name in ("a", "b", "c")]
+    for line in lines:
+        held.hold(line, 0, 60, lambda _expired, name=line.group: answered.append(name), bool)
+    held.narrow()
+    held.expire_line(lines[2])
+    while len(answered) < 3:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert sorted(answered) == ["a", "b", "c"]
