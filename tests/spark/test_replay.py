@@ -18,7 +18,7 @@ from tests.spark.stored_messages import property_bytes
 from turbopump import Message
 from turbopump.blocking import Producer
 from turbopump.cli import main
-from turbopump.errors import ConfigError
+from turbopump.errors import ConfigError, LakeInUseError
 from turbopump.spark.pipelines import ReplayReport, archive, replay, replaying
 from turbopump.spark.pipelines.replaying import REPLAY_ID, REPLAYED_FROM, ReplayRun
 from turbopump.spark.pipelines.running import Progress
@@ -213,6 +213,17 @@ def test_a_stop_ends_a_replay_between_batches_and_the_rate_is_kept(
     stop.set()
     stopped = run("stopped", stop=stop, progress=Progress())
     assert (stopped.sent, stopped.found, stopped.stopped, stopped.agrees) == (0, 0, True, True)
+
+
+def test_the_same_replay_is_sent_by_one_at_a_time(run: Replay) -> None:
+    def begins_again(step: str) -> None:
+        if step == "looked":
+            with pytest.raises(LakeInUseError, match=r"process \d+ on .* sends this replay: wait"):
+                run("once", name="once")
+            assert run("other", name="other", keys=["k1"]).agrees
+
+    report = run("once", name="once", at_step=begins_again)
+    assert (report.sent, report.found, report.agrees) == (60, 60, True)
 
 
 def test_a_condition_that_cannot_be_takes_no_name(run: Replay, lake: Path) -> None:

@@ -208,21 +208,13 @@ class Lake(ABC):
     def writing(self) -> Iterator[None]:
         """Hold the lake's lock, with everything a killed writer left put right. Raises
         LakeInUseError if another process has it."""
-        with (self.root / _LOCK).open("a+") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                lock.seek(0)
-                raise LakeInUseError(
-                    f"{self.root}: {lock.read().strip() or 'another process'} writes to this lake, "
-                    "which takes one writer at a time: wait until it ends, or use another directory"
-                ) from None
-            lock.truncate(0)
-            lock.write(f"process {os.getpid()} on {socket.gethostname()}, since {_now()}")
-            lock.flush()
+        alone = (
+            "writes to this lake, which takes one writer at a time: wait until it ends, or use "
+            "another directory"
+        )
+        with locked(self.root / _LOCK, self.root, alone):
             self.recover()
             yield
-            lock.truncate(0)
 
     def clear_staging(self) -> None:
         """Throw away the staged files that killed writers have left: ``drop_left``."""
@@ -319,6 +311,24 @@ def _class_of(format_name: str) -> type[Lake]:
             "pip install '.[lake]' in a checkout of Turbopump"
         ) from None
     return kind
+
+
+@contextmanager
+def locked(path: Path, what: Path, alone: str) -> Iterator[None]:
+    """Hold the lock that a file is, which says who does. Raises LakeInUseError if somebody else
+    has it: what is locked, who has it, and ``alone``, what is not for two."""
+    with path.open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            who = lock.read().strip() or "another process"
+            raise LakeInUseError(f"{what}: {who} {alone}") from None
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {socket.gethostname()}, since {_now()}")
+        lock.flush()
+        yield
+        lock.truncate(0)
 
 
 # Small steps on a disk, each durable when it returns.

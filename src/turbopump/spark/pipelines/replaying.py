@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -26,7 +27,7 @@ from turbopump.spark import archive as lakes
 from turbopump.spark.cluster import Cluster
 from turbopump.spark.offsets import Offsets, decode_offsets, encode_offsets
 from turbopump.spark.options import OPTIONS, Option, given_values, read_options
-from turbopump.spark.pipelines.lake import no_step, open_lake, sync_directory
+from turbopump.spark.pipelines.lake import locked, no_step, open_lake, sync_directory
 from turbopump.spark.pipelines.running import Progress, unlogged_errors
 from turbopump.spark.reading import connected
 from turbopump.spark.session import rocketmq_session
@@ -130,8 +131,9 @@ def replay(
     flag, body and properties stay; queues and times are new. ``at_step`` hears of each batch
     ``begun``, ``looked`` (what the target has of it), ``sent`` and ``noted``.
 
-    Raises ConfigError for a wrong argument, LakeError for what is no lake or has no bodies, and
-    what ``format("rocketmq")`` raises when it cannot write.
+    Raises ConfigError for a wrong argument, LakeError for what is no lake or has no bodies,
+    LakeInUseError while the same replay runs elsewhere, and what ``format("rocketmq")`` raises when
+    it cannot write.
     """
     spark = spark or rocketmq_session()
     progress = progress or Progress()
@@ -156,32 +158,33 @@ def replay(
         name=name,
         notes=Path(lake) / _REPLAYS / f"{name}.json",
     )
-    state = run.state(selection)
-    sent = present = 0
-    while True:
-        seconds = run.left(state)
-        selected = state.done + sum(count for _, count in seconds)
-        progress.expect(selected - state.done)
-        for low, high, count in batches_of(seconds, rows_per_batch):
-            if stop.is_set():
+    with run.alone():
+        state = run.state(selection)
+        sent = present = 0
+        while True:
+            seconds = run.left(state)
+            selected = state.done + sum(count for _, count in seconds)
+            progress.expect(selected - state.done)
+            for low, high, count in batches_of(seconds, rows_per_batch):
+                if stop.is_set():
+                    break
+                at_step("begun")
+                there = run.already_there(low, high, state)
+                at_step("looked")
+                run.send(run.batch(low, high, there, state))
+                at_step("sent")
+                present += there
+                sent += count - there
+                state.done += count
+                state.done_before_s = high
+                run.note(state)
+                at_step("noted")
+                progress.add(count)
+                if rate is not None:
+                    stop.wait(max(0.0, (sent + present) / rate - (time.monotonic() - began)))
+            if stop.is_set() or not run.begin_next_part(state):
                 break
-            at_step("begun")
-            there = run.already_there(low, high, state)
-            at_step("looked")
-            run.send(run.batch(low, high, there, state))
-            at_step("sent")
-            present += there
-            sent += count - there
-            state.done += count
-            state.done_before_s = high
-            run.note(state)
-            at_step("noted")
-            progress.add(count)
-            if rate is not None:
-                stop.wait(max(0.0, (sent + present) / rate - (time.monotonic() - began)))
-        if stop.is_set() or not run.begin_next_part(state):
-            break
-    found, distinct = run.in_target(state.began_at)
+        found, distinct = run.in_target(state.began_at)
     return ReplayReport(
         name=name,
         selected=selected,
@@ -309,6 +312,16 @@ class ReplayRun:
     name: str
     notes: Path
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While it sends nobody else sends the same replay: neither would see what the other is
+        about to send. Raises LakeInUseError, and LakeError if there is no lake."""
+        open_lake(self.lake)
+        self.notes.parent.mkdir(exist_ok=True)
+        alone = "sends this replay: wait until it ends, or give another name"
+        with locked(self.notes.with_suffix(".lock"), self.notes, alone):
+            yield
+
     def state(self, selection: dict[str, Any]) -> ReplayState:
         """What is noted, or a new note. Raises ConfigError for the name of another selection."""
         try:
@@ -320,7 +333,6 @@ class ReplayRun:
             )
             with unlogged_errors():  # a condition that cannot be is told before it has a name
                 _selected(self.spark, self.lake, state, None, None)
-            self.notes.parent.mkdir(exist_ok=True)
             if not self.begin_next_part(state):
                 self._write(state)
             return state
