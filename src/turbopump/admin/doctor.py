@@ -26,6 +26,7 @@ from turbopump.errors import ClientError, ConnectError, ProtocolError, RemotingE
 from turbopump.message.rules import DLQ_PREFIX, did_you_mean
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.command import Command, reply_in
+from turbopump.protocol.request import Request
 from turbopump.protocol.requests.clients import MessageModel
 from turbopump.protocol.requests.consumers import ConsumerConnection
 from turbopump.protocol.requests.groups import GetGroup
@@ -137,7 +138,7 @@ class Doctor:
             try:
                 answer = await self._servers.exchange(address, request)
                 refuse_other_than_name_server(address, answer)
-                known[address] = reply_in(answer, request)
+                known[address] = reply_in(_successful(answer, request, address), request)
             except (RemotingError, ProtocolError) as error:
                 self._find(Level.WRONG, subject, *_of_name_server(error))
                 continue
@@ -707,24 +708,42 @@ def _software(answer: Command) -> str:
 def _of_name_server(error: Exception) -> tuple[str, str]:
     """What is said of a name server that does not answer, and what to do."""
     if isinstance(error, ConnectError):
-        return str(error), (
+        return str(error), _of_tls(error) or (
             "start it (turbopump namesrv), or look at -n, at NAMESRV_ADDR and at what lies between"
         )
     if "is no name server" in str(error):
         return str(error), "give the name server's address with -n; its usual port is 9876"
     if isinstance(error, ResponseError):
         return str(error), _denied(error)
-    return f"{error}: something listens there, and it may be no name server", "look at -n"
+    return (
+        f"{error}: something listens there, and it may be no name server, or take TLS alone",
+        "look at -n; whom TLS is to trust is said by --tls-trust FILE, or --tls",
+    )
 
 
 def _of_broker(address: str, error: Exception) -> tuple[str, str]:
     if isinstance(error, ConnectError):
-        return f"clients are told {address}: {error}", (
+        return f"clients are told {address}: {error}", _of_tls(error) or (
             f"start it if it has ended; else {_advertise(address)}"
         )
     if isinstance(error, ResponseError):
         return str(error), _denied(error)
     return f"{address} does not answer: {error}", "look at its load, its disk and its log"
+
+
+def _of_tls(error: ConnectError) -> str | None:
+    """What to do where TLS has failed; None: it has not."""
+    text = str(error)
+    if "certificate has expired" in text:
+        return "write a new one over tls.server.certPath and tls.server.keyPath"
+    if "certificate is not trusted" in text:
+        return (
+            "name the certificate that it has, or that has signed it: --tls-trust FILE; it must be "
+            "for the name or the address that is asked for"
+        )
+    if text.startswith("no TLS connection"):
+        return "it has no certificate (tls.server.certPath), or no TLS: its log says so"
+    return None
 
 
 def _denied(error: ResponseError) -> str:
@@ -740,7 +759,7 @@ def _advertise(address: str) -> str:
     )
 
 
-def _successful(answer: Command, request: GetBrokerRuntimeInfo, address: str) -> Command:
+def _successful(answer: Command, request: Request[Any], address: str) -> Command:
     if answer.code != ResponseCode.SUCCESS:
         raise ResponseError(
             answer.code, answer.remark, request=type(request).__name__, address=address

@@ -61,6 +61,8 @@ def self_signed(directory: str, hosts: Sequence[str], days: int) -> None:
     click.echo("# for servers (-c FILE):")
     click.echo(encode({"tls.server.certPath": str(paths[0].resolve())}), nl=False)
     click.echo(encode({"tls.server.keyPath": str(paths[1].resolve())}), nl=False)
+    click.echo("# as clients of one another, with tls.server.mode=enforcing or tls.enable=true:")
+    click.echo(encode({"tls.client.trustCertPath": str(paths[0].resolve())}), nl=False)
     click.echo(f"# for clients: --tls-trust {paths[0].resolve()}")
 
 

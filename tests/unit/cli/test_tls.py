@@ -9,6 +9,7 @@ import pytest
 from tests.unit.remoting.certificates import Pair
 
 from turbopump.cli import main
+from turbopump.config.broker_config import load_broker_config
 from turbopump.config.namesrv_config import load_namesrv_config
 from turbopump.config.tls import TlsMode
 from turbopump.remoting.tls import ServerContext
@@ -26,6 +27,8 @@ def test_a_pair_is_made_and_the_lines_for_a_server_are_printed(
     conf.write_text(told)
     tls = load_namesrv_config(conf).server_tls
     ServerContext(tls)
+    broker = load_broker_config(conf)
+    assert broker.tls_client_trust_cert_path == tls.certificate
     assert stat.S_IMODE(Path(tls.key).stat().st_mode) == 0o600
     assert main(["tls", "self-signed", directory]) == 2
     assert "tls-key.pem is there already" in capsys.readouterr().err
@@ -77,6 +80,32 @@ def test_commands_speak_tls_by_their_options_and_by_the_environment(
     monkeypatch.setenv("TURBOPUMP_TLS_TRUST", "/no/file.pem")
     assert main(["topic", "list", *where]) == 2
     assert "TLS: the file /no/file.pem cannot be read" in capsys.readouterr().err
+
+
+def test_the_doctor_says_what_to_do_where_tls_or_credentials_are_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair, other = Pair(tmp_path), Pair(tmp_path, "other")
+    with BrokerThread(
+        tls_server_mode=TlsMode.ENFORCING,
+        tls_server_cert_path=pair.certificate,
+        tls_server_key_path=pair.key,
+        tls_client_trust_cert_path=pair.certificate,
+        authentication_enabled=True,
+        inner_client_authentication_credentials='{"accessKey": "inner", "secretKey": "i"}',
+    ) as servers:
+        where = ["-n", servers.namesrv]
+        for options, says in (
+            ([], "or take TLS alone"),
+            (["--tls-trust", other.certificate], "or that has signed it: --tls-trust FILE"),
+            (["--tls-trust", pair.certificate], "name a user who may do it, with --credentials"),
+        ):
+            assert main(["doctor", *where, *options]) == 1
+            assert says in capsys.readouterr().out
+    with BrokerThread() as servers:
+        where = ["-n", servers.namesrv, "--tls-trust", pair.certificate]
+        assert main(["doctor", *where]) == 1
+        assert "it has no certificate (tls.server.certPath)" in capsys.readouterr().out
 
 
 def test_the_doctor_warns_of_a_certificate_that_expires(
