@@ -144,7 +144,8 @@ def unreadable_from(home: Path, source: Path, first_bad: int) -> Iterator[Path]:
                     return
             pytest.skip("bad sectors not run: a loop device reads behind the end of its file")
         finally:
-            subprocess.run(["umount", str(mount)], check=False, capture_output=True)
+            # Lazily: a process of a run that was interrupted may still have files open there.
+            subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
     finally:
         subprocess.run(["losetup", "-d", device], check=False, capture_output=True)
 
