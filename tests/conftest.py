@@ -1,7 +1,7 @@
 """For every test: hypothesis draws the same examples each time, and a slow machine is no failure.
 The header tells which functions run, and on whose loop. ``TURBOPUMP_TEST_LOOP=uvloop`` in the
-environment: on uvloop's, as programs do that use it, and without the tests that run on a
-simulation's loop, which would be the same again."""
+environment: on uvloop's, as programs do that use it, every fourth of them in ``make test`` and all
+in continuous integration, without those on a simulation's loop, which would be the same again."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ import signal
 
 import pytest
 from hypothesis import settings
-from tests.fuzzing import FACTOR, examples
+from tests.fuzzing import FACTOR, examples, some
 
 from turbopump.compiled import KIND
 
@@ -30,12 +30,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if LOOP == "asyncio":
         return
-    virtual = [
-        item for item in items if getattr(getattr(item, "function", None), "in_virtual_time", False)
-    ]
-    config.hook.pytest_deselected(items=virtual)
-    gone = set(virtual)
-    items[:] = [item for item in items if item not in gone]
+    kept = some(
+        item
+        for item in items
+        if not getattr(getattr(item, "function", None), "in_virtual_time", False)
+    )
+    left_out = set(items).difference(kept)
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = kept
 
 
 def pytest_report_header() -> str:

@@ -1,8 +1,8 @@
 """`make test`: every suite on the Python that runs this. With ``CI=true`` or ``EVERY_PYTHON=1`` in
 the environment the other Pythons that are present run what they may do differently: the newest, in
 plain Python, all but the command line, the broker and the clients; those between, what has to do
-with the interpreter and its loop. The clients' tests run a second time on uvloop, where users have
-it: its timers and its clock are others than asyncio's.
+with the interpreter and its loop. The clients' tests run a second time on uvloop, a quarter of them
+unless ``CI=true``, where users have it: its timers and its clock are others than asyncio's.
 
 Four runs of pytest at a time, on the two cores that a machine has at least: they also wait, for
 messages that are due, for processes, for disks. The first is shown as it goes, the others when they
