@@ -13,6 +13,7 @@ from turbopump.auth.access_control import AccessControl, AccessSettings
 from turbopump.auth.accounts import Accounts, User
 from turbopump.auth.policies import Action, Decision, Entry, Policies, Resource
 from turbopump.auth.signatures import Credentials, RequestSigner
+from turbopump.config.tls import ClientTls
 from turbopump.protocol.codes import FLAG_RESPONSE
 from turbopump.protocol.command import (
     Body,
@@ -127,8 +128,11 @@ ON: dict[str, Any] = {
 
 
 @asynccontextmanager
-async def asking(credentials: Credentials | None = ADMINISTRATOR) -> AsyncIterator[RemotingClient]:
-    client = RemotingClient(signer=None if credentials is None else RequestSigner(credentials))
+async def asking(
+    credentials: Credentials | None = ADMINISTRATOR, tls: ClientTls | None = None
+) -> AsyncIterator[RemotingClient]:
+    signer = None if credentials is None else RequestSigner(credentials)
+    client = RemotingClient(signer=signer, tls=tls)
     try:
         yield client
     finally:
