@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.loops import in_loop
@@ -12,6 +13,7 @@ from tests.unit.broker.talking import Talk, converse, talking, watched
 
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig
+from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.config.properties import decode_text
 from turbopump.config.setting import hot_keys
 from turbopump.protocol.codes import ResponseCode
@@ -132,9 +134,10 @@ async def test_what_cannot_be_changed_is_refused_with_all_of_its_request(
     assert (await talk.client.ask(GetBrokerConfig())).body == before
 
 
-def test_nothing_that_guards_the_machine_can_be_changed() -> None:
-    """Paths, addresses, ports, durability and access: CVE-2023-33246."""
-    for key in hot_keys(BrokerConfig):
+@pytest.mark.parametrize("config", [BrokerConfig, NamesrvConfig])
+def test_nothing_that_guards_the_machine_can_be_changed(config: type[Any]) -> None:
+    """Paths, addresses, ports, durability and access: CVE-2023-33246, CVE-2023-37582."""
+    for key in hot_keys(config):
         assert not any(
             word in key.lower()
             for word in (
@@ -148,5 +151,10 @@ def test_nothing_that_guards_the_machine_can_be_changed() -> None:
                 "auth",
                 "acl",
                 "tls",
+                "bind",
+                "credential",
+                "insecure",
+                "peers",
+                "connection",
             )
         ), key
