@@ -15,11 +15,12 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
-from turbopump.auth.accounts import Accounts, User
+from turbopump.auth.accounts import SUBJECT, Accounts, User
 from turbopump.auth.policies import Action, Decision, Entry, Policies, ResourceType
 from turbopump.auth.rules import RULES, Need, Rule, Who, consumed, need
 from turbopump.auth.signatures import ACCESS_KEY, signed_in_fields, signed_in_header
@@ -138,7 +139,8 @@ class AccessControl:
         open_to_users = not settings.authorization or code in settings.unasked
         if user.is_super or (open_to_users and rule.who is not Who.SUPER):
             why = "Super" if user.is_super else "no policy is asked for"
-            self._note_allowed(user, context, "-", why)
+            asked = self._changed(request, rule, context) if code in CHANGING else "-"
+            self._note_allowed(user, context, asked, why)
             return None
         if rule.message:
             context.judge_topic = _TopicsOfMessages(self, user, code, peer, rule.message)
@@ -257,6 +259,19 @@ class AccessControl:
         level = logging.INFO if context.code in CHANGING else logging.DEBUG
         if audit.isEnabledFor(level):
             audit.log(level, _ALLOWED, user.name, context.code, asked, context.peer.peer, why)
+
+    def _changed(self, request: Request[Any], rule: Rule, context: RequestContext) -> str:
+        """What is changed by a request that needs no policy."""
+        subject = getattr(request, "subject", None) or getattr(request, "username", None)
+        if subject:
+            return SUBJECT + str(subject).removeprefix(SUBJECT)[:NAME_SIZE_MAX]
+        if len(context.body) > LARGE_BODY:
+            return "-"
+        try:
+            needs = islice(rule.needs(request, context.body, self._clusters() or ("",)), NOTED_MAX)
+            return "; ".join(map(str, needs)) or "-"
+        except ProtocolError:  # its handler says so
+            return "-"
 
     def _note_denied(self, name: str, code: int, peer: Connection, asked: str, why: str) -> None:
         _denied(name, code, asked, peer.peer, why, kind=(name, code, asked, peer.peer_ip))

@@ -39,7 +39,7 @@ from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.command import Command, encode_command
 from turbopump.protocol.frame import JSON, ROCKETMQ, frame_head
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.access import CreateUser, UserInfo
+from turbopump.protocol.requests.access import CreateAcl, CreateUser, UserInfo
 from turbopump.protocol.requests.clients import LARGE_HEARTBEAT, Heartbeat
 from turbopump.protocol.requests.send import (
     EndTransaction,
@@ -47,6 +47,7 @@ from turbopump.protocol.requests.send import (
     SendReplyMessage,
     SendReplyMessageV2,
 )
+from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.router import Refusal, RequestContext, Response, Router
 from turbopump.remoting.turns import Steps
 from turbopump.repeated_line import report_all
@@ -411,3 +412,20 @@ async def test_the_audit_log_says_who_what_from_where_and_why(
         ),
     ]
     assert "secret" not in str(told)
+
+
+@in_loop
+async def test_the_audit_log_says_what_a_super_user_has_changed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    changes: list[tuple[Request[Any], bytes, str]] = [
+        (CreateUser(username="eve"), b'{"password":"secret"}', "code=3001 asked=User:eve"),
+        (CreateAcl(subject="User:eve"), b"{}", "code=3006 asked=User:eve"),
+        (CreateTopic(topic="T"), b"", "code=17 asked=Topic:T Create"),
+    ]
+    with caplog.at_level(logging.INFO, "turbopump.audit"):
+        for change, body, _ in changes:
+            Door(access(), [type(change)]).send(signed(change, body, ADMIN))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"allowed user=admin {says} peer=127.0.0.1:1 rule=Super" for _, _, says in changes
+    ]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
+from tests.ports import free_ports
 from tests.unit.auth.signed import ADMINISTRATOR, ON, asking
 
 from turbopump import Credentials, Producer, PushConsumer
@@ -32,6 +33,7 @@ from turbopump.protocol.requests.access import (
     UpdateUser,
     UserInfo,
 )
+from turbopump.protocol.requests.configuration import GetBrokerConfig
 from turbopump.remoting.client import RemotingClient
 from turbopump.store.disk import SystemDisk
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker
@@ -200,3 +202,12 @@ async def test_a_user_who_is_there_is_not_changed_by_a_start(tmp_path: Path) -> 
 async def test_where_authentication_is_off_nothing_is_asked() -> None:
     async with running_broker() as running:
         assert running.broker.router.authorise is None
+
+
+@in_loop
+async def test_the_vip_port_is_closed_to_strangers_too() -> None:
+    port = free_ports(-2, 0, 1)
+    vip = f"127.0.0.1:{port - 2}"
+    async with running_broker(listen_port=port, **ON), asking(None) as stranger, asking() as admin:
+        assert (await stranger.exchange(vip, GetBrokerConfig())).code == ResponseCode.NO_PERMISSION
+        assert (await admin.exchange(vip, GetBrokerConfig())).code == ResponseCode.SUCCESS
