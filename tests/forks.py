@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 
 def in_a_fork(work: Callable[[], str]) -> str:
-    """What ``work`` says in a forked child; the child ends after 20 s whatever happens."""
+    """What ``work`` says in a forked child; the child ends after 60 s whatever happens."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         # 3.12: this process has threads, and that is the point
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        signal.alarm(60)
         try:
             answer = work()
         except BaseException as error:

@@ -88,12 +88,12 @@ class Load:
         self._serving.clear()
         self.ledger.disturbance()
 
-    async def until(self, acknowledged: int, seconds: float = 60.0) -> None:
+    async def until(self, acknowledged: int, seconds: float = 180.0) -> None:
         """Wait until so many sends are acknowledged in all."""
         async with asyncio.timeout(seconds), self._progress:
             await self._progress.wait_for(lambda: self.acknowledged >= acknowledged)
 
-    async def until_answered(self, seconds: float = 30.0) -> None:
+    async def until_answered(self, seconds: float = 180.0) -> None:
         """Wait until a send was acknowledged since `resume`."""
         async with asyncio.timeout(seconds), self._progress:
             await self._progress.wait_for(lambda: self.first_answer_at is not None)
@@ -121,7 +121,7 @@ class Load:
         """Let every consumer tell the broker where it stands."""
         await asyncio.gather(*(consumer.commit() for consumer, _ in self._consumers.values()))
 
-    async def drain(self, seconds: float = 60.0, wanted: set[bytes] | None = None) -> None:
+    async def drain(self, seconds: float = 180.0, wanted: set[bytes] | None = None) -> None:
         """Stop sending and wait until every group has all that was acknowledged (or the bodies
         `wanted`). Returns silently if that takes too long: the ledger then says what is missing."""
         self._stopping = True

@@ -16,7 +16,7 @@ from pathlib import Path
 
 EXT4_IOC_SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = 2
-UNMOUNT_SECONDS_MAX = 20.0
+UNMOUNT_SECONDS_MAX = 60.0
 EATMYDATA = "libeatmydata.so"
 
 

@@ -15,7 +15,15 @@ from pathlib import Path
 
 import pytest
 from tests.crash.broker_process import SETTINGS, BrokerProcess
-from tests.crash.campaign import LEVELS_S, QUEUES, TOPICS, History, Verdict
+from tests.crash.campaign import (
+    LEVELS_S,
+    QUEUES,
+    STALLS_BESIDE_OTHERS_MS,
+    STALLS_MS,
+    TOPICS,
+    History,
+    Verdict,
+)
 from tests.crash.campaign_clients import JavaClients, OurClients, now_ms, read_all
 from tests.interop.tools import skipping_without_tools
 
@@ -112,7 +120,7 @@ async def kill_often(
 
 
 async def campaign(
-    home: Path, rng: random.Random, kills: int, minutes: float, java: bool
+    home: Path, rng: random.Random, kills: int, minutes: float, java: bool, stalls_ms: int
 ) -> Verdict:
     history = History(groups=("o", "j") if java else ("o",))
     async with AsyncExitStack() as stack:
@@ -128,7 +136,7 @@ async def campaign(
         await kill_often(brokers, history, rng, kills, minutes)
         await asyncio.gather(*(one.stop_sending() for one in clients))
         letters = await drained(namesrv, history)
-        return Verdict(history, await read_all(namesrv, TOPICS), letters)
+        return Verdict(history, await read_all(namesrv, TOPICS), letters, stalls_ms)
 
 
 async def drained(namesrv: str, history: History) -> dict[str, set[str]]:
@@ -154,10 +162,11 @@ def judged(
     minutes: float | None = None,
     *,
     java: bool,
+    stalls_ms: int = STALLS_MS,
 ) -> None:
     """``minutes``: given by hand, and fewer kills than wanted will do; None: all are wanted."""
     begun = time.monotonic()
-    verdict = asyncio.run(campaign(home, rng, kills, minutes or MINUTES_MAX, java))
+    verdict = asyncio.run(campaign(home, rng, kills, minutes or MINUTES_MAX, java, stalls_ms))
     history = verdict.history
     done = sum(map(len, history.kills.values()))
     figures = ", ".join(f"{what} {count:,}" for what, count in sorted(verdict.figures.items()))
@@ -174,7 +183,7 @@ def judged(
 def test_five_kills_under_every_kind_of_load_lose_alter_and_reorder_nothing(
     tmp_path: Path, rng: random.Random, measured: Callable[[str], None]
 ) -> None:
-    judged(tmp_path, rng, measured, 5, java=False)
+    judged(tmp_path, rng, measured, 5, java=False, stalls_ms=STALLS_BESIDE_OTHERS_MS)
 
 
 def test_hundreds_of_kills_under_javas_clients_and_ours_lose_alter_and_reorder_nothing(

@@ -23,6 +23,7 @@ from turbopump.testing.ledger import Queue
 
 QUEUES = 8
 SETTLED_S = 2.0
+"""In full; a sample runs beside other tests, and may take ten times as long."""
 LOCKED_S = 60.0
 """A lock that nobody gives back or renews: from the last grant, which was before the kill."""
 PAUSE_S = 0.08
@@ -209,8 +210,9 @@ def test_nothing_is_lost_and_order_is_kept_while_members_join_leave_and_are_kill
             )
         )
         assert wrong == []
-        assert max(judged, default=0.0) <= SETTLED_S
-        assert max(inherited, default=0.0) <= LOCKED_S + SETTLED_S
+        settled_s = SETTLED_S if full else 10 * SETTLED_S
+        assert max(judged, default=0.0) <= settled_s
+        assert max(inherited, default=0.0) <= LOCKED_S + settled_s
         assert not group.ordered or disorder(group) == []
     assert load.ledger.violations(["concurrent"], ordered=["ordered"]) == []
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from tests.crash import patient_masters
 from tests.crash.broker_process import BrokerProcess
 from tests.crash.replica_pair import MASTER, SLAVE
 
@@ -26,14 +27,19 @@ TOPIC, QUEUES, LANES = "rolling", 2, 8
 ROUTES_S = 1.0
 """How often these clients ask for routes; 30 s unless they are told."""
 PATIENCE_S = 120.0
+SLAVE_WAIT_MS = 60_000
+"""Of a sample, which runs beside other tests, as its other waits; in full all are as they are by
+default."""
 
 
 class Traffic:
     """Sends one message after the other in some lanes, and reads them as a group."""
 
-    def __init__(self, namesrv: str) -> None:
+    def __init__(self, namesrv: str, send_timeout: float) -> None:
         routes = {"route_interval": ROUTES_S}
-        self._producer = Producer(namesrv, group="rolling-producer", **routes)
+        self._producer = Producer(
+            namesrv, group="rolling-producer", send_timeout=send_timeout, **routes
+        )
         self._consumer = PushConsumer(
             namesrv, group="rolling", topic=TOPIC, consume_from=ConsumeFrom.FIRST, **routes
         )
@@ -106,13 +112,15 @@ async def until_in_sync(servers: Servers, *masters: BrokerProcess) -> None:
             await asyncio.sleep(0.2)
 
 
-async def restarted(servers: Servers, name: str, pair: tuple[BrokerProcess, BrokerProcess]) -> None:
+async def restarted(
+    servers: Servers, name: str, pair: tuple[BrokerProcess, BrokerProcess], routes_s: float
+) -> None:
     """As the guide says: drain, the slave, the master."""
     master, slave = pair
     broker = await find_broker(servers, name)
     assert await set_write_permission(servers, broker, wiped=True) == {}
     async with asyncio.timeout(PATIENCE_S):
-        rounds = drain(servers, broker, SystemClock(), routes_s=3 * ROUTES_S)
+        rounds = drain(servers, broker, SystemClock(), routes_s=routes_s)
         assert [state async for state in rounds][-1].drained
     await slave.stop()
     await slave.start()
@@ -123,7 +131,10 @@ async def restarted(servers: Servers, name: str, pair: tuple[BrokerProcess, Brok
     await master.start()
 
 
-async def rolled(home: Path, names: list[str]) -> Traffic:
+async def rolled(home: Path, names: list[str], full: bool) -> Traffic:
+    script = None if full else Path(patient_masters.__file__)
+    patient = {} if full else {"slaveTimeout": SLAVE_WAIT_MS}
+    send_timeout, routes_s = (3.0, 3 * ROUTES_S) if full else (2.0 * PATIENCE_S, 6 * ROUTES_S)
     async with AsyncExitStack() as stack:
         pairs: dict[str, tuple[BrokerProcess, BrokerProcess]] = {}
         namesrv = ""
@@ -131,8 +142,10 @@ async def rolled(home: Path, names: list[str]) -> Traffic:
             pair = []
             for settings in (MASTER, SLAVE):
                 one = f"{name}{len(pair)}"
-                of_pair = {**settings, "brokerName": name}
-                broker = BrokerProcess(home / one, home / f"{one}-store", of_pair, namesrv=namesrv)
+                of_pair = {**settings, **patient, "brokerName": name}
+                broker = BrokerProcess(
+                    *(home / one, home / f"{one}-store", of_pair), namesrv=namesrv, script=script
+                )
                 pair.append(await stack.enter_async_context(broker))
                 await broker.start()
                 namesrv = broker.namesrv
@@ -141,10 +154,10 @@ async def rolled(home: Path, names: list[str]) -> Traffic:
         servers = await stack.enter_async_context(Servers([namesrv]))
         masters = [pair[0] for pair in pairs.values()]
         await until_in_sync(servers, *masters)
-        async with Traffic(namesrv).running() as traffic:
+        async with Traffic(namesrv, send_timeout).running() as traffic:
             await traffic.some_to("a", "b")
             for name in names:
-                await restarted(servers, name, pairs[name])
+                await restarted(servers, name, pairs[name], routes_s)
                 await until_in_sync(servers, *masters)
                 await traffic.some_to("a", "b")
         return traffic
@@ -154,7 +167,7 @@ def test_no_send_fails_while_brokers_are_restarted_one_after_the_other(
     tmp_path: Path, full: bool, measured: Callable[[str], None]
 ) -> None:
     names = ["a", "b"] if full else ["a"]
-    traffic = asyncio.run(rolled(tmp_path, names))
+    traffic = asyncio.run(rolled(tmp_path, names, full))
     twice = sum(count > 1 for count in traffic.read.values())
     measured(
         f"{len(traffic.sent):,} sent while pairs were restarted, {len(traffic.failed)} failed; "

@@ -18,7 +18,7 @@ from turbopump.spark.offsets import Offsets, decode_offsets, encode_offsets
 from turbopump.spark.options import read_options
 from turbopump.spark.stream import StreamReader
 from turbopump.testing import BrokerThread
-from turbopump.testing.broker_in_loop import SMALL_FILES
+from turbopump.testing.broker_in_loop import PATIENT, SMALL_FILES
 
 
 class SecondBroker:
@@ -51,6 +51,7 @@ class SecondBroker:
             bind_address="127.0.0.1",
             listen_port=self._port,
             **SMALL_FILES,
+            **PATIENT,
         )
         self._broker = Broker(config)
         await self._broker.start()

@@ -42,8 +42,8 @@ SPARK_PAGES = ("pipelines.md", "spark.md", "spark-commitlog.md", "spark-tutorial
 PORT = re.compile(r"\b(?:98|109)\d\d\b")
 LOOK = "turbopump cluster ha"
 """What this prints comes about in a moment: it is asked again, as a reader would."""
-LOOKS_MAX = 20
-PATIENCE = 60
+LOOKS_MAX = 60
+PATIENCE = 180
 """Seconds that a command may take, on a busy machine too."""
 
 
@@ -122,11 +122,14 @@ class Running:
 
     def interrupt(self) -> None:
         """As Ctrl-C does, to the command and its children."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGINT)
+        if self.process.returncode is None:  # or its number may be another's by now
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGINT)
 
     def end(self) -> int:
         """Its exit code. Raises TimeoutExpired if it does not end."""
+        if self.process.returncode is not None:
+            return self.process.returncode
         try:
             return self.process.wait(PATIENCE)
         finally:

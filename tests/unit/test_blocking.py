@@ -284,6 +284,11 @@ def test_errors_are_the_same(broker: BrokerThread) -> None:
         consumer.queues("missing")
 
 
+def wait_for_a_message_and_ctrl_c(consumer: PushConsumer) -> None:
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    next(iter(consumer))
+
+
 def test_ctrl_c_interrupts_a_wait_and_the_client_stays_usable(
     broker: BrokerThread, topic: str
 ) -> None:
@@ -295,10 +300,8 @@ def test_ctrl_c_interrupts_a_wait_and_the_client_stays_usable(
         consume(broker, topic) as consumer,
     ):
         at_end.callback(signal.signal, signal.SIGINT, before)
-        timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
-            next(iter(consumer))
+            wait_for_a_message_and_ctrl_c(consumer)
         producer.send(topic, "still here")
         assert next(iter(consumer)).body == b"still here"
 

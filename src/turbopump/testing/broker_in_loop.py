@@ -34,6 +34,11 @@ SMALL_FILES: dict[str, Any] = {
 """Fields of BrokerConfig: a production broker allocates 1 GiB for its first message, and refuses
 sends on a disk over 90 % full."""
 
+PATIENT: dict[str, Any] = {
+    "wait_time_mills_in_send_queue": 60_000,
+    "os_page_cache_busy_time_out_mills": 60_000,
+}
+"""Fields of BrokerConfig: a machine that runs tests may be busy; no send is refused for that."""
 
 _SHARED: Final = frozenset(field.name for field in fields(AccessConfig))
 """Whom they serve is what both are told."""
@@ -73,9 +78,9 @@ async def running_broker(
 
     Both listen on free ports of `host`. The store is in `directory`, which is kept, or in a
     temporary one, which is not. `config` are fields of
-    `turbopump.config.broker_config.BrokerConfig` (`flush_disk_type=...`); files are small unless
-    they say otherwise. Ready in some tens of milliseconds. Raises ConfigError for a value that
-    cannot be used.
+    `turbopump.config.broker_config.BrokerConfig` (`flush_disk_type=...`); unless they say
+    otherwise, files are small, and no send is refused because the machine is busy. Ready in some
+    tens of milliseconds. Raises ConfigError for a value that cannot be used.
     """
     async with AsyncExitStack() as stack:
         if directory is None:
@@ -86,7 +91,7 @@ async def running_broker(
         bound = await name_server.start()
         namesrv = f"{bound[0]}:{bound[1]}"
         given: dict[str, Any] = {"broker_name": "broker-test", "bind_address": host}
-        given |= {"listen_port": 0, **SMALL_FILES, **config}
+        given |= {"listen_port": 0, **SMALL_FILES, **PATIENT, **config}
         broker = Broker(
             BrokerConfig(namesrv_addr=namesrv, store_path_root_dir=str(directory), **given)
         )

@@ -34,7 +34,12 @@ from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import Refusal, refusal
 from turbopump.store import disk, mapped_segments
-from turbopump.testing.broker_in_loop import SMALL_FILES, BrokerThread, running_broker
+from turbopump.testing.broker_in_loop import PATIENT, SMALL_FILES, BrokerThread, running_broker
+
+
+@pytest.fixture(autouse=True)
+def _a_busy_machine_is_not_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turbopump.admin.doctor.SLOW_MS", 60_000)
 
 
 class World:
@@ -55,7 +60,7 @@ class World:
         """Starts one that is `broker-a`, or as the configuration says; its address."""
         authorise = config.pop("authorise", None)
         directory = self._stack.enter_context(tempfile.TemporaryDirectory())
-        given = {"broker_name": "broker-a", **SMALL_FILES, **config}
+        given = {"broker_name": "broker-a", **SMALL_FILES, **PATIENT, **config}
         settings = BrokerConfig(
             namesrv_addr=namesrv, listen_port=0, store_path_root_dir=directory, **given
         )
@@ -312,7 +317,7 @@ async def test_a_broker_that_takes_no_messages_yet() -> None:
         later = SystemClock().now_ms() + 3_600_000
         await servers.broker(namesrv, start_accept_send_request_time_stamp=later)
         finding = only(await examined(namesrv))
-    assert finding.says.startswith("it takes no messages for 3600 s more") or "3599" in finding.says
+    assert re.match(r"it takes no messages for 3[56]\d\d s more", finding.says)
 
 
 @in_loop

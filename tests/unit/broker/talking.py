@@ -28,6 +28,7 @@ from turbopump.protocol.requests.send import SendBatchMessage, SendMessageReply,
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.router import Router
+from turbopump.testing.broker_in_loop import PATIENT
 from turbopump.testing.simulation import Simulation
 
 SMALL: dict[str, Any] = {
@@ -38,6 +39,7 @@ SMALL: dict[str, Any] = {
     "max_index_num": 1000,
     "listen_port": 0,
     "disk_free_space_min": 1 << 20,
+    **PATIENT,
 }
 
 
@@ -271,7 +273,7 @@ async def simulated_broker(simulation: Simulation, **config: Any) -> AsyncIterat
 
 async def until(condition: Callable[[], object]) -> None:
     """Let the loop turn until ``condition`` holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 

@@ -55,7 +55,7 @@ async def slave_of(master: Broker, directory: Path, **config: Any) -> AsyncItera
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -26,10 +26,8 @@ from turbopump.store.log.scanner import EntryWalk
 
 @in_loop(watched)
 async def test_a_start_that_fails_releases_everything(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    port = free_ports(0, 2)
+    with socket.create_server(("127.0.0.1", port)):
         with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is taken"):
             async with talking(tmp_path, listen_port=port):
                 pass

@@ -497,6 +497,6 @@ async def copies(directory: Path) -> None:
         async with talking(directory / "slave", **settings, **ha) as other:
             await talk.client.create()
             await talk.client.send(b"one")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while other.broker.store.max_offset("T", 0) < 1:
                     await asyncio.sleep(0.01)

@@ -183,7 +183,8 @@ async def test_sends_behind_an_append_of_over_a_second_are_refused_and_that_one_
             return self.passed
 
     clock = Jumping()
-    async with talking(tmp_path, lambda *args: Broker(*args, clock=clock)) as talk:
+    settings = {"os_page_cache_busy_time_out_mills": 1000}
+    async with talking(tmp_path, lambda *args: Broker(*args, clock=clock), **settings) as talk:
         await talk.client.create()
         clock.jump = 1.25
         async with raw_peer(talk.broker.host, talk.broker.port) as peer:

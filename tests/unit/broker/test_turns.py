@@ -6,6 +6,7 @@ groups, and a topic with 20,000 queues. (`bench/limits_requests.py` asks about l
 """
 
 import base64
+import itertools
 import json
 import struct
 import threading
@@ -19,7 +20,6 @@ from tests.unit.metered_loop import TURN_MAX_S, BlockingClient, Metered, metered
 
 from turbopump.broker.broker import Broker
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.command import Command
 from turbopump.protocol.frame import frame_head
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.assignment import LockBatchMq, QueryAssignment, UnlockBatchMq
@@ -185,12 +185,12 @@ def acks(count: int, bits: bytes) -> bytes:
     return json.dumps({"brokerName": "broker-a", "acks": [ack] * count}).encode()
 
 
-def pulling(topic: str, subscription: str = "*", hold_ms: int = 0) -> PullMessage:
+def pulling(topic: str, subscription: str = "*", hold_ms: int = 0, offset: int = 0) -> PullMessage:
     return PullMessage(
         consumer_group=EVERYONE,
         topic=topic,
         queue_id=0,
-        queue_offset=0,
+        queue_offset=offset,
         sys_flag=PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if hold_ms else 0),
         suspend_timeout_millis=hold_ms,
         subscription=subscription,
@@ -353,20 +353,23 @@ def test_commits_of_queues_that_do_not_exist(
 def test_pulls_that_one_message_wakes(broker: Metered[Broker], client: BlockingClient) -> None:
     """They are answered in order, none is lost."""
     topic, count = "topic-number-3", 5000
-    asked = pulling(topic, hold_ms=60_000)
-    client.write(b"".join(client.frame(asked) for _ in range(count)))
-    client.ask(GetMaxOffset(topic=topic, queue_id=0))
-    answers: list[Command] = []
+    offsets = itertools.count()
 
     def send() -> None:
+        pull = pulling(topic, hold_ms=60_000, offset=next(offsets))
+        frames = [client.frame(pull) for _ in range(count)]
+        client.write(b"".join(frames))
+        client.ask(GetMaxOffset(topic=topic, queue_id=0))
+        assert broker.do(lambda server: len(server.held_pulls)) == count
+        broker.loop.longest = 0.0
         with BlockingClient(broker.do(lambda server: server.port)) as producer:
             producer.ask(SendMessageV2(topic=topic, queue_id=0), b"one")
-        answers.extend(client.read(count))
+        answers = client.read(count)
+        opaques = [answer.opaque for answer in answers]
+        assert opaques == list(range(opaques[0], opaques[0] + count))
+        assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
 
-    assert broker.do(lambda server: len(server.held_pulls)) == count
     assert broker.longest_turn(send) <= TURN_MAX_S
-    assert [answer.opaque for answer in answers] == list(range(1, count + 1))
-    assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
 
 
 @pytest.mark.parametrize(

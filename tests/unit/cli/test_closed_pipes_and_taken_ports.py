@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from tests.ports import free_ports
 from tests.unit.cli.commands import DEADLINE_S, command_environment
 
 
@@ -67,8 +68,8 @@ def test_the_line_that_cannot_be_sent_is_counted_with_the_empty_ones(
 
 
 def test_a_taken_vip_port_is_named_as_such() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1] + 2
+    port = free_ports(-2, 0)
+    with socket.create_server(("127.0.0.1", port - 2)):
         done = in_shell(f"turbopump dev --namesrv-port 0 --broker-port {port}")
     assert done.returncode == 1
     assert f"the VIP port of a broker on port {port}" in done.stderr

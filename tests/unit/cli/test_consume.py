@@ -52,7 +52,7 @@ ALL = [str(number) for number in range(10)]
         ("--no-group --count 10 --from 1h", ALL),
         ("--no-group --idle 0.3 --from last", []),
         ("--queue 0 --count 5", ["0", "1", "2", "3", "4"]),
-        ("--queue broker-test:1 --offset 3 --idle 0.3", ["8", "9"]),
+        ("--queue broker-test:1 --offset 3 --count 2", ["8", "9"]),
         ("--queue 1 --offset 5 --idle 0.3", []),
     ],
 )

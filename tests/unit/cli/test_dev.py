@@ -222,7 +222,7 @@ def test_a_group_goes_on_where_it_ended(run: Run, namesrv: str, topic: str) -> N
     run("topic", "create", topic, "-n", namesrv, "--queues", "1")
     run("produce", topic, "-n", namesrv, "--raw", text="one\ntwo\nthree\n")
     first = run("consume", topic, "-n", namesrv, "--raw", "--count", "2")
-    second = run("consume", topic, "-n", namesrv, "--raw", "--idle", "1")
+    second = run("consume", topic, "-n", namesrv, "--raw", "--count", "1")
     assert (first.stdout, second.stdout, second.returncode) == ("one\ntwo\n", "three\n", 0)
     other = run("consume", topic, "-n", namesrv, "--raw", "--count", "3", "--group", "another")
     assert other.stdout == "one\ntwo\nthree\n"

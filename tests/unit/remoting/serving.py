@@ -26,7 +26,7 @@ async def serving(router: Router, **options: Any) -> AsyncIterator[tuple[Remotin
 
 async def until(condition: Callable[[], object]) -> None:
     """Let the loop turn until ``condition`` holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 
@@ -49,7 +49,7 @@ class RawPeer:
 
     async def read(self) -> Command | None:
         """The next command, or None at the end of the stream."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not self._commands:
                 try:
                     data = await self._reader.read(65536)

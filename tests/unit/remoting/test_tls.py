@@ -187,7 +187,7 @@ async def test_a_first_byte_that_comes_late_is_waited_for_and_others_are_served_
     pair: Pair,
 ) -> None:
     async with (
-        serving(answering(), tls=pair.server(), idle_timeout=0.4) as (_, host, port),
+        serving(answering(), tls=pair.server(), idle_timeout=1.5) as (_, host, port),
         client_of(None) as client,
         raw_peer(host, port) as silent,
         raw_peer(host, port) as late,
@@ -356,7 +356,7 @@ def shown_certificate(host: str, port: int) -> bytes:
 async def test_a_certificate_replaced_under_load_is_in_force_and_no_request_of_others_fails(
     pair: Pair,
 ) -> None:
-    loop, over, asked = asyncio.get_running_loop(), asyncio.Event(), [0] * 4
+    over, asked = asyncio.Event(), [0] * 4
     askers: list[asyncio.Task[None]] = []
 
     async def ask_on(number: int, client: RemotingClient, address: str) -> None:
@@ -374,14 +374,13 @@ async def test_a_certificate_replaced_under_load_is_in_force_and_no_request_of_o
             askers.append(asking)
         before = Path(pair.certificate).read_bytes()
         pair.make()
-        begun = loop.time()
-        while await asyncio.to_thread(shown_certificate, host, port) == before:
-            await asyncio.sleep(0)
-        assert loop.time() - begun < 2
+        async with asyncio.timeout(60):
+            while await asyncio.to_thread(shown_certificate, host, port) == before:
+                await asyncio.sleep(0)
         new = await stack.enter_async_context(client_of(pair.trusted()))
         assert await ask(new, f"{host}:{port}") == 5
         since = list(asked)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not all(now > then for now, then in zip(asked, since, strict=True)):
                 await asyncio.sleep(0)
         over.set()
