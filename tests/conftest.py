@@ -1,4 +1,5 @@
-"""For every test: hypothesis draws the same examples each time, and a slow machine is no failure.
+"""For every test: hypothesis draws the same examples each time, and a slow machine is no failure:
+a broker on a real loop waits longer for its disk than users would.
 The header tells which functions run, and on whose loop. ``TURBOPUMP_TEST_LOOP=uvloop`` in the
 environment: on uvloop's, as programs do that use it, every fourth of them in ``make test`` and all
 in continuous integration, without those on a simulation's loop, which would be the same again."""
@@ -6,12 +7,15 @@ in continuous integration, without those on a simulation's loop, which would be 
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 from tests.fuzzing import FACTOR, examples, some
 
+from turbopump.broker import saved_table
 from turbopump.compiled import KIND
+from turbopump.testing.simulated_loop import SimulatedLoop
 
 settings.register_profile("turbopump", parent=examples())
 settings.load_profile("turbopump")
@@ -38,6 +42,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = set(items).difference(kept)
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = kept
+
+
+SAVE_WAIT_S = 30.0
+"""How long a change of topics or groups waits for a real disk, which other tests use as well."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience_with_the_disk() -> Iterator[None]:
+    in_time = saved_table.in_time
+
+    async def patiently(seconds: float | None, *rounds: asyncio.Future[bool]) -> None:
+        if not isinstance(asyncio.get_running_loop(), SimulatedLoop):
+            seconds = SAVE_WAIT_S
+        await in_time(seconds, *rounds)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saved_table, "in_time", patiently)
+        yield
 
 
 def pytest_report_header() -> str:

@@ -36,6 +36,7 @@ from turbopump.auth.signatures import SigningKey
 from turbopump.errors import ConfigError
 from turbopump.message.rules import is_unicode
 from turbopump.protocol.requests.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from turbopump.struct_decoders import decoder_of
 
 T = TypeVar("T")
 NAME_SIZE_MAX: Final = 255
@@ -95,7 +96,7 @@ class Accounts:
         """Raises ConfigError for a text that is none, or says what cannot be. Whatever is not
         understood is refused: it might have been a Deny."""
         try:
-            content = msgspec.json.decode(text, type=_Content)
+            content = decoder_of(_Content, strict=True).decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(f"it is not the JSON of an account file: {error}") from None
         users: dict[str, User] = {}

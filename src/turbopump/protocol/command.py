@@ -32,6 +32,7 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.codes import CURRENT_VERSION, FLAG_ONEWAY, FLAG_RESPONSE, LanguageCode
 from turbopump.protocol.frame import JSON, ROCKETMQ, Frame, frame_head
 from turbopump.protocol.request import Header, HeaderT, ReplyT, Request, header_from_ext
+from turbopump.struct_decoders import decoder_of
 
 Body = bytes | msgspec.Struct
 """A body as it travels, or what travels as JSON."""
@@ -318,4 +319,4 @@ class TypedJsonHeader(msgspec.Struct, Generic[ExtT], rename={"ext": "extFields"}
 def typed_json_decoder(type_: type[Request[Any]]) -> msgspec.json.Decoder[TypedJsonHeader[Any]]:
     """A decoder for JSON headers of this one request; it raises msgspec.ValidationError for what
     only the tolerant way reads."""
-    return msgspec.json.Decoder(TypedJsonHeader[type_], strict=False)  # type: ignore[valid-type]
+    return decoder_of(TypedJsonHeader[type_])  # type: ignore[valid-type]

@@ -27,6 +27,7 @@ from turbopump.protocol.fastjson_read import (
     parse_tolerant,
     shape,
 )
+from turbopump.struct_decoders import decoder_of
 
 __all__ = [
     "FastjsonError",
@@ -64,7 +65,7 @@ def decode(data: bytes | bytearray | memoryview, type: type[T]) -> T:  # noqa: A
     """
     _check_bounds(data)
     try:
-        return cast(T, _decoder(cast(Any, type)).decode(data))
+        return cast(T, decoder_of(cast(Any, type)).decode(data))
     except _REFUSALS:
         return shape(parse(data), type)
 
@@ -79,7 +80,7 @@ def decode_request(data: bytes, type: type[T]) -> T:  # noqa: A002
             f"and {REQUEST_ENTRIES_MAX}; ask in several requests"
         )
     try:
-        return cast(T, _decoder(cast(Any, type)).decode(data))
+        return cast(T, decoder_of(cast(Any, type)).decode(data))
     except _REFUSALS as error:
         if len(data) > DIALECT_REQUEST_MAX:
             raise FastjsonError(
@@ -97,9 +98,9 @@ def parse(
     _check_bounds(data)
     data = bytes(data)
     with suppress(*_REFUSALS):
-        return _decoder(Any).decode(data)
+        return decoder_of(Any).decode(data)
     with suppress(*_REFUSALS):
-        return _decoder(Any).decode(_quote_bare_keys(data))
+        return decoder_of(Any).decode(_quote_bare_keys(data))
     return parse_tolerant(data.decode("utf-8", "replace"), dialect_entries_max)
 
 
@@ -155,11 +156,6 @@ def encode_standard(value: Any) -> bytes:
     """Standard JSON as the name server answers 105 with: every key quoted, map entries sorted, pure
     ASCII."""
     return Writer(standard=True).text(value).encode("ascii")
-
-
-@cache
-def _decoder(wanted: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(wanted, strict=False)
 
 
 def _check_bounds(data: bytes | bytearray | memoryview) -> None:

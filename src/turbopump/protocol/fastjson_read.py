@@ -17,6 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from turbopump.errors import BodyError
+from turbopump.struct_decoders import convert
 
 T = TypeVar("T")
 _MISSING = object()
@@ -26,7 +27,7 @@ def shape(value: Any, wanted: type[T]) -> T:
     """Convert builtins to `wanted`; FastjsonError says which field does not fit."""
     shaped = _shape(value, _type_info(cast(Any, wanted)))
     try:
-        return msgspec.convert(None if shaped is _MISSING else shaped, wanted, strict=False)
+        return convert(None if shaped is _MISSING else shaped, wanted)
     except (msgspec.ValidationError, RecursionError, UnicodeEncodeError) as error:
         raise FastjsonError(
             f"JSON that is no {getattr(wanted, '__name__', wanted)}: {error}"
@@ -94,7 +95,7 @@ def _shape_map(value: Any, info: inspect.DictType) -> Any:
 def _convert_key(key: Any, info: inspect.Type) -> Any:
     assert isinstance(info, inspect.StructType)
     try:
-        return msgspec.convert(key, info.cls, strict=False)
+        return convert(key, info.cls)
     except msgspec.ValidationError as error:
         raise FastjsonError(f"a JSON map key that is no {info.cls.__name__}: {error}") from None
 

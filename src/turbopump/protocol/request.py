@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
 import msgspec
 
 from turbopump.errors import HeaderError
+from turbopump.struct_decoders import convert
 
 ReplyT = TypeVar("ReplyT", bound=msgspec.Struct | None, covariant=True)
 HeaderT = TypeVar("HeaderT", bound="Header")
@@ -107,7 +108,7 @@ def header_from_ext(type_: type[HeaderT], ext: Mapping[str, Any]) -> HeaderT:
     RocketMQ: a NumberFormatException or NullPointerException, also code 1.
     """
     with contextlib.suppress(msgspec.ValidationError):
-        return msgspec.convert(ext, type_, strict=False)
+        return convert(ext, type_)
     usable: dict[str, Any] = {}
     for field in msgspec.structs.fields(type_):
         value, name = ext.get(field.encode_name), field.encode_name
@@ -127,5 +128,5 @@ def header_from_ext(type_: type[HeaderT], ext: Mapping[str, Any]) -> HeaderT:
                 raise HeaderError(f"field {shown} is missing")
             raise HeaderError(f"field {shown} has the unusable value {str(value)[:64]!r}")
     with contextlib.suppress(msgspec.ValidationError):
-        return msgspec.convert(usable, type_, strict=False)
+        return convert(usable, type_)
     raise HeaderError(f"the header fields do not fit {type_.__name__}")

@@ -40,6 +40,9 @@ PATIENT: dict[str, Any] = {
 }
 """Fields of BrokerConfig: a machine that runs tests may be busy; no send is refused for that."""
 
+START_SECONDS_MAX = 30.0
+STOP_SECONDS_MAX = 30.0
+
 _SHARED: Final = frozenset(field.name for field in fields(AccessConfig))
 """Whom they serve is what both are told."""
 
@@ -65,7 +68,7 @@ class RunningBroker:
         client = RemotingClient(signer=None if credentials is None else RequestSigner(credentials))
         try:
             wanted = CreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues)
-            await client.call(self.broker_address, wanted)
+            await client.call(self.broker_address, wanted, timeout=START_SECONDS_MAX)
         finally:
             await client.close()
 
@@ -104,9 +107,6 @@ async def running_broker(
 # of its own. Its one rule: `start` returns when clients can be served, `stop` when nothing is
 # left; a failure of either comes out there.
 T = TypeVar("T")
-
-START_SECONDS_MAX = 30.0
-STOP_SECONDS_MAX = 30.0
 
 
 class BrokerThread:

@@ -71,7 +71,7 @@ class Client:
         )
         self.remoting = RemotingClient(router)
 
-    async def ask(self, request: Request[Any], body: bytes = b"", timeout: float = 10) -> Command:
+    async def ask(self, request: Request[Any], body: bytes = b"", timeout: float = 60) -> Command:
         return await self.remoting.exchange(self.address, request, body, timeout=timeout)
 
     async def code(self, request: Request[Any], body: bytes = b"") -> tuple[int, str]:

@@ -13,6 +13,7 @@ from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Reply, Request
+from turbopump.struct_decoders import convert
 
 
 class CreateTopic(Request[None], kw_only=True):
@@ -131,7 +132,7 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
         names = ("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType")
         values = dict(zip(names, words, strict=False))
         try:
-            topic = msgspec.convert(values, cls, strict=False)
+            topic = convert(values, cls)
         except msgspec.ValidationError as error:
             raise fastjson.FastjsonError(f"an unusable topic line {line[:80]!r}: {error}") from None
         if len(words) > 5 and words[5] != "{}":

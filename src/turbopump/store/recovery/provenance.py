@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from turbopump.store.disk import Disk
+from turbopump.struct_decoders import decoder_of
 
 ABORT_MARK: Final = b" turbopump"
 """What our abort files hold after the process id; those of Apache's 5.x hold the id alone, those of
@@ -147,7 +148,7 @@ class Provenance:
             data = self._disk.read_file(path)
             try:
                 if data:
-                    msgspec.json.decode(data, type=_Known)
+                    decoder_of(_Known, strict=True).decode(data)
                     known: dict[str, Any] = json.loads(data)
                     return known
             except (msgspec.DecodeError, ValueError):

@@ -34,6 +34,7 @@ import msgspec
 from turbopump.store.disk import Disk
 from turbopump.store.json_table import JsonTable
 from turbopump.store.queues.consume_queue import ConsumeQueue
+from turbopump.struct_decoders import decoder_of
 
 SNAPSHOTS_KEPT: Final = 8
 """Recovery begins at the checkpoint's segment, which is seldom more than two before the last."""
@@ -315,10 +316,10 @@ class _File(msgspec.Struct):
 
 def decode_known(data: bytes) -> NotedQueueEnds:
     """Raises ValueError for bytes that are not what was saved."""
-    file = msgspec.json.decode(data, type=_File)
+    file = decoder_of(_File, strict=True).decode(data)
     if crc32(file.ends) != file.crc:
         raise ValueError("its CRC is wrong")
-    return msgspec.json.decode(file.ends, type=NotedQueueEnds)
+    return decoder_of(NotedQueueEnds, strict=True).decode(file.ends)
 
 
 def deletions_since(log_start: int, deleted: dict[str, int]) -> dict[str, int]:
