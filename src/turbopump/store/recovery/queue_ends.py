@@ -319,7 +319,8 @@ def decode_known(data: bytes) -> NotedQueueEnds:
     file = decoder_of(_File, strict=True).decode(data)
     if crc32(file.ends) != file.crc:
         raise ValueError("its CRC is wrong")
-    return decoder_of(NotedQueueEnds, strict=True).decode(file.ends)
+    ends: NotedQueueEnds = decoder_of(NotedQueueEnds, strict=True).decode(file.ends)
+    return ends
 
 
 def deletions_since(log_start: int, deleted: dict[str, int]) -> dict[str, int]:
