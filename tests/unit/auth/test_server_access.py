@@ -13,6 +13,7 @@ from tests.ports import free_ports
 from tests.unit.auth.signed import ADMINISTRATOR, ON, asking
 
 from turbopump import Credentials, Producer, PushConsumer
+from turbopump.auth.accounts import Accounts, User
 from turbopump.auth.server_access import FILE_NAME, ServerAccess, change_file
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import ConfigError, ResponseError, RouteNotFoundError
@@ -196,6 +197,31 @@ async def test_a_user_who_is_there_is_not_changed_by_a_start(tmp_path: Path) -> 
         access = ServerAccess(config, tmp_path, SystemDisk(), lambda: ("c",))
         access.open()
         assert access.control.accounts.users["admin"].password == "first"
+
+
+@in_loop
+async def test_the_accounts_of_4x_are_taken_over_at_a_start_if_they_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCKETMQ_HOME", str(tmp_path))
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(
+        "accounts:\n- accessKey: admin\n  secretKey: of 4.x\n"
+        "- accessKey: old\n  secretKey: s3same\n  topicPerms: [T=PUB]\n"
+    )
+    config = BrokerConfig(migrate_auth_from_v1_enabled=True, **ON)
+    for _ in range(2):
+        access = ServerAccess(config, tmp_path, SystemDisk(), lambda: ("c",))
+        access.open()
+        users, policies = access.control.accounts.users, access.control.accounts.policies
+        assert users["admin"].password == ADMINISTRATOR.secret_key
+        assert (users["old"].password, users["old"].is_super) == ("s3same", False)
+        assert list(policies) == ["old"]
+
+
+def test_no_secret_is_in_what_credentials_and_users_are_shown_as() -> None:
+    user = User("ann", "s3same")
+    assert "s3same" not in f"{Credentials('ann', 's3same')} {user} {Accounts({'ann': user})}"
 
 
 @in_loop
