@@ -821,7 +821,7 @@ def test_entries_that_a_slave_takes_together_are_packed_alike(
         data += encode_entry(*head, body, topic.encode(), properties, with_crc)
     topics = {topic.encode(): topic for _, _, _, _, topic, _ in fields if topic != "unknown"}
     end = at + len(data) - short_by
-    for piece in (bytes(at) + data, bytearray(at) + data + b"more"):
+    for piece in (bytes(at) + data, bytes(at) + data + b"more"):
         agree("packed_run", piece, at, end, start, topics)
     if data:
         for changed, value in changes:

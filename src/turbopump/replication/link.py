@@ -652,7 +652,7 @@ class MasterPeer(asyncio.Protocol):
             self._sync()
         self._report()
 
-    def _pieces(self) -> Iterator[tuple[int, bytearray]]:
+    def _pieces(self) -> Iterator[tuple[int, bytes]]:
         while (piece := self.connection.to_store()) is not None:
             yield piece
 

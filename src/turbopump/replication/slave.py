@@ -43,7 +43,8 @@ class MasterConnection:
     def __init__(self, settings: SlaveSettings, log_end: int, now: float) -> None:
         self._settings = settings
         self._reader = TransferReader(log_end or None)
-        self._waiting = bytearray(1 if log_end == _NOT_0 else 0)
+        self._waiting: list[bytes | memoryview] = [b"\0"] if log_end == _NOT_0 else []
+        self._size = len(self._waiting)
         self._start = 0 if log_end == _NOT_0 else log_end
         self._wanted = 1
         self.reported = log_end
@@ -59,28 +60,32 @@ class MasterConnection:
     def received(self, data: bytes, now: float) -> None:
         """Take bytes. Raises ProtocolError for what does not go on where the log ends."""
         self.last_read = now
-        first, had = self._reader.position is None, len(self._waiting)
-        self._reader.feed(data, self._waiting)
-        found = len(self._waiting) - had
+        first = self._reader.position is None
+        pieces = self._reader.feed(data)
+        found = sum(map(len, pieces))
         self.accepted = self.accepted or self._reader.frames > 0
         if first and self._reader.position is not None:
             self._start = self._reader.position - found
+        self._waiting += pieces
+        self._size += found
         self.came.begin(now)
         self.came.in_this_second += found
 
-    def to_store(self) -> tuple[int, bytearray] | None:
-        """What waits to be stored, good until ``stored``, and its offset; None: more must come
-        first."""
-        if len(self._waiting) < self._wanted:
+    def to_store(self) -> tuple[int, bytes] | None:
+        """What waits to be stored, and its offset; None: more must come first."""
+        if self._size < self._wanted:
             return None
-        return self._start, self._waiting
+        waiting = b"".join(self._waiting)
+        self._waiting = [waiting]
+        return self._start, waiting
 
     def stored(self, end: int, wanted: int) -> None:
         """The log ends there now, and it takes so many bytes more to go on. Raises CopyError if
         that cannot be."""
         if wanted > ENTRY_SIZE_MAX:
             raise CopyError(f"the next entry at offset {end} would have {wanted} bytes")
-        del self._waiting[: end - self._start]
+        rest = b"".join(self._waiting)[end - self._start :]
+        self._waiting, self._size = [rest], len(rest)
         self._start, self._wanted = end, wanted
 
     def report(self, end: int, now: float) -> bytes | None:

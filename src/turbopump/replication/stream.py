@@ -73,14 +73,15 @@ class TransferReader:
         self._left = 0
         self._head = b""
 
-    def feed(self, data: bytes, into: bytearray) -> None:
-        """Put the bytes of the log in ``data`` behind those in ``into``. Raises ProtocolError for a
-        frame that does not go on where the one before it ended."""
+    def feed(self, data: bytes) -> list[memoryview]:
+        """The bytes of the log in ``data``, in pieces. Raises ProtocolError for a frame that does
+        not go on where the one before it ended."""
+        found: list[memoryview] = []
         at, end, view = 0, len(data), memoryview(data)
         while at < end:
             if self._left:
                 piece = view[at : at + self._left]
-                into += piece
+                found.append(piece)
                 at += len(piece)
                 self._left -= len(piece)
                 assert self.position is not None
@@ -92,6 +93,7 @@ class TransferReader:
             if len(self._head) == TRANSFER_HEAD.size:
                 self._begin(*TRANSFER_HEAD.unpack(self._head))
                 self._head = b""
+        return found
 
     def _begin(self, offset: int, size: int) -> None:
         if not 0 <= size <= TRANSFER_SIZE_MAX or offset < 0:

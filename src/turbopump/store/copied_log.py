@@ -68,7 +68,7 @@ class CopiedLog:
         )
         self.faults: list[str] = []
 
-    def append(self, start: int, data: bytes | bytearray) -> Copied:
+    def append(self, start: int, data: bytes) -> Copied:
         """Take what ``data``, which lies at ``start`` of the master's log, has of whole entries.
         ``start`` is the end of this log, or the start of a segment if it has none.
 
@@ -93,7 +93,7 @@ class CopiedLog:
             if size := self._take_run(data, at, stop):
                 at += size
                 continue
-            piece = bytes(memoryview(data)[at:stop])
+            piece = data[at:stop]
             entries = parse_usual_entries(piece, 0, stop, log.end, _asks_no_crc, self._topics)
             begin = at
             for parsed in entries:
@@ -102,7 +102,7 @@ class CopiedLog:
             if entries:
                 continue
             position = log.end
-            self._scanner.hold(position, bytes(memoryview(data)[at:]))
+            self._scanner.hold(position, data[at:])
             found = self._scanner.judge(position, limit)
             if isinstance(found, int):
                 return Copied(position, found)
@@ -122,11 +122,11 @@ class CopiedLog:
             if len(data) - at < size:
                 return Copied(position, size)
             log.reserve(0)  # it may be the first of its segment
-            log.copy_blank(bytes(memoryview(data)[at : at + size]))
+            log.copy_blank(data[at : at + size])
             at += size
         return Copied(log.end, BLANK_SIZE_MIN)
 
-    def _take_run(self, data: bytes | bytearray, at: int, stop: int) -> int:
+    def _take_run(self, data: bytes, at: int, stop: int) -> int:
         """Take entries side by side that all follow the last units of their queues; their bytes. 0:
         the next one is not of the usual kind."""
         log = self._log
@@ -145,8 +145,7 @@ class CopiedLog:
         for queue, units in queues:
             queue.make_room(len(units) // UNIT_SIZE)
         buffer, room_at = log.room
-        with memoryview(data) as view:
-            buffer[room_at : room_at + run.size] = view[at : at + run.size]
+        buffer[room_at : room_at + run.size] = memoryview(data)[at : at + run.size]
         log.written(run.size)
         self._dispatcher.dispatch_run(queues, run.keys, log.end, run.stored_ms)
         return run.size
@@ -185,9 +184,7 @@ class Run(NamedTuple):
     queues: list[tuple[str, int, int, bytes]]
 
 
-def pack_run(
-    data: bytes | bytearray, at: int, end: int, position: int, topics: dict[bytes, str]
-) -> Run:
+def pack_run(data: bytes, at: int, end: int, position: int, topics: dict[bytes, str]) -> Run:
     """The good entries of ``data`` from byte ``at`` on, which lies at ``position`` of the log,
     until the first that does not end by byte ``end``, does not follow the one before it in its
     queue, or is not of the usual kind: as ``parse_usual_entries``, and prepared, inner batches and
@@ -197,13 +194,13 @@ def pack_run(
 
 @has_twin
 def packed_run(
-    data: bytes | bytearray, at: int, end: int, position: int, topics: dict[bytes, str]
+    data: bytes, at: int, end: int, position: int, topics: dict[bytes, str]
 ) -> tuple[int, int, list[tuple[int, int, int]], list[tuple[str, int, int, bytes]]]:
     """The fields of a ``Run``. About 9 µs an entry of 1 KiB, compiled 0.8."""
     size = stored_ms = 0
     keys: list[tuple[int, int, int]] = []
     queues: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
-    entries = parse_usual_entries(bytes(data), at, end, position, _asks_no_crc, topics)
+    entries = parse_usual_entries(data, at, end, position, _asks_no_crc, topics)
     for parsed in entries[:_ENTRIES_OF_RUN]:
         queue = parsed.topic, parsed.queue_id
         if parsed.sys_flag & _NOT_IN_RUNS or parsed.topic == SCHEDULE_TOPIC:
