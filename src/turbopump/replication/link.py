@@ -352,58 +352,80 @@ class SlavePeer(asyncio.Protocol):
 
     def pump(self) -> None:
         """Send what there is: a turn's worth now, the rest in later turns."""
+        if not self._due:
+            self._take_turn()
+
+    def _take_turn(self) -> None:
         self._due = False
-        pieces: list[Bytes] = []
+        log_ = self._link.store.log
+        turn, full, size = list[Transfer](), False, 0
         try:
-            left = TURN_SIZE
-            while left > 0 and (sent := self._next()) is not None:
-                data = self._read(sent)
-                if data is None:
-                    break
-                pieces.append(TRANSFER_HEAD.pack(*sent))
-                if sent.size:
-                    pieces.append(data)
-                left -= TRANSFER_HEAD.size + sent.size
+            while not full and (sent := self._next()) is not None:
+                turn.append(sent)
+                size += TRANSFER_HEAD.size + sent.size
+                # a turn is read in one piece, of one file
+                end = sent.offset + sent.size
+                full = size >= TURN_SIZE or end == log_.segment_end(turn[0].offset)
+            if not turn:
+                return
+            data = self._read(turn)
         except (ProtocolError, OSError) as error:
             self._fail(error)
             return
-        if pieces and self._transport is not None:
-            self._transport.writelines(pieces)
-        if left <= 0 and not self._due:
-            self._due = True
-            asyncio.get_running_loop().call_soon(self.pump)
+        if data is not None:
+            self._send(turn, data)
+            if full:
+                self._plan_turn()
+
+    def _plan_turn(self) -> None:
+        self._due = True
+        loop, pause = asyncio.get_running_loop(), self.connection.pause(self._link.store.log.end)
+        if pause:
+            loop.call_later(pause, self._take_turn)
+        else:
+            loop.call_soon(self._take_turn)
 
     def _next(self) -> Transfer | None:
         if self._transport is None or self._paused or self._reading:
             return None
         return self.connection.transfer(self._link.span, asyncio.get_running_loop().time())
 
-    def _read(self, wanted: Transfer) -> Bytes | None:
+    def _read(self, turn: list[Transfer]) -> Bytes | None:
         """The bytes, if the system has them in memory; else a thread reads them, and they are sent
         then. What was written just now is not copied: the log does not change any more there."""
-        if not wanted.size:
+        begin, size = turn[0].offset, sum(sent.size for sent in turn)
+        if not size:
             return b""
         link = self._link
-        file = link.store.log.files.at(wanted.offset)
+        file = link.store.log.files.at(begin)
         assert file is not None
-        at = wanted.offset - file.start
-        if wanted.offset >= link.hot_from and not self._encrypted:
-            return memoryview(file.buffer)[at : at + wanted.size]
-        data = bytearray(wanted.size)
+        at = begin - file.start
+        if begin >= link.hot_from and not self._encrypted:
+            return memoryview(file.buffer)[at : at + size]
+        data = bytearray(size)
         if file.segment.read_cached_into(data, at):
             return data
         self._reading = True
-        piece = Piece(file.segment, at, wanted.size)
-        link.disk.start_read([piece], lambda found: self._has_read(wanted, found[0]))
+        piece = Piece(file.segment, at, size)
+        link.disk.start_read([piece], lambda found: self._has_read(turn, found[0]))
         return None
 
-    def _has_read(self, wanted: Transfer, found: Found) -> None:
+    def _has_read(self, turn: list[Transfer], found: Found) -> None:
         self._reading = False
         if isinstance(found, OSError):
             self._fail(found)
-        elif self._transport is not None:
-            self._transport.write(TRANSFER_HEAD.pack(*wanted) + found)
-            self.pump()
+        else:
+            self._send(turn, found)
+            self._plan_turn()
+
+    def _send(self, turn: list[Transfer], data: Bytes) -> None:
+        if self._transport is None:
+            return
+        pieces, at, view = list[Bytes](), 0, memoryview(data)
+        for sent in turn:
+            pieces += [TRANSFER_HEAD.pack(*sent), view[at : at + sent.size]]
+            at += sent.size
+        self._transport.writelines(pieces)
 
     def _fail(self, error: Exception) -> None:
         _refused(self.address, error, kind=str(error))

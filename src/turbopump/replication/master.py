@@ -9,10 +9,14 @@ apache/rocketmq ``DefaultHAConnection``, ``DefaultHAService``, ``GroupTransferSe
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from turbopump.errors import ProtocolError
 from turbopump.replication.stream import ByteRate, ReportReader
+
+FAR_BEHIND: Final = 16 * 1024 * 1024
+"""Bytes. Nobody waits for a slave that lacks so much."""
+PAUSE_S: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class SlaveConnection:
     last_write: float = 0.0
     sent: ByteRate = field(init=False)
     _reports: ReportReader = field(default_factory=ReportReader)
+    _written: int = 0
 
     def __post_init__(self) -> None:
         self.last_read = self.now
@@ -130,6 +135,14 @@ class SlaveConnection:
             self.last_write = now
             return Transfer(self.next, 0)
         return None
+
+    def pause(self, written: int) -> float:
+        """For how long, in seconds, others have the master to themselves after a turn's worth was
+        sent; the log ends at ``written`` now. A slave that is far behind gets a turn a millisecond
+        while somebody writes to the log, so that senders hardly notice it."""
+        grew, self._written = written > self._written, written
+        is_far = self.next is not None and written - self.next > FAR_BEHIND
+        return PAUSE_S if grew and is_far else 0.0
 
     def _allowed(self, size: int, now: float) -> int:
         self.sent.begin(now)
