@@ -10,15 +10,15 @@ a span is the difference of two samples. Source: apache/rocketmq ``BrokerStatsMa
 
 from __future__ import annotations
 
+import struct
 import sys
 from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Final, NamedTuple
-
-import msgspec
 
 from turbopump.broker.send_queue import SendQueue
 from turbopump.clock import Clock
@@ -62,45 +62,42 @@ class RateWindow(NamedTuple):
 MINUTE, HOUR, DAY = SPANS = (RateWindow(1, 6), RateWindow(60, 6), RateWindow(360, 24))
 
 
-class _Sample(msgspec.Struct, frozen=True, gc=False):
-    """There are hundreds of thousands with many topics, so that the collector passes them over."""
-
-    number: int
-    value: int
-    times: int
+_SAMPLE: Final = struct.Struct("qqq").pack
 
 
 class StatsItem:
     """One count. ``value`` grows by what was counted, ``times`` by how often. Samples are only kept
-    of times when it grew."""
+    of times when it grew.
+
+    A span's samples are one array, three numbers each: the sample's number, ``value`` and ``times``
+    then. With many topics there are hundreds of thousands: 24 bytes each, where objects take 130.
+    """
 
     __slots__ = ("_samples", "times", "value")
 
     def __init__(self, ticks: int) -> None:
         self.value = 0
         self.times = 0
-        self._samples = tuple([_Sample(ticks // span.ticks, 0, 0)] for span in SPANS)
+        self._samples = tuple(array("q", (ticks // span.ticks, 0, 0)) for span in SPANS)
 
     def sample(self, span: RateWindow, ticks: int) -> None:
         """Note what there is at the end of tick number ``ticks``."""
         samples = self._samples[SPANS.index(span)]
         number = ticks // span.ticks
-        samples.append(_Sample(number, self.value, self.times))
-        while len(samples) > 1 and samples[1].number <= number - span.samples:
-            del samples[0]
+        samples.frombytes(_SAMPLE(number, self.value, self.times))
+        while len(samples) > 3 and samples[3] <= number - span.samples:
+            del samples[:3]
 
     def over(self, span: RateWindow, ticks: int) -> BrokerStatsItem:
         """Sum, rate per second and average over the samples of a span, the last of them taken at
         tick ``ticks`` or before."""
         samples = self._samples[SPANS.index(span)]
         number = ticks // span.ticks
-        first = samples[0]
-        for each in samples[1:]:
-            if each.number > number - span.samples:
-                break
-            first = each
-        total, times = samples[-1].value - first.value, samples[-1].times - first.times
-        seconds = min(number - first.number, span.samples) * span.ticks * SAMPLE_S
+        numbers = samples[::3]
+        first = max(bisect_right(numbers, number - span.samples) - 1, 0)
+        total = samples[-2] - samples[3 * first + 1]
+        times = samples[-1] - samples[3 * first + 2]
+        seconds = min(number - numbers[first], span.samples) * span.ticks * SAMPLE_S
         rate = total / seconds if seconds > 0 else 0.0
         return BrokerStatsItem(sum=total, tps=rate, avgpt=total / times if times else 0.0)
 
