@@ -44,10 +44,17 @@ class Pipelines:
             process.communicate()
 
 
+def fault_in(errors: str) -> str:
+    """Where a program says what went wrong: behind it Spark, as it ends, may write much more."""
+    found = errors.rfind("Traceback (most recent call last)")
+    begin = max(found - 3000, 0) if found >= 0 else max(len(errors) - 6000, 0)
+    return errors[begin : begin + 6000]
+
+
 def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
     """The report of a run that ends well."""
     said, wrong = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, wrong[-4000:]
+    assert process.returncode == 0, fault_in(wrong)
     report: dict[str, Any] = json.loads(said.splitlines()[-1])
     assert report["agrees"]
     return report
@@ -56,7 +63,7 @@ def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
 def killed_itself(process: subprocess.Popen[str]) -> None:
     """Wait until a run has, and all that it had started is gone."""
     _, wrong = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == -signal.SIGKILL, wrong[-4000:]
+    assert process.returncode == -signal.SIGKILL, fault_in(wrong)
     wait_until_all_is_gone(process)
 
 

@@ -23,7 +23,7 @@ from tests.spark_long.daemons import (
     connect_server,
     spark_home,
 )
-from tests.spark_long.processes import executor_of
+from tests.spark_long.processes import executor_of, fault_in
 from tests.spark_long.topics import bodies, create, fill, once, stored, wait_until_stored
 
 PROGRAM = Path(__file__).with_name("trip_program.py")
@@ -66,7 +66,7 @@ class Trip:
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-        assert process.returncode == 0, said[-6000:] + wrong[-6000:]
+        assert process.returncode == 0, said[-3000:] + fault_in(wrong)
         report = json.loads(said.splitlines()[-1])
         assert sum(report["read"].values()) == self.rows
         for topic in ("flights-written", "flights-streamed"):

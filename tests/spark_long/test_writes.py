@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.spark_long.conftest import PATIENCE_S, Servers
+from tests.spark_long.processes import fault_in
 from tests.spark_long.topics import bodies, create, fill, once, wait_until_stored
 
 PROGRAM = Path(__file__).with_name("write_program.py")
@@ -31,7 +32,7 @@ def program(environment: dict[str, str], *arguments: str) -> subprocess.Popen[st
 
 def finished(process: subprocess.Popen[str]) -> None:
     said, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, errors[-3000:]
+    assert process.returncode == 0, fault_in(errors)
     assert said.splitlines()[-1] == "done"
 
 
