@@ -120,8 +120,9 @@ def test_a_broker_alone_registers_with_the_name_server_it_is_told(
         run("topic", "create", "T", "-n", namesrv, "--cluster", "market").stdout
         == f"created T on {address}: 8 queues, perm 6\n"
     )
-    route = json.loads(run("topic", "route", "T", "-n", namesrv, "--output", "json").stdout)
-    assert route["brokers"][0]["broker"] == "shop"
+    found = run("topic", "route", "T", "-n", namesrv, "--output", "json")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert json.loads(found.stdout)["brokers"][0]["broker"] == "shop"
     code, log = broker.stop()
     assert code == 0
     assert " brokerName=shop brokerClusterName=market " in log
