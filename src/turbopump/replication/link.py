@@ -379,7 +379,8 @@ class SlavePeer(asyncio.Protocol):
 
     def _plan_turn(self) -> None:
         self._due = True
-        loop, pause = asyncio.get_running_loop(), self.connection.pause(self._link.store.log.end)
+        loop = asyncio.get_running_loop()
+        pause = self.connection.pause(self._link.store.log.end, loop.time())
         if pause:
             loop.call_later(pause, self._take_turn)
         else:

@@ -17,6 +17,8 @@ from turbopump.replication.stream import ByteRate, ReportReader
 FAR_BEHIND: Final = 16 * 1024 * 1024
 """Bytes. Nobody waits for a slave that lacks so much."""
 PAUSE_S: Final = 0.001
+BUSY_S: Final = 0.1
+"""So long after the log grew somebody writes to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class SlaveConnection:
     sent: ByteRate = field(init=False)
     _reports: ReportReader = field(default_factory=ReportReader)
     _written: int = 0
+    _grew: float = float("-inf")
 
     def __post_init__(self) -> None:
         self.last_read = self.now
@@ -136,13 +139,14 @@ class SlaveConnection:
             return Transfer(self.next, 0)
         return None
 
-    def pause(self, written: int) -> float:
+    def pause(self, written: int, now: float) -> float:
         """For how long, in seconds, others have the master to themselves after a turn's worth was
         sent; the log ends at ``written`` now. A slave that is far behind gets a turn a millisecond
-        while somebody writes to the log, so that senders hardly notice it."""
-        grew, self._written = written > self._written, written
+        while somebody writes to the log, so that senders notice it less."""
+        if written > self._written:
+            self._written, self._grew = written, now
         is_far = self.next is not None and written - self.next > FAR_BEHIND
-        return PAUSE_S if grew and is_far else 0.0
+        return PAUSE_S if is_far and now - self._grew < BUSY_S else 0.0
 
     def _allowed(self, size: int, now: float) -> int:
         self.sent.begin(now)

@@ -5,7 +5,7 @@ import pytest
 from tests.unit.replication.conversation import connected, report, span
 
 from turbopump.errors import ProtocolError
-from turbopump.replication.master import FAR_BEHIND, PAUSE_S, MasterSettings, Replicas
+from turbopump.replication.master import BUSY_S, FAR_BEHIND, PAUSE_S, MasterSettings, Replicas
 
 
 def test_a_slave_is_sent_the_log_from_its_end_in_batches_that_keep_to_segments() -> None:
@@ -168,5 +168,8 @@ def test_a_slave_far_behind_pauses_between_turns_while_the_log_grows() -> None:
     slave = connected()
     slave.received(report(700), span(900), 0.0)
     far = 700 + FAR_BEHIND
-    written = [far - 1, far, far + 1, far + 1, far + 1, far + 2]
-    assert [slave.pause(end) for end in written] == [0, 0, PAUSE_S, 0, 0, PAUSE_S]
+    assert slave.pause(far, 0.0) == 0, "it is not far behind"
+    assert slave.pause(far + 1, 1.0) == PAUSE_S
+    assert slave.pause(far + 1, 1.0 + BUSY_S / 2) == PAUSE_S
+    assert slave.pause(far + 1, 1.0 + BUSY_S) == 0, "nobody writes"
+    assert slave.pause(far + 2, 2.0) == PAUSE_S
