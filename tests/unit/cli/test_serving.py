@@ -3,10 +3,12 @@
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
-from turbopump.cli.serving import serve
+import pytest
+
+from turbopump.cli.serving import serve, short_collections
 
 
 def test_python_s_collector_passes_over_what_a_start_has_made() -> None:
@@ -23,3 +25,77 @@ def test_python_s_collector_passes_over_what_a_start_has_made() -> None:
     serve(servers)
     assert frozen[0] >= 2000
     assert gc.get_freeze_count() < frozen[0]
+
+
+@pytest.fixture
+def full_collections() -> Iterator[list[int]]:
+    """The dead objects that each full collection has found."""
+    found: list[int] = []
+
+    def watch(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop" and info["generation"] == 2:
+            found.append(info["collected"])
+
+    gc.callbacks.append(watch)
+    yield found
+    gc.callbacks.remove(watch)
+
+
+def table(entries: int) -> list[list[int]]:
+    return [[number] for number in range(entries)]
+
+
+def die_in_cycles(count: int) -> None:
+    for _ in range(count):
+        cycle: list[object] = []
+        cycle.append(cycle)
+
+
+def test_what_is_left_after_a_long_look_is_not_looked_at_again() -> None:
+    with short_collections(long_look_s=0.0):
+        assert gc.get_freeze_count() == 0
+        kept = table(1000)
+        gc.collect()
+        assert gc.get_freeze_count() > len(kept)
+    assert gc.get_freeze_count() == 0
+
+
+def test_after_a_short_look_all_are_looked_at_again() -> None:
+    """Nothing that a server keeps for a while is lost to the collector for that."""
+    with short_collections(long_look_s=60.0):
+        kept = table(1000)
+        gc.collect()
+        assert gc.get_freeze_count() == 0
+        assert kept
+
+
+def test_a_growing_table_is_looked_at_once(full_collections: list[int]) -> None:
+    """Full collections come by themselves, and none of them again for what has not changed."""
+    with short_collections(long_look_s=0.0):
+        kept = table(200_000)
+        assert full_collections
+        assert gc.get_freeze_count() > len(kept) / 2
+
+
+def test_objects_that_died_when_they_were_passed_over_are_found_once_others_die_in_cycles() -> None:
+    with short_collections(long_look_s=0.0, dead_max=1000):
+        passed_over: list[object] = table(1000)  # type: ignore[assignment]
+        passed_over.append(passed_over)
+        gc.collect()
+        del passed_over
+        assert gc.collect() < 1000
+        die_in_cycles(2000)
+        gc.collect(0)
+        assert gc.get_freeze_count() == 0
+        assert gc.collect() >= 1000
+        assert gc.get_freeze_count() > 0
+
+
+def test_thresholds_and_callbacks_are_as_before_afterwards() -> None:
+    def state() -> tuple[tuple[int, int, int], list[Callable[..., object]], int]:
+        return gc.get_threshold(), list(gc.callbacks), gc.get_freeze_count()
+
+    before = state()
+    with short_collections():
+        assert state() != before
+    assert state() == before
