@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 SOCKS: Final = "socksProxyConfig"
 """A key without effect that may hold a user and a password."""
+CHANGE_SIZE_MAX: Final = 32 * 1024
+"""Characters of a change. All keys of a broker together have half as many."""
 
 
 class FileDisk(Protocol):
@@ -88,6 +90,11 @@ class RunningConfiguration:
 
         Raises ReadOnlyKeyError for a key that cannot be changed now, ConfigError for a key or value
         that makes no sense; then nothing is changed."""
+        if len(text) > CHANGE_SIZE_MAX:
+            raise ConfigError(
+                f"a change of {len(text)} characters is not read: at most {CHANGE_SIZE_MAX} are; "
+                "change fewer keys at a time"
+            )
         wanted = properties.decode_text(text)
         hot = hot_keys(type(self.config))
         for key in wanted:

@@ -19,11 +19,13 @@ from tests.unit.broker.talking import SMALL, consumer, subscription, talking
 from tests.unit.metered_loop import TURN_MAX_S, BlockingClient, Metered, metered, metered_uvloop
 
 from turbopump.broker.broker import Broker
+from turbopump.config.running import CHANGE_SIZE_MAX
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import frame_head
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.assignment import LockBatchMq, QueryAssignment, UnlockBatchMq
-from turbopump.protocol.requests.clients import Heartbeat
+from turbopump.protocol.requests.clients import CheckClientConfig, Heartbeat
+from turbopump.protocol.requests.configuration import UpdateBrokerConfig
 from turbopump.protocol.requests.consumers import (
     GetBrokerConsumeStats,
     GetConsumeStats,
@@ -227,6 +229,12 @@ FILTERS = [
     for number in range(20)
 ]
 
+CHECKED_FILTER = json.dumps(
+    {"clientId": "c", "group": EVERYONE, "subscriptionData": FILTERS[0]}
+).encode()
+LONGEST_CHANGE = b"a=b\\\n" * (CHANGE_SIZE_MAX // 5)
+"""One key, whose value goes on over thousands of lines."""
+
 REQUESTS: dict[str, tuple[Request[Any], bytes, int]] = {
     "lock many queues": (LockBatchMq(), locks(QUEUES_MAX), ResponseCode.SUCCESS),
     "unlock many queues": (UnlockBatchMq(), locks(QUEUES_MAX), ResponseCode.SUCCESS),
@@ -296,6 +304,17 @@ REQUESTS: dict[str, tuple[Request[Any], bytes, int]] = {
         ResponseCode.SUCCESS,
     ),
     "many groups": (CreateGroupList(), GROUP_LIST, ResponseCode.SUCCESS),
+    "a long change of the configuration": (
+        UpdateBrokerConfig(),
+        LONGEST_CHANGE,
+        ResponseCode.SYSTEM_ERROR,
+    ),
+    "a change that is too long": (
+        UpdateBrokerConfig(),
+        LONGEST_CHANGE * 100,
+        ResponseCode.SYSTEM_ERROR,
+    ),
+    "a filter checked": (CheckClientConfig(), CHECKED_FILTER, ResponseCode.SUCCESS),
 }
 """A request whose work grows with a body or a table has a row here: one that is new gets one."""
 

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.loops import in_loop
 
 from turbopump.config.namesrv_config import NAMESRV_KEYS, NamesrvConfig
-from turbopump.config.running import RunningConfiguration
+from turbopump.config.running import CHANGE_SIZE_MAX, RunningConfiguration
+from turbopump.errors import ConfigError
 
 
 class TwoThreads:
@@ -47,3 +49,10 @@ async def test_changes_that_come_together_are_all_kept() -> None:
         b"enableTopicList=false",
         b"enableAllTopicList=false",
     }
+
+
+def test_a_change_that_would_take_long_to_read_is_refused() -> None:
+    running = RunningConfiguration(NamesrvConfig(), NAMESRV_KEYS)
+    with pytest.raises(ConfigError, match="of 32769 characters is not read: at most 32768"):
+        running.change("#" * (CHANGE_SIZE_MAX + 1))
+    assert running.change("#" * CHANGE_SIZE_MAX) == {}
