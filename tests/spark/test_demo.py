@@ -8,12 +8,14 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PATIENCE_S = 900
+"""It is a minute; a machine with much other work takes its time."""
 
 
 @contextmanager
@@ -41,17 +43,20 @@ def demo(tmp_path: Path, flights: int) -> Iterator[tuple[subprocess.Popen[str], 
     try:
         yield process, mark
     finally:
-        process.kill()
+        for pid in marked(mark):  # or its servers would keep the pipe open, and this would wait
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.communicate()
 
 
-def marked(mark: str) -> list[str]:
-    """Command lines of the processes that still carry the mark."""
-    found = []
+def marked(mark: str) -> dict[int, str]:
+    """Command lines of the processes that still carry the mark, by process."""
+    found = {}
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (directory / "environ").read_bytes():
-                found.append((directory / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                line = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found[int(directory.name)] = line
         except OSError:
             continue
     return found
@@ -60,9 +65,9 @@ def marked(mark: str) -> list[str]:
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for leftovers in /proc")
 def test_what_went_in_comes_out_and_nothing_is_left_running(tmp_path: Path) -> None:
     with demo(tmp_path, 3000) as (process, mark):
-        said, _ = process.communicate(timeout=300)
+        said, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, said
-        assert marked(mark) == []
+        assert marked(mark) == {}
     last = {line[:28].strip(): line[28:40].strip() for line in said.splitlines()[-10:] if line}
     assert last.pop("seconds")
     assert last == {
@@ -81,14 +86,14 @@ def test_what_went_in_comes_out_and_nothing_is_left_running(tmp_path: Path) -> N
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for leftovers in /proc")
 def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path) -> None:
-    with demo(tmp_path, 100_000) as (process, mark):
+    with demo(tmp_path, 3000) as (process, mark):
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("Starting Spark"):
                 break
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode not in (0, None)
         assert "interrupted" in said
-        assert marked(mark) == []
+        assert marked(mark) == {}
     assert not list(tmp_path.glob("turbopump-*"))
