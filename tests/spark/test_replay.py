@@ -163,7 +163,8 @@ def test_a_batch_is_sent_without_a_shuffle_and_opens_the_files_of_its_hours_alon
         notes=tmp_path / "notes" / "plan.json",
     )
     chosen = {"topic": "T", "begin_ms": 0, "end_ms": None, "keys": ["k1"], "where": "flag = 0"}
-    state = run.state(chosen)
+    with run.alone():
+        state = run.state(chosen)
     ((second, count),) = run.left(state)
     assert count == 1
     assert run.batch(second, second + 1, 0, state).count() == 1
