@@ -1,4 +1,5 @@
-# store/copied_log.py: entries that a slave takes together, checked and packed for its queues and its key index.
+# store/copied_log.py: entries that a slave takes together, checked and packed for its queues and
+# its key index.
 
 
 def packed_run(data, at, end, position, topics):
@@ -29,7 +30,8 @@ cdef object _packed_run(object data, int64_t at, int64_t end, int64_t position, 
         raise _NotUsual
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        return _run_of(<const uint8_t *>view.buf, at, end if end < view.len else view.len, position, topics)
+        end = end if end < view.len else view.len
+        return _run_of(<const uint8_t *>view.buf, at, end, position, topics)
     finally:
         PyBuffer_Release(&view)
 
@@ -39,7 +41,7 @@ cdef object _run_of(const uint8_t *data, int64_t at, int64_t end, int64_t positi
     cdef _RunEntry[1024] entries  # _ENTRIES_OF_RUN
     cdef int count = 0, queue_count = 0, number = 0, i
     cdef int64_t offset = position, stored = 0, size, body_size, text_at, queue_offset, begin
-    cdef uint32_t queue_id
+    cdef uint32_t queue_id, hashed
     cdef const uint8_t *pos
     cdef _Span topic
     cdef _Found found
@@ -51,8 +53,9 @@ cdef object _run_of(const uint8_t *data, int64_t at, int64_t end, int64_t positi
         pos = data + at
         size = _get32(pos)
         body_size = _get32(pos + 84)
-        if (_get32(pos + 4) != 0xDAA320A7 or <int64_t>_get64(pos + 28) != offset or size < 91 or size > end - at
-                or pos[39] & 0xB4 or (pos[12] | pos[20] | pos[36] | pos[56]) & 0x80 or body_size > size - 91):
+        if (_get32(pos + 4) != 0xDAA320A7 or <int64_t>_get64(pos + 28) != offset
+                or size < 91 or size > end - at or body_size > size - 91
+                or pos[39] & 0xB4 or (pos[12] | pos[20] | pos[36] | pos[56]) & 0x80):
             break
         topic = _Span(pos + 89 + body_size, pos[88 + body_size])
         text_at = 91 + body_size + topic.size
@@ -62,7 +65,8 @@ cdef object _run_of(const uint8_t *data, int64_t at, int64_t end, int64_t positi
             break
         queue_id = _get32(pos + 12)
         queue_offset = <int64_t>_get64(pos + 20)
-        # a message nearly always is of the queue of the one before it, or of the one that followed that last time
+        # A message nearly always is of the queue of the one before it, or of the one that followed
+        # that last time.
         for i in range(queue_count):
             queue = &queues[number]
             if (queue.queue_id == queue_id and queue.topic.size == topic.size
@@ -77,26 +81,31 @@ cdef object _run_of(const uint8_t *data, int64_t at, int64_t end, int64_t positi
                 raise _NotUsual
             number = queue_count
             queue = &queues[number]
-            queue[0] = _RunQueue(topic, _hash_on(0, topic.at, topic.size) * 31 + 35, queue_id, queue_offset, 0, NULL)  # "#"
+            hashed = _hash_before(topic.at, topic.size)
+            queue[0] = _RunQueue(topic, hashed, queue_id, queue_offset, 0, NULL)
             names.append(name)
             queue_count += 1
         if queue_offset != queue.first + queue.count:
             break
         _find(pos + text_at, pos + size, &found)
-        if not found.is_ascii and not (_is_ascii(found.unique) and _is_ascii(found.tags) and _is_ascii(found.keys)):
-            raise _NotUsual
+        if not found.is_ascii:
+            if not (_is_ascii(found.unique) and _is_ascii(found.tags) and _is_ascii(found.keys)):
+                raise _NotUsual
         stored = <int64_t>_get64(pos + 56)
         if found.unique.size or found.keys.size:
             offset_, stored_ = offset, stored
             if found.unique.size:
-                keys.append((_index_hash(_hash_on(queue.hash_before, found.unique.at, found.unique.size)), offset_, stored_))
+                hashed = _hash_on(queue.hash_before, found.unique.at, found.unique.size)
+                keys.append((_index_hash(hashed), offset_, stored_))
             begin = 0  # of this key
             for i in range(found.keys.size + 1 if found.keys.size else 0):
                 if i == found.keys.size or found.keys.at[i] == c" ":
                     if i > begin:
-                        keys.append((_index_hash(_hash_on(queue.hash_before, found.keys.at + begin, i - begin)), offset_, stored_))
+                        hashed = _hash_on(queue.hash_before, found.keys.at + begin, i - begin)
+                        keys.append((_index_hash(hashed), offset_, stored_))
                     begin = i + 1
-        entries[count] = _RunEntry(number, <uint32_t>size, <int32_t>_hash_on(0, found.tags.at, found.tags.size))
+        hashed = _hash_on(0, found.tags.at, found.tags.size)
+        entries[count] = _RunEntry(number, <uint32_t>size, <int32_t>hashed)
         queue.count += 1
         count += 1
         offset += size
@@ -116,7 +125,9 @@ cdef object _run_of(const uint8_t *data, int64_t at, int64_t end, int64_t positi
     return size, stored, keys, packed
 
 
-cdef inline bint _crc_is_right(const uint8_t *pos, int64_t size, int64_t body_size, int64_t text_at) except -1:
+cdef inline bint _crc_is_right(
+    const uint8_t *pos, int64_t size, int64_t body_size, int64_t text_at
+) except -1:
     """Whether the CRC over all of an entry is right, or over its body where it has no other."""
     cdef const uint8_t *suffix = pos + size - 20
     cdef int64_t told = 0

@@ -64,8 +64,13 @@ def key_hash(topic, key):
     if not (PyUnicode_CheckExact(topic) and PyUnicode_IS_COMPACT_ASCII(topic)
             and PyUnicode_CheckExact(key) and PyUnicode_IS_COMPACT_ASCII(key)):
         return plain["key_hash"](topic, key)
-    cdef uint32_t value = _hash_on(0, PyUnicode_1BYTE_DATA(topic), PyUnicode_GET_LENGTH(topic)) * 31 + 35  # "#"
+    cdef uint32_t value = _hash_before(PyUnicode_1BYTE_DATA(topic), PyUnicode_GET_LENGTH(topic))
     return _index_hash(_hash_on(value, PyUnicode_1BYTE_DATA(key), PyUnicode_GET_LENGTH(key)))
+
+
+cdef inline uint32_t _hash_before(const void *topic, Py_ssize_t size) noexcept:
+    """Java's hash of ``topic#``, which keys of the index begin with."""
+    return _hash_on(0, topic, size) * 31 + c"#"
 
 
 cdef inline uint32_t _hash_on(uint32_t value, const void *text, Py_ssize_t size) noexcept:

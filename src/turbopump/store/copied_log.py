@@ -147,7 +147,8 @@ class CopiedLog:
         buffer, room_at = log.room
         buffer[room_at : room_at + run.size] = memoryview(data)[at : at + run.size]
         log.written(run.size)
-        self._dispatcher.dispatch_run(queues, run.keys, log.end, run.stored_ms)
+        flags = 0  # none is prepared
+        self._dispatcher.dispatch_many(queues, run.keys, log.end, flags, run.stored_ms)
         return run.size
 
     def _take(self, parsed: ParsedEntry, entry: bytes) -> None:

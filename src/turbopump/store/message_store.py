@@ -529,7 +529,7 @@ class MessageStore:
         # reserved for them.
         assert sum(unpack_unit(units, -UNIT_SIZE)[:2]) == offset + size
         log.written(size)
-        self.dispatcher.dispatch_batch(queue, index, units, keys, log.end, sys_flag, now)
+        self.dispatcher.dispatch_many([(queue, units)], keys, log.end, sys_flag, now)
         if (took := self._monotonic() - began) >= SLOW_S:
             self.latency.slow(took)
         return PutResult(index, offset, log.end), units

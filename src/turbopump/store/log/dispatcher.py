@@ -6,6 +6,7 @@ and is indexed by its keys. Readers see it at once, or when ``Confirmed`` says s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels
@@ -75,49 +76,26 @@ class Dispatcher:
         self.last_store_timestamp = store_timestamp
         return True
 
-    def dispatch_batch(
+    def dispatch_many(
         self,
-        queue: ConsumeQueue,
-        index: int,
-        units: bytes,
+        queues: Iterable[tuple[ConsumeQueue, bytes]],
         keys: list[tuple[int, int, int]],
         end: int,
         sys_flag: int,
         store_timestamp: int,
     ) -> None:
-        """Hand on entries just written side by side, up to ``end``: their packed ``units``, which
-        follow the queue's last, and what the key index gets. Room for the units was made."""
+        """Hand on entries just written side by side, up to ``end``: for each queue its packed
+        units, which follow its last, and what the key index gets. Room for the units was made."""
         if not sys_flag & _PREPARED:
-            appended = queue.append_many(index, units, store_timestamp)
-            assert appended
-            if self._hidden is None:
-                queue.end.advance(queue.max_index)
-            else:
-                self._hidden.append((end, queue, queue.max_index))
+            for queue, units in queues:
+                appended = queue.append_many(queue.max_index, units, store_timestamp)
+                assert appended
+                if self._hidden is None:
+                    queue.end.advance(queue.max_index)
+                else:
+                    self._hidden.append((end, queue, queue.max_index))
         if self._index is not None:
             self._index.add_many(keys, sys_flag)
-        self.dispatched = end
-        self.last_store_timestamp = store_timestamp
-
-    def dispatch_run(
-        self,
-        queues: list[tuple[ConsumeQueue, bytes]],
-        keys: list[tuple[int, int, int]],
-        end: int,
-        store_timestamp: int,
-    ) -> None:
-        """Hand on entries that a slave has just copied side by side, up to ``end``: for each queue
-        its packed units, which follow its last, and what the key index gets. Room for the units was
-        made; none is prepared."""
-        for queue, units in queues:
-            appended = queue.append_many(queue.max_index, units, store_timestamp)
-            assert appended
-            if self._hidden is None:
-                queue.end.advance(queue.max_index)
-            else:
-                self._hidden.append((end, queue, queue.max_index))
-        if self._index is not None:
-            self._index.add_many(keys, 0)
         self.dispatched = end
         self.last_store_timestamp = store_timestamp
 
