@@ -51,7 +51,9 @@ class LoopThread:
         number = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
         def woken() -> None:
-            os.eventfd_read(number)
+            # the loop calls this twice for one wake if something breaks out of it in between
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(number)
             self._do_posted()
 
         self.loop.add_reader(number, woken)

@@ -21,6 +21,7 @@ from turbopump.client.consumer.handling import HandlerPool, HandlerThreads
 from turbopump.client.consumer.ready_messages import ReadyMessages
 from turbopump.client.loop_thread import LoopThread, the_loop_thread
 from turbopump.client.user_function import UserFunction
+from turbopump.event_loop import new_event_loop
 from turbopump.testing import BrokerThread
 
 WILD = [StopIteration("no such row"), SystemExit(3), KeyboardInterrupt()]
@@ -48,8 +49,9 @@ def late(error: BaseException) -> Callable[..., Any]:
 forms = pytest.mark.parametrize("form", [plain, coroutine, late], ids=lambda form: form.__name__)
 
 
-@pytest.fixture
-def thread() -> Iterator[LoopThread]:
+@pytest.fixture(params=[asyncio.new_event_loop, new_event_loop], ids=["asyncio", "ours"])
+def thread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopThread]:
+    monkeypatch.setattr(loop_thread, "new_event_loop", request.param)
     thread = LoopThread()
     yield thread
     loop = thread.loop
@@ -165,6 +167,7 @@ def test_the_loop_of_all_blocking_clients_goes_on_and_says_who_broke_out(
         return 42
 
     async def broken() -> None:
+        thread._post(lambda: None)  # another call comes as it breaks
         asyncio.get_running_loop().call_soon(plain(SystemExit(3)))
 
     thread.call(broken)
