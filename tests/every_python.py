@@ -9,6 +9,10 @@ messages that are due, for processes, for disks. The first is shown as it goes, 
 have ended; the few tests that look at the clock come last and alone. Other Pythons are looked for
 on the PATH and among pyenv's versions; each gets a small environment of its own (`.venv-3.12`, …),
 made once. Any failure fails the run; a Python that is not there is named.
+
+Temporary files lie in memory where a file system in memory has room (unless ``TMPDIR`` is set): a
+broker syncs and removes dozens of files, at milliseconds each on a disk that four runs share. The
+crashes, and what of the store's tests is about disks, have a real one.
 """
 
 from __future__ import annotations
@@ -17,14 +21,20 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 LANES = 4
+MEMORY = Path("/dev/shm")
+MEMORY_MIN = 4 << 30
+"""Bytes that must be free there; the tests use less than a quarter of it at a time."""
 WITHOUT = "--ignore={}".format
 APART = ("tests/unit/store", "tests/unit/broker", "tests/unit/client", "tests/unit/cli")
 ALONE = [
@@ -41,12 +51,21 @@ IN_A_SESSION = [
     )
 ]
 """What shares a session of Spark, one test after the other."""
+OF_DISKS = [
+    f"tests/unit/store/test_{name}.py"
+    for name in (
+        *("disk", "kernel_syncs", "removing_segments", "sparse_segments"),
+        *("pitfalls", "what_the_system_refuses"),
+    )
+]
+ON_DISK = ["tests/crash", *OF_DISKS, *map("--deselect={}".format, ALONE)]
 HERE = (
     ["tests/unit", "tests/golden", *map(WITHOUT, APART)],
     IN_A_SESSION,
-    ["tests/crash", *map("--deselect={}".format, ALONE)],
+    ON_DISK,
     ["tests/spark", "bench/tests/test_against_our_broker.py", *map(WITHOUT, IN_A_SESSION)],
-    *([suite] for suite in (*APART[:2], "tests/simulation", *APART[2:])),
+    ["tests/unit/store", *map(WITHOUT, OF_DISKS)],
+    *([suite] for suite in (APART[1], "tests/simulation", *APART[2:])),
 )
 """Every other test, the longest run first."""
 ON_UVLOOP = ["tests/unit/client", "tests/unit/test_blocking.py"]
@@ -83,9 +102,16 @@ def main() -> int:
         else:
             others.append((version, environment(version, python)))
     newest = max((version for version, _ in others), default=here)
-    with ThreadPoolExecutor(LANES) as lanes:
+    with files_in_memory() as in_memory, ThreadPoolExecutor(LANES) as lanes:
         runs = [
-            lanes.submit(run, here, Path(sys.executable), suites, shown=suites is HERE[0])
+            lanes.submit(
+                run,
+                here,
+                Path(sys.executable),
+                suites,
+                shown=suites is HERE[0],
+                **({} if suites is ON_DISK else in_memory),
+            )
             for suites in HERE
         ]
         if find_spec("uvloop") is None:
@@ -99,11 +125,13 @@ def main() -> int:
                     ON_UVLOOP,
                     shown=False,
                     TURBOPUMP_TEST_LOOP="uvloop",
+                    **in_memory,
                 )
             )
         for version, python in reversed(others):
             suites, pure = (NEWEST, {"TURBOPUMP_PURE": "1"}) if version == newest else (BETWEEN, {})
-            runs.append(lanes.submit(run, version, python, suites, shown=False, **OTHERS, **pure))
+            settings = OTHERS | pure | in_memory
+            runs.append(lanes.submit(run, version, python, suites, shown=False, **settings))
         statuses = [each.result() for each in runs]
     statuses.append(run(here, Path(sys.executable), ALONE))
     return next((status for status in statuses if status), 0)
@@ -112,6 +140,19 @@ def main() -> int:
 def every_python_is_asked_for() -> bool:
     """Whether to test on the other Pythons too: continuous integration does, people may."""
     return any(os.environ.get(name, "") in ("1", "true") for name in ("CI", "EVERY_PYTHON"))
+
+
+@contextmanager
+def files_in_memory() -> Iterator[dict[str, str]]:
+    """Where temporary files lie until this ends: what to set in the environment, if anything."""
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_MIN
+    if "TMPDIR" in os.environ or not has_room or not os.access(MEMORY, os.W_OK):
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(
+        prefix="turbopump-tests-", dir=MEMORY, ignore_cleanup_errors=True
+    ) as directory:
+        yield {"TMPDIR": directory}
 
 
 def run(
