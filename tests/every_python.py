@@ -145,14 +145,20 @@ def every_python_is_asked_for() -> bool:
 @contextmanager
 def files_in_memory() -> Iterator[dict[str, str]]:
     """Where temporary files lie until this ends: what to set in the environment, if anything."""
-    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_MIN
-    if "TMPDIR" in os.environ or not has_room or not os.access(MEMORY, os.W_OK):
+    if "TMPDIR" in os.environ or not _has_room(MEMORY):
         yield {}
         return
     with tempfile.TemporaryDirectory(
         prefix="turbopump-tests-", dir=MEMORY, ignore_cleanup_errors=True
     ) as directory:
         yield {"TMPDIR": directory}
+
+
+def _has_room(directory: Path) -> bool:
+    if not os.access(directory, os.W_OK):
+        return False
+    runs_programs = not os.statvfs(directory).f_flag & os.ST_NOEXEC  # a container's may not
+    return runs_programs and shutil.disk_usage(directory).free >= MEMORY_MIN
 
 
 def run(
