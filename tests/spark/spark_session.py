@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,18 +13,6 @@ from pyspark.sql import SparkSession
 from turbopump.spark.session import end_session, rocketmq_session
 
 
-def quick_python(directory: Path, path: str) -> str:
-    """A program that starts a worker with this PYTHONPATH alone. Spark puts a zip of PySpark's
-    sources before it, which every worker would compile again: 1.6 s of a processor instead of 0.5.
-    And Spark waits 10 s for the worker of a stream, not longer, which a busy machine may not
-    keep."""
-    program = directory / "python"
-    environment = f"PYTHONPATH={shlex.quote(path)}"
-    program.write_text(f'#!/bin/sh\n{environment} exec {shlex.quote(sys.executable)} "$@"\n')
-    program.chmod(0o755)
-    return str(program)
-
-
 @contextmanager
 def quick_session(warehouse: Path) -> Iterator[SparkSession]:
     """On two cores, quick to start. Its Python workers import this checkout."""
@@ -35,7 +21,6 @@ def quick_session(warehouse: Path) -> Iterator[SparkSession]:
         # Spark's Python workers import the plain reader from tests/ and the package from src/.
         path = os.pathsep.join((str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")))
         patch.setenv("PYTHONPATH", path)
-        patch.setenv("PYSPARK_PYTHON", quick_python(warehouse, path))
         session = rocketmq_session(
             "turbopump tests",
             master="local[2]",

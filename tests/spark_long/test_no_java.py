@@ -1,5 +1,5 @@
 """Spark runs where the machine has no Java: on that of the wheel, behind our launcher. `make test`
-tries the launcher alone (tests/spark/test_java.py)."""
+tries the launcher alone (tests/spark/test_session.py)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 The one rule: what the user has set stays. It settles the three things that go wrong otherwise: the
 Python that Spark's workers run, the Java that Spark runs on, and the number of tasks (the planner
-process cannot see how many cores there are); it lets a read ask for pushed filters, and takes the
-faster way to the workers. It must not know how reading works.
+process cannot see how many cores there are); it lets a read ask for pushed filters, lets workers
+start without compiling PySpark, and takes the faster way to them. It must not know how reading
+works.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+import py4j
+import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -46,9 +49,11 @@ def rocketmq_session(
     by default Spark's ``defaultParallelism``. A new session starts a JVM, which takes some seconds.
     Raises ConfigError if there is no Java for it.
     """
+    workers = None
     if SparkSession.getActiveSession() is None:
+        workers = worker_python()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", workers or sys.executable)
         if master is None or master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.update(java_environment())
@@ -60,6 +65,9 @@ def rocketmq_session(
     for name, value in (conf or {}).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
+    if workers and str(spark.sparkContext.master).startswith("local"):  # others may not have it
+        spark.sparkContext.pythonExec = workers
+        spark.sparkContext.environment["PYSPARK_PYTHON"] = sys.executable
     if FILTER_PUSHDOWN not in spark.conf.getAll:  # which holds only what was set
         spark.conf.set(FILTER_PUSHDOWN, "true")
     tasks = partitions_max or spark.sparkContext.defaultParallelism
@@ -89,6 +97,29 @@ def end_session(spark: SparkSession) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def worker_python(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The program to run as Python on this machine, so that a worker finds PySpark compiled; it
+    runs ``PYSPARK_PYTHON``. 0.4 s of CPU for a worker's start instead of 1.4.
+
+    None if the user has said which Python he wants, if spark-submit has started the JVM, or if this
+    process has PySpark from elsewhere than a package with its own Spark: another might not be the
+    same.
+    """
+    program = Path(__file__).with_name("worker_python.sh")
+    home = Path(pyspark.__file__).parent
+    python = environment.get("PYSPARK_PYTHON", sys.executable)
+    packaged = (home / "jars").is_dir() and Path(py4j.__file__).is_file()
+    if (
+        packaged
+        and environment.get("SPARK_HOME", str(home)) == str(home)
+        and python == sys.executable
+        and "PYSPARK_GATEWAY_PORT" not in environment
+        and os.access(program, os.X_OK)
+    ):
+        return str(program)
+    return None
 
 
 def socket_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
