@@ -160,7 +160,7 @@ def test_several_threads_share_one_consumer(broker: BrokerThread, topic: str) ->
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert len(seen) == len(set(seen)) == 200
 
 
@@ -230,13 +230,13 @@ def test_messages_are_found_again(broker: BrokerThread, topic: str) -> None:
 def test_sends_that_are_only_started_are_many_at_once(broker: BrokerThread, topic: str) -> None:
     with Producer(broker.namesrv, back_pressure=BackPressure(messages=64)) as producer:
         sends = [producer.start_send(Message(topic, f"{i}")) for i in range(300)]
-        results = [send.result(10) for send in sends]
+        results = [send.result(60) for send in sends]
         assert len({(result.queue, result.queue_offset) for result in results}) == 300
         with pytest.raises(MessageError):
             producer.start_send(Message(topic, b""))
         elsewhere = MessageQueue(topic, "no-such-broker", 0)
         with pytest.raises(SendError, match="no-such-broker"):
-            producer.start_send(Message(topic, b"x"), queue=elsewhere).result(10)
+            producer.start_send(Message(topic, b"x"), queue=elsewhere).result(60)
 
 
 def test_a_send_that_is_on_its_way_cannot_be_cancelled(
@@ -248,7 +248,7 @@ def test_a_send_that_is_on_its_way_cannot_be_cancelled(
         futures = [producer.start_send(Message(topic, f"{i}")) for i in range(50)]
         cancelled = [future.cancel() for future in futures]
         assert cancelled == [False] * 50
-        assert [future.result(20).status for future in futures] == [SendStatus.OK] * 50
+        assert [future.result(60).status for future in futures] == [SendStatus.OK] * 50
     assert "InvalidStateError" not in caplog.text
 
 
@@ -403,7 +403,7 @@ def test_a_thread_of_a_fork_waits_until_another_has_started_the_producer_afresh(
                 on_loop_thread, "the_loop_thread", the_loop_thread_when_the_second_has_come
             )
             outcomes.append(producer.send(topic, "first").status.value)
-            second.join(10)
+            second.join(30)
             return "hangs" if second.is_alive() else " ".join(outcomes)
 
         assert in_a_fork(work) == "SEND_OK SEND_OK"

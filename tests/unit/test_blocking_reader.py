@@ -83,10 +83,10 @@ def test_several_readers_get_each_message_once(broker: BrokerThread, topic: str)
         readers = [threading.Thread(target=read) for _ in range(4)]
         for reader in readers:
             reader.start()
-        assert complete.wait(30)
+        assert complete.wait(60)
         consumer.close()
         for reader in readers:
-            reader.join(10)
+            reader.join(60)
     assert set(seen.values()) == {1}
     assert len(seen) == COUNT
 
@@ -104,7 +104,7 @@ def test_a_reader_gets_nothing_while_the_consumer_is_paused(
         reader.join(0.2)
         assert got == []
         consumer.resume()
-        reader.join(10)
+        reader.join(60)
         assert len(got) == 1
 
 

@@ -119,7 +119,7 @@ async def test_lite_pull_and_pull_consumers_read(caplog: pytest.LogCaptureFixtur
         async with LitePullConsumer(
             running.namesrv, group="G", topic="T", credentials=SUB, consume_from=ConsumeFrom.FIRST
         ) as lite:
-            assert [one.body for one in await lite.poll(timeout=10)] == [b"1"]
+            assert [one.body for one in await lite.poll(timeout=60)] == [b"1"]
         async with PullConsumer(running.namesrv, group="G", credentials=SUB) as pull:
             (queue,) = await pull.queues("T")
             result = await pull.pull(queue, await pull.min_offset(queue))
@@ -136,7 +136,7 @@ async def test_a_simple_consumer_pops_and_acknowledges(caplog: pytest.LogCapture
         async with SimpleConsumer(
             running.namesrv, group="G", topic="T", credentials=SUB, consume_from=ConsumeFrom.FIRST
         ) as pops:
-            (message,) = await pops.receive(max_messages=1, invisible_seconds=30, timeout=10)
+            (message,) = await pops.receive(max_messages=1, invisible_seconds=300, timeout=60)
             await pops.change_invisible_time(message, 60)
             await pops.ack(message)
             assert message.body == b"1"

@@ -13,6 +13,7 @@ from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import ScriptedBroker, scripted_cluster
 
 from turbopump.blocking import Producer as BlockingProducer
+from turbopump.client import tracing
 from turbopump.client.producer import Producer
 from turbopump.errors import (
     CallTimeoutError,
@@ -88,7 +89,10 @@ def test_a_handle_is_apaches_text() -> None:
 
 
 @in_loop
-async def test_a_producer_recalls_what_it_sent_and_is_told_when_it_is_too_late() -> None:
+async def test_a_producer_recalls_what_it_sent_and_is_told_when_it_is_too_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tracing, "FLUSH_INTERVAL_S", 1000.0)  # it is looked at what is held
     async with (
         running_broker() as running,
         Producer(running.namesrv, group="p", trace=True) as producer,

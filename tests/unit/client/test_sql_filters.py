@@ -38,7 +38,7 @@ async def test_a_push_consumer_gets_what_its_filter_takes() -> None:
             tags=CHEAP_AND_RED,
             consume_from=ConsumeFrom.FIRST,
         )
-        async with consumer, asyncio.timeout(20):
+        async with consumer, asyncio.timeout(60):
             async for message in consumer:
                 got.append(message.body)
                 if len(got) == len(WANTED):

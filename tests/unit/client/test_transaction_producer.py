@@ -231,7 +231,7 @@ async def test_plain_functions_run_in_threads_and_never_hold_the_loop() -> None:
 
         def execute(_message: Message, _arg: object) -> TransactionState:
             threads.append(threading.get_ident())
-            assert inside.wait(10), "the loop is held"
+            assert inside.wait(60), "the loop is held"
             return COMMIT
 
         def check(_message: ReceivedMessage) -> TransactionState:
@@ -241,7 +241,7 @@ async def test_plain_functions_run_in_threads_and_never_hold_the_loop() -> None:
             running.namesrv, group="sellers", checker=check, executor=execute
         ) as producer:
             sending = asyncio.ensure_future(producer.send_in_transaction(Message("orders", b"x")))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not threads:
                     await asyncio.sleep(0.01)
             inside.set()
@@ -266,5 +266,5 @@ def test_the_blocking_producer_does_the_same_without_await() -> None:
         ) as producer:
             assert producer.send_in_transaction(Message("orders", b"a"), COMMIT).state is COMMIT
             assert producer.send_in_transaction(Message("orders", b"b")).state is UNKNOWN
-            assert checked.wait(10)
+            assert checked.wait(60)
             assert producer.send(Message("orders", b"plain")).queue.topic == "orders"

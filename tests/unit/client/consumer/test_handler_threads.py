@@ -382,7 +382,7 @@ async def test_plain_handlers_get_all_of_a_broker_and_ordered_ones_one_of_a_queu
     how: str,
 ) -> None:
     at_work: dict[int, int] = defaultdict(int)
-    seen: dict[int, list[bytes]] = defaultdict(list)
+    seen: dict[int, list[bytes]] = {queue_id: [] for queue_id in range(4)}
     together = 0
 
     def handle(message: Delivery) -> object:
