@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -265,6 +268,61 @@ def test_what_another_host_takes_away_while_a_writer_looks_at_it_is_passed_over(
     with open_lake(tmp_path).writing():
         pass
     check(tmp_path)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_second_host_does_not_compact_beside_the_first_where_locks_do_not_reach(
+    tmp_path: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = create_or_open(tmp_path, definition(format_name))
+    second = create_or_open(tmp_path, definition(format_name))
+    claim = tmp_path / "_compacting"
+    with first.writing():
+        for _ in range(BATCHES):
+            append_next(first, first.snapshot(), no_step)
+        with first.compacting(), monkeypatch.context() as patch:
+            patch.setattr("turbopump.spark.pipelines.lake.fcntl.flock", lambda *_: None)
+            patch.setattr("socket.gethostname", lambda: "another")
+            with (
+                second.writing(),
+                pytest.raises(LakeInUseError, match=f"another host .* {claim} says: .* remove"),
+            ):
+                second.compact(files_min=2, size_target=1 << 20)
+        for left in (f"host {socket.gethostname()}, since then", "host another, since then"):
+            claim.write_text(left)
+            if "another" in left:
+                os.utime(claim, (0, 0))
+            assert first.compact(files_min=2, size_target=1 << 20) >= 0
+            assert not claim.exists()
+    check(tmp_path)
+
+
+def test_delta_tables_are_made_once_by_hosts_that_begin_together(tmp_path: Path) -> None:
+    hosts = 3
+    together = threading.Barrier(hosts)
+
+    def begin(root: Path) -> None:
+        lake = create_or_open(root, definition("delta"))
+        together.wait()
+        lake.recover()
+
+    for number in range(8):
+        root = tmp_path / str(number)
+        with ThreadPoolExecutor(hosts) as pool:
+            for done in [pool.submit(begin, root) for _ in range(hosts)]:
+                done.result()
+        assert [DeltaTable(root / name).version() for name in (DATA, REJECTED)] == [0, 0]
+
+
+def test_a_file_that_is_gone_is_named_by_a_compaction(tmp_path: Path) -> None:
+    lake = create_or_open(tmp_path, definition("parquet"))
+    with lake.writing():
+        for _ in range(BATCHES):
+            append_next(lake, lake.snapshot(), no_step)
+        gone = Path(archive.files(tmp_path)[0])
+        gone.unlink()
+        with pytest.raises(LakeError, match=rf"{gone.name} is gone, .* back from a backup"):
+            lake.compact(files_min=2, size_target=1 << 20)
 
 
 def test_two_hosts_may_put_the_same_compaction_in_place(

@@ -26,6 +26,7 @@ from turbopump.errors import (
     ConfigError,
     DataLossError,
     LakeError,
+    LakeInUseError,
     OffsetGapError,
     RemotingError,
     ResponseError,
@@ -513,9 +514,12 @@ class ArchiveRun:
     def compacted(self, snapshot: Snapshot) -> Snapshot:
         """The lake with its small files put together."""
         self.count_rows(snapshot)
-        self.files_compacted += self.lake.compact(
-            files_min=COMPACT_FROM, size_target=COMPACT_TARGET
-        )
+        try:
+            self.files_compacted += self.lake.compact(
+                files_min=COMPACT_FROM, size_target=COMPACT_TARGET
+            )
+        except LakeInUseError as error:  # what was archived is committed
+            _log.warning("%s", error)
         self.counted_to = self.lake.snapshot()
         return self.counted_to
 

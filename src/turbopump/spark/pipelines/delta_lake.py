@@ -32,6 +32,7 @@ from turbopump.spark.offsets import Offsets
 from turbopump.spark.pipelines.lake import (
     DATA,
     REJECTED,
+    TABLES,
     Batch,
     DataFile,
     Lake,
@@ -94,43 +95,49 @@ class DeltaLake(Lake):
         if self.definition.bodies is not None:
             schemas[REJECTED] = rejected_schema(self.definition)
         for name, schema in schemas.items():
-            DeltaTable.create(
-                self.root / name,
-                schema=pa.schema([*schema, *PARTITIONS]),
-                mode="ignore",
-                partition_by=PARTITIONS.names,
-            )
+            try:
+                DeltaTable.create(
+                    self.root / name,
+                    schema=pa.schema([*schema, *PARTITIONS]),
+                    mode="ignore",
+                    partition_by=PARTITIONS.names,
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
+            except CommitFailedError:  # another host was faster by a moment
+                self._table(name)
         self.clear_staging()
 
     def compact(self, *, files_min: int, size_target: int) -> int:
-        gone = 0
-        for name in (DATA, REJECTED):
-            if not self._exists(name):
-                continue
-            table = self._table(name)
-            before = _files(table, name)
-            small: dict[tuple[str, str, int], int] = defaultdict(int)
-            for file in before:
-                small[file.topic, file.date, file.hour] += file.size < size_target // 2
-            for (topic, date, hour), count in small.items():
-                if count >= files_min:
-                    table.optimize.compact(
-                        partition_filters=[
-                            ("topic", "=", topic),
-                            ("date", "=", date),
-                            ("hour", "=", str(hour)),
-                        ],
-                        target_size=size_target,
-                    )
-            after = _files(self._table(name), name)
-            if sum(file.rows for file in after) != sum(file.rows for file in before):
-                raise LakeError(
-                    f"{self.root / name}: a compaction has changed the number of rows; go back to "
-                    f"version {table.version()} with DeltaTable.restore"
+        with self.compacting():
+            return sum(
+                self._compact(self._table(name), name, files_min, size_target)
+                for name in TABLES
+                if self._exists(name)
+            )
+
+    def _compact(self, table: DeltaTable, name: str, files_min: int, size_target: int) -> int:
+        before = _files(table, name)
+        small: dict[tuple[str, str, int], int] = defaultdict(int)
+        for file in before:
+            small[file.topic, file.date, file.hour] += file.size < size_target // 2
+        for (topic, date, hour), count in small.items():
+            if count >= files_min:
+                table.optimize.compact(
+                    partition_filters=[
+                        ("topic", "=", topic),
+                        ("date", "=", date),
+                        ("hour", "=", str(hour)),
+                    ],
+                    target_size=size_target,
                 )
-            gone += len(before) - len(after)
-            table.vacuum(dry_run=False)
-        return gone
+        after = _files(self._table(name), name)
+        if sum(file.rows for file in after) != sum(file.rows for file in before):
+            raise LakeError(
+                f"{self.root / name}: a compaction has changed the number of rows; go back to "
+                f"version {table.version()} with DeltaTable.restore"
+            )
+        table.vacuum(dry_run=False)
+        return len(before) - len(after)
 
     def paths(self, table: str = DATA) -> list[Path]:
         if not self._exists(table):

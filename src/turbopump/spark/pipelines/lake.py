@@ -4,6 +4,7 @@
 
     LAKE/_lake.json       what the table is: its format, columns and bodies; written once
     LAKE/_lock            locked by the one process that writes
+    LAKE/_compacting      there while a host puts small files together
     LAKE/_staging/        files of a batch that is not committed
     LAKE/data/topic=T/date=2013-01-01/hour=5/part-1b2c3d4e-….parquet       the table
     LAKE/_rejected/topic=T/date=2013-01-01/hour=5/part-….parquet           what did not fit
@@ -50,6 +51,7 @@ TABLES: Final = (DATA, REJECTED)
 STAGING: Final = "_staging"
 _DEFINITION: Final = "_lake.json"
 _LOCK: Final = "_lock"
+_COMPACTING: Final = "_compacting"
 _VERSION: Final = 1
 STAGED_KEPT_S: Final = 86_400
 """Longer than a batch takes."""
@@ -194,7 +196,8 @@ class Lake(ABC):
     @abstractmethod
     def compact(self, *, files_min: int, size_target: int) -> int:
         """Put small files of a partition together, where it has ``files_min`` or more; how many
-        files have gone. Offsets and rows stay."""
+        files have gone. Offsets and rows stay. Only while ``writing()``. Raises LakeInUseError
+        while another host compacts."""
 
     @abstractmethod
     def paths(self, table: str = DATA) -> list[Path]:
@@ -215,6 +218,27 @@ class Lake(ABC):
         with locked(self.root / _LOCK, self.root, alone):
             self.recover()
             yield
+
+    @contextmanager
+    def compacting(self) -> Iterator[None]:
+        """Compact alone, also where locks do not reach across hosts: ``deltalake`` commits two
+        compactions of the same files, and the table has their rows twice. A file of this host
+        is of a killed process, for this one has the lock. Raises LakeInUseError."""
+        claim, own = self.root / _COMPACTING, f"host {socket.gethostname()}"
+        with suppress(FileNotFoundError):
+            if claim.read_text().startswith(f"{own},") or is_older(claim, STAGED_KEPT_S):
+                claim.unlink()
+        try:
+            create_exclusively(claim, f"{own}, since {_now()}".encode())
+        except FileExistsError:
+            raise LakeInUseError(
+                f"{self.root}: another host puts its small files together, as {claim} says: they "
+                "stay as they are here. Where it does not run any more, remove that file"
+            ) from None
+        try:
+            yield
+        finally:
+            claim.unlink(missing_ok=True)
 
     def clear_staging(self) -> None:
         """Throw away the staged files that killed writers have left: ``drop_left``."""

@@ -136,6 +136,10 @@ class ParquetLake(Lake):
         self.clear_staging()
 
     def compact(self, *, files_min: int, size_target: int) -> int:
+        with self.compacting():
+            return self._compact(files_min, size_target)
+
+    def _compact(self, files_min: int, size_target: int) -> int:
         before = self.snapshot()
         small: dict[tuple[str, str, str, int], list[DataFile]] = defaultdict(list)
         for file in before.files:
@@ -214,6 +218,11 @@ class ParquetLake(Lake):
         first = files[0]
         name = staged_name(f"compacted-{uuid.uuid4().hex}.parquet")
         target = self.staging / name
+        gone = [file.path for file in files if not (self.root / file.path).exists()]
+        if gone:
+            raise LakeError(
+                f"{self.root / gone[0]} is gone, though it is committed: put it back from a backup"
+            )
         schema = pq.read_schema(self.root / first.path)
         with target.open("xb") as out:
             with pq.ParquetWriter(out, schema, compression="zstd") as writer:
