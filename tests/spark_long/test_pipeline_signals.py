@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,28 +38,36 @@ class Pipeline:
 
     def stopped(self, number: signal.Signals, has_begun: Callable[[], bool]) -> Report:
         """Its report, if it gets a signal once it has begun."""
-        process = self._started()
-        deadline = time.monotonic() + PATIENCE_S
-        while not has_begun():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        # A terminal interrupts Spark's processes too; the signal of a supervisor comes to one.
-        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-        return self._report(process, 130)
+        with self._started() as process:
+            deadline = time.monotonic() + PATIENCE_S
+            while not has_begun():
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            # A terminal interrupts Spark's processes too; the signal of a supervisor comes to one.
+            (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+            return self._report(process, 130)
 
     def finished(self) -> Report:
-        return self._report(self._started(), 0)
+        with self._started() as process:
+            return self._report(process, 0)
 
-    def _started(self) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+    @contextmanager
+    def _started(self) -> Iterator[subprocess.Popen[str]]:
+        """Killed at the end of the block, with what it has started, if it still runs."""
+        with subprocess.Popen(
             self._command,
             cwd=ROOT,
             env=self._environment,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
-        )
+        ) as process:
+            try:
+                yield process
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
     def _report(self, process: subprocess.Popen[str], code: int) -> Report:
         said, _ = process.communicate(timeout=PATIENCE_S)

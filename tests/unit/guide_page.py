@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.patient import PATIENT
 from tests.ports import free_ports
 
 from turbopump.testing import BrokerThread
@@ -255,7 +256,7 @@ class Page:
             programs.mkdir()
             for name, run in {
                 "python": "",
-                "turbopump": "-m turbopump",
+                "turbopump": f'"{PATIENT}"',
                 "pytest": "-m pytest",
             }.items():
                 (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {run} "$@"\n')

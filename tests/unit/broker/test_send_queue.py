@@ -16,6 +16,7 @@ from tests.unit.remoting.serving import frame, raw_peer
 from turbopump.broker.broker import Broker
 from turbopump.clock import SystemClock
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.configuration import UpdateBrokerConfig
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.store.disk import Segment, SystemDisk
 
@@ -88,6 +89,7 @@ async def test_sends_that_wait_for_a_new_file_are_refused_in_time_and_stored_onc
         assert await talk.client.all_bodies() == sent, (
             "reading goes on, and what was refused was not stored"
         )
+        await talk.client.ask(UpdateBrokerConfig(), b"waitTimeMillsInSendQueue=60000\n")
         waiting = [
             asyncio.create_task(talk.client.code(message(), b"%d waits" % number))
             for number in range(3)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from tests.file_descriptors import is_readable
+from tests.patient import PATIENT
 
 DEADLINE_S = 120.0
 """It is a second where nothing else runs; a machine that is loaded may take its time."""
@@ -27,7 +28,7 @@ class Running:
     def __init__(self, arguments: tuple[str, ...]) -> None:
         self.lines: list[str] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "turbopump", *arguments],
+            [sys.executable, PATIENT, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

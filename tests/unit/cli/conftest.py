@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.patient import PATIENT
 from tests.unit.cli.commands import DEADLINE_S, Running, command_environment
 
 
@@ -40,7 +41,7 @@ def run() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run_to_end(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "turbopump", *arguments],
+            [sys.executable, PATIENT, *arguments],
             input=text,
             capture_output=True,
             text=True,

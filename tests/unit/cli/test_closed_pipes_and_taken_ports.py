@@ -8,13 +8,14 @@ import sys
 from typing import Any
 
 import pytest
+from tests.patient import PATIENT
 from tests.ports import free_ports
 from tests.unit.cli.commands import DEADLINE_S, command_environment
 
 
 def in_shell(line: str, namesrv: str = "") -> subprocess.CompletedProcess[str]:
     """Run a shell line in which ``turbopump`` stands for the command of this source tree."""
-    command = f"{shlex.quote(sys.executable)} -m turbopump"
+    command = f"{shlex.quote(sys.executable)} {shlex.quote(PATIENT)}"
     environment = command_environment() | ({"NAMESRV_ADDR": namesrv} if namesrv else {})
     return subprocess.run(
         ["bash", "-c", line.replace("turbopump", command)],

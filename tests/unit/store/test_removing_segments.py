@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.file_descriptors import open_count
 
 from turbopump.store.disk import Piece, SystemDisk
 
@@ -33,10 +34,6 @@ class Owner:
             call()
 
 
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def test_removed_segments_can_be_read_until_closed_and_are_freed_in_a_thread(
     tmp_path: Path,
 ) -> None:
@@ -44,7 +41,7 @@ def test_removed_segments_can_be_read_until_closed_and_are_freed_in_a_thread(
     disk = SystemDisk(owner.post)
     segments = [disk.create_segment(tmp_path / name, 4096) for name in ("0", "1")]
     segments[0].buffer[:5] = b"hello"
-    before = open_files()
+    before = open_count()
     outcomes: list[tuple[int, OSError | None, bytes]] = []
 
     def done(gone: int, error: OSError | None) -> None:
@@ -57,7 +54,7 @@ def test_removed_segments_can_be_read_until_closed_and_are_freed_in_a_thread(
     assert outcomes == [(2, None, b"hello")]
     assert list(tmp_path.iterdir()) == []
     disk.close()
-    assert open_files() == before - 4, "two descriptors and two maps"
+    assert open_count() == before - 4, "two descriptors and two maps"
 
 
 def test_a_file_that_is_gone_already_counts_as_removed_and_one_that_cannot_go_ends_the_row(

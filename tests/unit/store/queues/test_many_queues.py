@@ -1,9 +1,9 @@
 """Many queues: what each costs on the disk, and that few of them are mapped at a time."""
 
-import os
 from pathlib import Path
 
 import pytest
+from tests.file_descriptors import open_count
 from tests.unit.store.directory import Directory, bodies, put, put_batch
 
 from turbopump.store.disk import SystemDisk
@@ -54,10 +54,10 @@ def test_a_new_queue_takes_a_page_and_no_descriptor(tmp_path: Path) -> None:
     directory = Directory(tmp_path, queue_file_size=QUEUE_FILE, segment_size=1 << 20)
     store = directory.open()
     put(store, b"first")
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_count()
     for topic in TOPICS:
         put(store, b"x", topic)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_count() == before
     assert blocks(directory.paths.consume_queues) == (len(TOPICS) + 1) * PAGE
     for path in directory.paths.consume_queues.rglob("0" * 20):
         assert path.stat().st_size == QUEUE_FILE, "as Apache's broker expects it"
