@@ -44,10 +44,10 @@ def test_both_signals_stop_it_cleanly_and_remove_a_temporary_directory(
     assert not directory.exists()
 
 
-def test_files_start_small(start: Start, run: Run, tmp_path: Path) -> None:
+def test_files_start_small(start: Start, run_here: Run, tmp_path: Path) -> None:
     dev = start("dev", "--data", str(tmp_path), *FREE_PORTS)
     namesrv = dev.wait_for(READY)[1]
-    assert run("produce", "T", "-n", namesrv, "--raw", text="hello\n").returncode == 0
+    assert run_here("produce", "T", "-n", namesrv, "--raw", text="hello\n").returncode == 0
     assert dev.stop() == (0, "")
     assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) < 40 << 20
 
@@ -92,20 +92,20 @@ def test_a_port_in_use_is_one_sentence(run: Run) -> None:
 
 
 def test_messages_outlive_a_restart_in_a_directory_of_ones_own(
-    start: Start, run: Run, tmp_path: Path
+    start: Start, run_here: Run, tmp_path: Path
 ) -> None:
     for offset in (0, 1):
         dev = start("dev", "--data", str(tmp_path), *FREE_PORTS)
         namesrv = dev.wait_for(READY)[1]
         if offset == 0:
-            assert run("topic", "create", "T", "-n", namesrv, "--queues", "1").returncode == 0
-        done = run("produce", "T", "-n", namesrv, "--results", text='{"body": "x"}\n')
+            assert run_here("topic", "create", "T", "-n", namesrv, "--queues", "1").returncode == 0
+        done = run_here("produce", "T", "-n", namesrv, "--results", text='{"body": "x"}\n')
         assert json.loads(done.stdout)["queue_offset"] == offset
         assert dev.stop() == (0, "")
 
 
 def test_a_broker_alone_registers_with_the_name_server_it_is_told(
-    start: Start, run: Run, tmp_path: Path
+    start: Start, run_here: Run, tmp_path: Path
 ) -> None:
     namesrv = (
         "127.0.0.1:" + start("namesrv", "--port", "0").wait_for(r"^ready namesrv=\S+:(\d+)$")[1]
@@ -117,16 +117,16 @@ def test_a_broker_alone_registers_with_the_name_server_it_is_told(
     )
     address = broker.wait_for(r"^ready broker=(\S+:\d+)$")[1]
     assert (
-        run("topic", "create", "T", "-n", namesrv, "--cluster", "market").stdout
+        run_here("topic", "create", "T", "-n", namesrv, "--cluster", "market").stdout
         == f"created T on {address}: 8 queues, perm 6\n"
     )
-    found = run("topic", "route", "T", "-n", namesrv, "--output", "json")
+    found = run_here("topic", "route", "T", "-n", namesrv, "--output", "json")
     assert (found.returncode, found.stderr) == (0, "")
     assert json.loads(found.stdout)["brokers"][0]["broker"] == "shop"
     code, log = broker.stop()
     assert code == 0
     assert " brokerName=shop brokerClusterName=market " in log
-    gone = run("topic", "route", "T", "-n", namesrv)
+    gone = run_here("topic", "route", "T", "-n", namesrv)
     assert gone.returncode == 1
     assert "no broker is registered" in gone.stderr
 
@@ -144,23 +144,23 @@ def topic(request: pytest.FixtureRequest) -> str:
     return re.sub(r"\W", "_", request.node.name)
 
 
-def test_topics_are_created_listed_and_found(run: Run, namesrv: str) -> None:
-    done = run("topic", "create", "orders", "-n", namesrv, "--queues", "3", "--output", "json")
+def test_topics_are_created_listed_and_found(run_here: Run, namesrv: str) -> None:
+    done = run_here("topic", "create", "orders", "-n", namesrv, "--queues", "3", "--output", "json")
     brokers = json.loads(done.stdout)["brokers"]
     assert json.loads(done.stdout) == {"topic": "orders", "brokers": brokers, "existing": []}
-    listed = run("topic", "list", "-n", namesrv)
+    listed = run_here("topic", "list", "-n", namesrv)
     assert "orders" in listed.stdout.splitlines()
     assert listed.stdout.splitlines() == sorted(listed.stdout.splitlines())
     assert (
         "orders"
-        in json.loads(run("topic", "list", "-n", namesrv, "--output", "json").stdout)["topics"]
+        in json.loads(run_here("topic", "list", "-n", namesrv, "--output", "json").stdout)["topics"]
     )
-    assert run("topic", "route", "orders", "-n", namesrv).stdout == (
+    assert run_here("topic", "route", "orders", "-n", namesrv).stdout == (
         f"broker-dev  read 3  write 3  perm 6  0={brokers[0]}\n"
     )
 
 
-def test_what_cannot_be_done_is_one_sentence(run: Run, namesrv: str) -> None:
+def test_what_cannot_be_done_is_one_sentence(run_here: Run, namesrv: str) -> None:
     for arguments, words in (
         (
             ("topic", "create", "T", "--cluster", "nowhere"),
@@ -168,21 +168,21 @@ def test_what_cannot_be_done_is_one_sentence(run: Run, namesrv: str) -> None:
         ),
         (("topic", "create", "T", "--broker", "127.0.0.1:1"), "cannot connect to 127.0.0.1:1"),
     ):
-        done = run(*arguments, "-n", namesrv)
+        done = run_here(*arguments, "-n", namesrv)
         assert done.returncode == 1
         assert words in done.stderr
         assert done.stderr.count("\n") == 1
 
 
-def test_a_dead_name_server_in_the_list_is_passed_over(run: Run, namesrv: str) -> None:
-    assert run("topic", "list", "-n", f"127.0.0.1:1;{namesrv}").returncode == 0
+def test_a_dead_name_server_in_the_list_is_passed_over(run_here: Run, namesrv: str) -> None:
+    assert run_here("topic", "list", "-n", f"127.0.0.1:1;{namesrv}").returncode == 0
 
 
 def test_lines_are_sent_and_the_results_come_in_their_order(
-    run: Run, namesrv: str, topic: str
+    run_here: Run, namesrv: str, topic: str
 ) -> None:
     lines = "".join(f'{{"body": "{number}"}}\n' for number in range(200))
-    done = run("produce", topic, "-n", namesrv, "--results", text=lines + "\n")
+    done = run_here("produce", topic, "-n", namesrv, "--results", text=lines + "\n")
     results = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.stderr == f"sent 200 messages to {topic}\n"
     assert [result["line"] for result in results] == list(range(1, 201))
@@ -190,12 +190,12 @@ def test_lines_are_sent_and_the_results_come_in_their_order(
     assert len({(result["queue_id"], result["queue_offset"]) for result in results}) == 200
 
 
-def test_a_bad_line_ends_produce_with_its_number(run: Run, namesrv: str, topic: str) -> None:
-    done = run("produce", topic, "-n", namesrv, text='{"body": "x"}\nnonsense\n')
+def test_a_bad_line_ends_produce_with_its_number(run_here: Run, namesrv: str, topic: str) -> None:
+    done = run_here("produce", topic, "-n", namesrv, text='{"body": "x"}\nnonsense\n')
     assert done.returncode == 1
     assert done.stderr.startswith("turbopump: line 2 is no message: ")
     assert done.stderr.count("\n") == 1
-    done = run("produce", "TBW102", "-n", namesrv, text='{"body": ""}\n')
+    done = run_here("produce", "TBW102", "-n", namesrv, text='{"body": ""}\n')
     assert done.returncode == 1
     assert done.stderr.startswith("turbopump: line 1 was not sent: ")
     assert done.stderr.count("\n") == 1
@@ -219,40 +219,42 @@ def test_what_is_produced_is_consumed(run: Run, namesrv: str, topic: str) -> Non
     )
 
 
-def test_a_group_goes_on_where_it_ended(run: Run, namesrv: str, topic: str) -> None:
-    run("topic", "create", topic, "-n", namesrv, "--queues", "1")
-    run("produce", topic, "-n", namesrv, "--raw", text="one\ntwo\nthree\n")
-    first = run("consume", topic, "-n", namesrv, "--raw", "--count", "2")
-    second = run("consume", topic, "-n", namesrv, "--raw", "--count", "1")
+def test_a_group_goes_on_where_it_ended(run_here: Run, namesrv: str, topic: str) -> None:
+    run_here("topic", "create", topic, "-n", namesrv, "--queues", "1")
+    run_here("produce", topic, "-n", namesrv, "--raw", text="one\ntwo\nthree\n")
+    first = run_here("consume", topic, "-n", namesrv, "--raw", "--count", "2")
+    second = run_here("consume", topic, "-n", namesrv, "--raw", "--count", "1")
     assert (first.stdout, second.stdout, second.returncode) == ("one\ntwo\n", "three\n", 0)
-    other = run("consume", topic, "-n", namesrv, "--raw", "--count", "3", "--group", "another")
+    other = run_here("consume", topic, "-n", namesrv, "--raw", "--count", "3", "--group", "another")
     assert other.stdout == "one\ntwo\nthree\n"
 
 
-def test_only_the_wanted_tags_are_consumed(run: Run, namesrv: str, topic: str) -> None:
-    run("produce", topic, "-n", namesrv, "--raw", "--tags", "A", text="a\n")
-    run("produce", topic, "-n", namesrv, "--raw", "--tags", "B", text="b\n")
+def test_only_the_wanted_tags_are_consumed(run_here: Run, namesrv: str, topic: str) -> None:
+    run_here("produce", topic, "-n", namesrv, "--raw", "--tags", "A", text="a\n")
+    run_here("produce", topic, "-n", namesrv, "--raw", "--tags", "B", text="b\n")
     assert (
-        run("consume", topic, "-n", namesrv, "--raw", "--tags", "B || C", "--count", "1").stdout
+        run_here(
+            "consume", topic, "-n", namesrv, "--raw", "--tags", "B || C", "--count", "1"
+        ).stdout
         == "b\n"
     )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_consumer_leaves_when_it_is_asked_to(
-    start: Start, run: Run, namesrv: str, topic: str, number: signal.Signals
+    start: Start, run_here: Run, namesrv: str, topic: str, number: signal.Signals
 ) -> None:
-    run("produce", topic, "-n", namesrv, "--raw", text="one\n")
+    run_here("produce", topic, "-n", namesrv, "--raw", text="one\n")
     consumer = start("consume", topic, "-n", namesrv)
     consumer.wait_for('"body":"one"')
     assert consumer.stop(number) == (130, "")
-    assert run("consume", topic, "-n", namesrv, "--idle", "1").stdout == ""
+    assert run_here("consume", topic, "-n", namesrv, "--idle", "1").stdout == ""
 
 
 def test_a_reader_that_leaves_is_no_failure(
-    start: Start, run: Run, namesrv: str, topic: str
+    start: Start, run_here: Run, namesrv: str, topic: str
 ) -> None:
-    run("produce", topic, "-n", namesrv, "--raw", text=("x" * 1000 + "\n") * 2000)
+    run_here("produce", topic, "-n", namesrv, "--raw", text=("x" * 1000 + "\n") * 2000)
     consumer = start("consume", topic, "-n", namesrv)
     consumer.wait_for("x")
     consumer.close_output()

@@ -167,20 +167,20 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_a_failure_is_one_sentence_and_an_exit_code(
-    run: Run, arguments: list[str], code: int, sentence: str
+    run_here: Run, arguments: list[str], code: int, sentence: str
 ) -> None:
-    done = run(*arguments)
+    done = run_here(*arguments)
     assert done.returncode == code
     assert done.stderr.startswith(sentence)
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
 
 
-def test_a_bind_address_from_a_file_needs_insecure_too(run: Run, tmp_path: Path) -> None:
+def test_a_bind_address_from_a_file_needs_insecure_too(run_here: Run, tmp_path: Path) -> None:
     conf = tmp_path / "server.conf"
     conf.write_text("bindAddress=0.0.0.0\n")
     for command in ("namesrv", "broker"):
-        done = run(command, "-c", str(conf))
+        done = run_here(command, "-c", str(conf))
         assert done.returncode == 2
         assert done.stderr.endswith("add --insecure\n")
 

@@ -139,9 +139,9 @@ def test_the_topics_of_a_cluster_that_is_not_there_are_an_error(
 )
 @pytest.mark.parametrize("output", ["text", "json"])
 def test_a_group_that_is_nowhere_is_not_said_to_be_up_to_date(
-    run: Callable[..., Any], rocketmq: Any, command: str, output: str
+    run_here: Callable[..., Any], rocketmq: Any, command: str, output: str
 ) -> None:
-    done = run(*command.split(), "-n", rocketmq.namesrv, "--output", output)
+    done = run_here(*command.split(), "-n", rocketmq.namesrv, "--output", output)
     assert done.returncode == 3
     assert "the group nobody has no" in done.stderr
     assert "behind by" not in done.stdout

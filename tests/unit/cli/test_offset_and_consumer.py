@@ -45,11 +45,11 @@ def answer(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_place_is_shown_reset_and_cloned(broker: BrokerThread, run: Run) -> None:
+def test_a_place_is_shown_reset_and_cloned(broker: BrokerThread, run_here: Run) -> None:
     queue = stand(broker, "billing", 4)
     stand(broker, "other", 0)
     server = ("-n", broker.namesrv, "--output", "json")
-    shown = answer(run("offset", "show", "billing", *server))
+    shown = answer(run_here("offset", "show", "billing", *server))
     assert (shown["group"], shown["behind"]) == ("billing", 2)
     (row,) = shown["queues"]
     assert (row["topic"], row["broker"], row["offset"], row["end"]) == (
@@ -64,35 +64,41 @@ def test_a_place_is_shown_reset_and_cloned(broker: BrokerThread, run: Run) -> No
         (["--time", "1h"], 0),
         (["--end", "--only-back"], 0),
     ):
-        done = answer(run("offset", "reset", "billing", "orders", *choice, *server))
+        done = answer(run_here("offset", "reset", "billing", "orders", *choice, *server))
         assert [row["offset"] for row in done["queues"]] == [expected]
         assert place(broker, "billing") == expected
     exact = ["--offset", "3", "--queue", "0", "--broker", broker.broker_address]
     assert (
-        answer(run("offset", "reset", "billing", "orders", *exact, *server))["queues"][0]["offset"]
+        answer(run_here("offset", "reset", "billing", "orders", *exact, *server))["queues"][0][
+            "offset"
+        ]
         == 3
     )
-    cloned = answer(run("offset", "clone", "billing", "other", *server))
+    cloned = answer(run_here("offset", "clone", "billing", "other", *server))
     assert [row["offset"] for row in cloned["queues"]] == [3]
     assert place(broker, "other") == 3
 
 
-def test_what_is_asked_wrongly_is_refused_in_a_sentence(broker: BrokerThread, run: Run) -> None:
-    done = run("offset", "reset", "billing", "orders", "-n", broker.namesrv)
+def test_what_is_asked_wrongly_is_refused_in_a_sentence(
+    broker: BrokerThread, run_here: Run
+) -> None:
+    done = run_here("offset", "reset", "billing", "orders", "-n", broker.namesrv)
     assert (done.returncode, "give one of --begin, --end, --time, --offset" in done.stderr) == (
         2,
         True,
     )
-    done = run("offset", "reset", "billing", "orders", "--offset", "3", "-n", broker.namesrv)
+    done = run_here("offset", "reset", "billing", "orders", "--offset", "3", "-n", broker.namesrv)
     assert (done.returncode, "--offset is of one queue" in done.stderr) == (2, True)
-    done = run("offset", "reset", "nobody", "orders", "--end", "-n", broker.namesrv)
+    done = run_here("offset", "reset", "nobody", "orders", "--end", "-n", broker.namesrv)
     assert (
         done.returncode,
         "no broker has both the group nobody and the topic orders" in done.stderr,
     ) == (1, True)
 
 
-def test_groups_are_listed_and_shown_with_their_consumers(broker: BrokerThread, run: Run) -> None:
+def test_groups_are_listed_and_shown_with_their_consumers(
+    broker: BrokerThread, run_here: Run
+) -> None:
     server = ("-n", broker.namesrv, "--output", "json")
     settings: dict[str, Any] = {
         "topic": "orders",
@@ -101,7 +107,7 @@ def test_groups_are_listed_and_shown_with_their_consumers(broker: BrokerThread, 
     }
     with PushConsumer(broker.namesrv, group="readers", **settings) as consumer:
         consumer.commit(acknowledged=True)
-        shown = answer(run("consumer", "show", "readers", *server))
+        shown = answer(run_here("consumer", "show", "readers", *server))
         (client,) = shown["clients"]
         assert (client["client_id"], client["language"]) == (consumer.client_id, "PYTHON")
         assert {"topic": "orders", "kind": "TAG", "expression": "a || b"} in shown["subscriptions"]
@@ -111,17 +117,17 @@ def test_groups_are_listed_and_shown_with_their_consumers(broker: BrokerThread, 
         )
         (row,) = [
             row
-            for row in answer(run("consumer", "list", *server))["groups"]
+            for row in answer(run_here("consumer", "list", *server))["groups"]
             if row["group"] == "readers"
         ]
         assert row["consumers"] == 1
-    text = run("consumer", "show", "readers", "-n", broker.namesrv)
+    text = run_here("consumer", "show", "readers", "-n", broker.namesrv)
     assert text.returncode == 0
     assert "in all" in text.stdout
 
 
 def test_consumers_of_a_group_tell_how_they_do_and_whether_they_get_along(
-    broker: BrokerThread, run: Run
+    broker: BrokerThread, run_here: Run
 ) -> None:
     server = ("-n", broker.namesrv, "--output", "json")
     settings: dict[str, Any] = {
@@ -130,12 +136,12 @@ def test_consumers_of_a_group_tell_how_they_do_and_whether_they_get_along(
         "handler": lambda message: None,
     }
     with PushConsumer(broker.namesrv, group="together", **settings) as one:
-        (client,) = answer(run("consumer", "status", "together", *server))["clients"]
+        (client,) = answer(run_here("consumer", "status", "together", *server))["clients"]
         assert client["client_id"] == one.client_id
         (topic,) = [topic for topic in client["topics"] if topic["topic"] == "orders"]
         assert (topic["queues"], topic["expression"], topic["failed_tps"]) == (1, "*", 0)
         with PushConsumer(broker.namesrv, group="together", tags="a", **settings) as two:
-            done = run("consumer", "status", "together", *server)
+            done = run_here("consumer", "status", "together", *server)
             assert done.returncode == 1
             told = json.loads(done.stdout)
             assert [row["client_id"] for row in told["clients"]] == sorted(
@@ -144,21 +150,21 @@ def test_consumers_of_a_group_tell_how_they_do_and_whether_they_get_along(
             assert [row["fault"] for row in told["clients"]] == [None, None]
             (sentence,) = told["conflicts"]
             assert sentence.startswith("consumers of group together subscribe differently")
-            text = run("consumer", "status", "together", "-n", broker.namesrv)
+            text = run_here("consumer", "status", "together", "-n", broker.namesrv)
             assert (text.returncode, f"conflict: {sentence}" in text.stdout) == (1, True)
         with PushConsumer(broker.namesrv, group="together", ordered=True, **settings) as three:
-            (sentence,) = json.loads(run("consumer", "status", "together", *server).stdout)[
+            (sentence,) = json.loads(run_here("consumer", "status", "together", *server).stdout)[
                 "conflicts"
             ]
             assert f"{three.client_id} in order" in sentence
             assert f"{one.client_id} not in order" in sentence
-    text = run("consumer", "status", "together", "-n", broker.namesrv)
+    text = run_here("consumer", "status", "together", "-n", broker.namesrv)
     assert (text.returncode, text.stdout) == (0, "group together has no consumers now\n")
-    text = run("consumer", "status", "togethr", "-n", broker.namesrv)
+    text = run_here("consumer", "status", "togethr", "-n", broker.namesrv)
     assert (text.returncode, text.stdout) == (3, "")
     assert text.stderr.startswith(
         "turbopump: no broker knows the group togethr (did you mean together?); look at its name "
     )
-    unknown = run("consumer", "status", "nobodys", *server)
+    unknown = run_here("consumer", "status", "nobodys", *server)
     assert (unknown.returncode, json.loads(unknown.stdout)["clients"]) == (3, [])
     assert "no broker knows the group nobodys; " in unknown.stderr
