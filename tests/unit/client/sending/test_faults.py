@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from tests.fuzzing import crossed
 from tests.loops import in_loop, simulated
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import ScriptedCluster, refusal, scripted_cluster, until
@@ -287,8 +288,7 @@ class Failures(SendHook):
             self.of[context.msg_id] += 1
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize(("seed", "watched"), crossed(range(2), [True, False]))
 @in_loop(simulated)
 async def test_killing_one_of_three_brokers_under_load_costs_one_attempt_per_message_in_flight(
     simulation: Simulation, /, watched: bool, seed: int
