@@ -2,8 +2,8 @@
 timer, transactional, POP and dead-letter load at once: nothing is lost, altered, reordered or
 early, and what comes twice is within its bounds.
 
-`make test`: five kills, our clients alone. `make crash`: 300 kills (`--kills 1000` by hand), Java's
-clients beside ours. What each message is, and what is owed: ``campaign.py``.
+`make test`: three kills, our clients alone. `make crash`: 300 kills (`--kills 1000` by hand),
+Java's clients beside ours. What each message is, and what is owed: ``campaign.py``.
 """
 
 import asyncio
@@ -100,8 +100,8 @@ async def kill_often(
     kills: int,
     minutes: float,
 ) -> None:
-    """One broker after the other, each at any moment after the last one serves again; every fifth
-    time once more while it starts. Fewer if the time is up."""
+    """One broker after the other, each at any moment after the last one serves again; the third of
+    every five times once more while it starts. Fewer if the time is up."""
     ends = time.monotonic() + 60 * minutes
     for number in range(kills):
         if time.monotonic() > ends:
@@ -111,7 +111,7 @@ async def kill_often(
         victim = brokers[name]
         await victim.kill()
         history.kills[name].append(now_ms())
-        if number % 5 == 4:
+        if number % 5 == 2:
             await victim.spawn()
             await asyncio.sleep(rng.uniform(0.1, 0.8))
             await victim.kill()
@@ -180,10 +180,10 @@ def judged(
     assert history.acknowledged > done * 10
 
 
-def test_five_kills_under_every_kind_of_load_lose_alter_and_reorder_nothing(
+def test_three_kills_under_every_kind_of_load_lose_alter_and_reorder_nothing(
     tmp_path: Path, rng: random.Random, measured: Callable[[str], None]
 ) -> None:
-    judged(tmp_path, rng, measured, 5, java=False, stalls_ms=STALLS_BESIDE_OTHERS_MS)
+    judged(tmp_path, rng, measured, 3, java=False, stalls_ms=STALLS_BESIDE_OTHERS_MS)
 
 
 def test_hundreds_of_kills_under_javas_clients_and_ours_lose_alter_and_reorder_nothing(
