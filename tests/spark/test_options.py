@@ -123,7 +123,7 @@ def test_options_of_one_mode_are_known() -> None:
     ("wrong", "said"),
     [
         ({"subscribePattern": "T.*"}, "'topic' and 'subscribePattern' exclude each other"),
-        ({"tags": "A", "sqlFilter": "a = 1"}, "'tags' and 'sqlFilter' exclude each other"),
+        ({"tags": "A", "sqlfilter": "a = 1"}, "'tags' and 'sqlFilter' exclude each other"),
         ({"sqlFilter": "a ="}, "option sqlFilter: 'a =' is no SQL92 filter"),
         ({"tags": " || "}, "a tag is expected"),
         ({"tags": "A || *"}, "[*] takes every message"),
@@ -151,11 +151,14 @@ def test_options_of_one_mode_are_known() -> None:
         ({"subscribePatern": "T"}, "did you mean 'subscribePattern'"),
         ({"topik": "T"}, "unknown option 'topik'; did you mean 'topic'"),
         ({"startingoffset": "x"}, "did you mean 'startingOffsets'"),
+        ({"checkpointLocation": "/tmp/c"}, "is an option of writeStream: give it there"),
+        ({"owner": "me", "option.topic": "T"}, "CREATE TEMPORARY VIEW .*: make a view instead"),
         ({"xyzzy": "1"}, "unknown option 'xyzzy'; options: nameServer, "),
         ({"nameServer": "nowhere"}, "option nameServer: .*has no port"),
         ({"nameServer": " ; "}, "option nameServer: an address"),
         ({"topic": ","}, "option topic: a topic is expected"),
         ({"columns": "bodi"}, "no column 'bodi'; did you mean 'body'"),
+        ({"columns": "value"}, "column 'value' of Spark's Kafka source is body here"),
         ({"columns": "body,BODY"}, "listed twice"),
         ({"columns": ""}, "names no column"),
         ({"maxPartitions": "0"}, "option maxPartitions: a whole number from 1"),
@@ -165,6 +168,9 @@ def test_options_of_one_mode_are_known() -> None:
         ({"startingOffsets": "sometime"}, "earliest, latest or JSON"),
         ({"startingOffsets": "{"}, "not JSON"),
         ({"startingOffsets": '{"v":2,"topics":{}}'}, "version 2"),
+        ({"startingOffsets": "{}"}, "names no queue: name some, or leave the option out"),
+        ({"endingOffsets": '{"v":1,"topics":{}}'}, "names no queue"),
+        ({"endingOffsetsByTimestamp": '{"T":{}}'}, "names no queue"),
         ({"startingOffsets": '{"T":{"b":5}}'}, "T, b: an object is expected"),
         ({"startingOffsets": '{"T":{"b":{"zero":5}}}'}, "named by its number"),
         ({"startingOffsets": '{"T":{"b":{"0":-3}}}'}, "the offset -3"),
@@ -195,6 +201,11 @@ def test_wrong_assignments_are_refused(wrong: str, said: str) -> None:
 def test_a_wrong_pattern_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'\(' is no regular expression"):
         read_options({"nameServer": "a:1", "subscribePattern": "("})
+
+
+def test_a_read_without_any_option_may_be_of_a_table() -> None:
+    with pytest.raises(ConfigError, match=r"give the option nameServer, .* but of CREATE TABLE"):
+        read_options({})
 
 
 @pytest.mark.parametrize("missing", ["nameServer", "topic"])

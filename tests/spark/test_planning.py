@@ -57,12 +57,15 @@ def begun(fake: FakeCluster, **given: str) -> dict[str, Any]:
     return topics
 
 
-def test_a_pattern_must_match_the_whole_name_of_a_topic(fake: FakeCluster) -> None:
+def test_a_pattern_must_match_the_whole_name_of_a_topic(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     assert {topic for topic, *_ in planned(fake, subscribePattern="orders-.*")} == {
         "orders-eu",
         "orders-us",
     }
     assert planned(fake, subscribePattern="orders-u") == []
+    assert "subscribePattern 'orders-u' matches no topic now" in caplog.text
 
 
 def test_a_pattern_finds_dead_letters_only_if_it_names_them(fake: FakeCluster) -> None:
@@ -71,7 +74,8 @@ def test_a_pattern_finds_dead_letters_only_if_it_names_them(fake: FakeCluster) -
         "orders-eu",
         "orders-us",
     }
-    assert planned(fake, subscribePattern="%DLQ%.*") == [("%DLQ%g", 0, 0, 2)]
+    for pattern in ("%DLQ%.*", "^%DLQ%.*$", "(%RETRY%|%DLQ%)g"):
+        assert planned(fake, subscribePattern=pattern) == [("%DLQ%g", 0, 0, 2)]
 
 
 def test_a_topic_that_is_made_while_a_stream_runs_is_read_from_its_first_message(

@@ -156,9 +156,11 @@ def test_a_given_schema_prunes_columns_and_a_wrong_one_is_refused(
     reader = (
         spark.read.format("rocketmq").option("nameServer", cluster.address).option("topic", "U")
     )
-    assert [tuple(row) for row in reader.schema("body binary, queueId int").load().collect()] == [
-        (b"U-0-0", 0)
-    ]
+    for schema in ("body binary, queueId int", "body binary COMMENT 'JSON', queueId int"):
+        rows = reader.schema(schema).load().collect()
+        assert [tuple(row) for row in rows] == [(b"U-0-0", 0)]
+    with pytest.raises(AnalysisException, match="schema has the columns body, but the option col"):
+        reader.schema("body binary").option("columns", "body,tags").load().collect()
     for schema in ("body string", "body binary not null"):
         with pytest.raises(
             (AnalysisException, PythonException),

@@ -192,10 +192,11 @@ def test_available_now_does_not_leave_out_a_broker_that_is_not_in_the_route(
 
 
 def test_available_now_goes_on_when_the_options_name_fewer_queues_than_before(
-    fake: FakeCluster,
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     fewer = {"assign": '{"T":{"broker-a":[0]}}'}
     assert len(streamed(fake, "available now", gone_with_its_broker(), **fewer)) == 10
+    assert "T@broker-b:0 is named by no option any more; its offset 5 is kept" in caplog.text
 
 
 def test_a_stream_that_shall_begin_beyond_the_end_of_a_queue_is_refused(fake: FakeCluster) -> None:

@@ -66,6 +66,14 @@ READ_SCHEMA: Final = pa.schema(
     ]
 )
 COLUMN_NAMES: Final[tuple[str, ...]] = tuple(READ_SCHEMA.names)
+_COLUMNS_OF_KAFKA: Final = {
+    "key": "keys (or properties['__SHARDINGKEY'])",
+    "value": "body",
+    "partition": "queueId",
+    "offset": "queueOffset",
+    "timestamp": "storeTimestamp",
+    "headers": "properties",
+}
 
 
 def column_names(text: str, known: Iterable[str] = COLUMN_NAMES) -> tuple[str, ...]:
@@ -79,6 +87,11 @@ def column_names(text: str, known: Iterable[str] = COLUMN_NAMES) -> tuple[str, .
     names: list[str] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name = spelled.get(part.lower())
+        if name is None and part.lower() in _COLUMNS_OF_KAFKA:
+            raise ConfigError(
+                f"the column {part!r} of Spark's Kafka source is {_COLUMNS_OF_KAFKA[part.lower()]} "
+                "here"
+            )
         if name is None:
             raise ConfigError(
                 f"there is no column {part!r}{did_you_mean(part, spelled.values())}; columns: "
@@ -193,6 +206,7 @@ def read_options(
     if "name_servers" not in values:
         raise ConfigError(
             "it is not said what to read: give the option nameServer, such as 127.0.0.1:9876"
+            + (f". {_OF_TABLES}" if not options else "")
         )
     _check_one(given, ("topics", "topic_pattern", "assigned"), needed=True)
     _check_one(given, ("tags", "sql_filter"), needed=False)
@@ -232,12 +246,14 @@ def given_values(
     what: str = "options",
     hint: Callable[[str], str | None] = lambda _: None,
 ) -> dict[str, tuple[str, Any]]:
-    """What the options set by a ``table`` of them: the field, with how the option was spelled (in
-    any case) and the value. ``hint``: a sentence for an unknown name, in place of the nearest one.
+    """What the options set by a ``table`` of them: the field, with the option's name in the table
+    and the value. ``hint``: a sentence for an unknown name, in place of the nearest one.
 
     Raises ConfigError for an unknown name, a value that cannot be read, and two spellings of one
     option that differ.
     """
+    if any(name.lower().startswith("option.") for name in options):
+        raise ConfigError(f"{_OF_TABLES}: make a view instead")
     spelled = {name.lower(): name for name in table}
     given: dict[str, tuple[str, Any]] = {}
     for spelling, text in options.items():
@@ -255,14 +271,16 @@ def given_values(
             raise ConfigError(f"option {name}: {error}") from None
         if field_name in given and given[field_name][1] != value:
             raise ConfigError(
-                f"the options {given[field_name][0]!r} and {spelling!r} mean the same thing but "
+                f"the options {given[field_name][0]!r} and {name!r} mean the same thing but "
                 "differ: give one of them"
             )
-        given[field_name] = (spelling, value)
+        given[field_name] = (name, value)
     return given
 
 
 def _hint(name: str) -> str | None:
+    if name.lower() == "checkpointlocation":
+        return "checkpointLocation is an option of writeStream: give it there"
     if name.lower() == "path":
         return "load() takes no path here: give the topic as the option topic, and load() nothing"
     if re.sub(r"[._]", "", name.lower()) in ("group", "groupid", "groupname", "consumergroup"):
@@ -364,7 +382,7 @@ def _wanted_offsets(text: str) -> WantedOffsets:
             'earliest, latest or JSON such as {"T":{"broker-a":{"0":123}}} '
             f"is expected, not {text!r}"
         )
-    return decode_offsets(text, what="its value", symbolic=True)
+    return _of_some_queue(decode_offsets(text, what="its value", symbolic=True))
 
 
 def _timestamps(text: str) -> Offsets:
@@ -373,7 +391,13 @@ def _timestamps(text: str) -> Offsets:
             "JSON with ms since 1970 UTC for each queue is expected, such as "
             f'{{"T":{{"broker-a":{{"0":1700000000000}}}}}}, not {text!r}'
         )
-    return decode_offsets(text, what="its value")
+    return _of_some_queue(decode_offsets(text, what="its value"))
+
+
+def _of_some_queue(offsets: Offsets) -> Offsets:
+    if not offsets:
+        raise ConfigError("it names no queue: name some, or leave the option out")
+    return offsets
 
 
 def whole_number(low: int, high: int) -> Callable[[str], int]:
@@ -444,6 +468,10 @@ def not_empty(text: str) -> str:
     return text
 
 
+_OF_TABLES: Final = (
+    "Spark 4.3 keeps the options of CREATE TEMPORARY VIEW … USING … OPTIONS (…), but of CREATE "
+    "TABLE it gives a Python source none when the table is read"
+)
 _GROUPS: Final = (
     "startingGroup begins where a group has committed, and commitGroup commits the progress for one"
 )

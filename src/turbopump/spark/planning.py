@@ -23,17 +23,18 @@ _log = logging.getLogger(__name__)
 
 def topics_wanted(cluster: Cluster, options: ReadOptions) -> list[str]:
     """The topics that are named, or that match the pattern now, sorted. A pattern finds topics of
-    retries and dead letters only if it begins with ``%``, and none that brokers keep for
-    themselves."""
+    retries and dead letters only if it begins with ``%``, behind ``^`` and ``(`` maybe, and none
+    that brokers keep for themselves."""
     if options.assigned is not None:
         return sorted(options.assigned)
     pattern = options.topic_pattern
     if pattern is None:
         return list(options.topics)
+    with_percent = pattern.lstrip("^(").startswith("%")
     return [
         topic
         for topic in cluster.topics()
-        if re.fullmatch(pattern, topic) and (not topic.startswith("%") or pattern.startswith("%"))
+        if re.fullmatch(pattern, topic) and (with_percent or not topic.startswith("%"))
     ]
 
 
@@ -77,6 +78,8 @@ def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
     """The queues to read. Raises ConfigError if an assigned one is not there, and as
     ``queues_of``."""
     queues = queues_of(cluster, options)
+    if options.topic_pattern is not None and not queues:
+        _log.warning("subscribePattern %r matches no topic now", options.topic_pattern)
     wanted = chosen(queues, options)
     for topic, brokers in (options.assigned or {}).items():
         for broker, ids in brokers.items():

@@ -99,6 +99,11 @@ class RocketMQDataSource(DataSource):
         options = read_options(self.options)
         columns = column_names(",".join(schema.names))
         _check_schema(schema, arrow_schema(columns))
+        if "columns" in self.options and columns != options.columns:
+            raise ConfigError(
+                f"the given schema has the columns {', '.join(columns)}, but the option columns "
+                f"says {', '.join(options.columns)}: give one of them"
+            )
         return replace(
             options,
             columns=columns,
@@ -150,10 +155,14 @@ class CommitLogDataSource(DataSource):
         return RefusedStream(ConfigError(_READ_ONLY))
 
 
+_OF_BATCHES: Final = ("name", "dataType", "nullable")
+
+
 def _check_schema(given: StructType, offered: pa.Schema) -> None:
     """Spark compares batches with the schema to the letter."""
     for wanted, there in zip(given.fields, _struct(offered).fields, strict=True):
-        if wanted != there:
+        # all but metadata, such as a comment
+        if any(getattr(wanted, part) != getattr(there, part) for part in _OF_BATCHES):
             raise ConfigError(f"the given schema says {_said(wanted)}, but there is {_said(there)}")
 
 

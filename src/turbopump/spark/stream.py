@@ -168,8 +168,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         What is no error is said once."""
         strategy = self._options.broker_offline
         fails = strategy == "fail" or (self._target is not None and strategy != "skip")
-        if not planning.is_asked_for(queue, self._options):
-            fails = False  # the options name fewer queues than those of the checkpoint
+        named = planning.is_asked_for(queue, self._options)
+        fails = fails and named  # the options may name fewer queues than the checkpoint
         on_broker = {each for each in self._route if each.broker_name == queue.broker_name}
         if queue not in on_broker and any(each.topic == queue.topic for each in on_broker):
             self._lost(f"{queue} is no longer a queue of its topic, which has fewer now")
@@ -179,8 +179,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "Start the broker, or set the option brokerOfflineStrategy to skip"
             )
         elif queue not in self._absent:
-            text = "%s is not in the route at the moment; its offset %d is kept"
-            _log.warning(text, queue, begin)
+            why = "is not in the route at the moment" if named else "is named by no option any more"
+            _log.warning("%s %s; its offset %d is kept", queue, why, begin)
 
     def _check_not_shorter(self, queue: MessageQueue, begin: int) -> None:
         """A queue that ends before what was read of it was made anew, or lost its end.
