@@ -63,9 +63,10 @@ HERE = (
     ["tests/unit", "tests/golden", *map(WITHOUT, APART)],
     IN_A_SESSION,
     ON_DISK,
+    ["tests/unit/broker"],
     ["tests/spark", "bench/tests/test_against_our_broker.py", *map(WITHOUT, IN_A_SESSION)],
     ["tests/unit/store", *map(WITHOUT, OF_DISKS)],
-    *([suite] for suite in (APART[1], "tests/simulation", *APART[2:])),
+    *([suite] for suite in ("tests/simulation", *APART[2:])),
 )
 """Every other test, the longest run first."""
 ON_UVLOOP = ["tests/unit/client", "tests/unit/test_blocking.py"]

@@ -69,7 +69,7 @@ class Client:
             NotifyConsumerIdsChanged,
             lambda notice, _context: self.noticed.append(notice.consumer_group),
         )
-        self.remoting = RemotingClient(router)
+        self.remoting = RemotingClient(router, connect_timeout=60)  # a busy machine's
 
     async def ask(self, request: Request[Any], body: bytes = b"", timeout: float = 60) -> Command:
         return await self.remoting.exchange(self.address, request, body, timeout=timeout)
