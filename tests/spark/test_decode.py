@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import subprocess
+import sys
 import zlib
 from itertools import takewhile
 from typing import Any
@@ -309,3 +312,27 @@ def test_flipped_bytes_never_escape_as_anything_but_a_refusal(data: st.DataObjec
     for batch in batches:
         batch.validate(full=True)
         assert batch.num_rows > 0
+
+
+A_WORKER_OF_A_READ = """
+import sys
+import pyspark.sql.worker.plan_data_source_read, pyspark.worker
+sparks = set(sys.modules)
+from turbopump.spark import batch, stream
+from turbopump.spark.decode import decode
+from turbopump.spark.options import COLUMN_NAMES, read_options
+options = read_options({"nameServer": "127.0.0.1:9", "topic": "T"})
+(found,) = decode(sys.stdin.buffer.read(), "broker-a", COLUMN_NAMES)
+ours = set(sys.modules) - sparks
+print(found.num_rows, *sorted(ours & {"asyncio", "ssl", "concurrent.futures", "pandas"}))
+"""
+
+
+def test_a_read_brings_neither_asyncio_nor_pandas_into_a_new_worker() -> None:
+    raw = stored_message(properties=property_bytes({"KEYS": "k", "x": "y"})) + stored_message(
+        zlib.compress(b"body"), sys_flag=1, store_host=("::1", 1)
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", A_WORKER_OF_A_READ]
+    answer = subprocess.run(command, input=raw, env=environment, stdout=subprocess.PIPE, check=True)
+    assert answer.stdout.split() == [b"2"]

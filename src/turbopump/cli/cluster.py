@@ -19,10 +19,10 @@ import click
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.replication import ha_status, what_is_amiss
+from turbopump.auth.credentials import SECRET_FIELDS, credentials_of
 from turbopump.auth.signatures import Credentials
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.serving import log_options, run_client
-from turbopump.client.identity import SECRET_FIELDS, credentials_of
 from turbopump.clock import SystemClock
 from turbopump.config.addresses import parse_address, parse_addresses
 from turbopump.config.tls import ClientTls, tls_of

@@ -1,14 +1,9 @@
-"""Who a client says it is: its instance's name, its credentials (and where those of a command or an
-application on Spark come from), its namespace. What every request carries because of that:
-``auth/signatures.py``."""
+"""Who a client says it is: its instance's name, its credentials, its namespace. What every request
+carries because of that: ``auth/signatures.py``."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
 
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.setting_rules import INSTANCE_RULES, check_fields
@@ -58,72 +53,3 @@ class InstanceSettings:
         if self.credentials is None and self.namespace_v2 is None:
             return None
         return RequestSigner(self.credentials, self.namespace_v2)
-
-
-# Credentials: where they come from. The one rule: no sentence shows what they are.
-ACCESS_KEY_VARIABLE: Final = "TURBOPUMP_ACCESS_KEY"
-SECRET_KEY_VARIABLE: Final = "TURBOPUMP_SECRET_KEY"
-SECURITY_TOKEN_VARIABLE: Final = "TURBOPUMP_SECURITY_TOKEN"
-SECRET_FIELDS: Final = ("access_key", "secret_key", "security_token", "credentials_file")
-_FILE_NAMES: Final = {
-    "accessKey": "access_key",
-    "secretKey": "secret_key",
-    "securityToken": "security_token",
-}
-
-
-def credentials_of(
-    secrets: Mapping[str, str | None], environment: Mapping[str, str]
-) -> Credentials | None:
-    """What the values of ``SECRET_FIELDS`` say, else ``environment``. Raises ConfigError."""
-    path = secrets["credentials_file"]
-    secrets = {name: value for name, value in secrets.items() if name != "credentials_file"}
-    if path is not None:
-        if any(secrets.values()):
-            raise ConfigError(
-                "credentialsFile says all of accessKey, secretKey and securityToken: leave these "
-                "options out"
-            )
-        secrets = {**secrets, **_file_credentials(path)}
-    elif not any(secrets.values()):
-        variables = (ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE, SECURITY_TOKEN_VARIABLE)
-        secrets = {
-            name: environment.get(variable)
-            for name, variable in zip(secrets, variables, strict=True)
-        }
-    access, secret = secrets["access_key"], secrets["secret_key"]
-    if access is None and secret is None and secrets["security_token"] is None:
-        return None
-    if access is None or secret is None:
-        raise ConfigError(
-            f"there is {'a secretKey or securityToken' if access is None else 'an accessKey'} "
-            "without the other: give accessKey and secretKey (as options, in credentialsFile, or "
-            f"as {ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE} in the environment)"
-        )
-    return Credentials(access, secret, secrets["security_token"])
-
-
-def _file_credentials(path: str) -> dict[str, str]:
-    """The values in a file of lines ``accessKey: VALUE`` or ``accessKey=VALUE``, as mqadmin's
-    ``tools.yml`` has them."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"credentialsFile {path!r} cannot be read: {reason}") from None
-    found: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        text = line.strip()
-        if not text or text.startswith("#"):
-            continue
-        name, separator, value = re.fullmatch(r"(\w*)\s*([:=]?)\s*(.*)", text).groups()  # type: ignore[union-attr]
-        if name not in _FILE_NAMES or not separator or not value:
-            raise ConfigError(
-                f"credentialsFile {path!r}: line {number} is not accessKey: VALUE, secretKey: "
-                "VALUE or securityToken: VALUE"
-            )
-        quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-        found[_FILE_NAMES[name]] = value[1:-1] if quoted else value
-    if not {"access_key", "secret_key"} <= found.keys():
-        raise ConfigError(f"credentialsFile {path!r} needs an accessKey and a secretKey")
-    return found

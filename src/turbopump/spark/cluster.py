@@ -9,13 +9,12 @@ say has the queue by then. It must not know what becomes of the messages.
 from __future__ import annotations
 
 import socket
-import ssl
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, groupby, repeat
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.config.addresses import parse_address
@@ -50,9 +49,13 @@ from turbopump.protocol.requests.namesrv import (
 )
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.protocol.requests.topics import GetTopicConfig
-from turbopump.remoting.tls import ClientContext, failure_words
 from turbopump.spark.decode import decode
 from turbopump.spark.offsets import Offsets
+
+if TYPE_CHECKING:
+    import ssl
+
+    from turbopump.remoting.tls import ClientContext
 
 GROUP: Final = "TURBOPUMP_SPARK"
 """The consumer group that pulls name; no offset of it is ever stored."""
@@ -107,7 +110,11 @@ class Cluster:
         credentials: Credentials | None = None,
         tls: ClientTls | None = None,
     ) -> None:
-        self._tls = None if tls is None else ClientContext(tls)
+        self._tls: ClientContext | None = None
+        if tls is not None:
+            from turbopump.remoting.tls import ClientContext  # brings asyncio, 30 ms
+
+            self._tls = ClientContext(tls)
         self._name_servers = list(name_servers)
         self._timeout = timeout
         self._patience = patience
@@ -498,6 +505,8 @@ class Link:
             self._socket = context.wrap_socket(self._socket, server_hostname=host)
         except OSError as error:
             self._socket.close()
+            from turbopump.remoting.tls import failure_words
+
             why = failure_words(error)
             raise ConnectError(f"no TLS connection to {self.address}: {why}") from None
 

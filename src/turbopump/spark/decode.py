@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address
@@ -90,8 +90,7 @@ def record_batches(
         arrays = []
         for field in schema:
             if field.name in constants:
-                value = pa.scalar(constants[field.name], field.type)
-                arrays.append(pa.repeat(value, len(part)))
+                arrays.append(_repeated(constants[field.name], len(part), field.type))
             elif field.name == "body":
                 arrays.append(part.bodies(bodies))
             else:
@@ -470,7 +469,7 @@ class Entries:
             max(len(offsets) - 1, 0),
             [None, pa.py_buffer(offsets), pa.py_buffer(self.raw)],
         )
-        return whole.take(pa.array(np.arange(0, len(offsets), 2)))
+        return whole.take(number_array(np.arange(0, len(offsets), 2)))
 
     def bodies(self, decompressed: dict[int, bytes | None]) -> pa.BinaryArray:
         """All bodies, the given ones in place of what is stored."""
@@ -479,8 +478,8 @@ class Entries:
             return stored
         source = np.arange(len(self))
         source[list(decompressed)] = len(self) + np.arange(len(decompressed))
-        return pa.concat_arrays([stored, pa.array(decompressed.values(), pa.binary())]).take(
-            pa.array(source)
+        return pa.concat_arrays([stored, text_array(decompressed.values(), pa.binary())]).take(
+            number_array(source)
         )
 
     @cached_property
@@ -488,15 +487,13 @@ class Entries:
         return PropertyColumns(self.pieces(4))
 
     def topics(self) -> pa.StringArray:
-        if self._whole is not None:
-            return self._whole.topics().take(pa.array(self.whole_at))
+        if self._whole is not None and self.whole_at is not None:
+            return self._whole.topics().take(number_array(self.whole_at))
         topics = self.pieces(2)
         try:
             return topics.cast(pa.string())
         except pa.ArrowInvalid:
-            return pa.array(
-                [topic.decode(errors="replace") for topic in topics.to_pylist()], pa.string()
-            )
+            return text_array(topic.decode(errors="replace") for topic in topics.to_pylist())
 
     def hosts(self, at: Ints, is_v6: Mask) -> pa.StringArray:
         """``1.2.3.4:5`` or ``[::1]:5``; each distinct host is formatted once."""
@@ -511,11 +508,11 @@ class Entries:
             encoded = hosts.dictionary_encode()
             packed = encoded.dictionary.to_pylist()
         else:
-            encoded = pa.array(self._longs[at].astype(np.int64)).dictionary_encode()
+            encoded = number_array(self._longs[at].astype(np.int64)).dictionary_encode()
             packed = [
                 each.to_bytes(9, signed=True)[1:] + b"\0" for each in encoded.dictionary.to_pylist()
             ]
-        return pa.array(map(_host_text, packed), pa.string()).take(encoded.indices)
+        return text_array(map(_host_text, packed)).take(encoded.indices)
 
     def born_hosts(self) -> pa.StringArray:
         return self.hosts(self.positions + 48, (self.sys_flags & SysFlag.BORN_HOST_V6) != 0)
@@ -547,6 +544,38 @@ class Entries:
         return pa.StringArray.from_buffers(
             len(self), pa.py_buffer((8 * begins).astype(np.int32)), pa.py_buffer(text)
         )
+
+
+# Arrow arrays out of NumPy's and Python's values. ``pa.array`` imports pandas to look whether it is
+# given some of that: 0.4 s of CPU in each new worker of Spark.
+def number_array(values: np.ndarray[Any, Any], there: Mask | None = None) -> pa.Array:
+    """Those that are not ``there`` are null. Not copied if they lie side by side."""
+    buffers = [_bitmap(there), pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers)
+
+
+def text_array(
+    values: Iterable[str | bytes | None], type_: pa.DataType | None = None
+) -> pa.StringArray | pa.BinaryArray:
+    found = [value.encode() if isinstance(value, str) else value for value in values]
+    offsets = np.zeros(len(found) + 1, np.int32)
+    np.cumsum([len(value or b"") for value in found], out=offsets[1:], dtype=np.int32)
+    there = np.array([value is not None for value in found], np.bool_)
+    data = b"".join(value for value in found if value is not None)
+    buffers = [_bitmap(there), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(type_ or pa.string(), len(found), buffers)
+
+
+def _repeated(value: str | None, rows: int, type_: pa.DataType) -> pa.StringArray:
+    if value is None:
+        return pa.nulls(rows, type_)
+    data = value.encode()
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(len(data))
+    return pa.Array.from_buffers(type_, rows, [None, *map(pa.py_buffer, (offsets, data * rows))])
+
+
+def _bitmap(there: Mask | None) -> pa.Buffer | None:
+    return None if there is None else pa.py_buffer(np.packbits(there, bitorder="little"))
 
 
 def entries_between(data: memoryview, begin: int, limit: int) -> tuple[Ints, Ints, int]:
@@ -608,31 +637,31 @@ and are null."""
 def _instants(milliseconds: Ints) -> pa.Array:
     sensible = (milliseconds >= 0) & (milliseconds < _INSTANT_END)
     if sensible.all():
-        return pa.array(milliseconds * 1000).view(_INSTANT)
-    return pa.array(np.where(sensible, milliseconds, 0) * 1000, mask=~sensible).view(_INSTANT)
+        return number_array(milliseconds * 1000).view(_INSTANT)
+    return number_array(np.where(sensible, milliseconds, 0) * 1000, sensible).view(_INSTANT)
 
 
 _COLUMNS: Final[dict[str, Callable[[Entries], pa.Array]]] = {
     "topic": Entries.topics,
-    "queueId": lambda e: pa.array(e.ints(12)),
-    "queueOffset": lambda e: pa.array(e.queue_offsets()),
-    "commitLogOffset": lambda e: pa.array(e.longs(28)),
+    "queueId": lambda e: number_array(e.ints(12)),
+    "queueOffset": lambda e: number_array(e.queue_offsets()),
+    "commitLogOffset": lambda e: number_array(e.longs(28)),
     "msgId": lambda e: e.properties.column("UNIQ_KEY"),
     "offsetMsgId": Entries.offset_msg_ids,
     "keys": lambda e: e.properties.column("KEYS"),
     "tags": lambda e: e.properties.column("TAGS"),
     "properties": lambda e: e.properties.map_column(),
-    "flag": lambda e: pa.array(e.flags()),
-    "sysFlag": lambda e: pa.array(e.sys_flags),
-    "bodyCrc": lambda e: pa.array(e.body_crcs()),
+    "flag": lambda e: number_array(e.flags()),
+    "sysFlag": lambda e: number_array(e.sys_flags),
+    "bodyCrc": lambda e: number_array(e.body_crcs()),
     "bornTimestamp": lambda e: _instants(e.longs(40)),
     "storeTimestamp": lambda e: _instants(e.shifted_longs(56, 1)),
     "bornHost": Entries.born_hosts,
     "storeHost": Entries.store_hosts,
-    "reconsumeTimes": lambda e: pa.array(e.shifted_ints(72)),
-    "preparedTransactionOffset": lambda e: pa.array(e.shifted_longs(76, 2)),
-    "storeSize": lambda e: pa.array(e.sizes.astype(np.int32)),
-    "status": lambda e: pa.array(STATUSES, pa.string()).take(pa.array(e.status)),
+    "reconsumeTimes": lambda e: number_array(e.shifted_ints(72)),
+    "preparedTransactionOffset": lambda e: number_array(e.shifted_longs(76, 2)),
+    "storeSize": lambda e: number_array(e.sizes.astype(np.int32)),
+    "status": lambda e: text_array(STATUSES).take(number_array(e.status)),
 }
 
 
@@ -673,9 +702,9 @@ class PropertyColumns:
         """All properties of each message; an empty map where there are none."""
         offsets = np.zeros(self._rows + 1, np.int32)
         np.cumsum(self._counts, out=offsets[1:])
-        names = pa.array(self._names, pa.string()).take(pa.array(self._ids))
+        names = text_array(self._names).take(number_array(self._ids))
         return pa.MapArray.from_arrays(
-            pa.array(offsets), names, self._texts(self._values), type=_MAP
+            number_array(offsets), names, self._texts(self._values), type=_MAP
         )
 
     def column(self, name: str) -> pa.StringArray:
@@ -688,7 +717,7 @@ class PropertyColumns:
             return there
         source = np.full(self._rows, -1)
         source[np.repeat(np.arange(self._rows), self._counts)[found]] = np.arange(len(found))
-        return there.take(pa.array(source, mask=source < 0))
+        return there.take(number_array(source, source >= 0))
 
     def _texts(self, cuts: np.ndarray[Any, np.dtype[np.int32]]) -> pa.StringArray:
         """What lies between cuts, which ascend."""
@@ -696,14 +725,14 @@ class PropertyColumns:
         whole = pa.StringArray.from_buffers(
             max(len(pieces) - 1, 0), pa.py_buffer(pieces), pa.py_buffer(self._data)
         )
-        return whole.take(pa.array(np.arange(0, len(pieces), 2)))
+        return whole.take(number_array(np.arange(0, len(pieces), 2)))
 
 
 def _valid_text(texts: pa.BinaryArray) -> pa.BinaryArray:
     try:
         texts.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array(
+        return text_array(
             [text.decode(errors="replace").encode() for text in texts.to_pylist()], pa.binary()
         )
     return texts
@@ -752,7 +781,7 @@ def split_properties(
     whole = pa.BinaryArray.from_buffers(
         pa.binary(), max(2 * len(cuts) - 1, 0), [None, pa.py_buffer(cuts), pa.py_buffer(data)]
     )
-    names = whole.take(pa.array(np.arange(0, 2 * len(cuts), 2))).dictionary_encode()
+    names = whole.take(number_array(np.arange(0, 2 * len(cuts), 2))).dictionary_encode()
     ids = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     counts = np.diff(np.searchsorted(ends, offsets, side="right"))
     return (

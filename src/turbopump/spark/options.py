@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from turbopump.auth.credentials import SECRET_FIELDS, credentials_of
 from turbopump.auth.signatures import Credentials
-from turbopump.client.identity import SECRET_FIELDS, credentials_of
 from turbopump.config.addresses import parse_addresses
 from turbopump.config.tls import VARIABLES, ClientTls, tls_of
 from turbopump.errors import ConfigError

@@ -14,8 +14,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from turbopump.auth.credentials import SECRET_FIELDS, credentials_of
 from turbopump.auth.signatures import Credentials
-from turbopump.client.identity import SECRET_FIELDS, credentials_of
 from turbopump.config.tls import VARIABLES, ClientTls, tls_of
 from turbopump.errors import ConfigError
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, topic_fault
