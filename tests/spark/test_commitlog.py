@@ -393,6 +393,8 @@ def _send(broker: BrokerThread, topic: str, count: int) -> None:
         ({"path": "/x", "topics": "T"}, "did you mean 'topic'"),
         ({"path": "/x", "columns": "bodi"}, "there is no column 'bodi'; did you mean 'body'"),
         ({"path": "/x", "minPartitions": "4", "maxPartitions": "2"}, "lower one"),
+        ({"path": "/x", "startingTimestamp": "5", "endingTimestamp": "4"}, "lower one"),
+        ({"paths": '["/x","/y"]'}, "takes one path: read several logs one by one"),
         ({"path": "/x", "topic": "a", "subscribe": "b"}, "mean the same thing but differ"),
     ],
 )
@@ -406,6 +408,9 @@ def test_a_path_without_a_log_is_refused(tmp_path: Path) -> None:
         read_log(tmp_path)
     with pytest.raises(ConfigError, match="on this machine"):
         read_log(tmp_path / "nothing")
+    (tmp_path / f"{0:020}.gz").touch()
+    with pytest.raises(ConfigError, match=r"neither a directory nor a segment.* restore the name"):
+        read_log(tmp_path / f"{0:020}.gz")
     (tmp_path / "commitlog").mkdir()
     assert read_log(tmp_path) == []
 

@@ -146,6 +146,7 @@ def test_options_of_one_mode_are_known() -> None:
         ({"bootstrap.servers": "a:1"}, "option of Kafka's own clients.*nameServer"),
         ({"groupIdPrefix": "g"}, "in no consumer group, so leave it out; commitGroup"),
         ({"fetchOffset.numRetries": "3"}, "Kafka source: leave it out; offsets are asked"),
+        ({"paths": '["T","U"]'}, "load[(][)] takes no path here"),
         ({"path": "T"}, "load[(][)] takes no path here: give the topic as the option topic"),
         ({"maxOffsetPerTriger": "1"}, "did you mean 'maxOffsetsPerTrigger'"),
         ({"subscribePatern": "T"}, "did you mean 'subscribePattern'"),

@@ -128,6 +128,8 @@ def scan_options(options: LogOptions, schema: pa.Schema, store: str | None) -> S
 def log_options(options: Mapping[str, str]) -> LogOptions:
     """The options as Spark hands them over (any case). Raises ConfigError in one sentence for what
     cannot be used."""
+    if "paths" in options:
+        raise ConfigError("load() takes one path: read several logs one by one, and union them")
     values = {name: value for name, (_, value) in given_values(options, LOG_OPTIONS).items()}
     if "path" not in values:
         raise ConfigError(
@@ -135,6 +137,7 @@ def log_options(options: Mapping[str, str]) -> LogOptions:
             'as .load("/data/store")'
         )
     check_order(values, "partitions_min", "partitions_max", "minPartitions", "maxPartitions")
+    check_order(values, "starting_ms", "ending_ms", "startingTimestamp", "endingTimestamp")
     return LogOptions(**values)
 
 
@@ -212,6 +215,11 @@ def find_log(path: Path) -> tuple[list[StoreFile], Path | None]:
         )
     if path.is_file() and segment_offset(path.name) is not None:
         return [StoreFile(segment_offset(path.name) or 0, path.stat().st_size, path)], None
+    if path.is_file():
+        raise ConfigError(
+            f"{path} is neither a directory nor a segment, whose name is 20 digits: give the "
+            "directory, or restore the name, by which its place in the log is known"
+        )
     folder = path / "commitlog" if (path / "commitlog").is_dir() else path
     try:
         names = os.listdir(folder)

@@ -281,7 +281,7 @@ def given_values(
 def _hint(name: str) -> str | None:
     if name.lower() == "checkpointlocation":
         return "checkpointLocation is an option of writeStream: give it there"
-    if name.lower() == "path":
+    if name.lower() in ("path", "paths"):
         return "load() takes no path here: give the topic as the option topic, and load() nothing"
     if re.sub(r"[._]", "", name.lower()) in ("group", "groupid", "groupname", "consumergroup"):
         return f"a read is in no consumer group, so {name!r} is no option: {_GROUPS}"
