@@ -105,7 +105,7 @@ class Peer:
             ext=dict(trial.fields) or None,
             body=trial.body,
         )
-        return await connection.start_call(command.opaque, encode_command(command), 10.0)
+        return await connection.start_call(command.opaque, encode_command(command), 60.0)
 
     def _status(self, _request: Any, _context: Any) -> Response[offsets.GetConsumerStatusBody]:
         return Response(offsets.GetConsumerStatusBody())

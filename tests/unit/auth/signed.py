@@ -127,12 +127,21 @@ ON: dict[str, Any] = {
 }
 
 
+class PatientClient(RemotingClient):
+    """Waits longer than others for what is written to a disk, which other tests use as well."""
+
+    async def exchange(
+        self, address: str, request: Request[Any], body: Body = b"", *, timeout: float = 3.0
+    ) -> Command:
+        return await super().exchange(address, request, body, timeout=max(timeout, 60.0))
+
+
 @asynccontextmanager
 async def asking(
     credentials: Credentials | None = ADMINISTRATOR, tls: ClientTls | None = None
 ) -> AsyncIterator[RemotingClient]:
     signer = None if credentials is None else RequestSigner(credentials)
-    client = RemotingClient(signer=signer, tls=tls)
+    client = PatientClient(signer=signer, tls=tls)
     try:
         yield client
     finally:
