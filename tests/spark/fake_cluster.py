@@ -70,6 +70,7 @@ class FakeCluster:
             for queue_id in range(count)
         }
         self.broker_name = broker_name
+        self.broker_id = 0
         self.pull_max = pull_max
         self.scan_max = 100
         """So many entries does a pull with a filter look at."""
@@ -167,7 +168,7 @@ class FakeCluster:
                 remark="No topic route info in name server for the topic: " + topic,
             )
         body = (
-            f'{{"brokerDatas":[{{"brokerAddrs":{{0:"{self.address}"}},"brokerName":"{self.broker_name}","cluster":"c"}}],'
+            f'{{"brokerDatas":[{{"brokerAddrs":{{{self.broker_id}:"{self.address}"}},"brokerName":"{self.broker_name}","cluster":"c"}}],'
             f'"queueDatas":[{{"brokerName":"{self.broker_name}","perm":6,"readQueueNums":{count},"writeQueueNums":{count}}}]}}'
         )
         return Command(0, body=body.encode())

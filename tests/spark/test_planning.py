@@ -68,6 +68,17 @@ def test_a_pattern_must_match_the_whole_name_of_a_topic(
     assert "subscribePattern 'orders-u' matches no topic now" in caplog.text
 
 
+def test_a_topic_that_may_not_be_read_is_not_empty(fake: FakeCluster) -> None:
+    def write_only(request: Command) -> Command:
+        answer = fake.usual_answer(request)
+        answer.body = (answer.body or b"").replace(b'"perm":6', b'"perm":2')
+        return answer
+
+    fake.answer = write_only
+    with pytest.raises(ConfigError, match=r"'orders-eu' has no queue to read: .* \(perm\)"):
+        planned(fake)
+
+
 def test_a_pattern_finds_dead_letters_only_if_it_names_them(fake: FakeCluster) -> None:
     fake.queues["broker-a", 0] = fake.queues["TBW102", 0] = FakeQueue([b""], [0])
     assert {topic for topic, *_ in planned(fake, subscribePattern=".*")} == {

@@ -191,6 +191,32 @@ def test_available_now_does_not_leave_out_a_broker_that_is_not_in_the_route(
     assert "T@broker-b:0 is not in the route at the moment; its offset 5 is kept" in caplog.text
 
 
+def test_what_is_wrong_with_a_queue_is_said_once_though_spark_asks_all_the_time(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = StreamReader(options(fake, failOnDataLoss="false"))
+    for _ in range(3):
+        assert reader.latestOffset(offsets(150), ReadAllAvailable()) == offsets(150)
+    fake.fill("T", 0, 50)
+    assert reader.latestOffset(offsets(150), ReadAllAvailable()) == offsets(150)
+    assert reader.latestOffset(offsets(151), ReadAllAvailable()) == offsets(151)
+    reader.stop()
+    assert caplog.text.count("as failOnDataLoss is false") == 2
+
+
+def test_a_slave_that_has_less_than_was_read_is_waited_for_as_a_broker_that_is_away(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.broker_id = 1  # its master has gone from the route
+    assert streamed(fake, "plain", offsets(105)) == []
+    said = "the master of T@broker-a:0 is away, and its slave ends at 100, before what was read"
+    assert f"{said}; the offset 105 is kept" in caplog.text
+    for trigger, given in (("available now", {}), ("plain", {"brokerOfflineStrategy": "fail"})):
+        with pytest.raises(ClientError, match=f"{said}. Start the master, or set the option"):
+            streamed(fake, trigger, offsets(105), **given)
+    assert streamed(fake, "available now", offsets(105), brokerOfflineStrategy="skip") == []
+
+
 def test_available_now_goes_on_when_the_options_name_fewer_queues_than_before(
     fake: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -122,6 +122,7 @@ class Cluster:
         self._signer = None if credentials is None else RequestSigner(credentials)
         self._links: dict[str, Link] = {}
         self._brokers: dict[tuple[str, str], str] = {}
+        self._without_master: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Cluster:
         return self
@@ -165,9 +166,18 @@ class Cluster:
             name = broker.broker_name or ""
             if broker.broker_addrs and name in readable:
                 # RocketMQ: a consumer reads from a slave where there is no master.
-                self._brokers[topic, name] = broker.broker_addrs[min(broker.broker_addrs)]
+                broker_id = min(broker.broker_addrs)
+                self._brokers[topic, name] = broker.broker_addrs[broker_id]
+                (self._without_master.add if broker_id else self._without_master.discard)(
+                    (topic, name)
+                )
                 found += (MessageQueue(topic, name, queue_id) for queue_id in range(readable[name]))
         return sorted(found)
+
+    def is_read_from_slave(self, queue: MessageQueue) -> bool:
+        """Whether the queue's broker had no master when its route was asked for. A slave may not
+        have all messages of its master."""
+        return (queue.topic, queue.broker_name) in self._without_master
 
     def queues_of_known(self, topic: str) -> list[MessageQueue]:
         """As ``queues``, of a topic that was there: one without a route is waited for, as its

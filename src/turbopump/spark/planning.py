@@ -75,9 +75,14 @@ def is_asked_for(queue: MessageQueue, options: ReadOptions) -> bool:
 
 
 def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
-    """The queues to read. Raises ConfigError if an assigned one is not there, and as
-    ``queues_of``."""
+    """The queues to read. Raises ConfigError if an assigned one is not there or a named topic has
+    none, and as ``queues_of``."""
     queues = queues_of(cluster, options)
+    for topic in sorted(set(options.topics) - {queue.topic for queue in queues}):
+        raise ConfigError(
+            f"topic {topic!r} has no queue to read: its brokers do not let it be read (perm), or "
+            "it has no read queues (readQueueNums). Alter the topic"
+        )
     if options.topic_pattern is not None and not queues:
         _log.warning("subscribePattern %r matches no topic now", options.topic_pattern)
     wanted = chosen(queues, options)

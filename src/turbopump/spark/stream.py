@@ -71,6 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._route: list[MessageQueue] = []
         self._route_until = 0.0
         self._absent: frozenset[MessageQueue] = frozenset()
+        self._warned_of: set[MessageQueue] = set()
         self._mirrored: Offsets = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -155,6 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._check_not_shorter(queue, begins[queue])
             else:
                 ends[queue] = end
+                self._warned_of.discard(queue)
         absent = begins.keys() - seen.keys()
         for queue in sorted(absent):
             ends[queue] = begins[queue]
@@ -166,14 +168,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """A queue that was read, and that is not there now, comes back with its broker, unless its
         topic has fewer queues. AvailableNow does not come back, so it must not leave a queue out.
         What is no error is said once."""
-        strategy = self._options.broker_offline
-        fails = strategy == "fail" or (self._target is not None and strategy != "skip")
         named = planning.is_asked_for(queue, self._options)
-        fails = fails and named  # the options may name fewer queues than the checkpoint
         on_broker = {each for each in self._route if each.broker_name == queue.broker_name}
         if queue not in on_broker and any(each.topic == queue.topic for each in on_broker):
-            self._lost(f"{queue} is no longer a queue of its topic, which has fewer now")
-        elif fails:
+            self._lost(queue, "is no longer a queue of its topic, which has fewer now")
+        elif named and self._needs_brokers():  # options may name fewer queues than the checkpoint
             raise ClientError(
                 f"{queue} is not in the route: its broker is away, or its topic was deleted. "
                 "Start the broker, or set the option brokerOfflineStrategy to skip"
@@ -188,18 +187,40 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         The target of AvailableNow alone does not tell: it may have been taken before the batch that
         a restart repeats was planned. So the queue is asked for its end of this moment.
         """
-        end = self._connected().offset_max(queue)
-        if end < begin:
-            self._lost(f"{queue} ends at {end}, but it was read up to {begin} already")
+        cluster = self._connected()
+        end = cluster.offset_max(queue)
+        if end >= begin:
+            return
+        if not cluster.is_read_from_slave(queue):
+            self._lost(queue, f"ends at {end}, but it was read up to {begin} already")
+            return
+        text = f"the master of {queue} is away, and its slave ends at {end}, before what was read"
+        if self._needs_brokers():
+            raise ClientError(
+                f"{text}. Start the master, or set the option brokerOfflineStrategy to skip"
+            )
+        self._warn_once(queue, f"{text}; the offset {begin} is kept")
 
-    def _lost(self, text: str) -> None:
+    def _needs_brokers(self) -> bool:
+        """Whether a broker that is away is an error: AvailableNow does not come back later."""
+        strategy = self._options.broker_offline
+        return strategy == "fail" or (self._target is not None and strategy != "skip")
+
+    def _warn_once(self, queue: MessageQueue, text: str) -> None:
+        """Until the queue is well again: Spark asks every 10 ms."""
+        if queue not in self._warned_of:
+            self._warned_of.add(queue)
+            _log.warning("%s", text)
+
+    def _lost(self, queue: MessageQueue, text: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLossError(
-                f"{text}: the topic or broker was made anew, or lost its end. Start with a new "
-                "checkpoint, or set the option failOnDataLoss to false to wait until it grows "
+                f"{queue} {text}: the topic or broker was made anew, or lost its end. Start with a "
+                "new checkpoint, or set the option failOnDataLoss to false to wait until it grows "
                 "beyond"
             )
-        _log.warning("%s; waiting until it grows beyond, as failOnDataLoss is false", text)
+        instead = "waiting until it grows beyond, as failOnDataLoss is false"
+        self._warn_once(queue, f"{queue} {text}; {instead}")
 
     def _queue_ends(self, *, skip: bool) -> Offsets:
         """Where each queue ends now. With ``skip``, queues whose brokers are away have no end for
