@@ -404,7 +404,7 @@ async def test_a_topic_that_may_not_be_used(perm: int, what: str) -> None:
     async with world() as servers:
         namesrv = await servers.name_server()
         broker = await servers.broker(namesrv)
-        await servers.client.call(broker, CreateTopic(topic="orders", perm=perm))
+        await servers.client.call(broker, CreateTopic(topic="orders", perm=perm), timeout=60)
         finding = only(await examined(namesrv, topic="orders"))
     assert finding.says == f"it may not be {what} on broker-a (perm {perm})"
     assert finding.mend == f"turbopump topic alter orders --perm 6 -n '{namesrv}'"

@@ -18,7 +18,7 @@ async def make_batches(address: str) -> None:
         topic = CreateTopic(
             topic="B", read_queue_nums=1, write_queue_nums=1, attributes="+queue.type=BatchCQ"
         )
-        assert (await remoting.exchange(address, topic, timeout=10)).code == 0
+        assert (await remoting.exchange(address, topic, timeout=60)).code == 0
         for first in range(0, len(BODIES), 4):
             batch = encode_batch(
                 Message(
@@ -32,6 +32,6 @@ async def make_batches(address: str) -> None:
             request = SendBatchMessage(
                 topic="B", queue_id=0, batch=True, properties=f"UNIQ_KEY\x01BATCH{first}\x02"
             )
-            assert (await remoting.exchange(address, request, batch, timeout=10)).code == 0
+            assert (await remoting.exchange(address, request, batch, timeout=60)).code == 0
     finally:
         await remoting.close()

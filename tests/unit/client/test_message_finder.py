@@ -78,6 +78,7 @@ async def create_topic(topic: str, queues: int, *brokers: Broker) -> None:
         await client.call(
             broker.address,
             CreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues),
+            timeout=60,
         )
     await client.close()
 

@@ -137,7 +137,7 @@ async def test_a_producer_recalls_what_it_sent_and_is_told_when_it_is_too_late(
 
 async def change_topic(running: RunningBroker, **settings: int) -> None:
     admin = RemotingClient()
-    await admin.call(running.broker_address, CreateTopic(topic="Orders", **settings))
+    await admin.call(running.broker_address, CreateTopic(topic="Orders", **settings), timeout=60)
     await admin.close()
 
 

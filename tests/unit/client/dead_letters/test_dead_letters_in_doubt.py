@@ -58,8 +58,8 @@ async def killed(dead_letters: DeadLetters, journal: Path, monkeypatch: pytest.M
 
 async def deleted(broker: RunningBroker, dead_letters: DeadLetters, topic: str) -> None:
     remoting = dead_letters.instance.remoting
-    await remoting.call(broker.broker_address, DeleteTopic(topic=topic), timeout=10)
-    await remoting.call(broker.namesrv, DeleteTopicInNamesrv(topic=topic), timeout=10)
+    await remoting.call(broker.broker_address, DeleteTopic(topic=topic), timeout=60)
+    await remoting.call(broker.namesrv, DeleteTopicInNamesrv(topic=topic), timeout=60)
     async with asyncio.timeout(30):
         while await has_route(dead_letters, topic):
             await asyncio.sleep(0.02)
