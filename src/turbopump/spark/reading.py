@@ -25,7 +25,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.protocol.requests.pull import PullMessageReply
 from turbopump.spark.cluster import EVERY_MESSAGE, READING_PATIENCE_S, Cluster, PullFilter
-from turbopump.spark.decode import decode
+from turbopump.spark.decode import decode, text_array
 from turbopump.spark.offsets import OffsetRange
 from turbopump.spark.options import ReadOptions
 from turbopump.spark.plain_errors import hidden_traceback
@@ -135,7 +135,7 @@ def _tagged(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBatch:
     """Only the rows with one of these tags: brokers compare hashes, which strangers may share."""
     import pyarrow.compute as pc  # 50 ms, which planning a read and most reads do not need
 
-    return batch.filter(pc.is_in(batch.column("tags"), value_set=pa.array(sorted(tags))))
+    return batch.filter(pc.is_in(batch.column("tags"), value_set=text_array(sorted(tags))))
 
 
 # Reading exactly the messages of an offset range, as raw stored bytes in chunks. The one
