@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 from tests.fuzzing import FACTOR, examples, some
 
-from turbopump.broker import saved_table
+from turbopump.broker import housekeeping, saved_table
 from turbopump.compiled import KIND
 from turbopump.testing.simulated_loop import SimulatedLoop
 
@@ -46,10 +46,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 SAVE_WAIT_S = 30.0
 """How long a change of topics or groups waits for a real disk, which other tests use as well."""
+STALL_S = 60.0
+"""How long a broker stands still before it says so: the log of many a test has nothing else."""
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _patience_with_the_disk() -> Iterator[None]:
+def _patience_with_the_machine() -> Iterator[None]:
     in_time = saved_table.in_time
 
     async def patiently(seconds: float | None, *rounds: asyncio.Future[bool]) -> None:
@@ -59,6 +61,7 @@ def _patience_with_the_disk() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(saved_table, "in_time", patiently)
+        patch.setattr(housekeeping, "STALL_S", STALL_S)
         yield
 
 

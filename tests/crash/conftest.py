@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.patient import wait_for_servers
 
 FIGURES = pytest.StashKey[list[str]]()
 
@@ -73,6 +74,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("measured")
         for line in lines:
             terminalreporter.line(line)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience_with_servers() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        wait_for_servers(patch.setitem)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.patient import wait_for_servers
 from tests.spark.spark_session import quick_session
 
 
@@ -13,6 +14,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those of Spark come last, one after the other: Spark ends a Python worker that had nothing to
     do for a minute, and each that it starts again costs a second."""
     items.sort(key=lambda item: "spark" in getattr(item, "fixturenames", ()))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience_with_servers() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        wait_for_servers(patch.setitem)
+        yield
 
 
 @pytest.fixture(scope="session")

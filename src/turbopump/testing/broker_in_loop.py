@@ -65,7 +65,8 @@ class RunningBroker:
     ) -> None:
         """Create `topic` with so many queues (a send alone would create it with up to 8). Raises
         ResponseError."""
-        client = RemotingClient(signer=None if credentials is None else RequestSigner(credentials))
+        signer = None if credentials is None else RequestSigner(credentials)
+        client = RemotingClient(signer=signer, connect_timeout=START_SECONDS_MAX)
         try:
             wanted = CreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues)
             await client.call(self.broker_address, wanted, timeout=START_SECONDS_MAX)

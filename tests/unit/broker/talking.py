@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.loops import on_a_client_s_host
+from tests.patient import ANSWER_S
 
 from turbopump.broker.broker import Broker
 from turbopump.config.broker_config import BrokerConfig
@@ -69,9 +70,11 @@ class Client:
             NotifyConsumerIdsChanged,
             lambda notice, _context: self.noticed.append(notice.consumer_group),
         )
-        self.remoting = RemotingClient(router, connect_timeout=60)  # a busy machine's
+        self.remoting = RemotingClient(router, connect_timeout=ANSWER_S)
 
-    async def ask(self, request: Request[Any], body: bytes = b"", timeout: float = 60) -> Command:
+    async def ask(
+        self, request: Request[Any], body: bytes = b"", timeout: float = ANSWER_S
+    ) -> Command:
         return await self.remoting.exchange(self.address, request, body, timeout=timeout)
 
     async def code(self, request: Request[Any], body: bytes = b"") -> tuple[int, str]:
@@ -273,7 +276,7 @@ async def simulated_broker(simulation: Simulation, **config: Any) -> AsyncIterat
 
 async def until(condition: Callable[[], object]) -> None:
     """Let the loop turn until ``condition`` holds."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(ANSWER_S):
         while not condition():
             await asyncio.sleep(0)
 

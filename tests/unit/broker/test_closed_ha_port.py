@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.patient import ANSWER_S
 from tests.unit.broker.talking import SMALL
 from tests.unit.remoting.certificates import Pair
 from tests.unit.remoting.serving import RawPeer, raw_peer
@@ -63,13 +64,13 @@ async def until(condition: Callable[[], object]) -> None:
 async def sent(master: Broker, tls: ClientTls | None = None) -> None:
     """It has a message."""
     signer = RequestSigner(Credentials("broker", "secret"))
-    remoting = RemotingClient(signer=signer, tls=tls)
+    remoting = RemotingClient(signer=signer, tls=tls, connect_timeout=ANSWER_S)
     try:
         for request in (
             CreateTopic(topic="T", read_queue_nums=1, write_queue_nums=1),
             SendMessageV2(topic="T", queue_id=0),
         ):
-            answer = await remoting.exchange(master.address, request, b"x" * 1000)
+            answer = await remoting.exchange(master.address, request, b"x" * 1000, timeout=ANSWER_S)
             assert answer.code == ResponseCode.SUCCESS, answer
     finally:
         await remoting.close()

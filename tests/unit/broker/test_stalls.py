@@ -4,12 +4,14 @@ import logging
 
 import pytest
 
+from turbopump.broker import housekeeping
 from turbopump.broker.housekeeping import LOOK_INTERVAL_S, StallWatch
 
 
 def test_a_turn_of_more_than_a_second_is_logged_and_a_punctual_one_is_not(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(housekeeping, "STALL_S", 1.0)
     now = 100.0
     watch = StallWatch(lambda: now)
     with caplog.at_level(logging.WARNING, "turbopump.broker.housekeeping"):

@@ -3,6 +3,7 @@
 import asyncio
 
 from tests.loops import in_loop
+from tests.patient import ANSWER_S
 from tests.unit.broker.talking import until
 
 from turbopump.broker.background import SHARE_S, TurnShare
@@ -38,13 +39,13 @@ class SlowWork:
 async def test_a_share_of_each_turn_is_used_in_the_order_of_arrival() -> None:
     work, router = SlowWork(), Router()
     router.add(DeleteTopic, work.share.of(work.handle))
-    server, client = RemotingServer(router), RemotingClient()
+    server, client = RemotingServer(router), RemotingClient(connect_timeout=ANSWER_S)
     address = "{}:{}".format(*await server.listen("127.0.0.1", 0))
     await client.connect(address)
     asyncio.get_running_loop().call_soon(work.count_turns)
     names = [*map(str, range(10)), "broken"]
     answers = await asyncio.gather(
-        *(client.exchange(address, DeleteTopic(topic=name)) for name in names)
+        *(client.exchange(address, DeleteTopic(topic=name), timeout=ANSWER_S) for name in names)
     )
     assert [answer.remark for answer in answers][:10] == names[:10]
     assert "internal error ValueError" in (answers[10].remark or "")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.patient import ANSWER_S
 from tests.unit.broker.talking import Client, Talk, converse, talking, until, watched
 
 from turbopump.message.message import MessageQueue
@@ -222,7 +223,7 @@ class Member(Client):
         router = Router()
         router.add(ResetConsumerOffset, self._reset)
         router.add(GetConsumerStatusFromClient, self._status)
-        self.remoting = RemotingClient(router)
+        self.remoting = RemotingClient(router, connect_timeout=ANSWER_S)
 
     def _reset(self, request: ResetConsumerOffset, context: RequestContext) -> None:
         assert (request.group, request.topic) == ("g", "T")
