@@ -4,7 +4,8 @@ seconds for a new topic would say that the topic is not on the disk, one that st
 second would say so, and a command whose answer took three would fail."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from operator import setitem
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,24 @@ DISK_S, ANSWER_S = 30.0, 60.0
 
 def main() -> None:
     from turbopump.cli import main as command_line
+    from turbopump.cli import serving
 
-    wait_for_servers()
-    if sys.argv[1:2] in (["broker"], ["dev"]):
-        from turbopump.broker import broker, housekeeping, saved_table
+    run_client, serve = serving.run_client, serving.serve
 
-        saved_table.SAVE_WAIT_S = DISK_S  # type: ignore[misc]
-        housekeeping.STALL_S = ANSWER_S  # type: ignore[misc]
-        broker.FIRST_REGISTRATION_S = ANSWER_S
+    def run_client_patiently(work: Coroutine[Any, Any, Any]) -> Any:
+        wait_for_servers()
+        return run_client(work)
+
+    def serve_patiently(servers: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+        if sys.argv[1] != "namesrv":
+            from turbopump.broker import broker, housekeeping, saved_table
+
+            saved_table.SAVE_WAIT_S = DISK_S  # type: ignore[misc]
+            housekeeping.STALL_S = ANSWER_S  # type: ignore[misc]
+            broker.FIRST_REGISTRATION_S = ANSWER_S
+        serve(servers)
+
+    serving.run_client, serving.serve = run_client_patiently, serve_patiently
     sys.exit(command_line())
 
 
