@@ -79,6 +79,16 @@ def test_a_topic_that_may_not_be_read_is_not_empty(fake: FakeCluster) -> None:
         planned(fake)
 
 
+def test_it_is_said_that_a_slave_is_read(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert planned(fake)
+    assert "slave" not in caplog.text
+    fake.broker_id = 1
+    assert planned(fake)
+    assert "the master of broker broker-a is away: its slave is read" in caplog.text
+
+
 def test_a_pattern_finds_dead_letters_only_if_it_names_them(fake: FakeCluster) -> None:
     fake.queues["broker-a", 0] = fake.queues["TBW102", 0] = FakeQueue([b""], [0])
     assert {topic for topic, *_ in planned(fake, subscribePattern=".*")} == {

@@ -76,7 +76,7 @@ def is_asked_for(queue: MessageQueue, options: ReadOptions) -> bool:
 
 def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
     """The queues to read. Raises ConfigError if an assigned one is not there or a named topic has
-    none, and as ``queues_of``."""
+    none, and as ``queues_of``. That a slave is read is told in a warning."""
     queues = queues_of(cluster, options)
     for topic in sorted(set(options.topics) - {queue.topic for queue in queues}):
         raise ConfigError(
@@ -99,6 +99,10 @@ def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
                     f"assign names queue {min(ids - of_broker)} of {topic!r} on broker {broker!r}, "
                     f"but there are only {there}"
                 )
+    for broker, of_broker in by_broker(wanted):
+        if cluster.is_read_from_slave(of_broker[0]):
+            text = "the master of broker %s is away: its slave is read, which may have less"
+            _log.warning(text, broker)
     return wanted
 
 
