@@ -99,8 +99,8 @@ def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
                     f"assign names queue {min(ids - of_broker)} of {topic!r} on broker {broker!r}, "
                     f"but there are only {there}"
                 )
-    for broker, of_broker in by_broker(wanted):
-        if cluster.is_read_from_slave(of_broker[0]):
+    for broker, queues_there in by_broker(wanted):
+        if cluster.is_read_from_slave(queues_there[0]):
             text = "the master of broker %s is away: its slave is read, which may have less"
             _log.warning(text, broker)
     return wanted
