@@ -113,7 +113,7 @@ def test_bodies_become_columns_and_what_does_not_fit_is_kept_with_the_reason(
 ) -> None:
     bodies = {
         b'{"n": 1, "at": "2026-01-02T03:04:05Z", "who": {"name": "x"}}': None,
-        b' {"n": 2, "more": [1]} ': None,
+        b' \r\n\t{"n": 2, "more": [1], "at": "2026-01-02T03:04:05"}\n': None,
         b'{"n": "one"}': 'n is "one", not int',
         b"{}": "n is missing, or null",
         b'{"n": 1, "who": 7}': "who is 7, not struct<name:string>",
@@ -125,11 +125,15 @@ def test_bodies_become_columns_and_what_does_not_fit_is_kept_with_the_reason(
     for body in bodies:
         cluster.queues["T", 0].put(body, topic="T", queue_id=0)
     schema = json_bodies("n int not null, at timestamp, who struct<name: string>", kept=False)
-    report = run("T", bodies=schema)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:  # a time without a zone is UTC, whatever the session's zone is
+        report = run("T", bodies=schema)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
     assert (report.rows, report.rejected, report.agrees) == (2, 7, True)
     rows = lakes.dataset(tmp_path).to_table(columns=["n", "at", "who"]).to_pylist()
     assert [(row["n"], row["who"]) for row in rows] == [(1, {"name": "x"}), (2, None)]
-    assert rows[0]["at"].isoformat() == "2026-01-02T03:04:05+00:00"
+    assert {row["at"].isoformat() for row in rows} == {"2026-01-02T03:04:05+00:00"}
     assert "body" not in lakes.dataset(tmp_path).schema.names
     rejected = lakes.dataset(tmp_path, "_rejected").to_table().to_pylist()
     assert {row["body"]: row["reason"] for row in rejected} == {
@@ -171,6 +175,17 @@ def test_nothing_is_made_where_there_is_no_topic_or_a_wrong_option(
     with pytest.raises(ConfigError, match="not what is read"):
         run("T", options={"tags": "A"})
     assert not list(tmp_path.iterdir())
+
+
+def test_one_text_is_one_topic_and_a_batch_of_nothing_is_refused(
+    cluster: FakeCluster, run: Archive, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="rows_per_batch is 0: a message at least"):
+        run("T", rows_per_batch=0)
+    cluster.fill("T", 0, 1)
+    columns = "topic,brokerName,queueId,queueOffset,storeTimestamp"
+    report = archive(tmp_path, "T", name_server=cluster.address, columns=columns)
+    assert (report.rows, len(lakes.dataset(tmp_path).schema.names)) == (1, 7)
 
 
 def test_a_topic_that_was_made_again_is_refused(

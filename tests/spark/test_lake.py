@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import json
 import os
 import signal
 import socket
@@ -10,11 +13,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+from uuid import UUID
 
 import duckdb
+import fastavro
 import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -29,11 +36,13 @@ from tests.spark.lake_batches import (
     append_next,
     archive_all,
     definition,
+    messages,
 )
 
 from turbopump.errors import ConfigError, LakeError, LakeInUseError, OffsetGapError
 from turbopump.message.message import MessageQueue
 from turbopump.spark import archive
+from turbopump.spark.pipelines.bodies import avro_bodies
 from turbopump.spark.pipelines.lake import (
     DATA,
     REJECTED,
@@ -45,6 +54,7 @@ from turbopump.spark.pipelines.lake import (
     open_lake,
     staged_name,
 )
+from turbopump.spark.pipelines.writing import FileWriting
 
 ROOT = Path(__file__).parents[2]
 FORMATS = ["parquet", "delta"]
@@ -115,6 +125,79 @@ def test_every_reader_finds_every_message_once(tmp_path: Path, format_name: str)
     assert numbers["n"].to_pylist() == numbers["queueOffset"].to_pylist()
     reasons = archive.dataset(tmp_path / "lake", REJECTED).to_table()["reason"].to_pylist()
     assert {reason.split(":")[0] for reason in reasons} == {"not Avro of the schema"}
+
+
+AVRO_VALUES: dict[str, tuple[Any, Any, Any]] = {
+    "uuid": ({"type": "string", "logicalType": "uuid"}, UUID(int=1), str(UUID(int=1))),
+    "day": ({"type": "int", "logicalType": "date"}, date(2020, 1, 2), date(2020, 1, 2)),
+    "at": (
+        ["null", {"type": "long", "logicalType": "timestamp-millis"}],
+        datetime(2020, 1, 2, tzinfo=UTC),
+        datetime(2020, 1, 2, tzinfo=UTC),
+    ),
+    "local": (
+        {"type": "long", "logicalType": "local-timestamp-micros"},
+        datetime(2020, 1, 2, 3),
+        datetime(2020, 1, 2, 3),
+    ),
+    "of_day": ({"type": "int", "logicalType": "time-millis"}, time(1), 3_600_000),
+    "times": (
+        {"type": "array", "items": {"type": "long", "logicalType": "time-micros"}},
+        [time(1)],
+        [3_600_000_000],
+    ),
+    "price": (
+        {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2},
+        Decimal("1.25"),
+        Decimal("1.25"),
+    ),
+}
+"""A field's type, what a sender writes, and what a lake has."""
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_avro_values_become_columns_whatever_their_logical_type(
+    tmp_path: Path, format_name: str
+) -> None:
+    fields = [{"name": name, "type": kind} for name, (kind, _, _) in AVRO_VALUES.items()]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    body = io.BytesIO()
+    record = {name: value for name, (_, value, _) in AVRO_VALUES.items()}
+    fastavro.schemaless_writer(body, fastavro.parse_schema(schema), record)
+    wanted = msgspec.structs.replace(
+        definition(format_name), bodies=avro_bodies(json.dumps(schema))
+    )
+    lake = create_or_open(tmp_path, wanted)
+    rows = messages(QUEUES[0], 0, 1)
+    rows = rows.set_column(rows.schema.get_field_index("body"), "body", pa.array([body.getvalue()]))
+    with lake.writing():
+        report = FileWriting(str(lake.staging), staged_name("x"), lake.definition).write([rows])
+        files = tuple(report.files)
+        batch = Batch(begins={QUEUES[0]: 0}, ends={QUEUES[0]: 1}, lost={}, files=files)
+        lake.append(lake.snapshot(), batch)
+    assert archive.dataset(tmp_path, REJECTED).to_table().to_pylist() == []
+    table = archive.dataset(tmp_path).to_table()
+    if format_name == "delta":
+        table = DeltaTable(tmp_path / DATA).to_pyarrow_table()
+    expected = {name: value for name, (_, _, value) in AVRO_VALUES.items()}
+    assert table.select(list(expected)).to_pylist() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ('{"type":"record","name":"R"}', "cannot be used: "),
+        ('{"type":"record","name":"R","fields":[{"name":"n","type":"strng"}]}', "cannot be used: "),
+        (
+            '{"type":"record","name":"R","fields":[{"name":"n","type":{"type":"bytes",'
+            '"logicalType":"decimal","precision":39,"scale":2}}]}',
+            "the Avro field n has the type .* for which there is no column",
+        ),
+    ],
+)
+def test_an_avro_schema_that_cannot_be_used_is_refused(schema: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        avro_bodies(schema)
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
@@ -295,6 +378,18 @@ def test_a_second_host_does_not_compact_beside_the_first_where_locks_do_not_reac
             assert first.compact(files_min=2, size_target=1 << 20) >= 0
             assert not claim.exists()
     check(tmp_path)
+
+
+def test_a_file_system_without_locks_is_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("turbopump.spark.pipelines.lake.fcntl.flock", no_locks)
+    lake = create_or_open(tmp_path, definition("parquet"))
+    with pytest.raises(LakeError, match=r"_lock cannot be locked \(No locks"), lake.writing():
+        pass
 
 
 def test_delta_tables_are_made_once_by_hosts_that_begin_together(tmp_path: Path) -> None:

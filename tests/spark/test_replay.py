@@ -18,7 +18,7 @@ from tests.spark.stored_messages import property_bytes
 from turbopump import Message
 from turbopump.blocking import Producer
 from turbopump.cli import main
-from turbopump.errors import ConfigError, LakeInUseError
+from turbopump.errors import ConfigError, LakeError, LakeInUseError
 from turbopump.spark.pipelines import ReplayReport, archive, replay, replaying
 from turbopump.spark.pipelines.replaying import REPLAY_ID, REPLAYED_FROM, ReplayRun
 from turbopump.spark.pipelines.running import Progress
@@ -232,6 +232,19 @@ def test_a_condition_that_cannot_be_takes_no_name(run: Replay, lake: Path) -> No
         run("named", name="mistyped", where="tagz = 'A'")
     assert not (lake / "_replays" / "mistyped.json").exists()
     assert run("mistyped", name="mistyped", where="tags = 'A'").agrees
+
+
+def test_a_topic_that_the_lake_has_not_is_refused_and_a_rate_of_nothing(
+    spark: SparkSession, broker: BrokerThread, run: Replay, lake: Path
+) -> None:
+    with pytest.raises(LakeError, match="does not have the topic 'TT'; did you mean 'T'"):
+        replay(lake, "TT", "copies", name_server=broker.namesrv, spark=spark)
+    for rate in (0, -5):
+        with pytest.raises(ConfigError, match=f"the rate is {rate}: more than 0 messages"):
+            run("copies", rate=rate)
+    with pytest.raises(ConfigError, match="rows_per_batch is 0: a message at least"):
+        run("copies", rows_per_batch=0)
+    assert run("of-k1", keys="k1").sent == 1  # one text is one key
 
 
 def test_a_name_is_of_one_selection(run: Replay, lake: Path) -> None:

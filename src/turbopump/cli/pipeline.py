@@ -156,7 +156,7 @@ def archive_command(
                 name_server=";".join(namesrv),
                 spark=spark,
                 format=format_name,
-                columns=None if columns is None else columns.split(","),
+                columns=columns,
                 bodies=bodies,
                 starting=where,
                 rows_per_batch=rows_per_batch,

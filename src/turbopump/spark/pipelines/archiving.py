@@ -162,9 +162,11 @@ def archive(
     DataLossError if messages are gone and ``fail_on_data_loss``; RemotingError without a broker.
     """
     root = Path(lake)
+    if rows_per_batch < 1:
+        raise ConfigError(f"rows_per_batch is {rows_per_batch}: a message at least is expected")
     definition = _definition(root, format, columns, bodies)
     run = ArchiveRun(
-        topics=sorted(set(topics)),
+        topics=sorted(set(_texts(topics))),
         options={**(options or {}), "nameServer": name_server},
         starting=starting,
         follow=follow,
@@ -237,7 +239,7 @@ def _definition(
     usual = there or Definition(format="parquet", columns=COLUMN_NAMES)
     wanted = Definition(
         format=format or usual.format,
-        columns=checked_columns(tuple(columns)) if columns is not None else usual.columns,
+        columns=checked_columns(_texts(columns)) if columns is not None else usual.columns,
         bodies=bodies or usual.bodies,
     )
     if wanted.format not in FORMATS:
@@ -249,6 +251,11 @@ def _definition(
     else:
         check_shape(root, there, wanted)
     return wanted
+
+
+def _texts(given: Sequence[str]) -> tuple[str, ...]:
+    """Names that may be given as one text too, with commas."""
+    return tuple(given.split(",") if isinstance(given, str) else given)
 
 
 def _was_away(kind: type[Exception] | None) -> bool:

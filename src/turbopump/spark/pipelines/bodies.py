@@ -97,7 +97,15 @@ def avro_bodies(schema: str, *, kept: bool = True) -> Bodies:
     Raises ConfigError for a schema that is none, or that has no columns.
     """
     bodies = Bodies(kind="avro", schema=_compact(schema), kept=kept)
-    body_columns(bodies)
+    fastavro = _fastavro()
+    try:
+        fastavro.parse_schema(_avro_schema(bodies))
+        body_columns(bodies)
+    except ConfigError:
+        raise
+    except Exception as error:  # fastavro raises whatever the schema leads it into
+        reason = f"{type(error).__name__} {_short(str(error))}"
+        raise ConfigError(f"the Avro schema cannot be used: {reason}") from None
     return bodies
 
 
@@ -116,7 +124,7 @@ def with_parsed(rows: DataFrame, bodies: Bodies) -> DataFrame:
     ``split_bodies``."""
     if bodies.kind != "json":
         return rows
-    from pyspark.sql.functions import col, from_json, is_valid_utf8, trim, when
+    from pyspark.sql.functions import col, from_json, is_valid_utf8, when
     from pyspark.sql.types import StringType, StructField, StructType
 
     schema = StructType(
@@ -127,8 +135,9 @@ def with_parsed(rows: DataFrame, bodies: Bodies) -> DataFrame:
     )
     text = col("body").cast("string")
     # from_json takes the first of an array for the whole, and any bytes for text.
-    is_object = is_valid_utf8(text) & trim(text).startswith("{")
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    is_object = is_valid_utf8(text) & text.rlike(r"^[ \t\r\n]*\{")
+    # A lake has one zone, whatever the session of this run has.
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "timeZone": "UTC"}
     return rows.withColumn(PARSED, when(is_object, from_json(text, schema, options)))
 
 
@@ -236,8 +245,11 @@ _LOGICAL: Final[dict[str, Callable[[], Any]]] = {
     "date": pa.date32,
     "timestamp-millis": lambda: pa.timestamp("us", tz="UTC"),
     "timestamp-micros": lambda: pa.timestamp("us", tz="UTC"),
-    "uuid": pa.string,
+    "local-timestamp-millis": lambda: pa.timestamp("us"),
+    "local-timestamp-micros": lambda: pa.timestamp("us"),
 }
+DECIMAL: Final = "decimal"
+DECIMAL_DIGITS_MAX: Final = 38
 
 
 def _arrow_record(schema: Any) -> pa.Schema:
@@ -256,8 +268,9 @@ def _arrow_type(schema: Any, field: str) -> Any:
     elif isinstance(schema, str):
         if schema in _SIMPLE:
             return _SIMPLE[schema]()
-    elif schema.get("logicalType") == "decimal":
-        return pa.decimal128(schema["precision"], schema.get("scale", 0))
+    elif schema.get("logicalType") == DECIMAL:
+        if schema["precision"] <= DECIMAL_DIGITS_MAX:
+            return pa.decimal128(schema["precision"], schema.get("scale", 0))
     elif schema.get("logicalType") in _LOGICAL:
         return _LOGICAL[schema["logicalType"]]()
     elif schema["type"] == "array":
@@ -275,7 +288,21 @@ def _arrow_type(schema: Any, field: str) -> Any:
 
 
 def _avro_schema(bodies: Bodies) -> Any:
-    return json.loads(bodies.schema)
+    return _with_known_logical_types(json.loads(bodies.schema))
+
+
+def _with_known_logical_types(schema: Any) -> Any:
+    """The schema without the logical types that have no column: fastavro then gives the plain
+    values, the text of a ``uuid`` and the number of a ``time-millis``."""
+    if isinstance(schema, list):
+        return [_with_known_logical_types(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: _with_known_logical_types(value)
+        for name, value in schema.items()
+        if name != "logicalType" or value == DECIMAL or value in _LOGICAL
+    }
 
 
 def _fastavro() -> Any:

@@ -344,10 +344,14 @@ def locked(path: Path, what: Path, alone: str) -> Iterator[None]:
     with path.open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             lock.seek(0)
             who = lock.read().strip() or "another process"
             raise LakeInUseError(f"{what}: {who} {alone}") from None
+        except OSError as error:
+            raise LakeError(
+                f"{path} cannot be locked ({error.strerror}): use a file system that has locks"
+            ) from None
         lock.truncate(0)
         lock.write(f"process {os.getpid()} on {socket.gethostname()}, since {_now()}")
         lock.flush()

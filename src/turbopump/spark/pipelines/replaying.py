@@ -26,7 +26,7 @@ from turbopump.errors import ConfigError, LakeError, RouteNotFoundError
 from turbopump.spark import archive as lakes
 from turbopump.spark.cluster import Cluster
 from turbopump.spark.offsets import Offsets, decode_offsets, encode_offsets
-from turbopump.spark.options import OPTIONS, Option, given_values, read_options
+from turbopump.spark.options import OPTIONS, Option, did_you_mean, given_values, read_options
 from turbopump.spark.pipelines.lake import locked, no_step, open_lake, sync_directory
 from turbopump.spark.pipelines.running import Progress, unlogged_errors
 from turbopump.spark.reading import connected
@@ -131,15 +131,21 @@ def replay(
     flag, body and properties stay; queues and times are new. ``at_step`` hears of each batch
     ``begun``, ``looked`` (what the target has of it), ``sent`` and ``noted``.
 
-    Raises ConfigError for a wrong argument, LakeError for what is no lake or has no bodies,
+    Raises ConfigError for a wrong argument, LakeError for what is no lake, has no bodies or does
+    not have the topic,
     LakeInUseError while the same replay runs elsewhere, and what ``format("rocketmq")`` raises when
     it cannot write.
     """
     spark = spark or rocketmq_session()
     progress = progress or Progress()
     stop = stop or threading.Event()
+    if rows_per_batch < 1:
+        raise ConfigError(f"rows_per_batch is {rows_per_batch}: a message at least is expected")
     if rate is not None:
+        if rate <= 0:
+            raise ConfigError(f"the rate is {rate}: more than 0 messages a second are expected")
         rows_per_batch = max(1, min(rows_per_batch, int(rate * PACED_S)))
+    keys = [keys] if isinstance(keys, str) else keys
     began = time.monotonic()
     selection: dict[str, Any] = {
         "topic": topic,
@@ -327,6 +333,12 @@ class ReplayRun:
         try:
             state = msgspec.json.decode(self.notes.read_bytes(), type=ReplayState)
         except FileNotFoundError:
+            topic, topics = selection["topic"], {queue.topic for queue in lakes.offsets(self.lake)}
+            if topic not in topics:
+                raise LakeError(
+                    f"{self.lake} does not have the topic {topic!r}{did_you_mean(topic, topics)}; "
+                    f"topics: {', '.join(sorted(topics)) or 'none'}"
+                ) from None
             none, ends = encode_offsets({}), self._target_ends()
             state = ReplayState(
                 selection=selection, part_begin=none, part_end=none, began_at=ends, batch_at=ends
