@@ -285,7 +285,8 @@ def test_errors_are_the_same(broker: BrokerThread) -> None:
 
 
 def wait_for_a_message_and_ctrl_c(consumer: PushConsumer) -> None:
-    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    main = threading.get_ident()  # a process that is stopped may give its signals to any thread
+    threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
     next(iter(consumer))
 
 
