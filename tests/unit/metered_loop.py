@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Generic, TypeVar
 
-import pytest
-
 from turbopump.protocol.command import Command, decode_command, encode_command, request_command
 from turbopump.protocol.frame import FrameReader
 from turbopump.protocol.request import Request
@@ -46,9 +44,9 @@ class MeteredLoop(asyncio.SelectorEventLoop):
 
 def metered_uvloop() -> asyncio.AbstractEventLoop:
     """uvloop's, measured likewise. It never waits, so that each of its turns is seen."""
-    uvloop = pytest.importorskip("uvloop")
+    import uvloop
 
-    class MeteredUvloop(uvloop.Loop):  # type: ignore[misc, name-defined]
+    class MeteredUvloop(uvloop.Loop):
         longest = 0.0
 
         def tick(self, began: float) -> None:

@@ -159,6 +159,7 @@ def test_eight_batches_with_too_many_messages(
 
 def test_eight_batches_on_uvloop(tmp_path: Path) -> None:
     """It reads many times in a row from a peer that sends faster than it is read."""
+    pytest.importorskip("uvloop")
     settings = {**SMALL, **LARGE_FILES, "broker_fast_failure_enable": False}
     with (
         metered(lambda: talking(tmp_path, **settings), metered_uvloop) as running,
