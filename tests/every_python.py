@@ -12,7 +12,7 @@ made once. Any failure fails the run; a Python that is not there is named.
 
 Temporary files lie in memory where a file system in memory has room (unless ``TMPDIR`` is set): a
 broker syncs and removes dozens of files, at milliseconds each on a disk that four runs share. The
-crashes, and what of the store's tests is about disks, have a real one.
+crashes, and the store's tests, which the newest Python runs too, have a real one.
 """
 
 from __future__ import annotations
@@ -51,24 +51,18 @@ IN_A_SESSION = [
     )
 ]
 """What shares a session of Spark, one test after the other."""
-OF_DISKS = [
-    f"tests/unit/store/test_{name}.py"
-    for name in (
-        *("disk", "kernel_syncs", "removing_segments", "sparse_segments"),
-        *("pitfalls", "what_the_system_refuses"),
-    )
-]
-ON_DISK = ["tests/crash", *OF_DISKS, *map("--deselect={}".format, ALONE)]
 HERE = (
     ["tests/unit", "tests/golden", *map(WITHOUT, APART)],
     IN_A_SESSION,
-    ON_DISK,
+    ["tests/unit/store"],
+    ["tests/crash", *map("--deselect={}".format, ALONE)],
     ["tests/unit/broker"],
     ["tests/spark", "bench/tests/test_against_our_broker.py", *map(WITHOUT, IN_A_SESSION)],
-    ["tests/unit/store", *map(WITHOUT, OF_DISKS)],
     *([suite] for suite in ("tests/simulation", *APART[2:])),
 )
 """Every other test, the longest run first."""
+ON_DISK = ("tests/unit/store", "tests/crash")
+"""Whose files lie on a disk: a file system in memory has no cold pages, and syncs nothing."""
 ON_UVLOOP = ["tests/unit/client", "tests/unit/test_blocking.py"]
 SAME_EVERYWHERE = (
     "tests/unit/test_guide.py",
@@ -111,7 +105,7 @@ def main() -> int:
                 Path(sys.executable),
                 suites,
                 shown=suites is HERE[0],
-                **({} if suites is ON_DISK else in_memory),
+                **({} if suites[0] in ON_DISK else in_memory),
             )
             for suites in HERE
         ]
@@ -131,7 +125,7 @@ def main() -> int:
             )
         for version, python in reversed(others):
             suites, pure = (NEWEST, {"TURBOPUMP_PURE": "1"}) if version == newest else (BETWEEN, {})
-            settings = OTHERS | pure | in_memory
+            settings = OTHERS | pure | ({} if version == newest else in_memory)
             runs.append(lanes.submit(run, version, python, suites, shown=False, **settings))
         statuses = [each.result() for each in runs]
     statuses.append(run(here, Path(sys.executable), ALONE))

@@ -12,12 +12,6 @@ from pyspark.sql import SparkSession
 
 from turbopump.spark.session import end_session, rocketmq_session
 
-NOTHING_COMPILED = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""For few rows: to make Java of each query, and to compile it, is a seventh of what tests cost."""
-
 
 @contextmanager
 def quick_session(warehouse: Path) -> Iterator[SparkSession]:
@@ -37,7 +31,6 @@ def quick_session(warehouse: Path) -> Iterator[SparkSession]:
                 "spark.sql.warehouse.dir": str(warehouse),
                 "spark.sql.session.timeZone": "UTC",
                 "spark.log.level": "ERROR",
-                **NOTHING_COMPILED,
                 # Short work on few cores: the second compiler and the parallel collector cost more
                 # than they save.
                 "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.spark.spark_session import NOTHING_COMPILED
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 900
@@ -21,17 +20,12 @@ PATIENCE_S = 900
 
 @contextmanager
 def demo(tmp_path: Path, flights: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The running demo, and a mark that it and all its offspring carry in their environment. For so
-    few flights Spark compiles no query."""
+    """The running demo, and a mark that it and all its offspring carry in their environment."""
     mark = uuid.uuid4().hex
-    settings = tmp_path / "conf" / "spark-defaults.conf"
-    settings.parent.mkdir()
-    settings.write_text("".join(f"{name} {value}\n" for name, value in NOTHING_COMPILED.items()))
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT / "src"),
         "TMPDIR": str(tmp_path),
-        "SPARK_CONF_DIR": str(settings.parent),
         "DEMO_TEST_MARK": mark,
     }
     command = [
