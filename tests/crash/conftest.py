@@ -76,7 +76,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(line)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def _patience_with_servers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         wait_for_servers(patch.setitem)

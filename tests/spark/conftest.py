@@ -16,7 +16,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: "spark" in getattr(item, "fixturenames", ()))
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def _patience_with_servers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         wait_for_servers(patch.setitem)

@@ -15,7 +15,7 @@ from turbopump.cli import main
 from turbopump.cli.serving import WAITED_FOR
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def _patience_with_servers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         wait_for_servers(patch.setitem)
