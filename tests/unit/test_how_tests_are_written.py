@@ -32,7 +32,7 @@ LEFT: dict[str, int] = {
     "unit/client/test_recall.py": 3,
     "unit/client/test_request_reply.py": 4,
     "unit/client/test_trace.py": 4,
-    "unit/client/test_what_functions_raise.py": 2,
+    "unit/client/test_what_functions_raise.py": 1,
     "unit/remoting/test_authorise.py": 1,
     "unit/remoting/test_client.py": 1,
     "unit/store/log/test_parsed_entry.py": 1,

@@ -59,7 +59,7 @@ class LoopThread:
         self.loop.add_reader(number, woken)
         return lambda: os.eventfd_write(number, 1)
 
-    def _post(self, call: Callable[[], None]) -> None:
+    def post(self, call: Callable[[], None]) -> None:
         """Have it called on the loop, after all that was posted before."""
         self._posted.append(call)
         self._wake()
@@ -115,10 +115,10 @@ class LoopThread:
             self._called.discard(call)
             raise RuntimeError(_ENDED)
         try:
-            self._post(call.start)
+            self.post(call.start)
             call.ready.acquire()
         except BaseException:
-            self._post(call.cancel)
+            self.post(call.cancel)
             raise
         finally:
             self._called.discard(call)

@@ -167,7 +167,7 @@ def test_the_loop_of_all_blocking_clients_goes_on_and_says_who_broke_out(
         return 42
 
     async def broken() -> None:
-        thread._post(lambda: None)  # another call comes as it breaks
+        thread.post(lambda: None)  # another call comes as it breaks
         asyncio.get_running_loop().call_soon(plain(SystemExit(3)))
 
     thread.call(broken)
