@@ -39,27 +39,35 @@ class Pipeline:
     def stopped(self, number: signal.Signals, has_begun: Callable[[], bool]) -> Report:
         """Its report, if it gets a signal once it has begun."""
         with self._started() as process:
-            deadline = time.monotonic() + PATIENCE_S
-            while not has_begun():
-                assert process.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_until(has_begun, process)
             # A terminal interrupts Spark's processes too; the signal of a supervisor comes to one.
             (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
             return self._report(process, 130)
+
+    def bereft(self, has_begun: Callable[[], bool]) -> str:
+        """What it says on standard error if its JVM is killed once it has begun."""
+        with self._started(stderr=subprocess.PIPE) as process:
+            wait_until(has_begun, process)
+            of_session = ["pgrep", "--session", str(process.pid), "java"]
+            found = subprocess.run(of_session, capture_output=True, text=True, check=True)
+            os.kill(int(found.stdout), signal.SIGKILL)
+            said, complained = process.communicate(timeout=PATIENCE_S)
+            assert (said, process.returncode) == ("", 1)
+            return complained
 
     def finished(self) -> Report:
         with self._started() as process:
             return self._report(process, 0)
 
     @contextmanager
-    def _started(self) -> Iterator[subprocess.Popen[str]]:
+    def _started(self, stderr: int | None = None) -> Iterator[subprocess.Popen[str]]:
         """Killed at the end of the block, with what it has started, if it still runs."""
         with subprocess.Popen(
             self._command,
             cwd=ROOT,
             env=self._environment,
             stdout=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             start_new_session=True,
         ) as process:
@@ -78,13 +86,25 @@ class Pipeline:
         return report
 
 
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def send(servers: Servers) -> None:
+    with Producer(servers.name_server) as producer:
+        for begin in range(0, MESSAGES, 100):
+            producer.send_batch([Message("T", f"{at}") for at in range(begin, begin + 100)])
+
+
 @BOTH
 def test_a_signal_ends_an_archive_after_its_batch(
     servers: Servers, tmp_path: Path, environment: dict[str, str], number: signal.Signals
 ) -> None:
-    with Producer(servers.name_server) as producer:
-        for begin in range(0, MESSAGES, 100):
-            producer.send_batch([Message("T", f"{at}") for at in range(begin, begin + 100)])
+    send(servers)
     lake = tmp_path / "lake"
     given = "archive", "T", str(lake), "--rows-per-batch", "500"
     archive = Pipeline(environment, servers.name_server, *given)
@@ -111,3 +131,16 @@ def test_a_signal_ends_a_replay_after_its_batch(
     report = replay.finished()
     assert report["sent"] == MESSAGES - stopped["sent"]
     assert sorted(bodies(servers, "again").values()) == [1] * MESSAGES
+
+
+def test_a_jvm_that_is_killed_ends_the_command_with_a_sentence_and_the_next_run_goes_on(
+    servers: Servers, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    send(servers)
+    lake = tmp_path / "lake"
+    given = "archive", "T", str(lake), "--rows-per-batch", "500"
+    archive = Pipeline(environment, servers.name_server, *given)
+    complained = archive.bereft(lambda: bool(list(lake.glob("_manifest/*.json"))))
+    assert complained.rstrip().splitlines()[-1].startswith("turbopump: Spark's JVM has ended (exit")
+    assert "Traceback" not in complained
+    assert archive.finished()["lake_rows"] == MESSAGES

@@ -25,12 +25,15 @@ from typing import Final
 
 import py4j
 import pyspark
+from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from turbopump.errors import ConfigError
 from turbopump.spark.source import CommitLogDataSource, RocketMQDataSource
 
+JVM_IS_AWAY: Final = (Py4JNetworkError, ConnectionError)
+"""What a call to the JVM raises if that does not answer."""
 FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 """PySpark refuses the option ``filterPushdown`` where this is off, its default."""
 
@@ -82,13 +85,18 @@ def rocketmq_session(
 
 def end_session(spark: SparkSession) -> None:
     """Stop Spark and wait until its JVM is gone; ``spark.stop()`` alone leaves that running until
-    Python ends. A new session may follow."""
-    spark.stop()
+    Python ends. A new session may follow. A JVM that is gone already is no error."""
     gateway = SparkContext._gateway
+    try:
+        spark.stop()
+        if gateway is not None:
+            gateway.shutdown()
+    except JVM_IS_AWAY:
+        if ended_jvm() is None:
+            raise
     if gateway is None:
         return
     SparkContext._gateway = SparkContext._jvm = None
-    gateway.shutdown()
     process = getattr(gateway, "proc", None)  # None where the JVM was started by spark-submit
     if process is not None:
         process.stdin.close()  # what the JVM takes as the sign to go
@@ -97,6 +105,16 @@ def end_session(spark: SparkSession) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def ended_jvm() -> int | None:
+    """The exit code (of a signal: its negative number) of the JVM that this process has started, if
+    it has ended or is about to. For who has got one of ``JVM_IS_AWAY``: it waits for that."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    try:
+        return None if process is None else int(process.wait(10))
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def worker_python(environment: Mapping[str, str] = os.environ) -> str | None:

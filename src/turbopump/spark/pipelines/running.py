@@ -8,6 +8,7 @@ stop leaves nothing to put right. It must not know what is being done.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import signal
@@ -28,7 +29,7 @@ from pyspark.sql import SparkSession
 
 from turbopump import errors
 from turbopump.errors import PipelineError, TurbopumpError
-from turbopump.spark.session import end_session, rocketmq_session
+from turbopump.spark.session import JVM_IS_AWAY, end_session, ended_jvm, rocketmq_session
 
 TERMINAL_EVERY_S: Final = 0.2
 FILE_EVERY_S: Final = 5.0
@@ -122,9 +123,9 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 @contextmanager
 def command_session(name: str, master: str | None) -> Iterator[SparkSession]:
     """A quiet session for a command, ended at the end; or the one that runs, which goes on. Raises
-    PipelineError for an error of Spark inside the block, and KeyboardInterrupt on SIGTERM, also
-    while Spark starts: so nothing is left behind."""
-    with _terminated_as_interrupted():
+    PipelineError for an error of Spark inside the block or the end of its JVM, and
+    KeyboardInterrupt on SIGTERM, also while Spark starts: so nothing is left behind."""
+    with _terminated_as_interrupted(), _without_lines_of_py4j():
         yield from _session_of_command(name, master)
 
 
@@ -141,31 +142,66 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def _without_lines_of_py4j() -> Iterator[None]:
+    """py4j logs each interrupt and each lost JVM with its traceback, partly on the root logger."""
+
+    def of_others(record: logging.LogRecord) -> bool:
+        return "py4j" not in Path(record.pathname).parts
+
+    loggers = [logging.getLogger(), *map(logging.getLogger, ("py4j.java_gateway",))]
+    for each in loggers:
+        each.addFilter(of_others)
+    try:
+        yield
+    finally:
+        for each in loggers:
+            each.removeFilter(of_others)
+
+
 def _session_of_command(name: str, master: str | None) -> Iterator[SparkSession]:
     running = SparkSession.getActiveSession() is not None
     # Short work: the second compiler and the parallel collector cost more than they save.
     java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j.configurationFile=" + _quiet_log()
-    spark = rocketmq_session(
-        name,
-        master=master or os.environ.get("MASTER") or "local[*]",
-        conf={
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.log.level": "ERROR",
-            "spark.sql.shuffle.partitions": "8",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.driver.extraJavaOptions": java,
-            # Idle workers, when Spark ends them, complain on stderr if they have a Unix socket.
-            "spark.python.unix.domain.socket.enabled": "false",
-        },
-    )
     try:
-        yield spark
+        spark = rocketmq_session(
+            name,
+            master=master or os.environ.get("MASTER") or "local[*]",
+            conf={
+                "spark.ui.enabled": "false",
+                "spark.ui.showConsoleProgress": "false",
+                "spark.sql.shuffle.partitions": "8",
+                "spark.sql.session.timeZone": "UTC",
+                "spark.driver.extraJavaOptions": java,
+                # Idle workers, when Spark ends them, complain on stderr if they have a Unix socket.
+                "spark.python.unix.domain.socket.enabled": "false",
+            },
+        )
+        # The thread that gets the workers' sums says with a traceback that the JVM is gone.
+        sums = spark.sparkContext._accumulatorServer
+        vars(sums)["handle_error"] = lambda *_: None
+        try:
+            yield spark
+        except JVM_IS_AWAY as error:
+            raise _end_of_jvm(error) from None
+        finally:
+            if not running:
+                end_session(spark)
     except PySparkException as error:
         raise PipelineError(spark_sentence(error)) from None
-    finally:
-        if not running:
-            end_session(spark)
+    except JVM_IS_AWAY as error:  # while it started
+        raise _end_of_jvm(error) from None
+
+
+def _end_of_jvm(error: Exception) -> Exception:
+    """What to raise where Spark's JVM did not answer."""
+    code = ended_jvm()
+    if code is None:
+        return error
+    return PipelineError(
+        f"Spark's JVM has ended (exit code {code}; -9: killed, perhaps for want of memory): "
+        "what is whole stays; start the command again"
+    )
 
 
 @contextmanager
@@ -208,6 +244,8 @@ def _quiet_log() -> str:
 _LOG4J: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
 appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_ERR
