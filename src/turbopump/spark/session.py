@@ -107,12 +107,12 @@ def end_session(spark: SparkSession) -> None:
             process.wait()
 
 
-def ended_jvm() -> int | None:
+def ended_jvm(patience_s: float = 10) -> int | None:
     """The exit code (of a signal: its negative number) of the JVM that this process has started, if
-    it has ended or is about to. For who has got one of ``JVM_IS_AWAY``: it waits for that."""
+    it has ended or does so within ``patience_s`` seconds."""
     process = getattr(SparkContext._gateway, "proc", None)
     try:
-        return None if process is None else int(process.wait(10))
+        return None if process is None else int(process.wait(patience_s))
     except subprocess.TimeoutExpired:
         return None
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn, TextIO
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -182,26 +183,25 @@ def _session_of_command(name: str, master: str | None) -> Iterator[SparkSession]
         vars(sums)["handle_error"] = lambda *_: None
         try:
             yield spark
-        except JVM_IS_AWAY as error:
-            raise _end_of_jvm(error) from None
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            raise _error_of_command(error) from None
         finally:
             if not running:
                 end_session(spark)
-    except PySparkException as error:
-        raise PipelineError(spark_sentence(error)) from None
-    except JVM_IS_AWAY as error:  # while it started
-        raise _end_of_jvm(error) from None
+    except (PySparkException, *JVM_IS_AWAY) as error:  # while it started
+        raise _error_of_command(error) from None
 
 
-def _end_of_jvm(error: Exception) -> Exception:
-    """What to raise where Spark's JVM did not answer."""
-    code = ended_jvm()
-    if code is None:
-        return error
-    return PipelineError(
-        f"Spark's JVM has ended (exit code {code}; -9: killed, perhaps for want of memory): "
-        "what is whole stays; start the command again"
-    )
+def _error_of_command(error: Exception) -> Exception:
+    """What to raise for an error of Spark: a sentence. What says that the JVM has ended is not
+    always what one looks at a connection for: PySpark wraps it, or py4j does."""
+    code = ended_jvm(10 if isinstance(error, JVM_IS_AWAY) else 0.3)
+    if code is not None:
+        return PipelineError(
+            f"Spark's JVM has ended (exit code {code}; -9: killed, perhaps for want of memory): "
+            "what is whole stays; start the command again"
+        )
+    return PipelineError(spark_sentence(error)) if isinstance(error, PySparkException) else error
 
 
 @contextmanager
