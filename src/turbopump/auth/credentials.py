@@ -66,12 +66,13 @@ def _file_credentials(path: str) -> dict[str, str]:
         text = line.strip()
         if not text or text.startswith("#"):
             continue
-        name, separator, value = re.fullmatch(r"(\w*)\s*([:=]?)\s*(.*)", text).groups()  # type: ignore[union-attr]
-        if name not in _FILE_NAMES or not separator or not value:
+        name, *rest = re.split(r"\s*[:=]\s*", text, maxsplit=1)
+        if name not in _FILE_NAMES or rest in ([], [""]):
             raise ConfigError(
                 f"credentialsFile {path!r}: line {number} is not accessKey: VALUE, secretKey: "
                 "VALUE or securityToken: VALUE"
             )
+        (value,) = rest
         quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
         found[_FILE_NAMES[name]] = value[1:-1] if quoted else value
     if not {"access_key", "secret_key"} <= found.keys():

@@ -19,7 +19,9 @@ cdef object _read_batch(object data, object topic, object added):
     cdef int64_t size, body_size, properties_size
     cdef const uint8_t *pos
     cdef _Found found
-    cdef uint32_t hash_before = _hash_before(PyUnicode_1BYTE_DATA(topic), PyUnicode_GET_LENGTH(topic))
+    cdef uint32_t hash_before = _hash_before(
+        PyUnicode_1BYTE_DATA(topic), PyUnicode_GET_LENGTH(topic)
+    )
     while at < data_size:  # how many there are; all lengths are checked
         left = data_size - at
         if left < 22:

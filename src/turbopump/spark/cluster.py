@@ -168,9 +168,10 @@ class Cluster:
                 # RocketMQ: a consumer reads from a slave where there is no master.
                 broker_id = min(broker.broker_addrs)
                 self._brokers[topic, name] = broker.broker_addrs[broker_id]
-                (self._without_master.add if broker_id else self._without_master.discard)(
-                    (topic, name)
-                )
+                if broker_id == 0:
+                    self._without_master.discard((topic, name))
+                else:
+                    self._without_master.add((topic, name))
                 found += (MessageQueue(topic, name, queue_id) for queue_id in range(readable[name]))
         return sorted(found)
 

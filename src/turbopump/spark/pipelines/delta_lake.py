@@ -107,15 +107,15 @@ class DeltaLake(Lake):
                 self._table(name)
         self.clear_staging()
 
-    def compact(self, *, files_min: int, size_target: int) -> int:
-        with self.compacting():
-            return sum(
-                self._compact(self._table(name), name, files_min, size_target)
-                for name in TABLES
-                if self._exists(name)
-            )
+    def _compact(self, files_min: int, size_target: int) -> int:
+        return sum(
+            self._compact_table(name, files_min, size_target)
+            for name in TABLES
+            if self._exists(name)
+        )
 
-    def _compact(self, table: DeltaTable, name: str, files_min: int, size_target: int) -> int:
+    def _compact_table(self, name: str, files_min: int, size_target: int) -> int:
+        table = self._table(name)
         before = _files(table, name)
         small: dict[tuple[str, str, int], int] = defaultdict(int)
         for file in before:

@@ -193,11 +193,16 @@ class Lake(ABC):
     def recover(self) -> None:
         """Finish or throw away what a killed writer has left. Only while ``writing()``."""
 
-    @abstractmethod
     def compact(self, *, files_min: int, size_target: int) -> int:
         """Put small files of a partition together, where it has ``files_min`` or more; how many
         files have gone. Offsets and rows stay. Only while ``writing()``. Raises LakeInUseError
         while another host compacts."""
+        with self.compacting():
+            return self._compact(files_min, size_target)
+
+    @abstractmethod
+    def _compact(self, files_min: int, size_target: int) -> int:
+        """``compact``, while no other host does."""
 
     @abstractmethod
     def paths(self, table: str = DATA) -> list[Path]:

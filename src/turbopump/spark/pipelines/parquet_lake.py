@@ -135,10 +135,6 @@ class ParquetLake(Lake):
             self.move_staged(newest.add)
         self.clear_staging()
 
-    def compact(self, *, files_min: int, size_target: int) -> int:
-        with self.compacting():
-            return self._compact(files_min, size_target)
-
     def _compact(self, files_min: int, size_target: int) -> int:
         before = self.snapshot()
         small: dict[tuple[str, str, str, int], list[DataFile]] = defaultdict(list)

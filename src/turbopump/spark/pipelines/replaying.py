@@ -132,9 +132,8 @@ def replay(
     ``begun``, ``looked`` (what the target has of it), ``sent`` and ``noted``.
 
     Raises ConfigError for a wrong argument, LakeError for what is no lake, has no bodies or does
-    not have the topic,
-    LakeInUseError while the same replay runs elsewhere, and what ``format("rocketmq")`` raises when
-    it cannot write.
+    not have the topic, LakeInUseError while the same replay runs elsewhere, and what
+    ``format("rocketmq")`` raises when it cannot write.
     """
     spark = spark or rocketmq_session()
     progress = progress or Progress()

@@ -150,7 +150,8 @@ def _without_lines_of_py4j() -> Iterator[None]:
     def of_others(record: logging.LogRecord) -> bool:
         return "py4j" not in Path(record.pathname).parts
 
-    loggers = [logging.getLogger(), *map(logging.getLogger, ("py4j.java_gateway",))]
+    names = None, "py4j.java_gateway", "py4j.clientserver"
+    loggers = [logging.getLogger(name) for name in names]
     for each in loggers:
         each.addFilter(of_others)
     try:
@@ -164,6 +165,7 @@ def _session_of_command(name: str, master: str | None) -> Iterator[SparkSession]
     running = SparkSession.getActiveSession() is not None
     # Short work: the second compiler and the parallel collector cost more than they save.
     java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j.configurationFile=" + _quiet_log()
+    spark = None
     try:
         spark = rocketmq_session(
             name,
@@ -181,15 +183,12 @@ def _session_of_command(name: str, master: str | None) -> Iterator[SparkSession]
         # The thread that gets the workers' sums says with a traceback that the JVM is gone.
         sums = spark.sparkContext._accumulatorServer
         vars(sums)["handle_error"] = lambda *_: None
-        try:
-            yield spark
-        except (PySparkException, Py4JError, ConnectionError) as error:
-            raise _error_of_command(error) from None
-        finally:
-            if not running:
-                end_session(spark)
-    except (PySparkException, *JVM_IS_AWAY) as error:  # while it started
+        yield spark
+    except (PySparkException, Py4JError, ConnectionError) as error:
         raise _error_of_command(error) from None
+    finally:
+        if spark is not None and not running:
+            end_session(spark)
 
 
 def _error_of_command(error: Exception) -> Exception:
